@@ -7,6 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 
@@ -17,6 +19,7 @@ int64_t BytesOf(const ShardedTensor& tensor) { return tensor.shape.numel() * Siz
 
 struct ViewedStorage {
   const StateKey* first;     // of the tensors that are views of it
+  int64_t first_view = 0;    // of that tensor
   int64_t excess_bytes = 0;  // of all different views, over its own
 };
 
@@ -34,8 +37,8 @@ std::string Expansion::ToString() const {
 
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted) {
   Expansion expansion;
-  std::map<int64_t, ViewedStorage> storages;
-  std::set<std::pair<int64_t, int64_t>> views;
+  absl::flat_hash_map<int64_t, ViewedStorage> storages;
+  std::set<std::pair<int64_t, int64_t>> views;  // but the first of each storage, since most have no other
   int64_t most = 0;
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
@@ -47,9 +50,10 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
       expansion.expanded_bytes += nbytes;
       continue;
     }
-    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{&key, -storage->nbytes});
+    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{&key, storage->view, -storage->nbytes});
     if (is_new) expansion.stored_bytes += storage->nbytes;
-    if (!views.insert({storage->id, storage->view}).second) continue;
+    if (!is_new && storage->view == at->second.first_view) continue;
+    if (!is_new && !views.insert({storage->id, storage->view}).second) continue;
     expansion.expanded_bytes += nbytes;
     at->second.excess_bytes += nbytes;
     const int64_t touched = std::min(storage->touched_bytes, nbytes);
@@ -61,7 +65,7 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
   }
   if (expansion.expands() && !expansion.has_expanded_tensor()) {
     const auto worst = std::max_element(storages.begin(), storages.end(), [](const auto& a, const auto& b) {
-      return a.second.excess_bytes < b.second.excess_bytes;
+      return std::pair(a.second.excess_bytes, -a.first) < std::pair(b.second.excess_bytes, -b.first);
     });
     expansion.worst = *worst->second.first;
   }
@@ -77,7 +81,7 @@ int64_t StoredBytes(const TensorSource& source, const StateKey& key, const Shard
 ReadBound::ReadBound(const TensorSource& source) : source_(source) {
   int64_t wanted = 0;
   int64_t stored = 0;
-  std::set<int64_t> storages;
+  absl::flat_hash_set<int64_t> storages;
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -44,8 +45,8 @@ bool HasEntry(const std::string& directory, const std::string& name) {
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,
                                                          const TensorSourceOptions& options) const {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, Open(path, options));
-  return DescribeSource(*source);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, Open(path, options));
+  return DescribeSource(std::move(source));
 }
 
 bool FormatDriver::HasSuffix(const std::string& path) const {

@@ -13,23 +13,27 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <variant>
 #include <vector>
 
 namespace fsdp {
 namespace {
 
-// The index of a file that is named by its path; it is added when it is new.
-int FileIndex(const std::string& path, Manifest& manifest) {
+// The index of a file that is named by its path; files.size() if it is none of them.
+int FileIndex(const std::string& path, const std::vector<StoredFile>& files) {
   const std::string name = std::filesystem::path(path).filename();
-  std::vector<StoredFile>& files = manifest.files;
   const auto at = std::find_if(files.begin(), files.end(), [&](const StoredFile& file) { return file.name == name; });
-  if (at != files.end()) return static_cast<int>(at - files.begin());
+  return static_cast<int>(at - files.begin());
+}
+
+// Adds the file that is named by its path, if it is new.
+void AddFile(const std::string& path, std::vector<StoredFile>& files) {
+  if (FileIndex(path, files) < static_cast<int>(files.size())) return;
   std::error_code ignored;
   StoredFile& file = files.emplace_back();
-  file.name = name;
+  file.name = std::filesystem::path(path).filename();
   file.nbytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
-  return static_cast<int>(files.size() - 1);
 }
 
 // Adds a place as the intervals of elements that it holds: one for whole rows, more for a box that cuts rows.
@@ -58,38 +62,49 @@ void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
 
 }  // namespace
 
-SourceDescription DescribeSource(const TensorSource& source) {
+SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source) {
   SourceDescription description;
   Manifest& manifest = description.manifest;
-  description.metadata = source.metadata();
-  description.left_out = source.left_out();
-  manifest.save.step = source.step();
-  manifest.save.world_size = source.world_size();
-  description.expansion = ExpansionOf(source);
-  std::map<std::string_view, std::vector<std::string_view>> aliases;  // by target
-  for (const auto& [alias, target] : source.contents().aliases) aliases[target].push_back(alias);
-  manifest.tensors.reserve(source.contents().entries().size());
-  description.stored_bytes.reserve(source.contents().entries().size());
-  for (const auto& [key, value] : source.contents().entries()) {
+  description.metadata = source->metadata();
+  description.left_out = source->left_out();
+  manifest.save.step = source->step();
+  manifest.save.world_size = source->world_size();
+  description.expansion = ExpansionOf(*source);
+  for (const auto& [key, value] : source->contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
       manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
       continue;
     }
-    StoredTensor& tensor = manifest.tensors.emplace_back();
+    const absl::StatusOr<std::vector<TensorPlace>> places = source->Places(key);
+    if (!places.ok() || std::get<ShardedTensor>(value).shape.numel() == 0) continue;
+    for (const TensorPlace& place : *places) AddFile(place.file, manifest.files);
+  }
+  description.source = std::move(source);
+  return description;
+}
+
+void DescribeTensors(const TensorSource& source, const std::vector<StoredFile>& files,
+                     const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) {
+  std::map<std::string_view, std::vector<std::string_view>> aliases;  // by target
+  for (const auto& [alias, target] : source.contents().aliases) aliases[target].push_back(alias);
+  for (const auto& [key, value] : source.contents().entries()) {
+    const auto* const described = std::get_if<ShardedTensor>(&value);
+    if (described == nullptr) continue;
+    StoredTensor tensor;
     tensor.key = key;
-    tensor.dtype = std::get<ShardedTensor>(value).dtype;
-    tensor.shape = std::get<ShardedTensor>(value).shape;
-    description.stored_bytes.push_back(StoredBytes(source, key, std::get<ShardedTensor>(value)));
+    tensor.dtype = described->dtype;
+    tensor.shape = described->shape;
     if (const auto at = aliases.find(key.fqn); at != aliases.end() && key.section == StateKey::Section::kModel) {
       tensor.aliases.assign(at->second.begin(), at->second.end());
     }
     const absl::StatusOr<std::vector<TensorPlace>> places = source.Places(key);
-    if (!places.ok() || tensor.shape.numel() == 0) continue;
-    for (const TensorPlace& place : *places) AddPlace(place, FileIndex(place.file, manifest), tensor);
+    if (places.ok() && tensor.shape.numel() != 0) {
+      for (const TensorPlace& place : *places) AddPlace(place, FileIndex(place.file, files), tensor);
+    }
     std::sort(tensor.intervals.begin(), tensor.intervals.end(),
               [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });
+    use(tensor, StoredBytes(source, key, *described));
   }
-  return description;
 }
 
 }  // namespace fsdp

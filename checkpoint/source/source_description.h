@@ -6,7 +6,9 @@
 #define FSDP_CHECKPOINT_SOURCE_SOURCE_DESCRIPTION_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,12 +23,19 @@ struct SourceDescription {
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
   std::vector<std::string> left_out = {};       // TensorSource::left_out()
   Expansion expansion = {};                     // of all tensors; zero in a description that was not made of a source
-  std::vector<int64_t> stored_bytes = {};       // StoredBytes of each tensor of the manifest; empty: all of its bytes
+
+  // Not null: the manifest has no tensors, DescribeTensors makes one after the other. All of them together would take
+  // as much memory as the source.
+  std::shared_ptr<const TensorSource> source = nullptr;
 };
 
-// From the contents and places of `source`; reads no payload. A tensor whose elements lie apart, or that is empty, is
-// in no file of the description.
-SourceDescription DescribeSource(const TensorSource& source);
+// From the contents and places of `source`, which the result keeps; reads no payload.
+SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source);
+
+// Calls `use` for each tensor of `source`, in the order of its contents, with its StoredBytes. `files` are those of its
+// DescribeSource. A tensor whose elements lie apart, or that is empty, is in no file.
+void DescribeTensors(const TensorSource& source, const std::vector<StoredFile>& files,
+                     const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use);
 
 }  // namespace fsdp
 

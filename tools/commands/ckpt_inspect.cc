@@ -62,6 +62,7 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   for (const auto& [key, values] : statistics) {
     if (values.unread > 0) summary.not_wholly_read.push_back({key, values.numel, values.unread});
   }
+  summary.FillManifest();
   const std::string page = CheckpointPage(summary, statistics);
   StagedPathOptions options;
   options.overwrite = true;
@@ -116,8 +117,12 @@ int RunInspect(const CommandLine& line) {
     }
   }
   const bool tensors = absl::GetFlag(FLAGS_tensors);
-  const std::string text = absl::GetFlag(FLAGS_json) ? SummaryJson(*summary, tensors) : SummaryText(*summary, tensors);
-  std::fputs(text.c_str(), stdout);
+  const TextSink print = [](const std::string& piece) { std::fputs(piece.c_str(), stdout); };
+  if (absl::GetFlag(FLAGS_json)) {
+    SummaryJson(*summary, tensors, print);
+  } else {
+    SummaryText(*summary, tensors, print);
+  }
   if (summary->problem.empty()) return kExitDone;
   return ReportFailure("ckpt inspect", absl::DataLossError(absl::StrCat(summary->path, ": ", summary->problem)));
 }

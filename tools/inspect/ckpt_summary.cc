@@ -46,6 +46,17 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
 
 }  // namespace
 
+void CheckpointSummary::ForEachTensor(
+    const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) const {
+  if (source != nullptr) return DescribeTensors(*source, manifest.files, use);
+  for (const StoredTensor& tensor : manifest.tensors) use(tensor, tensor.shape.numel() * SizeOf(tensor.dtype));
+}
+
+void CheckpointSummary::FillManifest() {
+  if (source == nullptr || !manifest.tensors.empty()) return;
+  ForEachTensor([this](const StoredTensor& tensor, int64_t) { manifest.tensors.push_back(tensor); });
+}
+
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   if (IsS3Url(path)) return SummariseRemote(path);
   CheckpointSummary summary;
@@ -64,7 +75,7 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   summary.metadata = std::move(description.metadata);
   summary.left_out = std::move(description.left_out);
   summary.expansion = std::move(description.expansion);
-  summary.stored_bytes = std::move(description.stored_bytes);
+  summary.source = std::move(description.source);
   if (summary.traits().is_ours) {
     summary.problem = std::string(CheckFilesPresent(PosixFileSystem(), summary.path, summary.manifest).message());
   }

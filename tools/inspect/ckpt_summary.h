@@ -6,7 +6,9 @@
 #define FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,7 +50,9 @@ struct CheckpointSummary {
 
   // The bytes that the tensors have and those that the files hold of them, where the two can differ: torch and DCP.
   Expansion expansion = {};
-  std::vector<int64_t> stored_bytes = {};  // by tensor of the manifest; empty: the bytes of the tensor
+
+  // SourceDescription::source: where it is not null the tensors are its, and the manifest has none before FillManifest.
+  std::shared_ptr<const TensorSource> source = nullptr;
 
   // The "__metadata__" of a safetensors file.
   std::map<std::string, std::string> metadata;
@@ -60,6 +64,12 @@ struct CheckpointSummary {
   std::vector<NotWhollyRead> not_wholly_read = {};
 
   const FormatTraits& traits() const { return format->traits(); }
+
+  // Calls `use` for each tensor of the manifest or of `source`, in order, with the bytes that hold its elements.
+  void ForEachTensor(const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) const;
+
+  // Puts the tensors of `source` into the manifest, for a page, which sorts them. Takes as much memory as the source.
+  void FillManifest();
 };
 
 // Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. `path` may be a URL of an
@@ -67,12 +77,14 @@ struct CheckpointSummary {
 // and the format's reader, or of the store.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
-// For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped. Pure,
-// as are the two functions below.
-std::string SummaryText(const CheckpointSummary& summary, bool tensors);
+// Takes a text piece by piece: with a line for each tensor it may be larger than all else in memory.
+using TextSink = std::function<void(const std::string& piece)>;
+
+// For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped.
+void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink& sink);
 
 // For programs: one JSON object.
-std::string SummaryJson(const CheckpointSummary& summary, bool tensors);
+void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink& sink);
 
 // The JSON object that takes the place of SummaryJson after an error.
 std::string ProblemJson(const std::string& path, const absl::Status& status);

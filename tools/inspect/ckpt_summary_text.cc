@@ -4,9 +4,11 @@
 // that a format cannot fill is null, 0 or empty, and those of a checkpoint of ours alone are left out. Names go through
 // Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by itself.
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/tensor/attributes.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -37,33 +39,30 @@ struct Share {
   }
 };
 
-// The tensors of one section: model, optimizer or extra values. One pass over the manifest for each section; it has no
-// index by section.
-Share ShareOfSection(const Manifest& manifest, Section section) {
-  Share share;
-  for (const StoredTensor& tensor : manifest.tensors) {
-    if (tensor.key.section == section) share.Add(PayloadBytes(tensor));
-  }
-  return share;
-}
+// The tensors of each section, and the tensors and bytes in each file, by the file's index. A tensor counts once for
+// each file that has a part of it.
+struct Shares {
+  Share all;
+  std::map<Section, Share> sections;
+  std::vector<Share> files;
+};
 
-// The tensors and bytes in each file, by the file's index. A tensor counts once for each file that has a part of it.
-std::vector<Share> SharesOfFiles(const Manifest& manifest) {
-  std::vector<Share> shares(manifest.files.size());
-  for (const StoredTensor& tensor : manifest.tensors) {
+// One pass over the tensors: each may be made for it.
+Shares SharesOf(const CheckpointSummary& summary) {
+  Shares shares;
+  shares.files.resize(summary.manifest.files.size());
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
+    shares.all.Add(PayloadBytes(tensor));
+    shares.sections[tensor.key.section].Add(PayloadBytes(tensor));
     // Intervals of one file follow each other, so a change of file is a file that was not counted yet.
     int previous = -1;
     for (const StoredInterval& part : tensor.intervals) {
-      shares[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
-      if (part.file != previous) ++shares[part.file].tensors;
+      shares.files[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
+      if (part.file != previous) ++shares.files[part.file].tensors;
       previous = part.file;
     }
-  }
+  });
   return shares;
-}
-
-int64_t StoredBytesOf(const CheckpointSummary& summary, size_t tensor) {
-  return summary.stored_bytes.empty() ? PayloadBytes(summary.manifest.tensors[tensor]) : summary.stored_bytes[tensor];
 }
 
 // One line for a checkpoint whose tensors are larger than what its files hold of them; empty for all others.
@@ -89,12 +88,6 @@ std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
   }
   if (tensors.size() > kNamed) absl::StrAppend(&text, "not wholly read  ", tensors.size() - kNamed, " more tensors\n");
   return text;
-}
-
-Share ShareOfAll(const Manifest& manifest) {
-  Share share;
-  for (const StoredTensor& tensor : manifest.tensors) share.Add(PayloadBytes(tensor));
-  return share;
 }
 
 // The first line. For formats of others it leaves out whatever their files do not say.
@@ -125,9 +118,8 @@ std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int
   return line + "\n";
 }
 
-std::string FilesText(const Manifest& manifest) {
+std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares) {
   std::string text = "files\n";
-  const std::vector<Share> shares = SharesOfFiles(manifest);
   for (size_t i = 0; i < shares.size(); ++i) {
     absl::StrAppendFormat(&text, "  %s  %s, holds %s\n", Printable(manifest.files[i].name),
                           FormatBytes(static_cast<double>(manifest.files[i].nbytes)), shares[i].ToString());
@@ -188,19 +180,20 @@ void AddOwnMembers(const Manifest& manifest, Json& json) {
 
 }  // namespace
 
-std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
+void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
+  Shares shares = SharesOf(summary);
   std::string text;
   for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
   if (summary.path != summary.asked_for) {
     absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_remote ? "" : "that verifies ", "is ",
                     summary.path, "\n");
   }
-  absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ",
-                  ShareOfSection(manifest, Section::kModel).ToString(), "\n");
+  absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ", shares.sections[Section::kModel].ToString(),
+                  "\n");
   if (!summary.traits().model_only) {
-    absl::StrAppend(&text, "  optimizer  ", ShareOfSection(manifest, Section::kOptimState).ToString(), "\n");
-    absl::StrAppend(&text, "  extra      ", ShareOfSection(manifest, Section::kExtra).ToString(), "\n");
+    absl::StrAppend(&text, "  optimizer  ", shares.sections[Section::kOptimState].ToString(), "\n");
+    absl::StrAppend(&text, "  extra      ", shares.sections[Section::kExtra].ToString(), "\n");
     absl::StrAppend(&text, "texts\n");
     for (const StoredText& stored : manifest.texts) {
       absl::StrAppend(&text, "  ", Printable(stored.key.ToString()), "  ",
@@ -210,28 +203,28 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
   if (summary.traits().is_ours) {
     absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n", AttributesText(manifest.save.attributes));
   }
-  for (const StoredTensor& tensor : manifest.tensors) {
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
     for (const std::string& alias : tensor.aliases) {
       absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
     }
-  }
+  });
   for (const auto& [name, value] : summary.metadata) {
     absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
   }
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
   absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.not_wholly_read),
-                  FilesText(manifest));
-  if (tensors) {
-    absl::StrAppend(&text, "each tensor, and the elements that a file holds of it\n");
-    for (size_t i = 0; i < manifest.tensors.size(); ++i) {
-      text += TensorLine(manifest.tensors[i], manifest, StoredBytesOf(summary, i));
-    }
-  }
-  return text;
+                  FilesText(manifest, shares.files));
+  sink(text);
+  if (!tensors) return;
+  sink("each tensor, and the elements that a file holds of it\n");
+  summary.ForEachTensor(
+      [&](const StoredTensor& tensor, int64_t stored_bytes) { sink(TensorLine(tensor, manifest, stored_bytes)); });
 }
 
-std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
+// The object of `json` is left open for the tensors: they are its last member, and each is written by itself.
+void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
+  Shares shares = SharesOf(summary);
   Json json = {{"path", summary.path},
                {"format", summary.format->name()},
                {"kind", "full"},
@@ -243,19 +236,18 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   if (summary.traits().has_writers) json["world_size"] = manifest.save.world_size;
   if (summary.traits().is_ours || manifest.save.step >= 0) json["step"] = manifest.save.step;
   if (summary.traits().is_ours) AddOwnMembers(manifest, json);
-  const Share all = ShareOfAll(manifest);
-  json["tensor_count"] = all.tensors;
-  json["bytes"] = all.bytes;
-  json["stored_bytes"] = summary.stored_bytes.empty() ? all.bytes : summary.expansion.stored_bytes;
-  json["model"] = ToJson(ShareOfSection(manifest, Section::kModel));
-  json["optim"] = ToJson(ShareOfSection(manifest, Section::kOptimState));
-  json["extra"] = ToJson(ShareOfSection(manifest, Section::kExtra));
+  json["tensor_count"] = shares.all.tensors;
+  json["bytes"] = shares.all.bytes;
+  json["stored_bytes"] = summary.source == nullptr ? shares.all.bytes : summary.expansion.stored_bytes;
+  json["model"] = ToJson(shares.sections[Section::kModel]);
+  json["optim"] = ToJson(shares.sections[Section::kOptimState]);
+  json["extra"] = ToJson(shares.sections[Section::kExtra]);
   json["texts"] = Json::array();
   for (const StoredText& text : manifest.texts) json["texts"].push_back(text.key.ToString());
   json["aliases"] = Json::object();
-  for (const StoredTensor& tensor : manifest.tensors) {
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
     for (const std::string& alias : tensor.aliases) json["aliases"][alias] = tensor.key.fqn;
-  }
+  });
   json["units"] = Json::array();
   for (const FlatUnitLayout& unit : manifest.units) {
     json["units"].push_back(
@@ -269,20 +261,24 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
         {{"tensor", tensor.key.ToString()}, {"read", tensor.read}, {"unread", tensor.unread}});
   }
   json["files"] = Json::array();
-  const std::vector<Share> shares = SharesOfFiles(manifest);
-  for (size_t i = 0; i < shares.size(); ++i) {
+  for (size_t i = 0; i < shares.files.size(); ++i) {
     json["files"].push_back({{"name", manifest.files[i].name},
                              {"bytes", manifest.files[i].nbytes},
-                             {"tensors", shares[i].tensors},
-                             {"payload_bytes", shares[i].bytes}});
+                             {"tensors", shares.files[i].tensors},
+                             {"payload_bytes", shares.files[i].bytes}});
   }
-  if (tensors) {
-    json["tensors"] = Json::array();
-    for (size_t i = 0; i < manifest.tensors.size(); ++i) {
-      json["tensors"].push_back(TensorJson(manifest.tensors[i], manifest, StoredBytesOf(summary, i)));
-    }
-  }
-  return ToText(json);
+  std::string text = ToText(json);
+  if (!tensors) return sink(text);
+  text.resize(text.rfind("\n}"));
+  sink(text);
+  bool is_first = true;
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
+    std::string element = absl::StrCat("\n", ToText(TensorJson(tensor, manifest, stored_bytes)));
+    element.pop_back();  // its newline; there is none within a string of JSON, so what is left are lines to indent
+    sink(absl::StrCat(is_first ? ",\n  \"tensors\": [" : ",", absl::StrReplaceAll(element, {{"\n", "\n    "}})));
+    is_first = false;
+  });
+  sink(is_first ? ",\n  \"tensors\": []\n}\n" : "\n  ]\n}\n");
 }
 
 std::string ProblemJson(const std::string& path, const absl::Status& status) {
