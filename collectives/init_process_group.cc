@@ -78,6 +78,7 @@ absl::StatusOr<HostLayout> FindHosts(JobStore& job, const HostIdentity& mine) {
 // What keeps a group's job together. Of ranks on one host, the store's server, on rank 0, which holds the port; of
 // ranks on several, the watch.
 struct JobTies {
+  int hosts = 1;
   std::unique_ptr<StoreServer> server;
   std::shared_ptr<std::unique_ptr<JobWatch>> watch = std::make_shared<std::unique_ptr<JobWatch>>();
 };
@@ -90,6 +91,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Ren
   const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
   const HostIdentity here = HostIdentity::OfThisProcess(options.host_id);
   FSDP_ASSIGN_OR_RETURN(const HostLayout layout, FindHosts(job, here));
+  ties.hosts = layout.hosts();
   if (layout.hosts() > 1 && options.backend == "shm") {
     return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\"");
   }
@@ -168,7 +170,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
   const HostProcessGroup& control = *on_host;
   if (!on_gpu) return Hold(std::move(ties), control, std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
-                        CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
+                        CreateNcclGroup(std::move(on_host), std::move(device), options.timeout, ties.hosts));
   return Hold(std::move(ties), control, std::move(group));
 }
 

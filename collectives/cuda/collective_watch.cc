@@ -15,7 +15,6 @@
 #include "fsdp/collectives/cuda/collective_watch.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,12 +24,6 @@
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
-namespace {
-
-// Between rounds. Every rank knows a fault after this time plus one GatherBlobs of the host group.
-constexpr std::chrono::milliseconds kInterval(20);
-
-}  // namespace
 
 absl::Status GroupFailure::status() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -43,10 +36,10 @@ void GroupFailure::Set(const absl::Status& status) {
 }
 
 CollectiveWatch::CollectiveWatch(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
-                                 absl::Duration timeout, std::function<void(const absl::Status&)> broken)
+                                 const WatchTimes& times, std::function<void(const absl::Status&)> broken)
     : control_(std::move(control)),
       communicator_(std::move(communicator)),
-      timeout_(timeout),
+      times_(times),
       broken_(std::move(broken)),
       rank_(control_->rank()),
       size_(control_->size()),
@@ -105,7 +98,7 @@ void CollectiveWatch::Loop() {
     bool leaves = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait_for(lock, kInterval, [&] { return closing_ || !mine_.fault.ok(); });
+      wake_.wait_for(lock, absl::ToChronoNanoseconds(times_.interval), [&] { return closing_ || !mine_.fault.ok(); });
       leaves = closing_;
       if (leaves) mine_.leaves = true;
     }
@@ -138,7 +131,7 @@ void CollectiveWatch::PollStreams() {
       ended.push_back(*std::move(calls_.front().ended));
       calls_.pop_front();
     }
-    const bool late = !calls_.empty() && absl::Now() - calls_.front().since >= timeout_;
+    const bool late = !calls_.empty() && absl::Now() - calls_.front().since >= times_.timeout;
     mine_.stalled = late ? calls_.front().id : CollectiveId();
   }
   for (const Event& event : ended) {
@@ -207,7 +200,7 @@ absl::Status CollectiveWatch::Late(const std::vector<Heartbeat>& beats, int r) c
     if (beats[peer].begun < stalled.sequence) missing.push_back(peer);
   }
   return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", r, " of ", size_, ": ", stalled.ToString(), " waited ", absl::FormatDuration(timeout_),
+      "rank ", r, " of ", size_, ": ", stalled.ToString(), " waited ", absl::FormatDuration(times_.timeout),
       missing.empty() ? "; all ranks are in it" : absl::StrCat("; missing ranks: ", absl::StrJoin(missing, ", "))));
 }
 
@@ -240,8 +233,8 @@ void CollectiveWatch::CheckDeparted() {
       }
     }
     if (error.ok() && mine_.stalled.sequence > 0) {
-      error =
-          absl::DeadlineExceededError(absl::StrCat(Prefix(mine_.stalled), " waited ", absl::FormatDuration(timeout_)));
+      error = absl::DeadlineExceededError(
+          absl::StrCat(Prefix(mine_.stalled), " waited ", absl::FormatDuration(times_.timeout)));
     }
   }
   if (!error.ok()) Break(error, -1);

@@ -13,11 +13,13 @@
 // A verdict, or a rank that leaves, ends the rounds; from then on each remaining rank checks its own deadlines only.
 //
 //   fault                                     found after about            error
-//   fault of a stream or of the communicator  20 ms, one round             the code of the fault, the rank
-//   calls that differ                         20 ms after both were made   kFailedPrecondition, both sides
-//   a peer's process died                     50 ms, the host group        kUnavailable, rank and pid
+//   fault of a stream or of the communicator  one round                    the code of the fault, the rank
+//   calls that differ                         one round after both came    kFailedPrecondition, both sides
+//   a peer's process or host died             the control group's time     kUnavailable, rank and pid, or the host
 //   a peer does not reach a collective        `timeout`                    kDeadlineExceeded, the missing ranks
 //   a peer is stopped (SIGSTOP)               the control group's timeout  kDeadlineExceeded, the missing ranks
+//
+// A round begins 20 ms after the last one, on many hosts later (HeartbeatInterval).
 //
 // Thread-safe, except that Begin and End are called by one thread at a time.
 #ifndef FSDP_COLLECTIVES_CUDA_COLLECTIVE_WATCH_H_
@@ -58,12 +60,17 @@ class GroupFailure final : public AsyncFailure {
   absl::Status status_;  // guarded by mutex_
 };
 
+struct WatchTimes {
+  absl::Duration timeout = absl::Minutes(10);      // of a collective: from when a stream reaches it
+  absl::Duration interval = HeartbeatInterval(1);  // between two rounds of heartbeats
+};
+
 class CollectiveWatch final {
  public:
   // `control`: used for heartbeats only. `broken` is called at most once, on any thread, with the first error, after
-  // the communicator was aborted. `timeout` starts when a stream reaches a call, not when the call is issued.
+  // the communicator was aborted.
   CollectiveWatch(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
-                  absl::Duration timeout, std::function<void(const absl::Status&)> broken);
+                  const WatchTimes& times, std::function<void(const absl::Status&)> broken);
 
   // Sends one more heartbeat, which says that this rank leaves. Blocks until that round has ended.
   ~CollectiveWatch();
@@ -108,7 +115,7 @@ class CollectiveWatch final {
 
   const std::unique_ptr<ProcessGroup> control_;
   const std::shared_ptr<CudaCommunicator> communicator_;
-  const absl::Duration timeout_;
+  const WatchTimes times_;
   const std::function<void(const absl::Status&)> broken_;
   const int rank_;
   const int size_;

@@ -70,22 +70,19 @@ class CudaProcessGroup::Replays final : public ReplayObserver {
 
 CudaProcessGroup::CudaProcessGroup(std::unique_ptr<ProcessGroup> control,
                                    std::shared_ptr<CudaCommunicator> communicator, std::shared_ptr<Device> device,
-                                   absl::Duration timeout)
-    : control_(std::move(control)),
-      communicator_(std::move(communicator)),
-      device_(std::move(device)),
-      timeout_(timeout) {}
+                                   const WatchTimes& times)
+    : control_(std::move(control)), communicator_(std::move(communicator)), device_(std::move(device)), times_(times) {}
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Create(std::unique_ptr<ProcessGroup> control,
                                                                        std::shared_ptr<CudaCommunicator> communicator,
                                                                        std::shared_ptr<Device> device,
-                                                                       absl::Duration timeout) {
+                                                                       const WatchTimes& times) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> heartbeats, control->Split(0, control->rank()));
   std::unique_ptr<CudaProcessGroup> group(
-      new CudaProcessGroup(std::move(control), std::move(communicator), std::move(device), timeout));
+      new CudaProcessGroup(std::move(control), std::move(communicator), std::move(device), times));
   // Releases a rank that is blocked in GatherBlobs.
   const auto broken = [control = group->control_](const absl::Status& error) { control->Abort(error); };
-  group->watch_ = std::make_unique<CollectiveWatch>(std::move(heartbeats), group->communicator_, timeout, broken);
+  group->watch_ = std::make_unique<CollectiveWatch>(std::move(heartbeats), group->communicator_, times, broken);
   return group;
 }
 
@@ -242,7 +239,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color,
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members);
   FSDP_RETURN_IF_ERROR(fsdp::AgreeOn(gather, communicator.status()));
-  return Create(std::move(control), *std::move(communicator), device_, timeout_);
+  return Create(std::move(control), *std::move(communicator), device_, times_);
 }
 
 }  // namespace fsdp

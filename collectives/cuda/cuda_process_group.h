@@ -30,18 +30,18 @@ namespace fsdp {
 class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, public CapturingGroup {
  public:
   // Every rank calls it. `control`: a group of the same ranks in host memory, for blobs and heartbeats; its timeout
-  // applies to blobs, and to peers whose process is stopped. `device`: a CUDA device. `timeout`: for each collective.
-  // Blocks: the watch gets a split of `control`.
+  // applies to blobs, and to peers whose process is stopped. `device`: a CUDA device. Blocks: the watch gets a split of
+  // `control`. Parts of the group have the same times.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create(std::unique_ptr<ProcessGroup> control,
                                                               std::shared_ptr<CudaCommunicator> communicator,
-                                                              std::shared_ptr<Device> device, absl::Duration timeout);
+                                                              std::shared_ptr<Device> device, const WatchTimes& times);
 
   // Rank and size are those of `control`, which has the same ranks in the same order.
   int rank() const override { return control_->rank(); }
   int size() const override { return control_->size(); }
   std::string_view backend() const override { return communicator_->backend(); }
   const std::shared_ptr<Device>& device() const override { return device_; }
-  absl::Duration timeout() const override { return timeout_; }
+  absl::Duration timeout() const override { return times_.timeout; }
 
   // Errors are those of the communicator; with NCCL the memory is registered.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return communicator_->Allocate(nbytes); }
@@ -65,12 +65,12 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override;
   // Blocks until the collectives of all ranks have ended; the part has a communicator and a watch of its own.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
-  // The peers learn of it in the next round of the watch, after about 20 ms. Any thread.
+  // The peers learn of it in the next round of the watch. Any thread.
   void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
 
  private:
   CudaProcessGroup(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
-                   std::shared_ptr<Device> device, absl::Duration timeout);
+                   std::shared_ptr<Device> device, const WatchTimes& times);
 
   // Counts, and has watched, the replays of one graph.
   class Replays;
@@ -101,7 +101,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   const std::shared_ptr<ProcessGroup> control_;
   const std::shared_ptr<CudaCommunicator> communicator_;
   const std::shared_ptr<Device> device_;
-  const absl::Duration timeout_;
+  const WatchTimes times_;
   std::unique_ptr<CollectiveWatch> watch_;
   uint64_t issued_ = 0;
   Event last_;                                  // reached when the collective issued last has ended

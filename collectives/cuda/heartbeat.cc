@@ -5,6 +5,7 @@
 // Decode still checks the sizes, because a rank may run another version of the program.
 #include "fsdp/collectives/cuda/heartbeat.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -79,5 +80,7 @@ absl::StatusOr<Heartbeat> Heartbeat::Decode(std::string_view bytes) {
   beat.fault = absl::Status(static_cast<absl::StatusCode>(header.fault_code), std::string(bytes));
   return beat;
 }
+
+absl::Duration HeartbeatInterval(int hosts) { return std::max(absl::Milliseconds(20), hosts * absl::Milliseconds(5)); }
 
 }  // namespace fsdp

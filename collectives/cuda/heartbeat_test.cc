@@ -38,5 +38,12 @@ TEST(HeartbeatTest, TornBytesAreRefused) {
               StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("announces 2 calls")));
 }
 
+TEST(HeartbeatTest, ManyHostsHaveRarerRounds) {
+  EXPECT_EQ(HeartbeatInterval(1), absl::Milliseconds(20));
+  EXPECT_EQ(HeartbeatInterval(4), absl::Milliseconds(20));
+  EXPECT_EQ(HeartbeatInterval(5), absl::Milliseconds(25));
+  EXPECT_EQ(HeartbeatInterval(64), absl::Milliseconds(320));
+}
+
 }  // namespace
 }  // namespace fsdp

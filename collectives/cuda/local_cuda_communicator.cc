@@ -291,7 +291,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups
   for (size_t r = 0; r < devices.size(); ++r) {
     threads.emplace_back([&, r] {
       absl::StatusOr<std::unique_ptr<ProcessGroup>> group =
-          CudaProcessGroup::Create(std::move(controls[r]), communicators[r], devices[r], timeout);
+          CudaProcessGroup::Create(std::move(controls[r]), communicators[r], devices[r], {timeout});
       made[r] = group.status();
       if (group.ok()) groups[r] = *std::move(group);
     });

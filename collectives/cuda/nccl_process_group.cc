@@ -10,10 +10,12 @@
 namespace fsdp {
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup> control,
-                                                              std::shared_ptr<Device> device, absl::Duration timeout) {
+                                                              std::shared_ptr<Device> device, absl::Duration timeout,
+                                                              int hosts) {
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<CudaCommunicator> communicator,
                         NcclCommunicator::Create(*control, device, timeout));
-  return CudaProcessGroup::Create(std::move(control), std::move(communicator), std::move(device), timeout);
+  return CudaProcessGroup::Create(std::move(control), std::move(communicator), std::move(device),
+                                  {timeout, HeartbeatInterval(hosts)});
 }
 
 }  // namespace fsdp

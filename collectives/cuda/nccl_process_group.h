@@ -15,10 +15,12 @@
 namespace fsdp {
 
 // A group of the ranks of `control`, a group in host memory; each rank gives its GPU. Every rank calls it. `timeout`:
-// for setting up and for each collective. kFailedPrecondition if this build has no NCCL, or if two ranks have the same
+// for setting up and for each collective. `hosts`: how many the ranks are on; the more, the rarer are the heartbeats
+// (heartbeat.h). kFailedPrecondition if this build has no NCCL, or if two ranks have the same
 // GPU and the same NCCL_HOSTID.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup> control,
-                                                              std::shared_ptr<Device> device, absl::Duration timeout);
+                                                              std::shared_ptr<Device> device, absl::Duration timeout,
+                                                              int hosts = 1);
 
 }  // namespace fsdp
 

@@ -4,7 +4,11 @@
 // tests the data.
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <vector>
 
@@ -14,6 +18,10 @@
 #include "fsdp/collectives/conformance/conformance.h"
 #include "fsdp/collectives/cuda/fake_nccl.h"
 #include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/host/host_process_group.h"
+#include "fsdp/collectives/net/layered_collectives.h"
+#include "fsdp/collectives/net/thread_transport.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/tensor/work_graph.h"
@@ -259,6 +267,97 @@ TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
   for (const absl::Status& result : results) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("had enough")));
   }
+}
+
+// Two hosts of two ranks: blobs and heartbeats go between them.
+TEST_F(NcclProcessGroupTest, AHostThatIsLostIsNamedAndTheCommunicatorsOfTheOtherAreAborted) {
+  constexpr int kTwoHosts = 4;
+  ThreadNetwork network(kTwoHosts);
+  std::atomic<bool> lost = false;
+  const PeerWatch watch = [&](absl::Duration) -> absl::Status {
+    return lost ? absl::UnavailableError("host-b (ranks 2, 3) is gone") : absl::OkStatus();
+  };
+  std::vector<absl::Status> results(kTwoHosts);
+  std::promise<void> survivors_are_done;
+  const std::shared_future<void> done = survivors_are_done.get_future().share();
+  std::atomic<int> survivors = 2;
+  EXPECT_OK(RunRanks(kTwoHosts, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+    const int rank = meeting->rank();
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(rank));
+    auto net = std::make_unique<NetCollectives>(network.Join(rank), meeting->device(),
+                                                NetOptions{.timeout = absl::Minutes(1), .watch = watch});
+    FSDP_ASSIGN_OR_RETURN(
+        std::unique_ptr<BlockingCollectives> collectives,
+        CreateLayeredCollectives(std::move(net), HostLayout::Of({"host-a", "host-a", "host-b", "host-b"}),
+                                 [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> group,
+                          CreateNcclGroup(std::make_unique<HostProcessGroup>(std::move(collectives)), std::move(device),
+                                          absl::Minutes(1), /*hosts=*/2));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    FSDP_RETURN_IF_ERROR(AllReduceOnce(*group, *stream));
+    FSDP_RETURN_IF_ERROR(meeting->GatherBlobs("").status());
+    if (rank >= 2) {
+      lost = true;
+      network.Lose(rank);
+      done.wait_for(std::chrono::minutes(2));
+      return absl::OkStatus();
+    }
+    results[rank] = AllReduceOnce(*group, *stream);
+    if (--survivors == 0) survivors_are_done.set_value();
+    return absl::OkStatus();
+  }));
+  for (const int r : {0, 1}) {
+    EXPECT_THAT(results[r], StatusIs(absl::StatusCode::kUnavailable,
+                                     AllOf(HasSubstr("all_reduce #"), HasSubstr("host-b (ranks 2, 3) is gone"))));
+  }
+  EXPECT_EQ(CountFakeNccl().communicators, 0);
+}
+
+// A control group that counts this rank's rounds of heartbeats, which go over a part of it.
+class CountedRounds final : public ForwardingProcessGroup {
+ public:
+  CountedRounds(std::shared_ptr<ProcessGroup> inner, std::atomic<int>* rounds, bool is_part = false)
+      : ForwardingProcessGroup(std::move(inner)), rounds_(rounds), is_part_(is_part) {}
+
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    if (is_part_) ++*rounds_;
+    return inner().GatherBlobs(blob);
+  }
+
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner().Split(color, key));
+    return std::make_unique<CountedRounds>(std::move(part), rounds_, /*is_part=*/true);
+  }
+
+ private:
+  std::atomic<int>* const rounds_;
+  const bool is_part_;
+};
+
+// The rounds of two ranks in 100 ms, of the one with more.
+int RoundsOnHosts(int hosts) {
+  std::atomic<int> most = 0;
+  EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+    std::atomic<int> rounds = 0;
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
+    FSDP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<ProcessGroup> group,
+        CreateNcclGroup(std::make_unique<CountedRounds>(meeting, &rounds), std::move(device), absl::Minutes(1), hosts));
+    const absl::Time end = absl::Now() + absl::Milliseconds(100);
+    bool is_over = false;
+    while (!is_over) {
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group->GatherBlobs(absl::Now() < end ? "on" : "over"));
+      is_over = all[0] == "over" || all[1] == "over";
+    }
+    most = std::max(most.load(), rounds.load());
+    return absl::OkStatus();
+  }));
+  return most;
+}
+
+TEST_F(NcclProcessGroupTest, TheRanksOfManyHostsExchangeFewerHeartbeats) {
+  EXPECT_EQ(RoundsOnHosts(100000), 0) << "the first would come after 500 s";
+  EXPECT_GE(RoundsOnHosts(1), 1);
 }
 
 TEST_F(NcclProcessGroupTest, AHostDeviceIsRefused) {

@@ -6,7 +6,7 @@
 namespace fsdp {
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup>, std::shared_ptr<Device>,
-                                                              absl::Duration) {
+                                                              absl::Duration, int) {
   return absl::FailedPreconditionError(
       "backend nccl: this program was built without NCCL; build it where the CUDA Toolkit and nccl.h (libnccl-dev) "
       "are");

@@ -20,7 +20,7 @@ namespace fsdp {
 
 class ThreadNetwork::State {
  public:
-  explicit State(int size) : size(size), queues(size * size), sent(size * size), cut(size * size) {
+  explicit State(int size) : size(size), lost(size), queues(size * size), sent(size * size), cut(size * size) {
     std::vector<std::string> names;
     for (int r = 0; r < size; ++r) names.push_back(absl::StrCat("rank ", r));
     for (int r = 0; r < size; ++r) states.emplace_back(r, names);
@@ -32,21 +32,40 @@ class ThreadNetwork::State {
   std::shared_ptr<State> Subgroup(const std::vector<int>& members) {
     const std::lock_guard<std::mutex> lock(mutex);
     auto& [state, taken] = subgroups[members];
-    if (state == nullptr) state = std::make_shared<State>(static_cast<int>(members.size()));
+    if (state == nullptr) {
+      state = std::make_shared<State>(static_cast<int>(members.size()));
+      parts.emplace_back(members, state);
+    }
     const std::shared_ptr<State> result = state;
     if (++taken == result->size) subgroups.erase(members);
     return result;
   }
 
+  void Lose(int r) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    lost[r] = true;
+    for (PeerStates& of_peer : states) {
+      if (of_peer.rank() != r) of_peer.NoteLost(r, "connection reset");
+    }
+    changed.notify_all();
+    for (const auto& [members, weak] : parts) {
+      const auto member = std::find(members.begin(), members.end(), r);
+      const std::shared_ptr<State> part = weak.lock();
+      if (part != nullptr && member != members.end()) part->Lose(static_cast<int>(member - members.begin()));
+    }
+  }
+
   const int size;
-  mutable std::mutex mutex;
+  mutable std::mutex mutex;  // that of a subgroup is locked while that of its network is, never the other way round
   std::condition_variable changed;
   // All guarded by mutex; by Pair where there are size * size.
+  std::vector<bool> lost;  // by rank
   std::vector<std::deque<std::string>> queues;
   std::vector<int64_t> sent;
   std::vector<bool> cut;
-  std::vector<PeerStates> states;  // what each rank knows
-  std::map<std::vector<int>, std::pair<std::shared_ptr<State>, int>> subgroups;
+  std::vector<PeerStates> states;                                                // what each rank knows
+  std::map<std::vector<int>, std::pair<std::shared_ptr<State>, int>> subgroups;  // not all members have it
+  std::vector<std::pair<std::vector<int>, std::weak_ptr<State>>> parts;          // all subgroups, with their members
 };
 
 class ThreadNetwork::Rank final : public Transport {
@@ -82,6 +101,7 @@ class ThreadNetwork::Rank final : public Transport {
 
   void Tell(const Notice& notice) override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->lost[rank_]) return;
     for (PeerStates& states : state_->states) states.NoteNotice(rank_, notice);
     state_->changed.notify_all();
   }
@@ -105,6 +125,7 @@ class ThreadNetwork::Rank final : public Transport {
   static constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
   void Put(const Send& send) {
+    if (state_->lost[rank_]) return;
     const size_t pair = state_->Pair(rank_, send.peer);
     state_->sent[pair] += send.nbytes;
     const int64_t nbytes = send.nbytes - (state_->cut[pair] ? 1 : 0);
@@ -144,13 +165,7 @@ ThreadNetwork::~ThreadNetwork() = default;
 
 std::unique_ptr<Transport> ThreadNetwork::Join(int r) { return std::make_unique<Rank>(state_, r); }
 
-void ThreadNetwork::Lose(int r) {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  for (PeerStates& states : state_->states) {
-    if (states.rank() != r) states.NoteLost(r, "connection reset");
-  }
-  state_->changed.notify_all();
-}
+void ThreadNetwork::Lose(int r) { state_->Lose(r); }
 
 void ThreadNetwork::CutNextMessage(int from, int to) {
   const std::lock_guard<std::mutex> lock(state_->mutex);

@@ -22,7 +22,8 @@ class ThreadNetwork {
   // The transport of rank `r`; once for each rank. It may outlive the network.
   std::unique_ptr<Transport> Join(int r);
 
-  // From now on every other rank sees the connection to `r` broken.
+  // From now on every other rank sees the connection to `r` broken, in this network and in those of the subgroups that
+  // there are, and gets nothing from it any more.
   void Lose(int r);
 
   // The last byte of the next message from one rank to another is lost.
