@@ -5,6 +5,10 @@
 //   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
 //                                                               -> on several: CreateUcxTransport, watch the job
 //                            sockets                  blobs                    blobs
+//
+// The device is made first, so that what is wrong with it is known before anybody waits for this rank; but after
+// FindHosts where that alone tells which of its host's ranks this one is.
+//
 //   -> on GPUs: CreateNcclGroup, with the group made so far for its control plane
 //
 // The ranks of one host need the store only until their group exists: from then on they share memory, in which a death
@@ -13,9 +17,9 @@
 // who is lost (job_watch.h).
 #include "fsdp/collectives/init_process_group.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +28,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/group_hosts.h"
 #include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/collectives/host/shm_fabric.h"
@@ -66,38 +71,53 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<D
   return std::shared_ptr<ProcessGroup>(std::move(groups[0]));
 }
 
-absl::StatusOr<HostLayout> FindHosts(JobStore& job, const HostIdentity& mine) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, job.GatherBlobs(mine.ToBlob()));
-  std::vector<std::string> identities;
-  for (const std::string& blob : blobs) {
-    identities.push_back(HostIdentity::FromBlob(blob).kernel);
+absl::StatusOr<std::shared_ptr<Device>> CreateDevice(const Rendezvous& job, const InitOptions& options) {
+  std::shared_ptr<Device> device = options.device;
+  if (device == nullptr && options.make_device != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(device, options.make_device(job));
   }
-  return HostLayout::Of(identities);
+  if (device == nullptr) device = CreateHostDevice();
+  FSDP_RETURN_IF_ERROR(CheckBackend(options, *device, job.world_size));
+  return device;
+}
+
+// The place among the ranks of its host that a rank has by `layout`.
+Rendezvous WithLocalRank(Rendezvous job, const HostLayout& layout) {
+  const std::vector<int>& here = layout.ranks_on(layout.host_of(job.rank));
+  job.local_rank = static_cast<int>(std::find(here.begin(), here.end(), job.rank) - here.begin());
+  job.local_world_size = static_cast<int>(here.size());
+  job.local_ranks_are_known = true;
+  return job;
 }
 
 // What keeps a group's job together. Of ranks on one host, the store's server, on rank 0, which holds the port; of
 // ranks on several, the watch.
 struct JobTies {
-  int hosts = 1;
   std::unique_ptr<StoreServer> server;
   std::shared_ptr<std::unique_ptr<JobWatch>> watch = std::make_shared<std::unique_ptr<JobWatch>>();
 };
 
+// A rank that has met the others.
+struct MetRank {
+  int rank = 0;
+  HostLayout layout;
+  std::unique_ptr<JobStore> job;
+};
+
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
-// Ends the use of `job`.
-absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Rendezvous& rendezvous, JobStore& job,
+// Ends the use of the job's store.
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const MetRank& met,
                                                                        std::shared_ptr<Device> device,
                                                                        const InitOptions& options, JobTies& ties) {
+  JobStore& job = *met.job;
+  const HostLayout& layout = met.layout;
   const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
-  const HostIdentity here = HostIdentity::OfThisProcess(options.host_id);
-  FSDP_ASSIGN_OR_RETURN(const HostLayout layout, FindHosts(job, here));
-  ties.hosts = layout.hosts();
   if (layout.hosts() > 1 && options.backend == "shm") {
     return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\"");
   }
   if (layout.hosts() == 1 && options.backend != "net") {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                          CreateShmFabric(rendezvous.rank, rendezvous.world_size, std::move(device), gather));
+                          CreateShmFabric(met.rank, layout.size(), std::move(device), gather));
     FSDP_RETURN_IF_ERROR(job.Close());
     ties.server = job.TakeServer();
     return std::make_unique<HostCollectives>(std::move(fabric), options.timeout);
@@ -107,9 +127,10 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Ren
     return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
   };
   const UcxTransportOptions ucx = {
-      .place = absl::StrCat("pid ", getpid(), " on ", here.name), .timeout = options.timeout, .watch = watch};
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
-                        CreateUcxTransport(rendezvous.rank, rendezvous.world_size, ucx, gather));
+      .place = absl::StrCat("pid ", getpid(), " on ", HostIdentity::OfThisProcess(options.host_id).name),
+      .timeout = options.timeout,
+      .watch = watch};
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateUcxTransport(met.rank, layout.size(), ucx, gather));
   auto net = std::make_unique<NetCollectives>(std::move(transport), std::move(device),
                                               NetOptions{.timeout = options.timeout, .watch = watch});
   FSDP_ASSIGN_OR_RETURN(auto collectives, CreateLayeredCollectives(std::move(net), layout, gather));
@@ -150,27 +171,34 @@ std::shared_ptr<ProcessGroup> Hold(JobTies ties, const HostProcessGroup& control
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
-  InitOptions completed = options;
-  const char* const host_id = getenv("FSDP_HOSTID");
-  if (completed.host_id.empty() && host_id != nullptr) completed.host_id = host_id;
-  return JoinProcessGroup(rendezvous, completed);
+  return JoinProcessGroup(rendezvous, options);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options) {
-  std::shared_ptr<Device> device = options.device != nullptr ? options.device : CreateHostDevice();
-  FSDP_RETURN_IF_ERROR(CheckBackend(options, *device, rendezvous.world_size));
+  std::shared_ptr<Device> device;
+  if (rendezvous.local_ranks_are_known) {
+    FSDP_ASSIGN_OR_RETURN(device, CreateDevice(rendezvous, options));
+  }
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
+  MetRank met{.rank = rendezvous.rank, .layout = {}, .job = nullptr};
+  FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.timeout));
+  FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts,
+                        FindHosts([&met](std::string_view blob) { return met.job->GatherBlobs(blob); },
+                                  HostIdentity::OfThisProcess(options.host_id)));
+  met.layout = hosts.layout;
+  if (device == nullptr) {
+    FSDP_ASSIGN_OR_RETURN(device, CreateDevice(WithLocalRank(rendezvous, met.layout), options));
+  }
   const bool on_gpu = device->type() == DeviceType::kCuda;
   JobTies ties;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
-                        CreateCollectives(rendezvous, *job, on_gpu ? CreateHostDevice() : device, options, ties));
+                        CreateCollectives(met, on_gpu ? CreateHostDevice() : device, options, ties));
   auto on_host = std::make_unique<HostProcessGroup>(std::move(collectives));
   const HostProcessGroup& control = *on_host;
   if (!on_gpu) return Hold(std::move(ties), control, std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
-                        CreateNcclGroup(std::move(on_host), std::move(device), options.timeout, ties.hosts));
+                        CreateNcclGroup(std::move(on_host), std::move(device), options.timeout, met.layout.hosts()));
   return Hold(std::move(ties), control, std::move(group));
 }
 

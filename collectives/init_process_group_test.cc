@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <new>
@@ -21,6 +22,7 @@
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/net/ucx_library.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -202,6 +204,44 @@ TEST(InitProcessGroupTest, RanksOnSeveralHostsHaveANetwork) {
        })) {
     EXPECT_OK(result.status);
   }
+}
+
+// Kubernetes without an operator, and some schedulers, set no LOCAL_RANK. The place on the host chooses the GPU.
+TEST(InitProcessGroupTest, ALocalRankThatTheEnvironmentDoesNotTellIsFoundWhenTheRanksHaveMet) {
+  if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  const int port = FreePort();
+  for (const std::vector<std::string>& hosts :
+       {std::vector<std::string>{"a", "a", "b", "b"}, {"a", "b", "a", "b"}, {"a", "a", "a", "b"}, {"a", "a", "a"}}) {
+    const int size = static_cast<int>(hosts.size());
+    const std::vector<RankResult> results = RunProcesses(size, [&](int rank) -> absl::Status {
+      for (const auto& [name, value] : Torchrun(rank, size, port)) setenv(name.c_str(), value.c_str(), 1);
+      unsetenv("LOCAL_RANK");
+      unsetenv("LOCAL_WORLD_SIZE");
+      setenv("FSDP_HOSTID", hosts[rank].c_str(), 1);
+      Rendezvous known;
+      InitOptions options = {.timeout = absl::Minutes(1)};
+      options.make_device = [&known](const Rendezvous& job) {
+        known = job;
+        return CreateHostDevice();
+      };
+      FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup(options));
+      const auto place = std::count(hosts.begin(), hosts.begin() + rank, hosts[rank]);
+      const auto ranks = std::count(hosts.begin(), hosts.end(), hosts[rank]);
+      if (!known.local_ranks_are_known || known.local_rank != place || known.local_world_size != ranks) {
+        return absl::DataLossError(absl::StrCat("local rank ", known.local_rank, " of ", known.local_world_size,
+                                                ", wanted ", place, " of ", ranks));
+      }
+      return UseGroup(*group);
+    });
+    for (const RankResult& result : results) EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, ADeviceThatCannotBeMadeIsTheRanksErrorBeforeAnybodyMeets) {
+  Rendezvous job = NewJob(2);
+  InitOptions options = {.timeout = absl::Minutes(1)};
+  options.make_device = [](const Rendezvous&) { return absl::UnimplementedError("no such device"); };
+  EXPECT_THAT(JoinProcessGroup(job, options), StatusIs(absl::StatusCode::kUnimplemented, "no such device"));
 }
 
 TEST(InitProcessGroupTest, ANetworkOnOneHostIsThereForTheAsking) {

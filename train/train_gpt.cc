@@ -58,10 +58,14 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const Rendezvous& job, const RankDeviceOptions& device) {
+// Completes `job` by what only the ranks together know.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const RankDeviceOptions& device) {
   InitOptions options;
-  FSDP_ASSIGN_OR_RETURN(options.device, CreateRankDevice(job, device));
-  return InitProcessGroup(options);
+  options.make_device = [&job, &device](const Rendezvous& known) {
+    job = known;
+    return CreateRankDevice(known, device);
+  };
+  return JoinProcessGroup(Rendezvous(job), options);
 }
 
 absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
@@ -73,7 +77,7 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 }
 
 int RunRank(const TrainOptions& options) {
-  const absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
+  absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
   if (!job.ok()) return Fail(job.status());
   const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(*job, options.device);
   if (!group.ok()) return Fail(group.status());

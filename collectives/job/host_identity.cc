@@ -2,6 +2,7 @@
 #include "fsdp/collectives/job/host_identity.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,8 @@ std::string ProcessNamespace() {
 HostIdentity HostIdentity::OfThisProcess(std::string_view host_id) {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, HOST_NAME_MAX);
+  const char* const variable = getenv("FSDP_HOSTID");
+  if (host_id.empty() && variable != nullptr) host_id = variable;
   if (!host_id.empty()) {
     return {.name = name, .kernel = absl::StrCat("FSDP_HOSTID ", std::string(host_id))};
   }

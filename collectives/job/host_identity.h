@@ -16,8 +16,8 @@ struct HostIdentity {
   std::string name;    // the host name, for messages only: containers may have equal names
   std::string kernel;  // boot id and process namespace, or what overrides them; compared
 
-  // Reads /proc, unless `host_id`, which processes of one host have in common, is given. Where /proc is not mounted,
-  // `kernel` is the same for all such processes.
+  // `host_id`, which processes of one host have in common, else FSDP_HOSTID, else what /proc says. Where that is not
+  // mounted, `kernel` is the same for all such processes.
   static HostIdentity OfThisProcess(std::string_view host_id);
 
   // As a blob, and back; a malformed blob gives an identity that equals no other.

@@ -92,13 +92,14 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   r.source = "torchrun";
   r.rank = variables.Number("RANK", 0);
   r.world_size = variables.Number("WORLD_SIZE", 1);
-  // Both variables or neither must be set: some schedulers set only RANK and WORLD_SIZE, for one host.
+  // Both variables or neither must be set: some schedulers set only RANK and WORLD_SIZE.
   if (variables.Has("LOCAL_RANK") || variables.Has("LOCAL_WORLD_SIZE")) {
     r.local_rank = variables.Number("LOCAL_RANK", 0);
     r.local_world_size = variables.Number("LOCAL_WORLD_SIZE", 1);
   } else {
     r.local_rank = r.rank;
     r.local_world_size = r.world_size;
+    r.local_ranks_are_known = r.world_size == 1;
   }
   r.master_addr = variables.Text({"MASTER_ADDR"}, "");
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);

@@ -27,6 +27,9 @@ struct Rendezvous {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  // False if the environment does not tell where ranks are: RANK and WORLD_SIZE are all there is. The two above are
+  // then those of a job on one host until the ranks have met (InitOptions::make_device).
+  bool local_ranks_are_known = true;
   std::string master_addr;  // host of rank 0's store
   int master_port = 0;      // 0 when the job has none
   std::string source;       // "torchrun", "slurm", "openmpi", "mpich", "single process"
@@ -42,8 +45,9 @@ struct Rendezvous {
   // as it is. Never part of a message; empty if the job has none.
   std::string token = {};
 
-  // By the environment: what ranks find out when they meet may differ (host_identity.h).
-  bool is_on_several_hosts() const { return local_world_size < world_size; }
+  // By the environment, or possible where that does not tell: what ranks find out when they meet may differ
+  // (host_identity.h).
+  bool is_on_several_hosts() const { return local_world_size < world_size || !local_ranks_are_known; }
 
   // torchrun's agent serves its store at master_port, and ranks of other hosts learn there where ours is
   // (agent_store.h). The ranks of one host need no more than their local socket.

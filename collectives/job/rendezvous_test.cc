@@ -82,10 +82,17 @@ TEST(RendezvousTest, TheLaunchersDescriptorIsRank0s) {
   EXPECT_EQ(Parse(With(Torchrun(), {{"RANK", "0"}, {"FSDP_STORE_FD", "7"}}))->store_fd, 7);
 }
 
-TEST(RendezvousTest, TorchrunWithoutLocalVariablesIsOneHost) {
-  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(Without(Without(Torchrun(), "LOCAL_RANK"), "LOCAL_WORLD_SIZE")));
+TEST(RendezvousTest, WithoutLocalVariablesTheRanksMayBeOnSeveralHosts) {
+  EXPECT_TRUE(Parse(Torchrun())->local_ranks_are_known);
+  const Environment bare = Without(Without(Torchrun(), "LOCAL_RANK"), "LOCAL_WORLD_SIZE");
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(bare));
+  EXPECT_FALSE(r.local_ranks_are_known);
+  EXPECT_TRUE(r.is_on_several_hosts());
   EXPECT_EQ(r.local_rank, 5);
   EXPECT_EQ(r.local_world_size, 8);
+  const Rendezvous alone = *Parse(With(bare, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  EXPECT_TRUE(alone.local_ranks_are_known);
+  EXPECT_FALSE(alone.is_on_several_hosts());
 }
 
 TEST(RendezvousTest, MissingVariablesAreNamed) {

@@ -151,6 +151,17 @@ TEST_F(JobOnHostsTest, RanksMeetThroughTorchrunsAgentWhicheverHostItIsOn) {
   }
 }
 
+// Nothing tells them that they are on several hosts.
+TEST_F(JobOnHostsTest, RanksThatKnowNoMoreThanTheirNumbersMeet) {
+  std::vector<Environment> environments;
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    environments.push_back(OfTorchrun(rank, Hosts::Name(0)));
+    environments.back().erase("LOCAL_RANK");
+    environments.back().erase("LOCAL_WORLD_SIZE");
+  }
+  ExpectThatTheyMeet(environments);
+}
+
 TEST_F(JobOnHostsTest, TheTasksOfASlurmStepMeetAtAPortThatFollowsFromItsName) {
   std::vector<Environment> environments;
   for (int rank = 0; rank < kWorldSize; ++rank) {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GroupHosts: on which hosts the ranks of a group are, as they tell each other. Programs make of it the size of the
+// groups that shard inside a host and replicate between hosts:
+//
+//   const absl::StatusOr<int> shards = RanksPerHost(*group);
+//   DeviceMesh::Create(group, {group->size() / *shards, *shards}, {"replicate", "shard"});
+#ifndef FSDP_COLLECTIVES_GROUP_HOSTS_H_
+#define FSDP_COLLECTIVES_GROUP_HOSTS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/job/host_identity.h"
+#include "fsdp/collectives/net/host_layout.h"
+
+namespace fsdp {
+
+struct GroupHosts {
+  HostLayout layout;
+  std::vector<std::string> names;  // by host: its host name, for messages only: containers may have equal names
+
+  // "4 ranks on 2 hosts with 2 ranks each"; for hosts that are uneven or whose ranks are not neighbours also who is
+  // where and what becomes of it: "3 ranks on 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-b has ranks 2;
+  // collectives between all ranks are flat".
+  std::string ToString() const;
+};
+
+// `gather` gathers over the ranks; each gives its own host. Blocks.
+absl::StatusOr<GroupHosts> FindHosts(const BlobGather& gather, const HostIdentity& mine);
+
+// The same over a group. `host_id` as InitOptions::host_id. Collective; blocks.
+absl::StatusOr<GroupHosts> FindHosts(ProcessGroup& group, std::string_view host_id = {});
+
+// The number of ranks on every host of the group; all of them if there is one host. kFailedPrecondition, on every rank,
+// if hosts have unequally many, or if ranks of one host are not neighbours, since the ranks of a host are then no block
+// of consecutive ranks; the error says who is where. Collective; blocks.
+absl::StatusOr<int> RanksPerHost(ProcessGroup& group, std::string_view host_id = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_GROUP_HOSTS_H_
