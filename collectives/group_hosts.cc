@@ -30,8 +30,7 @@ std::string WhoIsWhere(const GroupHosts& hosts) {
 std::string GroupHosts::ToString() const {
   const int ranks = layout.size();
   const std::string text = absl::StrCat(ranks, ranks == 1 ? " rank on " : " ranks on ", layout.ToString());
-  if (layout.is_regular()) return text;
-  return absl::StrCat(text, ": ", WhoIsWhere(*this), "; collectives between all ranks are flat");
+  return layout.is_regular() ? text : absl::StrCat(text, ": ", WhoIsWhere(*this));
 }
 
 absl::StatusOr<GroupHosts> FindHosts(const BlobGather& gather, const HostIdentity& mine) {

@@ -24,9 +24,8 @@ struct GroupHosts {
   HostLayout layout;
   std::vector<std::string> names;  // by host: its host name, for messages only: containers may have equal names
 
-  // "4 ranks on 2 hosts with 2 ranks each"; for hosts that are uneven or whose ranks are not neighbours also who is
-  // where and what becomes of it: "3 ranks on 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-b has ranks 2;
-  // collectives between all ranks are flat".
+  // "4 ranks on 2 hosts with 2 ranks each"; where the layout is not regular, also who is where: "3 ranks on 2 hosts
+  // with 2, 1 ranks: host-a has ranks 0, 1; host-b has rank 2".
   std::string ToString() const;
 };
 

@@ -15,6 +15,7 @@ namespace fsdp {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -67,19 +68,18 @@ std::string Description(const std::vector<std::string>& host_ids) {
   return description;
 }
 
-TEST(GroupHostsTest, ToStringSaysWhereRanksAreIfTheirCollectivesAreFlatForIt) {
+TEST(GroupHostsTest, ToStringSaysWhereRanksAreIfTheyAreNoGrid) {
   EXPECT_EQ(Description({""}), "1 rank on 1 host with 1 rank");
   EXPECT_EQ(Description({"a", "a", "b", "b"}), "4 ranks on 2 hosts with 2 ranks each");
   EXPECT_THAT(Description({"a", "b", "a", "b"}),
-              AllOf(StartsWith("4 ranks on 2 hosts whose ranks alternate: "), HasSubstr(" has ranks 1, 3; "),
-                    HasSubstr("collectives between all ranks are flat")));
+              AllOf(StartsWith("4 ranks on 2 hosts whose ranks alternate: "), EndsWith(" has ranks 1, 3")));
 }
 
 TEST(GroupHostsTest, ManyHostsAreNotAllNamed) {
   std::vector<std::string> host_ids = {"twice"};
   for (int host = 0; host < 20; ++host) host_ids.push_back(absl::StrCat(host));
   host_ids.push_back("twice");
-  EXPECT_THAT(RanksPerHostOf(host_ids).status().message(), AllOf(HasSubstr(" has rank 15; ...;")));
+  EXPECT_THAT(RanksPerHostOf(host_ids).status().message(), HasSubstr(" has rank 15; ...;"));
 }
 
 }  // namespace

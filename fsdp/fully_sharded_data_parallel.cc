@@ -71,6 +71,21 @@ void WarnOfNoRecomputation(const FsdpOptions& options, UnitStore& units) {
                          "module that it wraps");
 }
 
+bool HasHybridUnit(const FsdpOptions& options, const Partition& partition) {
+  bool hybrid = IsHybrid(options.sharding_strategy);
+  for (const UnitModule& unit : partition.units) {
+    hybrid |= IsHybrid(unit.overrides.sharding_strategy.value_or(options.sharding_strategy));
+  }
+  return hybrid;
+}
+
+// Makes the two groups of hybrid units out of one, where a policy says that all units are known here, as in PyTorch.
+absl::Status MakeHybridGroups(const FsdpOptions& options, const Partition& partition, ShardGroups& groups) {
+  if (!options.auto_wrap_policy || !HasHybridUnit(options, partition)) return absl::OkStatus();
+  if (options.shard_group_size.has_value()) return groups.SplitForHybrid(*options.shard_group_size);
+  return groups.is_one_group() ? groups.SplitByHosts() : absl::OkStatus();
+}
+
 // Names the parameters and cuts the module, once all arguments are checked that one rank can check alone.
 absl::StatusOr<Partition> CheckAndCut(Module* module, const ShardGroups& groups, const FsdpOptions& options) {
   if (module == nullptr) return absl::InvalidArgumentError("Wrap: the module is null: expected the root of a model");
@@ -78,12 +93,10 @@ absl::StatusOr<Partition> CheckAndCut(Module* module, const ShardGroups& groups,
   FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
   module->AssignNames();
   FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*module, options));
-  bool hybrid = IsHybrid(options.sharding_strategy);
   for (const UnitModule& unit : partition.units) {
     FSDP_RETURN_IF_ERROR(Annotate(Validate(unit.overrides), absl::StrCat("unit ", unit.display_name())));
-    hybrid |= IsHybrid(unit.overrides.sharding_strategy.value_or(options.sharding_strategy));
   }
-  FSDP_RETURN_IF_ERROR(CheckShardGroupSizeIsUsed(options, hybrid));
+  FSDP_RETURN_IF_ERROR(CheckShardGroupSizeIsUsed(options, HasHybridUnit(options, partition)));
   return partition;
 }
 
@@ -112,9 +125,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   model->module_ = std::move(module);
   absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options);
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
-  if (options.shard_group_size.has_value() && options.auto_wrap_policy) {
-    FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(*options.shard_group_size));
-  }
+  FSDP_RETURN_IF_ERROR(MakeHybridGroups(options, *partition, groups));
   const ModelSettings settings = SettingsOf(options, *partition);
   FSDP_ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};

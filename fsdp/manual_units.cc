@@ -153,7 +153,11 @@ absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups gro
                                                                  int units_at_once, const FsdpOptions& options) {
   FSDP_RETURN_IF_ERROR(groups.Validate());
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(CheckArguments(units, units_at_once, options)));
-  if (options.shard_group_size.has_value()) FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(*options.shard_group_size));
+  if (options.shard_group_size.has_value()) {
+    FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(*options.shard_group_size));
+  } else if (IsHybrid(options.sharding_strategy) && groups.is_one_group()) {
+    FSDP_RETURN_IF_ERROR(groups.SplitByHosts());
+  }
   std::unique_ptr<ManualUnits> made(new ManualUnits());
   const ModelSettings settings{std::vector<UnitSettings>(units.size(), UnitSettingsOf(options, {}, /*is_root=*/false))};
   FSDP_ASSIGN_OR_RETURN(made->units_, UnitStore::Create(PartitionOf(units), settings, std::move(groups),

@@ -117,6 +117,21 @@ TEST(WrapRefusalTest, AShardGroupSizeThatNobodyUsesOrThatDoesNotFit) {
   });
 }
 
+// Threads of one process are on one host, whose ranks all shard. With another number, or none, of groups nothing is
+// made.
+TEST(WrapRefusalTest, HybridUnitsWithoutAShardGroupSizeShardInsideAHost) {
+  OnRanks(4, [](const Groups& group) {
+    FsdpOptions options{.sharding_strategy = ShardingStrategy::kHybridShardZero2};
+    options.auto_wrap_policy = BlocksWith({});
+    EXPECT_OK(WrapBlocks(group, options));
+    EXPECT_OK(
+        ManualUnits::Create(group, {{"one", {{"w", {7}}}}}, 1, {.sharding_strategy = ShardingStrategy::kHybridShard})
+            .status());
+    EXPECT_THAT(WrapBlocks(group, {.sharding_strategy = ShardingStrategy::kHybridShard}),
+                IsRefused("hybrid_shard needs a shard group and a replicate group"));
+  });
+}
+
 // A unit may be hybrid in a model whose root is not.
 TEST(WrapRefusalTest, AShardGroupSizeForAUnitAloneIsUsed) {
   OnRanks(4, [](const Groups& group) {

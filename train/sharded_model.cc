@@ -11,6 +11,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group_hosts.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 #include "fsdp/train/frozen_parameters.h"
@@ -26,7 +27,10 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> MeshOf(const FsdpOptions& opti
                                                          std::shared_ptr<ProcessGroup> group) {
   const int ranks = group->size();
   if (!IsHybrid(options.sharding_strategy)) return DeviceMesh::Create(std::move(group), {ranks}, {"shard"});
-  const int shards = options.shard_group_size.value_or(0);
+  int shards = options.shard_group_size.value_or(0);
+  if (!options.shard_group_size.has_value()) {
+    FSDP_ASSIGN_OR_RETURN(shards, RanksPerHost(*group));
+  }
   if (shards < 1 || ranks % shards != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--shard_group_size=%d: expected a divisor of the %d ranks", shards, ranks));

@@ -29,7 +29,8 @@ absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std:
 
 // A model with random weights from options.fsdp.init_seed, equal on any number of ranks, and with options.freeze
 // applied. No rank ever holds all of it. `trace` may be null. kInvalidArgument, naming the flag, for a shard_group_size
-// that does not divide the ranks. Collective.
+// that does not divide the ranks; without one, the ranks of a host shard, and hosts that have unequally many are
+// kFailedPrecondition. Collective.
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const CausalLmConfig& config,
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,

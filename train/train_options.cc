@@ -80,7 +80,8 @@ ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
 
 ABSL_FLAG(std::string, sharding_strategy, "full_shard",
           "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
-ABSL_FLAG(int, shard_group_size, 0, "ranks per shard group of the hybrid strategies; the groups replicate");
+ABSL_FLAG(int, shard_group_size, 0,
+          "ranks per shard group of the hybrid strategies; the groups replicate; 0: the ranks of each host");
 ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
 ABSL_FLAG(std::string, api, "fsdp1",
           "fsdp1, or fsdp2: fully_shard, where full_shard keeps the root unsharded after forward and shard_grad_op is "
@@ -285,12 +286,10 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
     return absl::InvalidArgumentError("--rank0_only: expected together with --state_dict_type=full");
   }
-  // Without a size the groups of a hybrid strategy are undefined; with a size every other strategy would ignore it.
   const bool hybrid = absl::StartsWith(absl::GetFlag(FLAGS_sharding_strategy), "hybrid_shard");
-  if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
+  if (!hybrid && absl::GetFlag(FLAGS_shard_group_size) > 0) {
     return absl::InvalidArgumentError(
-        "--shard_group_size: expected together with --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only "
-        "there");
+        "--shard_group_size: expected together with --sharding_strategy=hybrid_shard or hybrid_shard_zero2");
   }
   if (absl::GetFlag(FLAGS_parity) > 0 && absl::GetFlag(FLAGS_state_dict_type) == "full") {
     return absl::InvalidArgumentError(

@@ -36,6 +36,7 @@
 #include "fsdp/checkpoint/parity/parity_code.h"
 #include "fsdp/checkpoint/shared_root.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/collectives/group_hosts.h"
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
@@ -274,8 +275,19 @@ absl::Status Trainer::Train() {
   return saver_->FinishUploads();
 }
 
+// Users of several hosts see that the job has found them, and what their placement of ranks costs.
+absl::Status Trainer::SayHosts() const {
+  FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(*group_));
+  if (!is_rank0() || hosts.layout.hosts() == 1) return absl::OkStatus();
+  const bool flat = !hosts.layout.is_regular() && group_->backend() == "net";
+  Say("%s%s", hosts.ToString(),
+      flat ? "; collectives between all ranks are flat, as if each were on a host alone" : "");
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::TrainAndExport() {
   const int64_t steps = options_.learning_rate.steps;
+  FSDP_RETURN_IF_ERROR(SayHosts());
   if (is_rank0() && start_.step < steps) {
     const BatchShape& shape = batches_->shape();
     Say("training with %d ranks, %d rows a step in %d micro-steps, %d tokens a step, steps %d to %d", shape.world_size,

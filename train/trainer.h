@@ -56,6 +56,7 @@ class Trainer {
                            const std::function<absl::Status(StateDict& wanted)>& load);
   absl::Status StartUploads();
   void SayStart(const std::string& source) const;
+  absl::Status SayHosts() const;  // on rank 0, if there are several; collective
   absl::Status OpenOutputs();
   absl::Status FinishTrace();
 

@@ -44,7 +44,8 @@ struct FsdpOptions {
 
   // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
   // equal place in their block replicate. Divides the ranks. Needs an auto_wrap_policy, as in PyTorch, and a unit whose
-  // strategy is hybrid. Default: groups are given, or none.
+  // strategy is hybrid. Default: the ranks of a host, all of one host if there is but one; hosts that have unequally
+  // many are an error then (group_hosts.h). Groups that are given as a pair or a mesh stay as they are.
   std::optional<int> shard_group_size = {};
 
   MixedPrecision mixed_precision = {};

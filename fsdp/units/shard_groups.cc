@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/group_hosts.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -70,13 +72,19 @@ absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
   return absl::OkStatus();
 }
 
+absl::Status ShardGroups::SplitByHosts() {
+  const absl::StatusOr<int> ranks = RanksPerHost(*all_);
+  if (!ranks.ok()) return Annotate(ranks.status(), "hybrid sharding without a shard_group_size");
+  return SplitForHybrid(*ranks);
+}
+
 absl::StatusOr<UnitGroups> ShardGroups::Of(ShardingStrategy strategy) const {
   if (IsHybrid(strategy)) {
     if (!has_hybrid()) {
       return absl::InvalidArgumentError(
           absl::StrCat(std::string(ShardingStrategyName(strategy)),
                        " needs a shard group and a replicate group: give the two as a pair, or a mesh with 2 "
-                       "dimensions, or an auto_wrap_policy and shard_group_size"));
+                       "dimensions, or one group and an auto_wrap_policy"));
     }
     if (shard_->size() == 1) return UnitGroups{nullptr, replicate_};
     return UnitGroups{shard_, replicate_};

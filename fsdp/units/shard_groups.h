@@ -3,7 +3,7 @@
 // ShardGroups: over which ranks a model is sharded and over which it is replicated. Converts implicitly from what a
 // program has: one group, a pair, or a mesh.
 //
-//   Wrap(module, group, options);                        // one group; hybrid groups are made by shard_group_size
+//   Wrap(module, group, options);                        // one group; hybrid groups by shard_group_size, or by hosts
 //   Wrap(module, std::pair(shard, replicate), options);  // hybrid: two given groups
 //   Wrap(module, mesh, options);                         // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
 #ifndef FSDP_FSDP_UNITS_SHARD_GROUPS_H_
@@ -55,6 +55,13 @@ class ShardGroups {
   // Splits the one group into blocks of `shard_group_size` consecutive ranks that shard, ranks of equal place
   // replicating. kInvalidArgument unless there is one group only and its size is a multiple. Collective; blocks.
   absl::Status SplitForHybrid(int shard_group_size);
+
+  // The same where the ranks of a host shard and the hosts replicate, as PyTorch does by the number of devices; on one
+  // host all ranks shard, and each is its own replicate group. RanksPerHost has the further errors. Collective; blocks.
+  absl::Status SplitByHosts();
+
+  // True if one group was given and nothing was made of it: the two above may be called.
+  bool is_one_group() const { return all_ != nullptr && !from_mesh_ && !has_hybrid(); }
 
   // True when hybrid strategies have their two groups.
   bool has_hybrid() const { return replicate_ != nullptr; }

@@ -4,6 +4,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/group_hosts.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -56,6 +58,58 @@ TEST(ShardGroupsTest, HybridGroupsAreConsecutiveBlocks) {
   }));
 }
 
+// A rank that says that it is on another host than this one.
+class OnHost final : public ForwardingProcessGroup {
+ public:
+  OnHost(std::shared_ptr<ProcessGroup> inner, std::string host)
+      : ForwardingProcessGroup(std::move(inner)), host_(std::move(host)) {}
+
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    const bool tells_host = blob == HostIdentity::OfThisProcess("").ToBlob();
+    return inner().GatherBlobs(tells_host ? HostIdentity{.name = host_, .kernel = host_}.ToBlob() : std::string(blob));
+  }
+
+ private:
+  const std::string host_;
+};
+
+TEST(ShardGroupsTest, RanksOfAHostShardAndHostsReplicate) {
+  EXPECT_OK(RunRanks(6, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ShardGroups groups(std::make_shared<OnHost>(group, group->rank() < 3 ? "host-a" : "host-b"));
+    EXPECT_TRUE(groups.is_one_group());
+    FSDP_RETURN_IF_ERROR(groups.SplitByHosts());
+    EXPECT_FALSE(groups.is_one_group());
+    EXPECT_EQ(groups.shard()->size(), 3);
+    EXPECT_EQ(groups.shard()->rank(), group->rank() % 3);
+    EXPECT_EQ(groups.replicate()->size(), 2);
+    EXPECT_EQ(groups.replicate()->rank(), group->rank() / 3);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(ShardGroupsTest, OnOneHostAllRanksShardAndNoneReplicate) {
+  EXPECT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ShardGroups groups(group);
+    FSDP_RETURN_IF_ERROR(groups.SplitByHosts());
+    EXPECT_EQ(groups.shard()->size(), 3);
+    EXPECT_EQ(groups.replicate()->size(), 1);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(ShardGroupsTest, HostsThatAreUnevenNeedASize) {
+  EXPECT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ShardGroups groups(std::make_shared<OnHost>(group, group->rank() < 2 ? "host-a" : "host-b"));
+    EXPECT_THAT(groups.SplitByHosts(),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         "hybrid sharding without a shard_group_size: the ranks that shard together are those of a "
+                         "host, but there are 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-b has rank 2; start "
+                         "equally many ranks on every host, numbered host by host, or give the size of the shard "
+                         "groups"));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(ShardGroupsTest, AMeshOfTwoDimensionsReplicatesAlongTheFirst) {
   EXPECT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2, 2}, {"replicate", "shard"}));
@@ -94,7 +148,7 @@ TEST(ShardGroupsTest, HybridWithoutItsGroupsIsAnError) {
     ShardGroups groups(group);
     EXPECT_THAT(groups.Of(Strategy::kHybridShard).status(),
                 invalid("hybrid_shard needs a shard group and a replicate group: give the two as a pair, or a mesh "
-                        "with 2 dimensions, or an auto_wrap_policy and shard_group_size"));
+                        "with 2 dimensions, or one group and an auto_wrap_policy"));
     EXPECT_THAT(groups.SplitForHybrid(3), invalid("shard_group_size 3 does not divide the group's 4 ranks"));
     FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(2));
     EXPECT_THAT(groups.SplitForHybrid(2), invalid("the shard and replicate groups are given already"));

@@ -87,6 +87,7 @@ TEST_F(TrainingOnHostsTest, TwoHostsHaveTheLossesOfOneBitForBit) {
       {"full_shard", {}},
       {"fsdp2", {"--api=fsdp2", "--grad_accum=2"}},
       {"hybrid", {"--sharding_strategy=hybrid_shard", "--shard_group_size=2"}},
+      {"hybrid_fsdp2", {"--sharding_strategy=hybrid_shard", "--shard_group_size=2", "--api=fsdp2"}},
       {"bfloat16", {"--param_dtype=bfloat16", "--reduce_dtype=bfloat16"}},
   };
   for (const auto& [name, kind] : kinds) {
@@ -103,6 +104,43 @@ TEST_F(TrainingOnHostsTest, TwoHostsHaveTheLossesOfOneBitForBit) {
       EXPECT_EQ(actual.at(step).loss, wanted.loss) << name << ", step " << step;
       EXPECT_EQ(actual.at(step).grad_norm, wanted.grad_norm) << name << ", step " << step;
     }
+  }
+}
+
+// The size of the shard groups is then that of the hosts, under both interfaces; on one host it is that of the job.
+TEST_F(TrainingOnHostsTest, HybridShardWithoutASizeShardsInsideAHostAndReplicatesBetweenHosts) {
+  for (const char* const api : {"--api=fsdp1", "--api=fsdp2"}) {
+    const Flags flags = {"--sharding_strategy=hybrid_shard", "--steps=5", api};
+    TrainOnBoth(flags + Flags{"--metrics=" + Metrics("by_hosts")});
+    EXPECT_THAT(launchers_[0]->output(), HasSubstr("4 ranks on 2 hosts with 2 ranks each\n"));
+    TrainOnBoth(flags + Flags{"--shard_group_size=2", "--metrics=" + Metrics("by_size")});
+    ASSERT_OK_AND_ASSIGN(const auto expected, MetricsByStep(Metrics("by_size")));
+    ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(Metrics("by_hosts")));
+    ASSERT_EQ(actual.size(), 5u);
+    for (const auto& [step, wanted] : expected) {
+      EXPECT_EQ(actual.at(step).loss, wanted.loss) << api << ", step " << step;
+      EXPECT_EQ(actual.at(step).grad_norm, wanted.grad_norm) << api << ", step " << step;
+    }
+  }
+}
+
+// FSDP_HOSTID makes two hosts of one, with 2 and 1 ranks.
+TEST_F(TrainingOnHostsTest, HostsWithUnequallyManyRanksTrainFlatAndHybridShardNeedsASizeThere) {
+  const auto start = [&](const Flags& flags) {
+    return hosts_->Start(
+        0, Flags{launch_, "--nproc=3", "--", "sh", "-c", "FSDP_HOSTID=$((RANK / 2)) exec \"$@\"", "sh", train_gpt_} +
+               RunOfAnyRanks() + flags + Flags{"--steps=2"});
+  };
+  ASSERT_OK_AND_ASSIGN(const auto flat, start({}));
+  EXPECT_THAT(flat->Wait(kLong), IsOkAndHolds(kExitDone)) << flat->output();
+  EXPECT_THAT(flat->output(),
+              HasSubstr("3 ranks on 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-a has rank 2"));
+  EXPECT_THAT(flat->output(), HasSubstr("collectives between all ranks are flat"));
+  for (const char* const api : {"--api=fsdp1", "--api=fsdp2"}) {
+    ASSERT_OK_AND_ASSIGN(const auto refused, start({"--sharding_strategy=hybrid_shard", api}));
+    EXPECT_THAT(refused->Wait(kLong), IsOkAndHolds(testing::Ne(kExitDone)));
+    EXPECT_THAT(refused->output(), HasSubstr("there are 2 hosts with 2, 1 ranks: "));
+    EXPECT_THAT(refused->output(), HasSubstr("give the size of the shard groups"));
   }
 }
 
