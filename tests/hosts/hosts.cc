@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -74,12 +75,15 @@ absl::StatusOr<int> StartInit(int host) {
 
 }  // namespace
 
-std::string Hosts::WhyNot() { return WhyNoOwnMachine(); }
+std::string Hosts::WhyNot(const Link& link) {
+  std::string reason = WhyNoOwnMachine();
+  return reason.empty() && link.needs_wire() ? Wire::WhyNot() : reason;
+}
 
 std::string Hosts::Address(int host) { return absl::StrCat("10.77.0.", host + 1); }
 
-absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Create(int count) {
-  std::unique_ptr<Hosts> hosts(new Hosts());
+absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Create(int count, const Link& link) {
+  std::unique_ptr<Hosts> hosts(new Hosts(link));
   FSDP_RETURN_IF_ERROR(Do({"ip", "link", "add", kSwitch, "type", "bridge"}));
   FSDP_RETURN_IF_ERROR(Do({"ip", "link", "set", kSwitch, "up"}));
   for (int host = 0; host < count; ++host) {
@@ -91,18 +95,46 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Create(int count) {
   return hosts;
 }
 
-absl::Status Hosts::Connect(int host) const {
-  const std::string init = absl::StrCat(inits_[host]);
+absl::Status Hosts::LayCable(int host) {
   const std::string port = PortOf(host);
-  FSDP_RETURN_IF_ERROR(Do({"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", init}));
+  if (!link_.needs_wire()) {
+    return Do({"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", absl::StrCat(inits_[host])});
+  }
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Wire> wire, Wire::Create(inits_[host], "eth0", port, link_));
+  wires_.push_back(std::move(wire));
+  return absl::OkStatus();
+}
+
+absl::Status Hosts::Connect(int host) {
+  const std::string port = PortOf(host);
+  FSDP_RETURN_IF_ERROR(LayCable(host));
   FSDP_RETURN_IF_ERROR(Do({"ip", "link", "set", port, "master", kSwitch, "up"}));
   const auto inside = [&](std::vector<std::string> command) {
-    command.insert(command.begin(), {"nsenter", "--target", init, "--net", "ip"});
+    command.insert(command.begin(), {"nsenter", "--target", absl::StrCat(inits_[host]), "--net"});
     return Do(command);
   };
-  FSDP_RETURN_IF_ERROR(inside({"link", "set", "lo", "up"}));
-  FSDP_RETURN_IF_ERROR(inside({"addr", "add", absl::StrCat(Address(host), "/24"), "dev", "eth0"}));
-  return inside({"link", "set", "eth0", "up"});
+  FSDP_RETURN_IF_ERROR(inside({"ip", "link", "set", "lo", "up"}));
+  FSDP_RETURN_IF_ERROR(inside({"ip", "addr", "add", absl::StrCat(Address(host), "/24"), "dev", "eth0"}));
+  FSDP_RETURN_IF_ERROR(inside({"ip", "link", "set", "eth0", "up"}));
+  if (link_.mbit == 0 || link_.needs_wire()) return absl::OkStatus();
+  // Each end shapes what it sends. A burst of 4 ms, and at least of one packet as TCP hands it over.
+  const auto shape = [&](const std::string& device) -> std::vector<std::string> {
+    return {"tc",
+            "qdisc",
+            "add",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            "rate",
+            absl::StrCat(link_.mbit, "mbit"),
+            "burst",
+            absl::StrCat(std::max(64 << 10, link_.mbit * 500)),
+            "latency",
+            "20ms"};
+  };
+  FSDP_RETURN_IF_ERROR(Do(shape(port)));
+  return inside(shape("eth0"));
 }
 
 // The file is written by a shell on the host, in a file system that only this host sees.

@@ -7,6 +7,8 @@
 //   host-a 10.77.0.1 ---+
 //   host-b 10.77.0.2 ---+--- bridge, in the namespace of the test
 //
+// Their cables can be given a rate, a delay and loss (wire.h).
+//
 // Each knows the others by name and, as on Debian, itself as 127.0.1.1 (/etc/hosts).
 //
 // The test itself runs as root of a user namespace, a machine of its own: link :hosts_main in place of gtest_main,
@@ -23,16 +25,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/base/child_process.h"
+#include "fsdp/tests/hosts/wire.h"
 
 namespace fsdp {
 
 class Hosts {
  public:
   // Why there can be no hosts here, to skip a test with; empty if there can.
-  static std::string WhyNot();
+  static std::string WhyNot(const Link& link = {});
 
-  // Makes `count` hosts, 1 to 26. At most one Hosts at a time. Errors carry the message of ip(8).
-  static absl::StatusOr<std::unique_ptr<Hosts>> Create(int count);
+  // Makes `count` hosts, 1 to 26. At most one Hosts at a time. Errors carry the message of ip(8) or tc(8).
+  static absl::StatusOr<std::unique_ptr<Hosts>> Create(int count, const Link& link = {});
   ~Hosts();
 
   int count() const { return static_cast<int>(inits_.size()); }
@@ -55,11 +58,16 @@ class Hosts {
   void Kill(int host);
 
  private:
-  Hosts() = default;
+  explicit Hosts(const Link& link) : link_(link) {}
 
-  absl::Status Connect(int host) const;
+  // The host's eth0, and a cable from it to the switch.
+  absl::Status Connect(int host);
+  absl::Status LayCable(int host);
   // Gives a host its /etc/hosts; `count` is the number of hosts.
   absl::Status NameHosts(int host, int count) const;
+
+  const Link link_;
+  std::vector<std::unique_ptr<Wire>> wires_;  // by host, if the link needs some
 
   // By host: its first process, which holds the namespaces; -1 once it was killed.
   std::vector<int> inits_;

@@ -144,6 +144,22 @@ TEST_F(TrainingOnHostsTest, HostsWithUnequallyManyRanksTrainFlatAndHybridShardNe
   }
 }
 
+TEST_F(TrainingOnHostsTest, ALinkThatLosesOnePacketInAHundredAndTakes50MillisecondsIsNoFault) {
+  const Link link = {.delay = absl::Milliseconds(25), .loss = 0.01};
+  if (const std::string reason = Hosts::WhyNot(link); !reason.empty()) GTEST_SKIP() << "no such link: " << reason;
+  const Flags flags = {"--steps=3"};
+  ASSERT_OK_AND_ASSIGN(const ProgramResult one_host,
+                       Train(RunOfAnyRanks() + flags + Flags{"--nproc=4", "--metrics=" + Metrics("expected")}));
+  ASSERT_EQ(one_host.exit_status, kExitDone) << one_host.output;
+  hosts_.reset();
+  ASSERT_OK_AND_ASSIGN(hosts_, Hosts::Create(2, link));
+  TrainOnBoth(flags + Flags{"--metrics=" + Metrics("actual")});
+  ASSERT_OK_AND_ASSIGN(const auto expected, MetricsByStep(Metrics("expected")));
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(Metrics("actual")));
+  ASSERT_EQ(actual.size(), 3u);
+  for (const auto& [step, wanted] : expected) EXPECT_EQ(actual.at(step).loss, wanted.loss) << "step " << step;
+}
+
 TEST_F(TrainingOnHostsTest, AHostThatIsLostIsNamedAndTheOtherGoesOnAndBothGoOnWhenItReturns) {
   const Flags saved = {"--global_batch=4", "--checkpoint_dir=" + directory_ + "/steps", "--checkpoint_every=1"};
   ASSERT_OK_AND_ASSIGN(const ProgramResult undisturbed,
