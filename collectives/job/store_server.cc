@@ -34,9 +34,7 @@
 namespace fsdp {
 namespace {
 
-// Bounds of what clients can make the server hold: the bytes of all keys and values, and the connections in excess of
-// the job's ranks.
-constexpr size_t kMaxTotalBytes = 256 << 20;
+// Bound of the connections in excess of the job's ranks. StoreContents has that of their bytes.
 constexpr size_t kMaxStrangers = 64;
 
 // Bounds of what a client may ask for with kWatch.
@@ -52,10 +50,7 @@ StoreFrame Error(absl::StatusCode code, std::string message) {
   return {.kind = static_cast<uint32_t>(code), .value = std::move(message)};
 }
 
-// What a gather takes, but for its blobs.
-size_t GatherBytes(const std::string& key, int world_size) {
-  return key.size() + static_cast<size_t>(world_size) * sizeof(std::optional<std::string>);
-}
+StoreFrame Error(const absl::Status& status) { return Error(status.code(), std::string(status.message())); }
 
 }  // namespace
 
@@ -74,6 +69,7 @@ StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor s
     : listeners_(std::move(listeners)),
       stop_(std::move(stop)),
       self_(std::move(self)),
+      contents_(self_.world_size),
       seen_ranks_(static_cast<size_t>(self_.world_size)),
       roster_(self_.world_size) {}
 
@@ -104,7 +100,7 @@ void StoreServer::Serve() {
     }
     while (AnswerWaits()) {
     }
-    EraseCompleteGathers();
+    contents_.ForgetCompleteGathers();
     TellWatching();
     WriteAll();
   }
@@ -191,8 +187,8 @@ bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
     return false;
   }
   if (is_gather) {
-    if (const absl::Status added = AddToGather(connection.rank, request); !added.ok()) {
-      connection.stream.Send(Error(added.code(), std::string(added.message())));
+    if (const absl::Status added = contents_.AddBlob(request.key, connection.rank, request.value); !added.ok()) {
+      connection.stream.Send(Error(added));
       return true;
     }
   }
@@ -200,31 +196,6 @@ bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
       request.number < 0 ? absl::InfiniteFuture() : absl::Now() + absl::Milliseconds(request.number);
   connection.wait = {.is_gather = is_gather, .key = request.key, .deadline = deadline};
   return true;
-}
-
-absl::Status StoreServer::AddToGather(int rank, const StoreFrame& request) {
-  const auto [it, is_new] = gathers_.try_emplace(request.key, Gather{.blobs = StoreGather(self_.world_size)});
-  StoreGather& blobs = it->second.blobs;
-  const size_t places = is_new ? GatherBytes(it->first, self_.world_size) : 0;
-  const size_t added = sizeof(uint32_t) + request.value.size();
-  if (blobs.encoded_bytes() + added > kMaxStoreGatherBytes || value_bytes_ + places + added > kMaxTotalBytes) {
-    if (is_new) gathers_.erase(it);
-    return absl::ResourceExhaustedError(absl::StrCat("full: ", value_bytes_, " bytes, and ", added, " of rank ", rank));
-  }
-  const size_t before = blobs.encoded_bytes();
-  blobs.Add(rank, request.value);
-  value_bytes_ = value_bytes_ + places + blobs.encoded_bytes() - before;
-  return absl::OkStatus();
-}
-
-void StoreServer::EraseCompleteGathers() {
-  for (auto next = gathers_.begin(); next != gathers_.end();) {
-    const auto gather = next++;
-    if (gather->second.blobs.is_complete()) {
-      value_bytes_ -= GatherBytes(gather->first, self_.world_size) + gather->second.blobs.encoded_bytes();
-      gathers_.erase(gather);
-    }
-  }
 }
 
 void StoreServer::HandleWatching(Connection& connection, const StoreFrame& frame) {
@@ -318,7 +289,7 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
 StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& request) {
   const absl::StatusOr<StoreMember> client = StoreMember::FromFrame(request);
   if (!client.ok()) {
-    return Error(client.status().code(), std::string(client.status().message()));
+    return Error(client.status());
   }
   if (client->job != self_.job) {
     return Error(absl::StatusCode::kFailedPrecondition,
@@ -358,29 +329,13 @@ StoreFrame StoreServer::Introduction() const {
 }
 
 StoreFrame StoreServer::AnswerSet(const StoreFrame& request) {
-  const auto [it, is_new] = values_.try_emplace(request.key);
-  const size_t before = is_new ? 0 : request.key.size() + it->second.size();
-  const size_t after = request.key.size() + request.value.size();
-  if (value_bytes_ - before + after > kMaxTotalBytes) {
-    if (is_new) {
-      values_.erase(it);
-    }
-    return Error(absl::StatusCode::kResourceExhausted, absl::StrCat("full: ", value_bytes_, " bytes"));
-  }
-  it->second = request.value;
-  value_bytes_ += after - before;
-  return {};
+  const absl::Status set = contents_.Set(request.key, request.value);
+  return set.ok() ? StoreFrame() : Error(set);
 }
 
 StoreFrame StoreServer::AnswerAdd(const StoreFrame& request) {
-  int64_t number = 0;
-  if (const auto it = values_.find(request.key); it != values_.end() && !absl::SimpleAtoi(it->second, &number)) {
-    return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("\"", request.key, "\" is not a number"));
-  }
-  const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(number) + static_cast<uint64_t>(request.number));
-  StoreFrame reply = AnswerSet({.key = request.key, .value = absl::StrCat(sum)});
-  reply.number = sum;
-  return reply;
+  const absl::StatusOr<int64_t> sum = contents_.Add(request.key, request.number);
+  return sum.ok() ? StoreFrame{.number = *sum} : Error(sum.status());
 }
 
 StoreFrame StoreServer::AnswerLeave(Connection& connection) {
@@ -435,7 +390,7 @@ StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
     return nullptr;
   }
   const Wait& wait = *connection.wait;
-  if (StoreMessage reply = ReplyOf(wait); reply != nullptr) {
+  if (StoreMessage reply = wait.is_gather ? contents_.Blobs(wait.key) : contents_.Value(wait.key); reply != nullptr) {
     return reply;
   }
   const auto error = [](absl::StatusCode code, std::string message) {
@@ -448,21 +403,8 @@ StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
     return nullptr;
   }
   return error(absl::StatusCode::kDeadlineExceeded,
-               wait.is_gather
-                   ? absl::StrCat("missing ranks: ", absl::StrJoin(gathers_.at(wait.key).blobs.MissingRanks(), ", "))
-                   : absl::StrCat("\"", wait.key, "\" is not set"));
-}
-
-StoreMessage StoreServer::ReplyOf(const Wait& wait) {
-  if (!wait.is_gather) {
-    const auto value = values_.find(wait.key);
-    return value == values_.end() ? nullptr : MakeStoreMessage({.value = value->second});
-  }
-  Gather& gather = gathers_.at(wait.key);
-  if (gather.reply == nullptr && gather.blobs.is_complete()) {
-    gather.reply = MakeStoreMessage({.value = gather.blobs.Encode()});
-  }
-  return gather.reply;
+               wait.is_gather ? absl::StrCat("missing ranks: ", absl::StrJoin(contents_.MissingRanks(wait.key), ", "))
+                              : absl::StrCat("\"", wait.key, "\" is not set"));
 }
 
 // An end without kLeave is how the death of a rank's process shows itself.

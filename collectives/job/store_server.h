@@ -13,7 +13,6 @@
 
 #include <condition_variable>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,8 +26,8 @@
 #include "absl/types/span.h"
 #include "fsdp/base/file_descriptor.h"
 #include "fsdp/collectives/job/store_connection.h"
+#include "fsdp/collectives/job/store_contents.h"
 #include "fsdp/collectives/job/store_frame.h"
-#include "fsdp/collectives/job/store_gather.h"
 #include "fsdp/collectives/job/store_member.h"
 #include "fsdp/collectives/job/watch_roster.h"
 
@@ -55,11 +54,6 @@ class StoreServer {
     bool is_gather = false;
     std::string key;
     absl::Time deadline;
-  };
-
-  struct Gather {
-    StoreGather blobs;
-    StoreMessage reply = nullptr;  // made when it is complete
   };
 
   // A client. All fields belong to the thread.
@@ -95,8 +89,6 @@ class StoreServer {
 
   // Starts a Get or a gather, whose reply may have to wait; false if it is neither.
   bool StartWait(Connection& connection, const StoreFrame& request);
-  // Takes the rank's blob; kResourceExhausted beyond the limits.
-  absl::Status AddToGather(int rank, const StoreFrame& request);
 
   // What comes on a connection that watches. No replies.
   void HandleWatching(Connection& connection, const StoreFrame& frame);
@@ -114,9 +106,7 @@ class StoreServer {
   // Refuses another job, another token, another world size, a rank out of range, and a rank that is here already
   // (store.h).
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
-  // kResourceExhausted beyond 256 MiB of keys and values.
   StoreFrame AnswerSet(const StoreFrame& request);
-  // kInvalidArgument if the value is not a number; the sum wraps.
   StoreFrame AnswerAdd(const StoreFrame& request);
   StoreFrame AnswerLeave(Connection& connection);
   // kInvalidArgument if interval or silence are out of range.
@@ -127,10 +117,6 @@ class StoreServer {
   bool AnswerWaits();
   // Null while the wait goes on. A value comes before a rank that is gone, and that before a deadline.
   StoreMessage ReplyToWait(const Connection& connection);
-  // The value or the blobs that a wait is for; null if they are not all there.
-  StoreMessage ReplyOf(const Wait& wait);
-  // Forgets the gathers that were answered: with the last blob, all ranks that wait are.
-  void EraseCompleteGathers();
 
   // Closes a connection; a rank that has not left counts as gone.
   void Drop(std::list<Connection>::iterator connection);
@@ -145,9 +131,7 @@ class StoreServer {
 
   // Used by the thread only.
   std::list<Connection> connections_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, Gather> gathers_;
-  size_t value_bytes_ = 0;                              // sum of the sizes of all keys and values, and of gathers
+  StoreContents contents_;
   std::vector<std::optional<StoreMember>> seen_ranks_;  // by rank: the client whose hello was accepted
   WatchRoster roster_;
   absl::Duration shortest_silence_ = absl::InfiniteDuration();  // of all that watch
