@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -132,6 +133,35 @@ TEST(TorchStoreTest, RepliesThatAreCutShortAreErrors) {
     EXPECT_THAT(GetWithReply(whole.substr(0, size)), StatusIs(absl::StatusCode::kUnavailable)) << size;
   }
   EXPECT_THAT(GetWithReply(whole), IsOkAndHolds("value"));
+}
+
+// A good reply whose bytes were changed, cut or added to, and bytes at random.
+std::string HostileReply(std::mt19937& random) {
+  const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
+  std::string reply = below(4) == 0 ? std::string() : kIsSet + kValue;
+  for (size_t changes = below(4); changes > 0 && !reply.empty(); --changes) {
+    reply[below(reply.size())] = static_cast<char>(below(256));
+  }
+  if (below(2) == 0) reply.resize(below(reply.size() + 1));
+  for (size_t added = below(2) * below(6000); added > 0; --added) reply.push_back(static_cast<char>(below(256)));
+  return reply;
+}
+
+// Whatever comes, a Get returns, and its value is no longer than the limit. The sizes that a reply announces are mostly
+// beyond it, so a Get that trusted them would run out of memory.
+TEST(TorchStoreTest, ChangedRepliesAreErrorsOrShortValues) {
+  std::mt19937 random(1);
+  int values = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const absl::StatusOr<std::string> value = GetWithReply(HostileReply(random));
+    if (value.ok()) {
+      ++values;
+      EXPECT_LE(value->size(), kMaxTorchValueBytes);
+    } else {
+      EXPECT_TRUE(absl::IsDataLoss(value.status()) || absl::IsUnavailable(value.status())) << value.status();
+    }
+  }
+  EXPECT_GT(values, 100) << "the replies do not get far";
 }
 
 }  // namespace
