@@ -38,6 +38,7 @@
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/net_collectives.h"
+#include "fsdp/collectives/net/network_interfaces.h"
 #include "fsdp/collectives/net/ucx_transport.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/tensor/host_device.h"
@@ -100,9 +101,23 @@ struct JobTies {
 // A rank that has met the others.
 struct MetRank {
   int rank = 0;
+  std::string master_addr;
   HostLayout layout;
   std::unique_ptr<JobStore> job;
 };
+
+// The interface by which this rank's host reaches the others: that towards rank 0's host; on that host, whose own name
+// may be a loopback address, that towards another one. Empty if none is found. Every rank calls it.
+absl::StatusOr<std::string> NetworkOfTheJob(const MetRank& met, const BlobGather& gather) {
+  const NetworkInterface mine = InterfaceTowards(met.master_addr);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, gather(mine.address));
+  if (!mine.name.empty()) return mine.name;
+  for (int r = 0; r < met.layout.size(); ++r) {
+    if (met.layout.host_of(r) == met.layout.host_of(met.rank) || addresses[r].empty()) continue;
+    return InterfaceTowards(addresses[r]).name;
+  }
+  return std::string();
+}
 
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
 // Ends the use of the job's store.
@@ -126,8 +141,10 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   const PeerWatch watch = [held = ties.watch](absl::Duration wait) {
     return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
   };
+  FSDP_ASSIGN_OR_RETURN(const std::string interface, NetworkOfTheJob(met, gather));
   const UcxTransportOptions ucx = {
       .place = absl::StrCat("pid ", getpid(), " on ", HostIdentity::OfThisProcess(options.host_id).name),
+      .interface = interface,
       .timeout = options.timeout,
       .watch = watch};
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateUcxTransport(met.rank, layout.size(), ucx, gather));
@@ -181,7 +198,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
     FSDP_ASSIGN_OR_RETURN(device, CreateDevice(rendezvous, options));
   }
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
-  MetRank met{.rank = rendezvous.rank, .layout = {}, .job = nullptr};
+  MetRank met{.rank = rendezvous.rank, .master_addr = rendezvous.master_addr, .layout = {}, .job = nullptr};
   FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.timeout));
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts,
                         FindHosts([&met](std::string_view blob) { return met.job->GatherBlobs(blob); },

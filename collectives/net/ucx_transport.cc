@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How ranks meet, for each group anew:
-//   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, address of the worker.
+//   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, networks, address of the worker.
 //   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
 //   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
 //
@@ -63,23 +63,26 @@ uint64_t TagOf(const Nonce& nonce, Kind kind, int sender) {
 struct Offer {
   Nonce nonce = {};
   std::string place;
+  std::string networks;  // for messages
   std::string address;
 
   std::string ToBlob() const {
-    return absl::StrCat(std::string(nonce.data(), nonce.size()), place, std::string(1, '\n'), address);
+    return absl::StrCat(std::string(nonce.data(), nonce.size()), place, "\n", networks, "\n", address);
   }
 };
 
 absl::StatusOr<Offer> ParseOffer(const std::string& blob, size_t rank) {
   Offer offer;
   const size_t end = blob.find('\n', std::min(blob.size(), offer.nonce.size()));
-  if (end == std::string::npos || end + 1 == blob.size()) {
+  const size_t last = end == std::string::npos ? end : blob.find('\n', end + 1);
+  if (last == std::string::npos || last + 1 == blob.size()) {
     return absl::UnavailableError(
         absl::StrCat("rank ", rank, " has no UCX worker, or is another version of this program"));
   }
   std::memcpy(offer.nonce.data(), blob.data(), offer.nonce.size());
   offer.place = blob.substr(offer.nonce.size(), end - offer.nonce.size());
-  offer.address = blob.substr(end + 1);
+  offer.networks = blob.substr(end + 1, last - end - 1);
+  offer.address = blob.substr(last + 1);
   return offer;
 }
 
@@ -177,7 +180,7 @@ absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std:
   }
   FSDP_RETURN_IF_ERROR(Annotate(
       ExchangeAs(Kind::kHello, sends, receives, {.op = CollectiveOp::kBarrier, .sequence = 0}, options_.timeout),
-      "the first messages between the hosts (does UCX_NET_DEVICES name the network that joins them?)"));
+      "the first messages between the hosts"));
   for (int r = 0; r < size(); ++r) {
     if (r != rank_ && theirs[r] != nonce_) {
       return absl::FailedPreconditionError(absl::StrCat("rank ", r, " is of another job"));
@@ -439,11 +442,22 @@ UcxTransport::~UcxTransport() {
 
 absl::StatusOr<Offer> MakeOffer(const absl::StatusOr<std::unique_ptr<UcxWorker>>& worker, const std::string& place) {
   FSDP_RETURN_IF_ERROR(worker.status());
-  Offer offer = {.place = place, .address = (*worker)->address()};
+  Offer offer = {.place = place, .networks = (*worker)->context()->networks(), .address = (*worker)->address()};
   if (getrandom(offer.nonce.data(), offer.nonce.size(), 0) != static_cast<ssize_t>(offer.nonce.size())) {
     return absl::InternalError("no random numbers");
   }
   return offer;
+}
+
+// `status`, which kept this rank from hearing from all others, with its own networks and those of the first rank that
+// has others.
+absl::Status WithNetworks(const absl::Status& status, const std::vector<std::string>& networks, int rank) {
+  if (status.ok()) return status;
+  const auto other = std::find_if(networks.begin(), networks.end(),
+                                  [&](const std::string& theirs) { return theirs != networks[rank]; });
+  std::string text = absl::StrCat(status.message(), "; rank ", rank, " uses ", networks[rank]);
+  if (other != networks.end()) absl::StrAppend(&text, ", rank ", other - networks.begin(), " uses ", *other);
+  return WithMessage(status, absl::StrCat(text, ": UCX_NET_DEVICES=NAME chooses the interface on each host"));
 }
 
 // `members`: those ranks of `gather` that are the new group, in its order. A rank that fails on the way still takes
@@ -458,17 +472,19 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> cont
     FSDP_RETURN_IF_ERROR(mine.status());
     std::vector<std::string> names;
     std::vector<std::string> addresses;
+    std::vector<std::string> networks;
     Nonce nonce = {};
     for (size_t r = 0; r < members.size(); ++r) {
       FSDP_ASSIGN_OR_RETURN(Offer offer, ParseOffer(blobs[members[r]], r));
       if (r == 0) nonce = offer.nonce;
       names.push_back(offer.place.empty() ? absl::StrCat("rank ", r)
                                           : absl::StrCat("rank ", r, " (", offer.place, ")"));
+      networks.push_back(std::move(offer.networks));
       addresses.push_back(members[r] == rank_of_gather ? "" : std::move(offer.address));
     }
     const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
     auto transport = std::make_unique<UcxTransport>(rank, nonce, options, std::move(names));
-    FSDP_RETURN_IF_ERROR(transport->Connect(*std::move(worker), addresses));
+    FSDP_RETURN_IF_ERROR(WithNetworks(transport->Connect(*std::move(worker), addresses), networks, rank));
     return transport;
   };
   absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
@@ -484,7 +500,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(int rank, int size
     return absl::InvalidArgumentError(
         absl::StrCat(size, " ranks, at most ", kMaxRanks, " can send each other messages"));
   }
-  absl::StatusOr<std::shared_ptr<UcxContext>> context = UcxContext::Create();
+  absl::StatusOr<std::shared_ptr<UcxContext>> context = UcxContext::Create(options.interface);
   FSDP_RETURN_IF_ERROR(AgreeOn(gather, context.status()));
   std::vector<int> members(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) members[r] = r;

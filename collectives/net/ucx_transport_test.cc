@@ -297,7 +297,9 @@ TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
   std::string address;
   const auto listen = [&](ProcessGroup& meeting, std::string_view blob) -> absl::StatusOr<std::vector<std::string>> {
     FSDP_ASSIGN_OR_RETURN(std::vector<std::string> blobs, meeting.GatherBlobs(blob));
-    if (meeting.rank() == 0 && blobs[0].size() > 40) address = blobs[0].substr(blobs[0].find('\n', 16) + 1);
+    if (meeting.rank() == 0 && blobs[0].size() > 40) {
+      address = blobs[0].substr(blobs[0].find('\n', blobs[0].find('\n', 16) + 1) + 1);
+    }
     return blobs;
   };
   EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
@@ -308,7 +310,7 @@ TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
     std::string lie(1024, 'x');
     std::vector<UcxMessage> messages(4);
     if (meeting->rank() == 0) {
-      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::Create());
+      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::Create(/*interface=*/""));
       FSDP_ASSIGN_OR_RETURN(stranger, UcxWorker::Create(std::move(context)));
       FSDP_RETURN_IF_ERROR(stranger->Connect({address}, [](int, std::string_view) {}));
       for (uint64_t kind = 0; kind < 4; ++kind) {

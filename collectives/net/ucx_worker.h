@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,19 +24,24 @@ namespace fsdp {
 // UCP's state of this process; workers share one.
 class UcxContext {
  public:
-  static absl::StatusOr<std::shared_ptr<UcxContext>> Create();
+  // `interface`: the one to use where TCP is the only network, unless UCX_NET_DEVICES is set; empty: all that there
+  // are.
+  static absl::StatusOr<std::shared_ptr<UcxContext>> Create(const std::string& interface);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
 
   const UcpFunctions& ucp() const { return *ucp_; }
   ucp_context_h handle() const { return handle_; }
+  const std::string& networks() const { return networks_; }  // "eth0 10.77.0.1"; for messages
 
  private:
-  UcxContext(const UcpFunctions* ucp, ucp_context_h handle) : ucp_(ucp), handle_(handle) {}
+  UcxContext(const UcpFunctions* ucp, ucp_context_h handle, std::string networks)
+      : ucp_(ucp), handle_(handle), networks_(std::move(networks)) {}
 
   const UcpFunctions* const ucp_;
   const ucp_context_h handle_;
+  const std::string networks_;
 };
 
 // A message under way. Stays where it is until `done`, since UCX writes into it. A failed message is done too.

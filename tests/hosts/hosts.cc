@@ -49,6 +49,8 @@ std::string PortOf(int host) { return absl::StrCat("port-", Hosts::Name(host)); 
       mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
     error = static_cast<char>(errno);
   }
+  // UCX finds the interfaces in /sys. Where that may not be mounted, as in some containers, eth0 is likely to be there.
+  mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr);
   const ssize_t told = write(ready, &error, 1);
   if (told != 1 || error != 0) _exit(1);
   signal(SIGCHLD, SIG_IGN);  // so that the kernel reaps them

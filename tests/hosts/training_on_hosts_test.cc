@@ -24,6 +24,7 @@ namespace {
 
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr absl::Duration kLong = absl::Seconds(120);
 
@@ -71,6 +72,18 @@ class TrainingOnHostsTest : public testing::Test {
     StartOnBoth(flags);
     for (const auto& launcher : launchers_) {
       EXPECT_THAT(launcher->Wait(kLong), IsOkAndHolds(kExitDone)) << launcher->output();
+    }
+  }
+
+  // An interface whose cable leads nowhere, as a bridge for containers that are not there: 10.99.0.1 on host-a.
+  void AddInterfaceThatLeadsNowhere() {
+    for (const int host : {0, 1}) {
+      ASSERT_OK_AND_ASSIGN(
+          const auto made,
+          hosts_->Start(host, {"sh", "-c",
+                               absl::StrCat("ip link add eth1 type veth peer name end && ip addr add 10.99.0.",
+                                            host + 1, "/24 dev eth1 && ip link set eth1 up && ip link set end up")}));
+      EXPECT_THAT(made->Wait(kLong), IsOkAndHolds(0)) << made->output();
     }
   }
 
@@ -228,6 +241,34 @@ TEST_F(TrainingOnHostsTest, ALinkThatIsDownFor3SecondsIsNoFaultAndOneThatStaysDo
   EXPECT_LT(absl::Now() - cut, absl::Seconds(20));
   EXPECT_THAT(launchers_[0]->output(), HasSubstr("host-b (ranks 2, 3) does not answer"));
   EXPECT_THAT(launchers_[1]->output(), HasSubstr("rank 0 (host-a, "));
+}
+
+TEST_F(TrainingOnHostsTest, ANetworkThatDoesNotJoinTheHostsIsNamedWithTheAddressesOfTwo) {
+  AddInterfaceThatLeadsNowhere();
+  const absl::Time start = absl::Now();
+  for (const int host : {0, 1}) {
+    ASSERT_OK_AND_ASSIGN(auto launcher, hosts_->Start(host, Flags{"env", "UCX_NET_DEVICES=eth1"} + Command(host, {})));
+    launchers_.push_back(std::move(launcher));
+  }
+  for (const auto& launcher : launchers_) {
+    ASSERT_OK_AND_ASSIGN(const int status, launcher->Wait(kLong));
+    EXPECT_NE(status, kExitDone);
+    EXPECT_THAT(launcher->output(),
+                HasSubstr("rank 0 uses eth1 10.99.0.1, rank 2 uses eth1 10.99.0.2: UCX_NET_DEVICES"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60)) << "the rendezvous would wait 10 minutes";
+}
+
+TEST_F(TrainingOnHostsTest, MessagesGoByTheNetworkOfTheMasterAndPortsAreOpenThereAlone) {
+  AddInterfaceThatLeadsNowhere();
+  StartOnBoth({"--steps=100000", "--metrics=" + Metrics("run")});
+  ASSERT_OK(WaitForStep(Metrics("run"), 2));
+  ASSERT_OK_AND_ASSIGN(const auto ports, hosts_->Start(1, {"ss", "-Hltn"}));
+  ASSERT_OK(ports->Wait(kLong));
+  EXPECT_THAT(ports->output(), HasSubstr(absl::StrCat(Hosts::Address(1), ":")));
+  for (const char* const other : {"127.0.0.1:", "10.99.0.2:"}) {
+    EXPECT_THAT(ports->output(), Not(HasSubstr(absl::StrCat(" ", other))));
+  }
 }
 
 TEST_F(TrainingOnHostsTest, ARootThatTheHostsDoNotShareIsRefusedBeforeTheFirstStep) {
