@@ -199,7 +199,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
   }
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
   MetRank met{.rank = rendezvous.rank, .master_addr = rendezvous.master_addr, .layout = {}, .job = nullptr};
-  FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.timeout));
+  FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.join_timeout.value_or(options.timeout)));
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts,
                         FindHosts([&met](std::string_view blob) { return met.job->GatherBlobs(blob); },
                                   HostIdentity::OfThisProcess(options.host_id)));

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,8 +18,11 @@
 namespace fsdp {
 
 struct InitOptions {
-  absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
-  std::shared_ptr<Device> device = nullptr;    // null: what make_device makes, or a new host device
+  absl::Duration timeout = absl::Minutes(10);  // of each collective
+  // Until all ranks have come; default: `timeout`. A host that is lost before its ranks have met the others is missed
+  // by this alone, so it is short where a launcher starts all ranks at once, and starts them again (torchrun).
+  std::optional<absl::Duration> join_timeout = {};
+  std::shared_ptr<Device> device = nullptr;  // null: what make_device makes, or a new host device
   // Called once, before there is a group, with the job as `device` needs it: with this rank's place among those of its
   // host. Where the environment does not tell that place, the ranks have met before. May be null.
   std::function<absl::StatusOr<std::shared_ptr<Device>>(const Rendezvous& job)> make_device = nullptr;

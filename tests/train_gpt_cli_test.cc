@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/exit_code.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/tests/train_gpt_run.h"
@@ -50,6 +53,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--nproc=100000"}, {"nproc is 100000, wanted at most "}},
       {{"--run_id=two words"}, {"--run_id=two words", "without spaces"}},
       {{"--grace=0.5s"}, {"--grace=500ms", "at least 1s"}},
+      {{"--join_timeout=0"}, {"--join_timeout=0", "at least 1s"}},
       {{"--batch_size=-1"}, {"--batch_size=-1"}},
       {{"--lr=nan"}, {"--lr=nan"}},
       {{"--lr=-1"}, {"--lr=-1"}},
@@ -210,6 +214,22 @@ TEST(TrainGptCliTest, JoinsTheJobThatItsEnvironmentNames) {
   ASSERT_OK_AND_ASSIGN(const auto launched, MetricsByStep(directory + "/own.jsonl"));
   ASSERT_EQ(joined.size(), 3u);
   for (const auto& [step, line] : launched) EXPECT_EQ(joined.at(step).loss, line.loss) << "step " << step;
+}
+
+// A host that is killed between the start of its ranks and their meeting is missed by nobody else.
+TEST(TrainGptCliTest, ARankWhosePeersDoNotComeAsksForARestartAfterItsJoinTimeout) {
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
+  ChildOptions options;
+  options.environment = {{"RANK", "0"},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_RANK", "0"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", absl::StrCat(FreePort())}};
+  ASSERT_OK_AND_ASSIGN(auto rank,
+                       ChildProcess::Start(Flags{program} + SmallRun() + Flags{"--join_timeout=1s"}, options));
+  EXPECT_THAT(rank->Wait(absl::Minutes(1)), IsOkAndHolds(kExitRestart)) << rank->output();
+  EXPECT_THAT(rank->output(), HasSubstr("rank 0 of 2: rendezvous waited 1s; missing ranks: 1"));
 }
 
 }  // namespace

@@ -59,11 +59,12 @@ int Fail(const absl::Status& status) {
 }
 
 // Completes `job` by what only the ranks together know.
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const RankDeviceOptions& device) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const TrainOptions& train) {
   InitOptions options;
-  options.make_device = [&job, &device](const Rendezvous& known) {
+  options.join_timeout = train.join_timeout;
+  options.make_device = [&job, &train](const Rendezvous& known) {
     job = known;
-    return CreateRankDevice(known, device);
+    return CreateRankDevice(known, train.device);
   };
   return JoinProcessGroup(Rendezvous(job), options);
 }
@@ -79,7 +80,7 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 int RunRank(const TrainOptions& options) {
   absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
   if (!job.ok()) return Fail(job.status());
-  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(*job, options.device);
+  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(*job, options);
   if (!group.ok()) return Fail(group.status());
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -34,6 +35,9 @@ ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
 ABSL_FLAG(std::string, run_id, "",
           "name of the job, the same for all its ranks: ranks of jobs with other names never join it (default: the "
           "launcher's, torchrun's, Slurm's or MPI's, else user, directory and command line)");
+ABSL_FLAG(absl::Duration, join_timeout, absl::Minutes(10),
+          "how long a rank waits at the start for all others, before it ends with status 75; 1m is enough under a "
+          "launcher that starts all ranks at once, such as torchrun");
 ABSL_FLAG(
     absl::Duration, grace, absl::Seconds(60),
     "how long the step under way may take after SIGTERM (at least: three times the longest step so far); then the "
@@ -189,8 +193,11 @@ absl::Status CheckJob() {
       !std::all_of(run_id.begin(), run_id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
     return BadValue("run_id", run_id, "at most 128 printable characters without spaces");
   }
-  if (absl::GetFlag(FLAGS_grace) >= absl::Seconds(1)) return absl::OkStatus();
-  return BadValue("grace", absl::FormatDuration(absl::GetFlag(FLAGS_grace)), "at least 1s");
+  for (const auto& [name, value] :
+       {std::pair("grace", absl::GetFlag(FLAGS_grace)), std::pair("join_timeout", absl::GetFlag(FLAGS_join_timeout))}) {
+    if (value < absl::Seconds(1)) return BadValue(name, absl::FormatDuration(value), "at least 1s");
+  }
+  return absl::OkStatus();
 }
 
 // The flags whose values are numbers: counts are at least 0 or 1, rates are finite, betas are below 1.
@@ -439,6 +446,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.nproc = absl::GetFlag(FLAGS_nproc);
   options.device = {.device = ParseDevice(absl::GetFlag(FLAGS_device)), .share_gpu = absl::GetFlag(FLAGS_share_gpu)};
   options.run_id = absl::GetFlag(FLAGS_run_id);
+  options.join_timeout = absl::GetFlag(FLAGS_join_timeout);
   options.grace = absl::GetFlag(FLAGS_grace);
   options.model = absl::GetFlag(FLAGS_model);
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");

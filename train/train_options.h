@@ -59,6 +59,9 @@ struct TrainOptions {
   // The name of the job (collectives/job/job_identity.h); empty: what the environment says.
   std::string run_id;
 
+  // How long a rank waits at the start for all others.
+  absl::Duration join_timeout = absl::Minutes(10);
+
   // How long the step under way may take once SIGTERM has asked for a stop (stop_signal.h).
   absl::Duration grace = absl::Seconds(60);
 

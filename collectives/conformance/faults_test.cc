@@ -169,6 +169,13 @@ TEST(FaultsTest, ARankThatNeverComesIsNamedByTheRendezvous) {
   }
 }
 
+TEST(FaultsTest, TheRendezvousHasATimeoutOfItsOwn) {
+  Rendezvous job = NewJob(2);
+  EXPECT_THAT(JoinProcessGroup(job, {.timeout = absl::Minutes(10), .join_timeout = absl::Milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 0 of 2: rendezvous waited 50ms; missing ranks: 1")));
+}
+
 TEST(FaultsTest, AbsentRank0IsNamedByTheRendezvous) {
   Rendezvous job = NewJob(2);
   job.rank = 1;
