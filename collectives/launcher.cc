@@ -2,13 +2,14 @@
 //
 // A single thread runs a poll loop over the signals, the ends of the ranks and their output:
 //
-//   running --(a rank fails, or the timeout)--> stopping: SIGTERM to all --(grace)--------> SIGKILL
+//   running --(a rank fails, and a second more; or the timeout)--> stopping: SIGTERM to all --(grace)--> SIGKILL
 //      |                                            |
 //      +----(SIGTERM, SIGINT)---> asked: the signal to all --(its time, or a second one)--> SIGKILL
 //      |                                            |                                          |
 //      +----(all ranks have ended)------------------+------------------------------------------+--> result
 //
-// The first failure is the result; failures of other ranks after it are its consequences. A rank that catches or blocks
+// The first failure is the result; failures of other ranks after it are its consequences. Ranks miss a peer by
+// themselves within the second that they are given, and one of them prints why it ends. A rank that catches or blocks
 // the signal is one that will finish something, and is given stop_grace; any other rank is ended by the signal itself,
 // unless it is stuck in the kernel, and is not waited for. So the launcher needs no word from its ranks about what they
 // do, and the rule holds for every program.
@@ -53,6 +54,9 @@ constexpr int kTimedOut = 124;  // as timeout(1)
 
 // How long a rank that does not catch a signal may take to end by it.
 constexpr absl::Duration kUncaughtGrace = absl::Seconds(1);
+
+// How long the ranks that a failure leaves may take to notice it and say so, before they are told to end.
+constexpr absl::Duration kToNotice = absl::Seconds(1);
 
 // Senders such as timeout(1) signal a process and then its whole group.
 constexpr absl::Duration kSameRequest = absl::Milliseconds(200);
@@ -109,8 +113,9 @@ class Job {
   // By local rank. Their destructors end the ranks of a job that could not start completely.
   std::vector<std::unique_ptr<Rank>> ranks_;
   LaunchResult result_;
-  absl::Time asked_at_ = absl::InfinitePast();  // when SIGTERM or SIGINT was forwarded first
-  bool failed_after_signal_ = false;            // the first failure came after that
+  absl::Time asked_at_ = absl::InfinitePast();   // when SIGTERM or SIGINT was forwarded first
+  absl::Time stop_at_ = absl::InfiniteFuture();  // for the ranks that a failure left
+  bool failed_after_signal_ = false;             // the first failure came after that
 };
 
 absl::Status Job::Start() {
@@ -205,7 +210,7 @@ std::vector<pollfd> Job::Poll(const ForwardedSignals& signals) const {
 }
 
 absl::Time Job::NextDeadline() const {
-  absl::Time next = result_.exit_code == 0 ? deadline_ : absl::InfiniteFuture();
+  absl::Time next = result_.exit_code == 0 ? deadline_ : stop_at_;
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     next = std::min(next, rank->kill_at);
   }
@@ -275,7 +280,7 @@ void Job::NoteFailure(int local_rank) {
   result_.failed_rank = FirstRank() + local_rank;
   failed_after_signal_ = result_.stop_signal != 0;
   result_.description = absl::StrCat("rank ", result_.failed_rank, " of ", WorldSize(), " ", ended.ToString());
-  Stop();
+  stop_at_ = is_asked() ? absl::Now() : absl::Now() + kToNotice;
 }
 
 // After the signal, a rank that was killed by it or by this process, or that lost a peer which was, ended by the
@@ -294,6 +299,7 @@ void Job::NoteSignal() {
 }
 
 void Job::StopWhenTimeIsUp() {
+  if (absl::Now() >= stop_at_) Stop();
   if (absl::Now() >= deadline_ && result_.exit_code == 0 && !Running().empty()) {
     result_.exit_code = kTimedOut;
     result_.description = absl::StrCat("the job took longer than ", absl::FormatDuration(options_.timeout),
@@ -313,6 +319,7 @@ void Job::KillWhoseTimeIsUp() {
 
 // Once asked to stop, this process does not wait for what ranks without their peer may still finish.
 void Job::Stop() {
+  stop_at_ = absl::InfiniteFuture();
   const absl::Time kill_at = absl::Now() + (result_.stop_signal == 0 ? options_.grace : kUncaughtGrace);
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->SignalGroup(SIGTERM);

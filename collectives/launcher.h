@@ -55,11 +55,11 @@ struct LaunchResult {
 // their environment, and blocks until all ended. Standard input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that
 // this process receives meanwhile are forwarded; SIGCONT follows SIGINT and SIGTERM, so that a rank that is stopped
 // obeys too. A second SIGINT or SIGTERM kills the ranks at once; one within 200 ms of the first is the same. When a
-// rank fails the others of this host get SIGTERM, after `grace` SIGKILL; those of other hosts notice that their peers
-// are gone. To be called before this process starts threads, which could take the signals, and from a thread that
-// outlives the ranks. Errors: kInvalidArgument for bad options, also for more ranks than the host holds (CheckNproc);
-// kUnavailable if host 0 cannot listen at master_addr and master_port; kNotFound for a program that does not exist,
-// kPermissionDenied for one that cannot be executed.
+// rank fails the others of this host have a second to notice it and say so, then get SIGTERM, after `grace` SIGKILL;
+// those of other hosts notice that their peers are gone. To be called before this process starts threads, which could
+// take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options, also for more
+// ranks than the host holds (CheckNproc); kUnavailable if host 0 cannot listen at master_addr and master_port;
+// kNotFound for a program that does not exist, kPermissionDenied for one that cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 // kInvalidArgument, naming the limit, if this host does not hold so many ranks. The rule is in rank_limit.h.

@@ -173,6 +173,12 @@ TEST(LauncherTest, TheFirstFailureIsNamedWithItsLastLines) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(60));
 }
 
+// As when all ranks lose a peer of another host at once, and one of them prints it.
+TEST(LauncherTest, TheRanksThatAFailureLeavesMaySayWhyTheyEnd) {
+  const std::string script = "trap 'exit 0' TERM; if test $RANK = 1; then exit 75; fi; sleep 0.2; echo reason; exit 75";
+  EXPECT_THAT(LinesOf(Shell(2, script)), ElementsAre("[rank 0] reason"));
+}
+
 TEST(LauncherTest, TheLastLinesHaveWhatWasWrittenToStderr) {
   ASSERT_OK_AND_ASSIGN(const LaunchResult result, Launch(Shell(1, "echo said; echo broken >&2; exit 1")));
   EXPECT_THAT(result.last_lines, UnorderedElementsAre("said", "broken"));
