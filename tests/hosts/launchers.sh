@@ -27,10 +27,8 @@ set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# shellcheck source=tests/hosts/two_hosts.sh
-source "$repository/tests/hosts/two_hosts.sh"
-# shellcheck source=tests/hosts/packages.sh
-source "$repository/tests/hosts/packages.sh"
+# shellcheck source=tests/hosts/real_programs.sh
+source "$repository/tests/hosts/real_programs.sh"
 
 all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpirun hydra)
 
@@ -38,11 +36,6 @@ all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpir
 limit=180
 
 # ------------------------------------------------ what has to be there -----------------------------------------------
-
-die() {
-  echo "launchers.sh: $*" >&2
-  exit 2
-}
 
 wants() {
   local name
@@ -54,24 +47,13 @@ wants() {
 }
 
 prepare() {
-  [ "$(id -u)" = 0 ] || die "must be root, to make hosts and to install packages"
-  install iproute2 libucx0
-  command -v ip >/dev/null || die "there is no ip(8) (Debian: iproute2), and apt-get cannot install it"
-  ldconfig -p | grep -q 'libucp\.so\.0' || die "there is no libucp.so.0 (Debian: libucx0), and apt-get cannot install it"
+  make_ready
   wants 'srun*' && install slurm-wlm munge
   wants mpirun && install openmpi-bin
   wants hydra && install mpich
-  if wants 'torchrun*'; then
-    install python3-venv
-    make_venv "$venv"
-  fi
-  if [ -z "${TRAIN_GPT:-}" ] || [ -z "${LAUNCH:-}" ]; then
-    (cd "$repository" && ./bazelw build //train:train_gpt //tools:launch) || die "the programs cannot be built"
-    TRAIN_GPT=${TRAIN_GPT:-$repository/bazel-bin/train/train_gpt}
-    LAUNCH=${LAUNCH:-$repository/bazel-bin/tools/launch}
-  fi
-  TRAIN_GPT=$(realpath -e "$TRAIN_GPT") && LAUNCH=$(realpath -e "$LAUNCH") || die "TRAIN_GPT or LAUNCH is no file"
-  export TRAIN_GPT LAUNCH
+  wants 'torchrun*' && make_venv "$venv"
+  make_program TRAIN_GPT //train:train_gpt
+  make_program LAUNCH //tools:launch
 }
 
 # ------------------------------------------------ the launchers ------------------------------------------------------
@@ -232,30 +214,4 @@ for argument; do
 done
 [ ${#names[@]} != 0 ] || names=("${all[@]}")
 
-if [ -n "${FSDP_LAUNCHERS_VENV:-}" ]; then
-  venv=$FSDP_LAUNCHERS_VENV
-  TORCHRUN=$venv/bin/torchrun
-  inside
-  exit
-fi
-
-if [ -n "$keep" ]; then
-  mkdir -p "$keep" && venv=$(realpath -e "$keep") || die "--keep=$keep: cannot be made"
-else
-  venv=$(mktemp -d) || die "there is no directory for torch"
-fi
-tests=
-end() {
-  [ -z "$tests" ] || kill -KILL "$tests" 2>/dev/null
-  [ -n "$keep" ] || rm -rf --one-file-system "$venv"
-}
-trap end EXIT
-trap 'exit 130' INT TERM HUP
-prepare
-# In the background, since a trap waits for a command in the foreground.
-FSDP_LAUNCHERS_VENV=$venv on_own_machine bash "$0" "${names[@]}" &
-tests=$!
-wait "$tests"
-status=$?
-tests=
-exit "$status"
+run_on_machine "$keep" "${names[@]}"

@@ -19,9 +19,11 @@ install() {
   done
 }
 
-# make_venv DIR: a virtual environment with torch, unless it is there. It needs 5.5 GB.
+# make_venv DIR: a virtual environment with torch, unless it is there; without DIR/bin/torchrun if it does not come. It
+# needs 5.5 GB.
 make_venv() {
   [ -x "$1/bin/torchrun" ] && return
+  install python3-venv
   echo "installing torch in $1" >&2
   python3 -m venv "$1" || return
   local pip=("$1/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
