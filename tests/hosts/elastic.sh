@@ -17,9 +17,9 @@
 # end with status 75, be started again by torchrun, and go on from the newest checkpoint; 0 to 3 s after their first
 # step the host is back, and the four ranks must go on from the newest checkpoint. The others come while the host
 # returns, whatever the run does then: at an instant from the start of the agent to a quarter longer than the last
-# return took. In either-host they may take the host that was not away, so that the other goes on alone. Training must go
-# on by itself after each; where such a kill meets torchrun's agents while they agree, the other agent ends after 60 s,
-# and the test fails by that (docs/collectives.md).
+# return took. In either-host they may take the host that was not away, so that the other goes on alone. Training must
+# go on by itself after each; where such a kill meets torchrun's agents while they agree, the other agent ends after
+# 60 s, and the test fails by that (docs/collectives.md).
 #
 # After the last kill the host comes back, the run is stopped by SIGTERM, and ended by another job of both hosts. Then
 #   - every step has a loss, and every line of the metrics, of steps that were done again too, has the loss that four
@@ -126,7 +126,7 @@ mark() { seen=$(wc -l <"$log"); }
 # time, `line` the rest, and the mark is behind it. Fails when the limit is over, or an agent ends meanwhile.
 await() {
   local deadline=$((SECONDS + limit)) found host
-  until found=$(tail -n "+$((seen + 1))" "$log" | grep -nm1 -E "^[0-9.]+ $1"); do
+  until found=$(grep -nm1 -E "^[0-9.]+ $1" < <(tail -n "+$((seen + 1))" "$log")); do
     for host in "${!agents[@]}"; do
       kill -0 "${agents[$host]}" 2>/dev/null && continue
       why="$host: its agent ended while the run should have come to: $1"

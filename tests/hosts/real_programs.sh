@@ -24,7 +24,8 @@ make_ready() {
   [ "$(id -u)" = 0 ] || die "must be root, to make hosts and to install packages"
   install iproute2 libucx0
   command -v ip >/dev/null || die "there is no ip(8) (Debian: iproute2), and apt-get cannot install it"
-  ldconfig -p | grep -q 'libucp\.so\.0' || die "there is no libucp.so.0 (Debian: libucx0), and apt-get cannot install it"
+  # Not by grep -q, which may end while ldconfig writes, and with pipefail that is a failure.
+  [[ $(ldconfig -p) == *libucp.so.0* ]] || die "there is no libucp.so.0 (Debian: libucx0), and apt-get cannot install it"
 }
 
 # make_program VARIABLE TARGET: the program under test, exported in VARIABLE; ./bazelw builds it if that is not set.
