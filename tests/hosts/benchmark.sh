@@ -38,7 +38,6 @@ prepare() {
   install iproute2 libucx0
   command -v tc >/dev/null || die "there is no tc(8) (Debian: iproute2), and apt-get cannot install it"
   case ,$peers, in *,gloo,*)
-    install python3-venv
     make_venv "$venv" || die "pip cannot install torch; --peers=mpi does without"
     ;;
   esac
