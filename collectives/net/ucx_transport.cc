@@ -12,12 +12,8 @@
 //
 // A rank waits by advancing the worker until there is nothing to do, and then sleeps on its descriptor. The mutex
 // guards all but the sleep. A notice (peer_states.h) has a receive of its own that is posted from the beginning.
-//
-// A connection that breaks is an error of those who wait for its rank. They wait kSettling for more news first, because
-// a rank that dies takes others along, whose last words name it.
 #include "fsdp/collectives/net/ucx_transport.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +27,8 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/net/offer.h"
+#include "fsdp/collectives/net/peer_wait.h"
 #include "fsdp/collectives/net/ucx_worker.h"
 
 namespace fsdp {
@@ -41,7 +39,6 @@ constexpr int kMaxRanks = 1 << 16;
 
 // A sleep, after which deadlines are looked at; news end it earlier.
 constexpr absl::Duration kSlice = absl::Milliseconds(50);
-constexpr absl::Duration kSettling = absl::Milliseconds(100);
 
 // How often the worker is advanced between two looks at the messages, of which there may be thousands.
 constexpr int kAdvances = 64;
@@ -51,39 +48,10 @@ constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
 enum class Kind : uint8_t { kHello = 1, kData = 2, kNotice = 3 };
 
-using Nonce = std::array<char, 16>;
-
 uint64_t TagOf(const Nonce& nonce, Kind kind, int sender) {
   uint64_t bits = 0;
   std::memcpy(&bits, nonce.data(), sizeof(bits));
   return bits << 24 | static_cast<uint64_t>(kind) << 16 | static_cast<uint64_t>(sender);
-}
-
-// What a rank tells all others before they can send it messages.
-struct Offer {
-  Nonce nonce = {};
-  std::string place;
-  std::string networks;  // for messages
-  std::string address;
-
-  std::string ToBlob() const {
-    return absl::StrCat(std::string(nonce.data(), nonce.size()), place, "\n", networks, "\n", address);
-  }
-};
-
-absl::StatusOr<Offer> ParseOffer(const std::string& blob, size_t rank) {
-  Offer offer;
-  const size_t end = blob.find('\n', std::min(blob.size(), offer.nonce.size()));
-  const size_t last = end == std::string::npos ? end : blob.find('\n', end + 1);
-  if (last == std::string::npos || last + 1 == blob.size()) {
-    return absl::UnavailableError(
-        absl::StrCat("rank ", rank, " has no UCX worker, or is another version of this program"));
-  }
-  std::memcpy(offer.nonce.data(), blob.data(), offer.nonce.size());
-  offer.place = blob.substr(offer.nonce.size(), end - offer.nonce.size());
-  offer.networks = blob.substr(end + 1, last - end - 1);
-  offer.address = blob.substr(last + 1);
-  return offer;
 }
 
 class UcxTransport final : public Transport {
@@ -136,7 +104,7 @@ class UcxTransport final : public Transport {
   absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                         absl::Duration timeout);
   // Notes what is wrong with messages that are done, drops them, and says whose are missing.
-  absl::Status Settle(UnderWay& messages, const CollectiveId& what, std::vector<int>& missing);
+  absl::Status Settle(UnderWay& messages, const PeerWait& wait, std::vector<int>& missing);
   void ReadNotices();
   void Abandon(std::deque<UnderWay> exchanges);
   void EndWorker();
@@ -245,33 +213,24 @@ void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<con
 
 absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
-  const absl::Time start = absl::Now();
-  absl::Time settled = absl::InfiniteFuture();  // when the error of a broken connection is final
+  PeerWait wait(states_, what, timeout, options_.watch);
   while (true) {
     int advances = 0;
     while (advances < kAdvances && worker_->Progress()) ++advances;
     ReadNotices();
     std::vector<int> missing;
-    FSDP_RETURN_IF_ERROR(Settle(messages, what, missing));
+    FSDP_RETURN_IF_ERROR(Settle(messages, wait, missing));
     if (missing.empty()) return absl::OkStatus();
     if (advances == kAdvances) continue;
-    const absl::Time now = absl::Now();
-    absl::Status status = states_.Check(what, missing, now - start, timeout);
-    if (!status.ok() && (!absl::IsUnavailable(status) || now >= settled)) return status;
-    if (!status.ok()) settled = std::min(settled, now + kSettling);
-    if (status.ok() && options_.watch != nullptr) {
-      FSDP_RETURN_IF_ERROR(Annotate(options_.watch(absl::ZeroDuration()),
-                                    absl::StrCat("rank ", rank_, " of ", size(), ": ", what.ToString())));
-    }
+    FSDP_RETURN_IF_ERROR(wait.Check(missing));
     if (!worker_->Arm()) continue;
-    const absl::Duration left = std::min(start + timeout, settled) - now;
     lock.unlock();
-    worker_->Await(std::clamp(left, absl::Milliseconds(1), kSlice));
+    worker_->Await(wait.Sleep(kSlice));
     lock.lock();
   }
 }
 
-absl::Status UcxTransport::Settle(UnderWay& messages, const CollectiveId& what, std::vector<int>& missing) {
+absl::Status UcxTransport::Settle(UnderWay& messages, const PeerWait& wait, std::vector<int>& missing) {
   for (UcxMessage& message : messages) {
     if (!message.done) {
       missing.push_back(message.peer);
@@ -280,9 +239,7 @@ absl::Status UcxTransport::Settle(UnderWay& messages, const CollectiveId& what, 
     const bool is_receive = message.wanted > 0;
     if (message.status == UCS_ERR_MESSAGE_TRUNCATED ||
         (is_receive && message.status == UCS_OK && message.received != message.wanted)) {
-      return absl::DataLossError(absl::StrCat("rank ", rank_, " of ", size(), ": ", what.ToString(), ": rank ",
-                                              message.peer, " sent ", message.received, " bytes, wanted ",
-                                              message.wanted));
+      return wait.WrongSize(message.peer, message.received, static_cast<int64_t>(message.wanted));
     }
     // Whoever needs an answer of a rank that left finds out by the receive.
     if (message.status != UCS_OK && !(states_.has_left(message.peer) && !is_receive)) {
@@ -442,11 +399,7 @@ UcxTransport::~UcxTransport() {
 
 absl::StatusOr<Offer> MakeOffer(const absl::StatusOr<std::unique_ptr<UcxWorker>>& worker, const std::string& place) {
   FSDP_RETURN_IF_ERROR(worker.status());
-  Offer offer = {.place = place, .networks = (*worker)->context()->networks(), .address = (*worker)->address()};
-  if (getrandom(offer.nonce.data(), offer.nonce.size(), 0) != static_cast<ssize_t>(offer.nonce.size())) {
-    return absl::InternalError("no random numbers");
-  }
-  return offer;
+  return Offer::Make(place, (*worker)->context()->networks(), (*worker)->address());
 }
 
 // `status`, which kept this rank from hearing from all others, with its own networks and those of the first rank that
@@ -470,21 +423,11 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> cont
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(mine.ok() ? mine->ToBlob() : ""));
   const auto connect = [&]() -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
     FSDP_RETURN_IF_ERROR(mine.status());
-    std::vector<std::string> names;
-    std::vector<std::string> addresses;
-    std::vector<std::string> networks;
-    Nonce nonce = {};
-    for (size_t r = 0; r < members.size(); ++r) {
-      FSDP_ASSIGN_OR_RETURN(Offer offer, ParseOffer(blobs[members[r]], r));
-      if (r == 0) nonce = offer.nonce;
-      names.push_back(offer.place.empty() ? absl::StrCat("rank ", r)
-                                          : absl::StrCat("rank ", r, " (", offer.place, ")"));
-      networks.push_back(std::move(offer.networks));
-      addresses.push_back(members[r] == rank_of_gather ? "" : std::move(offer.address));
-    }
+    FSDP_ASSIGN_OR_RETURN(GroupOffers offers, ParseOffers(blobs, members));
     const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
-    auto transport = std::make_unique<UcxTransport>(rank, nonce, options, std::move(names));
-    FSDP_RETURN_IF_ERROR(WithNetworks(transport->Connect(*std::move(worker), addresses), networks, rank));
+    offers.addresses[rank].clear();
+    auto transport = std::make_unique<UcxTransport>(rank, offers.nonce, options, std::move(offers.names));
+    FSDP_RETURN_IF_ERROR(WithNetworks(transport->Connect(*std::move(worker), offers.addresses), offers.networks, rank));
     return transport;
   };
   absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
