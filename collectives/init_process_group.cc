@@ -3,7 +3,8 @@
 // The steps of JoinProcessGroup, and what each needs to exchange with the other ranks:
 //
 //   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
-//                                                               -> on several: CreateUcxTransport, watch the job
+//                                                               -> on several: CreateUcxTransport or, if asked for,
+//                                                                  CreateMpiTransport; watch the job
 //                            sockets                  blobs                    blobs
 //
 // The device is made first, so that what is wrong with it is known before anybody waits for this rank; but after
@@ -24,7 +25,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "fsdp/base/file_descriptor.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/cuda/nccl_process_group.h"
@@ -35,6 +39,8 @@
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/job/job_watch.h"
+#include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/mpi/mpi_transport.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/net_collectives.h"
@@ -57,10 +63,13 @@ absl::Status CheckBackend(const InitOptions& options, const Device& device, int 
   const std::string& backend = options.backend;
   // A single rank may ask for the backend that several ranks would have; it gets "local".
   const bool fits = backend.empty() || (world_size == 1 && backend == "local") ||
-                    (on_gpu ? backend == "nccl" : backend == "shm" || backend == "net");
+                    (on_gpu ? backend == "nccl" : backend == "shm" || backend == "net" || backend == "mpi");
   if (fits) return absl::OkStatus();
   const std::string ranks = absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks", " on ", device.name());
-  return WrongBackend(options, ranks, world_size == 1 ? "\"local\"" : on_gpu ? "\"nccl\"" : "\"shm\" or \"net\"");
+  return WrongBackend(options, ranks,
+                      world_size == 1 ? "\"local\""
+                      : on_gpu        ? "\"nccl\""
+                                      : "\"shm\", \"net\" or \"mpi\"");
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<Device> device, absl::Duration timeout) {
@@ -119,6 +128,48 @@ absl::StatusOr<std::string> NetworkOfTheJob(const MetRank& met, const BlobGather
   return std::string();
 }
 
+// MPI tells the ranks of other hosts where rank 0 is, if its launcher did not: rank 0 takes a free port, whose
+// descriptor it has from then on as from our launcher. Blocks until all ranks have called it.
+absl::StatusOr<Rendezvous> FindMasterOverMpi(Rendezvous rendezvous) {
+  FileDescriptor listener;
+  std::string address;
+  absl::Status listens;
+  if (rendezvous.rank == 0) {
+    absl::StatusOr<FileDescriptor> any = ListenTcpForHosts("127.0.0.1", 0);
+    const absl::StatusOr<int> port = any.ok() ? ListeningPort(any->get()) : any.status();
+    listens = port.status();
+    if (port.ok()) {
+      listener = *std::move(any);
+      address = absl::StrCat(HostIdentity::OfThisProcess("").name, " ", *port);
+    }
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::string given,
+                        AddressOverMpi(rendezvous.rank, rendezvous.world_size, listens.ok() ? address : ""));
+  FSDP_RETURN_IF_ERROR(listens);
+  const std::vector<std::string> parts = absl::StrSplit(given, ' ');
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &rendezvous.master_port)) {
+    return absl::UnavailableError(absl::StrCat("rank ", rendezvous.rank, " of ", rendezvous.world_size,
+                                               ": rendezvous over MPI: rank 0 cannot listen on any port"));
+  }
+  rendezvous.master_addr = parts[0];
+  rendezvous.store_fd = listener.Release();
+  rendezvous.no_master.clear();
+  return rendezvous;
+}
+
+// The transport between all ranks: UCX's, or MPI's if the options ask for it.
+absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const MetRank& met, const InitOptions& options,
+                                                           const PeerWatch& watch, const BlobGather& gather) {
+  const std::string place = absl::StrCat("pid ", getpid(), " on ", HostIdentity::OfThisProcess(options.host_id).name);
+  if (options.backend == "mpi") {
+    return CreateMpiTransport(met.rank, met.layout.size(), {.place = place, .watch = watch}, gather);
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::string interface, NetworkOfTheJob(met, gather));
+  return CreateUcxTransport(met.rank, met.layout.size(),
+                            {.place = place, .interface = interface, .timeout = options.timeout, .watch = watch},
+                            gather);
+}
+
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
 // Ends the use of the job's store.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const MetRank& met,
@@ -128,9 +179,10 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   const HostLayout& layout = met.layout;
   const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
   if (layout.hosts() > 1 && options.backend == "shm") {
-    return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\"");
+    return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\" or \"mpi\"");
   }
-  if (layout.hosts() == 1 && options.backend != "net") {
+  const bool is_mpi = options.backend == "mpi";
+  if (layout.hosts() == 1 && options.backend != "net" && !is_mpi) {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(met.rank, layout.size(), std::move(device), gather));
     FSDP_RETURN_IF_ERROR(job.Close());
@@ -141,15 +193,10 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   const PeerWatch watch = [held = ties.watch](absl::Duration wait) {
     return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
   };
-  FSDP_ASSIGN_OR_RETURN(const std::string interface, NetworkOfTheJob(met, gather));
-  const UcxTransportOptions ucx = {
-      .place = absl::StrCat("pid ", getpid(), " on ", HostIdentity::OfThisProcess(options.host_id).name),
-      .interface = interface,
-      .timeout = options.timeout,
-      .watch = watch};
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateUcxTransport(met.rank, layout.size(), ucx, gather));
-  auto net = std::make_unique<NetCollectives>(std::move(transport), std::move(device),
-                                              NetOptions{.timeout = options.timeout, .watch = watch});
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateTransport(met, options, watch, gather));
+  auto net = std::make_unique<NetCollectives>(
+      std::move(transport), std::move(device),
+      NetOptions{.timeout = options.timeout, .watch = watch, .backend = is_mpi ? "mpi" : "net"});
   FSDP_ASSIGN_OR_RETURN(auto collectives, CreateLayeredCollectives(std::move(net), layout, gather));
   FSDP_ASSIGN_OR_RETURN(*ties.watch, job.Watch());
   return collectives;
@@ -191,13 +238,16 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions
   return JoinProcessGroup(rendezvous, options);
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
-                                                               const InitOptions& options) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& given, const InitOptions& options) {
   std::shared_ptr<Device> device;
-  if (rendezvous.local_ranks_are_known) {
-    FSDP_ASSIGN_OR_RETURN(device, CreateDevice(rendezvous, options));
+  if (given.local_ranks_are_known) {
+    FSDP_ASSIGN_OR_RETURN(device, CreateDevice(given, options));
   }
-  if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
+  if (given.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
+  Rendezvous rendezvous = given;
+  if (options.backend == "mpi" && !given.no_master.empty()) {
+    FSDP_ASSIGN_OR_RETURN(rendezvous, FindMasterOverMpi(given));
+  }
   MetRank met{.rank = rendezvous.rank, .master_addr = rendezvous.master_addr, .layout = {}, .job = nullptr};
   FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.join_timeout.value_or(options.timeout)));
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts,

@@ -301,9 +301,9 @@ TEST(InitProcessGroupTest, ABackendThatTheDeviceCannotHaveIsRefused) {
   EXPECT_THAT(JoinProcessGroup(job, options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 1 rank on cpu: expected \"local\""));
   job.world_size = 2;
-  EXPECT_THAT(
-      JoinProcessGroup(job, options).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 2 ranks on cpu: expected \"shm\" or \"net\""));
+  EXPECT_THAT(JoinProcessGroup(job, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "backend \"nccl\" for 2 ranks on cpu: expected \"shm\", \"net\" or \"mpi\""));
   job.world_size = 1;
   options.backend = "shm";
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, JoinProcessGroup(job, options));

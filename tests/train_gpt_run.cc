@@ -108,11 +108,11 @@ absl::Status WaitForStep(const std::string& path, int64_t step) {
   return absl::DeadlineExceededError(absl::StrFormat("%s: step %d has not come within 60 s", path, step));
 }
 
-std::map<int, pid_t> RanksOf(const std::string& text) {
+std::map<int, pid_t> RanksOf(const std::string& text, const std::string& variable) {
   std::map<int, pid_t> ranks;
   for (const pid_t pid : ProcessesWith(text)) {
     int rank = 0;
-    if (absl::SimpleAtoi(VariableOf(pid, "RANK"), &rank)) ranks[rank] = pid;
+    if (absl::SimpleAtoi(VariableOf(pid, variable), &rank)) ranks[rank] = pid;
   }
   return ranks;
 }

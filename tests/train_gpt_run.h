@@ -43,8 +43,9 @@ absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& 
 // Blocks until `path` has the metrics of step `step`, or 60 s are over.
 absl::Status WaitForStep(const std::string& path, int64_t step);
 
-// The processes that are ranks of the run whose command line contains `text`, by RANK.
-std::map<int, pid_t> RanksOf(const std::string& text);
+// The processes that are ranks of the run whose command line contains `text`, by RANK, or another variable in which
+// their launcher gives it.
+std::map<int, pid_t> RanksOf(const std::string& text, const std::string& variable = "RANK");
 
 // Blocks until no process has `text` in its command line, or 10 s are over: the processes that are left.
 std::vector<pid_t> Survivors(const std::string& text);

@@ -62,6 +62,7 @@ int Fail(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const TrainOptions& train) {
   InitOptions options;
   options.join_timeout = train.join_timeout;
+  options.backend = train.backend;
   options.make_device = [&job, &train](const Rendezvous& known) {
     job = known;
     return CreateRankDevice(known, train.device);

@@ -44,6 +44,10 @@ ABSL_FLAG(
     "run ends without a save; a save is not timed, but by `launch --grace` (30 s) or a scheduler that sent the signal");
 ABSL_FLAG(std::string, device, "auto", "auto (a GPU if there is one), cpu or cuda");
 ABSL_FLAG(bool, share_gpu, false, "let ranks outnumber GPUs; NCCL then talks through sockets, which is slow");
+ABSL_FLAG(
+    std::string, backend, "auto",
+    "what joins the ranks: auto (nccl on GPUs, else shm on one host and net between hosts), shm, net (UCX), mpi (the "
+    "MPI that this program was built with; its launcher starts the ranks) or nccl");
 ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
 ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
           "a Hugging Face config.json, or a preset: gpt2-tiny (default), gpt2-124m, ..., llama-tiny (default with "
@@ -172,6 +176,7 @@ absl::Status CheckNumber(std::string_view flag, double value, double limit = INF
 // The flags whose values are words.
 absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("backend", absl::GetFlag(FLAGS_backend), {"auto", "shm", "net", "mpi", "nccl"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
                                    {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
@@ -445,6 +450,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   TrainOptions options;
   options.nproc = absl::GetFlag(FLAGS_nproc);
   options.device = {.device = ParseDevice(absl::GetFlag(FLAGS_device)), .share_gpu = absl::GetFlag(FLAGS_share_gpu)};
+  if (absl::GetFlag(FLAGS_backend) != "auto") options.backend = absl::GetFlag(FLAGS_backend);
   options.run_id = absl::GetFlag(FLAGS_run_id);
   options.join_timeout = absl::GetFlag(FLAGS_join_timeout);
   options.grace = absl::GetFlag(FLAGS_grace);

@@ -56,6 +56,9 @@ struct TrainOptions {
   std::optional<int> nproc;
   RankDeviceOptions device;
 
+  // InitOptions::backend; empty: what fits.
+  std::string backend;
+
   // The name of the job (collectives/job/job_identity.h); empty: what the environment says.
   std::string run_id;
 

@@ -5,9 +5,11 @@
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=2 --backend=shm
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=4 --backend=net --ranks_per_host=2
 //   launch --nnodes=2 --node_rank=N --master_addr=A --master_port=P --nproc=2 -- collectives_benchmark --backend=net
+//   mpirun -np 4 bazel-bin/collectives/conformance/collectives_benchmark --backend=mpi --ranks_per_host=2
 //
 // By itself it starts ranks on this host, which --ranks_per_host makes pass for several. Started by launch, torchrun,
-// srun or mpirun on several hosts it measures those, as tests/hosts/benchmark.sh does.
+// srun or mpirun, on one host or several, it measures those ranks, as tests/hosts/benchmark.sh does; backend mpi needs
+// MPI's launcher.
 //
 // Collectives are issued in batches and synchronised once, as training does. The numbers are meaningful only on an idle
 // machine with at least one core per rank.
@@ -34,8 +36,9 @@
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(int, nproc, 2, "ranks on this machine");
-ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads; net: UCX");
-ABSL_FLAG(int, ranks_per_host, 0, "with --backend=net: so many neighbours pass for a host; 0: hosts are what they are");
+ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads; net: UCX; mpi: MPI");
+ABSL_FLAG(int, ranks_per_host, 0,
+          "with --backend=net or mpi: so many neighbours pass for a host; 0: hosts are what they are");
 ABSL_FLAG(fsdp::ByteSizeFlag, min_bytes, {4 << 10}, "smallest size");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_bytes, {256 << 20}, "largest size; sizes grow by a factor of 4");
 ABSL_FLAG(std::string, dtype, "float32", "element type: float32, bfloat16, ...");
@@ -176,18 +179,18 @@ absl::Status RunAsLauncher(int argc, char** argv) {
 
 absl::Status CheckFlags() {
   const std::string backend = absl::GetFlag(FLAGS_backend);
-  const bool is_known = (backend == "shm" || backend == "local" || backend == "net") && !ChosenOps().empty();
+  const bool has_messages = backend == "net" || backend == "mpi";
+  const bool is_known = (backend == "shm" || backend == "local" || has_messages) && !ChosenOps().empty();
   const int ranks_per_host = absl::GetFlag(FLAGS_ranks_per_host);
-  const bool has_hosts =
-      ranks_per_host >= 0 && (backend == "net" || (ranks_per_host == 0 && !absl::GetFlag(FLAGS_wire)));
+  const bool has_hosts = ranks_per_host >= 0 && (has_messages || (ranks_per_host == 0 && !absl::GetFlag(FLAGS_wire)));
   const bool has_median = absl::GetFlag(FLAGS_rounds) > 0 && absl::GetFlag(FLAGS_rounds) % 2 == 1;
   if (is_known && has_hosts && has_median && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 &&
       absl::GetFlag(FLAGS_nproc) >= 1) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "wanted --nproc of at least 1, --min_bytes above 0, --rounds odd, --backend=shm, local or net, --op of those "
-      "listed, --ranks_per_host and --wire with --backend=net");
+      "wanted --nproc of at least 1, --min_bytes above 0, --rounds odd, --backend=shm, local, net or mpi, --op of "
+      "those listed, --ranks_per_host and --wire with --backend=net or mpi");
 }
 
 absl::Status Run(int argc, char** argv) {

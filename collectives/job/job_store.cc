@@ -68,6 +68,7 @@ absl::StatusOr<FileDescriptor> ListenAtMaster(const Rendezvous& r, int port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const Rendezvous& rendezvous, absl::Duration timeout) {
+  if (!rendezvous.no_master.empty()) return absl::InvalidArgumentError(rendezvous.no_master);
   std::unique_ptr<JobStore> job(new JobStore(rendezvous, timeout));
   if (rendezvous.rank == 0) {
     FSDP_RETURN_IF_ERROR(job->Serve());

@@ -48,8 +48,8 @@ namespace fsdp {
 class JobStore {
  public:
   // Serves (rank 0 only) and connects. Blocks for up to `timeout`. kDeadlineExceeded if rank 0's store does not appear;
-  // kInvalidArgument if rank 0 has another world size; kUnavailable, naming job and process, if another job holds
-  // MASTER_PORT, or if another process is this rank of this job.
+  // kInvalidArgument if rank 0 has another world size, or cannot be found (Rendezvous::no_master); kUnavailable, naming
+  // job and process, if another job holds MASTER_PORT, or if another process is this rank of this job.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const Rendezvous& rendezvous, absl::Duration timeout);
 
   // The name of the job's local socket, abstract (unix(7)).

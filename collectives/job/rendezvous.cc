@@ -157,9 +157,10 @@ absl::StatusOr<Rendezvous> WithMaster(Variables variables, Rendezvous r, const s
   r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
   if (r.is_on_several_hosts() && (!variables.Has("MASTER_ADDR") || r.master_port == 0)) {
-    variables.Fail(absl::StrCat(r.master_port == 0 ? "MASTER_PORT" : "MASTER_ADDR", " is not set, although only ",
-                                r.local_world_size, " of ", r.world_size, " ranks are on the host of rank ", r.rank,
-                                ": pass the name of rank 0's host and a free port of it on, as in ", pass));
+    r.no_master = absl::StrCat(r.master_port == 0 ? "MASTER_PORT" : "MASTER_ADDR", " is not set, although only ",
+                               r.local_world_size, " of ", r.world_size, " ranks are on the host of rank ", r.rank,
+                               ": pass the name of rank 0's host and a free port of it on, as in ", pass,
+                               ", or let MPI carry all messages by backend mpi");
   }
   return Checked(variables, r);
 }

@@ -41,6 +41,9 @@ struct Rendezvous {
   // Where rank 0 of a job on several hosts may listen if there is no master_port, in the order in which all ranks try:
   // other jobs may hold some.
   std::vector<int> candidate_ports = {};
+  // Why the ranks of other hosts cannot find rank 0, and what to do: a job on several hosts whose launcher passes no
+  // MASTER_ADDR and MASTER_PORT on. Empty if they can. MPI itself may tell them (mpi_transport.h).
+  std::string no_master = {};
   // Rank 0 takes no rank with another token. Against accidents on networks that are not trusted: it crosses the network
   // as it is. Never part of a message; empty if the job has none.
   std::string token = {};
@@ -54,8 +57,9 @@ struct Rendezvous {
   bool uses_agent_store() const { return master_port_is_taken && is_on_several_hosts(); }
 };
 
-// kInvalidArgument names a variable that is missing although others of its family are set, that is not a number, or
-// that contradicts another (rank 4 of world size 4). Without any family: a job of one rank, "single process".
+// kInvalidArgument names a variable that is missing although others of its family are set (but see no_master), that is
+// not a number, or that contradicts another (rank 4 of world size 4). Without any family: a job of one rank, "single
+// process".
 absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv, const ProcessEvidence& evidence);
 
 // ParseRendezvous of this process, as it is now.

@@ -28,7 +28,7 @@ class LayeredCollectives final : public BlockingCollectives {
   LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host, HostLayout layout,
                      std::optional<ReductionRoute> route = std::nullopt);
 
-  std::string_view backend() const override { return "net"; }
+  std::string_view backend() const override { return net_->backend(); }
   int rank() const override { return net_->rank(); }
   int size() const override { return net_->size(); }
   const std::shared_ptr<Device>& device() const override { return host_->device(); }

@@ -23,13 +23,14 @@ namespace fsdp {
 struct NetOptions {
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the peers
   PeerWatch watch = nullptr;                   // null: the transport's errors are all there is
+  std::string backend = "net";                 // its name, by the transport
 };
 
 class NetCollectives final : public BlockingCollectives {
  public:
   NetCollectives(std::unique_ptr<Transport> transport, std::shared_ptr<Device> device, NetOptions options);
 
-  std::string_view backend() const override { return "net"; }
+  std::string_view backend() const override { return options_.backend; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::shared_ptr<Device>& device() const override { return device_; }

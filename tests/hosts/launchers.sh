@@ -14,6 +14,8 @@
 #   srun, srun-ports    Slurm: by a port that follows from the job, and by one that --resv-ports reserves
 #   mpirun              Open MPI
 #   hydra               mpiexec of MPICH
+#   mpirun-mpi          Open MPI with --backend=mpi, without MASTER_ADDR; train_gpt must be built with this MPI
+#   hydra-mpi           the same with MPICH
 #
 # Without a NAME: all.
 #
@@ -30,7 +32,7 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=tests/hosts/real_programs.sh
 source "$repository/tests/hosts/real_programs.sh"
 
-all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpirun hydra)
+all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpirun hydra mpirun-mpi hydra-mpi)
 
 # The longest that one job of a few steps may take.
 limit=180
@@ -49,8 +51,8 @@ wants() {
 prepare() {
   make_ready
   wants 'srun*' && install slurm-wlm munge
-  wants mpirun && install openmpi-bin
-  wants hydra && install mpich
+  wants 'mpirun*' && install openmpi-bin
+  wants 'hydra*' && install mpich
   wants 'torchrun*' && make_venv "$venv"
   make_program TRAIN_GPT //train:train_gpt
   make_program LAUNCH //tools:launch
@@ -144,9 +146,26 @@ run_mpirun() {
     -x MASTER_ADDR=host-a -x MASTER_PORT=29500 "${program[@]}"
 }
 
+run_mpirun_mpi() {
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 onhost host-a mpirun.openmpi \
+    --mca plm_rsh_agent "$machine/rsh" --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 \
+    --host host-a:2,host-b:2 -np 4 "${program[@]}" --backend=mpi
+}
+
 run_hydra() {
   onhost host-a mpiexec.hydra -launcher ssh -launcher-exec "$machine/rsh" -hosts host-a:2,host-b:2 -n 4 \
     -genv MASTER_ADDR host-a -genv MASTER_PORT 29500 "${program[@]}"
+}
+
+run_hydra_mpi() {
+  onhost host-a mpiexec.hydra -launcher ssh -launcher-exec "$machine/rsh" -hosts host-a:2,host-b:2 -n 4 \
+    "${program[@]}" --backend=mpi
+}
+
+# built_without LIBRARY: says so if train_gpt is not linked with it.
+built_without() {
+  ldd "$TRAIN_GPT" | grep -q "$1" && return 1
+  echo "train_gpt is not built with $1 (tests/mpi/run.sh does)"
 }
 
 # ------------------------------------------------ one test after the other -------------------------------------------
@@ -167,6 +186,8 @@ why_not() {
     srun*) absent_slurm ;;
     mpirun) absent mpirun.openmpi openmpi-bin ;;
     hydra) absent mpiexec.hydra mpich ;;
+    mpirun-mpi) absent mpirun.openmpi openmpi-bin || built_without 'libmpi\.so' ;;
+    hydra-mpi) absent mpiexec.hydra mpich || built_without 'libmpich\.so' ;;
   esac
 }
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MpiCommunicator: a communicator of this library's own, and how it ends.
+//
+// MPI uses the context of a communicator that was freed again, and a message that is still on its way in the old one is
+// then taken for one of the new, or ends the process (Open MPI 4.1 takes its sender for a rank of the new one). So
+// every rank sends each other one a last message, and frees the communicator only when those of all others have come:
+// until then it is closing, which goes on beside whatever the process does next. One in which something failed is never
+// freed.
+//
+// Not thread-safe; Create, Close and FreeClosed are for any thread.
+#ifndef FSDP_COLLECTIVES_MPI_MPI_COMMUNICATOR_H_
+#define FSDP_COLLECTIVES_MPI_MPI_COMMUNICATOR_H_
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "fsdp/collectives/mpi/mpi_library.h"
+
+namespace fsdp {
+
+// Advances the requests until all are done, or for `most`. True if all are, or have failed.
+bool AwaitRequests(std::vector<MPI_Request>& requests, absl::Duration most);
+
+struct MpiLastMessage {
+  int peer = 0;
+  std::string text = {};
+};
+
+class MpiCommunicator {
+ public:
+  // Of those ranks of `parent`, in this order; every one of them calls it at the same time. Blocks without a deadline.
+  // Errors in it are returned. kUnavailable if MPI fails.
+  static absl::StatusOr<std::unique_ptr<MpiCommunicator>> Create(MPI_Comm parent, const std::vector<int>& ranks);
+
+  // Frees nothing of MPI's.
+  ~MpiCommunicator() = default;
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  MPI_Comm handle() const { return handle_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // The longest last message.
+  static constexpr int64_t kMaxBytes = 2048;
+
+  // Sends `text` to all others as this rank's last message in the communicator. Once. Waits for up to 200 ms until MPI
+  // has taken it.
+  void SendLast(std::string text);
+
+  // The next last message of another rank, if one has come.
+  std::optional<MpiLastMessage> ReceiveLast();
+
+  // What was begun in the communicator may never end.
+  void Fail();
+  bool has_failed() const { return has_failed_; }
+
+  // Ends the use of a communicator, after SendLast. Does not wait.
+  static void Close(std::unique_ptr<MpiCommunicator> communicator);
+
+  // Frees the closing ones whose last messages have all come, as Create and Close do. True if none is left.
+  static bool FreeClosed();
+
+ private:
+  explicit MpiCommunicator(MPI_Comm handle);
+  // Starts to receive the next last message, if one is missing.
+  void Expect();
+  // True if nothing more will come, and what was sent is gone.
+  bool IsOver();
+
+  std::optional<MpiUse> use_{std::in_place};  // until it is closing
+  MPI_Comm handle_;
+  int rank_ = 0;
+  int size_ = 1;
+  bool has_failed_ = false;
+  int missing_ = 0;  // ranks whose last message has not come
+  std::vector<char> incoming_;
+  MPI_Request incoming_request_ = MPI_REQUEST_NULL;
+  std::string outgoing_;
+  std::vector<MPI_Request> outgoing_requests_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_MPI_MPI_COMMUNICATOR_H_

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks meet:
+//   1. Initialise MPI, and gather all ranks' offers (offer.h). An offer's address is the rank in MPI_COMM_WORLD and the
+//      size of that: they tell ranks that are not of one MPI job, each of which may be alone in a world of its own.
+//   2. Make a communicator of them, in the order of the job, out of MPI_COMM_WORLD, or out of the group's if they are a
+//      part of one. The program's communicators are not used, and MPI_COMM_WORLD's error handler is not changed.
+//
+// The messages of exchanges have tag 1, and arrive in the order in which they were sent. A notice (peer_states.h) is
+// the last message of a communicator (mpi_communicator.h), received from any rank at any time.
+//
+// The mutex guards all but the sleeps of a wait.
+#include "fsdp/collectives/mpi/mpi_transport.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/mpi/mpi_communicator.h"
+#include "fsdp/collectives/mpi/mpi_library.h"
+#include "fsdp/collectives/net/offer.h"
+#include "fsdp/collectives/net/peer_wait.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kMessageTag = 1;
+
+// How long a notice, and messages that are given up, may take.
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
+
+// How often a wait looks for what else may end it.
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
+
+// From here on a message is long: MPI sends it in parts, and each waits for a call of MPI.
+constexpr int64_t kLongBytes = 64 << 10;
+
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr absl::Duration kShortestNap = absl::Microseconds(10);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
+constexpr absl::Duration kLongMessageNap = absl::Microseconds(50);
+
+// The pauses of a wait; see the header.
+class Pauses {
+ public:
+  explicit Pauses(bool has_long) : longest_(has_long ? kLongMessageNap : kLongestNap) { Restart(); }
+
+  void Restart() {
+    spin_end_ = absl::Now() + kSpin;
+    nap_ = kShortestNap;
+  }
+
+  // Zero: test again at once.
+  absl::Duration Next() {
+    if (absl::Now() < spin_end_) return absl::ZeroDuration();
+    return std::exchange(nap_, std::min(2 * nap_, longest_));
+  }
+
+ private:
+  const absl::Duration longest_;
+  absl::Time spin_end_;
+  absl::Duration nap_;
+};
+
+struct Message {
+  int peer = 0;
+  int64_t wanted = 0;  // bytes of a receive; 0: a send
+};
+
+// Messages under way; a request that is done is MPI_REQUEST_NULL.
+struct Messages {
+  std::vector<MPI_Request> requests = {};
+  std::vector<Message> messages = {};  // in the same order
+  size_t first = 0;                    // all before this one are done
+  int64_t longest = 0;                 // bytes
+  std::set<int> failed = {};           // peers whose message is done with an error
+
+  MPI_Request* Add(const Message& message, int64_t nbytes) {
+    messages.push_back(message);
+    longest = std::max(longest, nbytes);
+    return &requests.emplace_back(MPI_REQUEST_NULL);
+  }
+
+  // The peers of messages that are not done well, each once.
+  std::vector<int> Missing() const {
+    std::set<int> missing = failed;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i] != MPI_REQUEST_NULL) missing.insert(messages[i].peer);
+    }
+    return {missing.begin(), missing.end()};
+  }
+};
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport(int rank, GroupOffers offers, MpiTransportOptions options, std::unique_ptr<MpiCommunicator> communicator)
+      : rank_(rank),
+        options_(std::move(options)),
+        creator_pid_(getpid()),
+        states_(rank, std::move(offers.names)),
+        communicator_(std::move(communicator)) {}
+  ~MpiTransport() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return states_.size(); }
+  absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives, const CollectiveId& what,
+                        absl::Duration timeout) override;
+  void AwaitSends() override;
+  void Tell(const Notice& notice) override;
+  absl::Status CheckNobodyGaveUp(const CollectiveId& what) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return states_.CheckNobodyGaveUp(what);
+  }
+  int first_rank_to_give_up() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return states_.first_rank_to_give_up();
+  }
+  absl::StatusOr<std::unique_ptr<Transport>> Split(const std::vector<int>& members, const BlobGather& gather) override;
+
+ private:
+  // Adds one message, in pieces if it is long.
+  void Start(const Send& send, Messages& messages);
+  void Start(const Receive& receive, Messages& messages);
+  absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+                        absl::Duration timeout);
+  void Started(Messages& messages, int error);
+  void NoteFailure(Messages& messages, const Message& message, int error);
+  // Note what became of message `i`, or of the first that are done: kDataLoss for one of another size. MPI advances the
+  // others too. Not by MPI_Testsome, whose errors go to the error handler of MPI_COMM_WORLD.
+  absl::Status Test(Messages& messages, size_t i, const PeerWait& wait);
+  absl::Status TestFirst(Messages& messages, const PeerWait& wait);
+  void ReadNotices();
+  void Abandon(Messages& messages);
+
+  const int rank_;
+  const MpiTransportOptions options_;
+  const int creator_pid_;  // a forked child must not call MPI
+
+  mutable std::mutex mutex_;
+  // All guarded by mutex_.
+  PeerStates states_;
+  bool has_told_ = false;
+  Messages abandoned_;  // of a failed Exchange; their memory is the caller's
+  std::unique_ptr<MpiCommunicator> communicator_;
+};
+
+absl::Status MpiTransport::Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives,
+                                    const CollectiveId& what, absl::Duration timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Messages messages;
+  // Receives come first, so that what arrives has a place.
+  for (const Receive& receive : receives) Start(receive, messages);
+  for (const Send& send : sends) Start(send, messages);
+  absl::Status status = AwaitAll(lock, messages, what, timeout);
+  if (!status.ok()) Abandon(messages);
+  return status;
+}
+
+void MpiTransport::Start(const Receive& receive, Messages& messages) {
+  for (int64_t begin = 0; begin < receive.nbytes; begin += options_.piece_bytes) {
+    const int64_t nbytes = std::min(options_.piece_bytes, receive.nbytes - begin);
+    MPI_Request* const request = messages.Add({.peer = receive.peer, .wanted = nbytes}, nbytes);
+    Started(messages, MPI_Irecv(receive.data + begin, static_cast<int>(nbytes), MPI_BYTE, receive.peer, kMessageTag,
+                                communicator_->handle(), request));
+  }
+}
+
+void MpiTransport::Start(const Send& send, Messages& messages) {
+  for (int64_t begin = 0; begin < send.nbytes; begin += options_.piece_bytes) {
+    const int64_t nbytes = std::min(options_.piece_bytes, send.nbytes - begin);
+    MPI_Request* const request = messages.Add({.peer = send.peer}, nbytes);
+    Started(messages, MPI_Isend(send.data + begin, static_cast<int>(nbytes), MPI_BYTE, send.peer, kMessageTag,
+                                communicator_->handle(), request));
+  }
+}
+
+void MpiTransport::Started(Messages& messages, int error) {
+  if (error == MPI_SUCCESS) return;
+  messages.requests.back() = MPI_REQUEST_NULL;
+  NoteFailure(messages, messages.messages.back(), error);
+}
+
+// Whoever needs an answer of a rank that left finds out by the receive.
+void MpiTransport::NoteFailure(Messages& messages, const Message& message, int error) {
+  if (message.wanted == 0 && states_.has_left(message.peer)) return;
+  states_.NoteLost(message.peer, MpiReason(error));
+  messages.failed.insert(message.peer);
+}
+
+// All messages have to come, so it is enough to ask for the first that is not done, until it is known that some are
+// missing.
+absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+                                    absl::Duration timeout) {
+  PeerWait wait(states_, what, timeout, options_.watch);
+  Pauses pauses(messages.longest >= kLongBytes);
+  absl::Time next_check = absl::Now();
+  while (true) {
+    const size_t first = messages.first;
+    FSDP_RETURN_IF_ERROR(TestFirst(messages, wait));
+    ReadNotices();
+    if (messages.first == messages.requests.size() && messages.failed.empty()) return absl::OkStatus();
+    if (messages.first > first) pauses.Restart();
+    const absl::Duration nap = pauses.Next();
+    if (nap == absl::ZeroDuration()) {
+      sched_yield();
+      continue;
+    }
+    if (absl::Now() >= next_check) {
+      for (size_t i = messages.first; i < messages.requests.size(); ++i) {
+        FSDP_RETURN_IF_ERROR(Test(messages, i, wait));
+      }
+      const std::vector<int> missing = messages.Missing();
+      if (missing.empty()) continue;
+      FSDP_RETURN_IF_ERROR(wait.Check(missing));
+      next_check = absl::Now() + kCheckInterval;
+    }
+    lock.unlock();
+    absl::SleepFor(nap);
+    lock.lock();
+  }
+}
+
+absl::Status MpiTransport::TestFirst(Messages& messages, const PeerWait& wait) {
+  for (; messages.first < messages.requests.size(); ++messages.first) {
+    FSDP_RETURN_IF_ERROR(Test(messages, messages.first, wait));
+    if (messages.requests[messages.first] != MPI_REQUEST_NULL) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MpiTransport::Test(Messages& messages, size_t i, const PeerWait& wait) {
+  MPI_Request& request = messages.requests[i];
+  const Message& message = messages.messages[i];
+  if (request == MPI_REQUEST_NULL) return absl::OkStatus();
+  int is_done = 0;
+  MPI_Status status = {};
+  const int error = MPI_Test(&request, &is_done, &status);
+  if (error != MPI_SUCCESS) {
+    request = MPI_REQUEST_NULL;
+    int error_class = MPI_SUCCESS;
+    MPI_Error_class(error, &error_class);
+    if (error_class == MPI_ERR_TRUNCATE) {
+      return wait.WrongSize(message.peer, absl::StrCat("more than ", message.wanted), message.wanted);
+    }
+    NoteFailure(messages, message, error);
+    return absl::OkStatus();
+  }
+  if (is_done == 0 || message.wanted == 0) return absl::OkStatus();
+  int received = 0;
+  MPI_Get_count(&status, MPI_BYTE, &received);
+  return received == message.wanted ? absl::OkStatus() : wait.WrongSize(message.peer, received, message.wanted);
+}
+
+void MpiTransport::ReadNotices() {
+  while (const std::optional<MpiLastMessage> last = communicator_->ReceiveLast()) {
+    const absl::StatusOr<Notice> notice = Notice::Parse(last->text);
+    if (notice.ok()) {
+      states_.NoteNotice(last->peer, *notice);
+    } else {
+      states_.NoteLost(last->peer, std::string(notice.status().message()));
+    }
+  }
+}
+
+// Receives are taken back, as far as they have not begun. The sends go on until AwaitSends.
+void MpiTransport::Abandon(Messages& messages) {
+  communicator_->Fail();
+  for (size_t i = 0; i < messages.requests.size(); ++i) {
+    if (messages.messages[i].wanted > 0 && messages.requests[i] != MPI_REQUEST_NULL) MPI_Cancel(&messages.requests[i]);
+  }
+  AwaitRequests(messages.requests, kLastWords);
+  abandoned_ = std::move(messages);
+}
+
+void MpiTransport::AwaitSends() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (AwaitRequests(abandoned_.requests, kLastWords)) abandoned_ = {};
+}
+
+void MpiTransport::Tell(const Notice& notice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (has_told_) return;
+  has_told_ = true;
+  if (notice.kind == Notice::Kind::kGaveUp) {
+    states_.NoteNotice(rank_, notice);
+    communicator_->Fail();
+  }
+  communicator_->SendLast(notice.ToBytes());
+}
+
+// A communicator ends after this rank's last message; an owner that has sent none leaves now.
+MpiTransport::~MpiTransport() {
+  if (getpid() == creator_pid_ && CanCallMpi()) {
+    AwaitSends();
+    Tell({.kind = Notice::Kind::kLeft});
+  }
+  MpiCommunicator::Close(std::move(communicator_));
+}
+
+// The MPI ranks that the members offered. kFailedPrecondition unless all are of one world, and each once.
+absl::StatusOr<std::vector<int>> MpiRanksOf(const std::vector<std::string>& addresses) {
+  const auto size = static_cast<int>(addresses.size());
+  std::vector<int> ranks;
+  std::vector<int> sizes;
+  for (const std::string& address : addresses) {
+    const std::vector<std::string> parts = absl::StrSplit(address, " of ");
+    int rank = 0;
+    int world = 0;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) || !absl::SimpleAtoi(parts[1], &world)) {
+      return absl::DataLossError(absl::StrCat("rank ", ranks.size(), " is no rank of MPI, or of another version"));
+    }
+    ranks.push_back(rank);
+    sizes.push_back(world);
+  }
+  std::string fault;
+  for (int r = 0; r < size && fault.empty(); ++r) {
+    const auto twin = static_cast<int>(std::find(ranks.begin(), ranks.begin() + r, ranks[r]) - ranks.begin());
+    if (sizes[r] < size) {
+      fault = absl::StrCat("rank ", r, " of ", size, " is in an MPI_COMM_WORLD of ", sizes[r],
+                           sizes[r] == 1 ? " rank" : " ranks", ", wanted one of at least ", size);
+    } else if (sizes[r] != sizes[0]) {
+      fault = absl::StrCat("rank ", r, " of ", size, " is in an MPI_COMM_WORLD of ", sizes[r],
+                           " ranks, rank 0 in one of ", sizes[0]);
+    } else if (twin < r) {
+      fault = absl::StrCat("ranks ", twin, " and ", r, " of ", size, " are both rank ", ranks[r], " of MPI_COMM_WORLD");
+    }
+  }
+  if (fault.empty()) return ranks;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "backend mpi: ", fault, ": start all ranks by one launcher that belongs to the MPI of this program, ",
+      MpiVersion(), ": its mpirun or mpiexec, or srun with the --mpi that it was built for"));
+}
+
+// `parent`: of a group that is split; null: MPI_COMM_WORLD. `members`: those ranks of `gather` that are the new group,
+// in its order. A rank that fails on the way still takes part in both gathers, so that none waits for it.
+absl::StatusOr<std::unique_ptr<Transport>> Join(const MpiCommunicator* parent, const std::vector<int>& members,
+                                                int rank_of_gather, const MpiTransportOptions& options,
+                                                const BlobGather& gather) {
+  const absl::StatusOr<MpiPlace> place = StartMpi();
+  const auto make_offer = [&]() -> absl::StatusOr<Offer> {
+    FSDP_RETURN_IF_ERROR(place.status());
+    return Offer::Make(options.place, /*networks=*/"", absl::StrCat(place->rank, " of ", place->size));
+  };
+  const absl::StatusOr<Offer> mine = make_offer();
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(mine.ok() ? mine->ToBlob() : ""));
+  const auto parse = [&]() -> absl::StatusOr<std::pair<GroupOffers, std::vector<int>>> {
+    FSDP_RETURN_IF_ERROR(mine.status());
+    FSDP_ASSIGN_OR_RETURN(GroupOffers offers, ParseOffers(blobs, members));
+    FSDP_ASSIGN_OR_RETURN(std::vector<int> mpi_ranks, MpiRanksOf(offers.addresses));
+    return std::make_pair(std::move(offers), std::move(mpi_ranks));
+  };
+  absl::StatusOr<std::pair<GroupOffers, std::vector<int>>> parsed = parse();
+  // From here on all members make the communicator, or none does.
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, parsed.status()));
+  auto& [offers, mpi_ranks] = *parsed;
+  absl::StatusOr<std::unique_ptr<MpiCommunicator>> communicator =
+      parent == nullptr ? MpiCommunicator::Create(MPI_COMM_WORLD, mpi_ranks)
+                        : MpiCommunicator::Create(parent->handle(), members);
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, communicator.status()));
+  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
+  return std::make_unique<MpiTransport>(rank, std::move(offers), options, *std::move(communicator));
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MpiTransport::Split(const std::vector<int>& members,
+                                                               const BlobGather& gather) {
+  return Join(communicator_.get(), members, rank_, options_, gather);
+}
+
+// The longest address, with the zero that ends it.
+constexpr int kAddressBytes = 1024;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateMpiTransport(int rank, int size, const MpiTransportOptions& options,
+                                                              const BlobGather& gather) {
+  std::vector<int> members(static_cast<size_t>(size));
+  std::iota(members.begin(), members.end(), 0);
+  return Join(nullptr, members, rank, options, gather);
+}
+
+absl::StatusOr<std::string> AddressOverMpi(int rank, int size, const std::string& address) {
+  FSDP_ASSIGN_OR_RETURN(const MpiPlace place, StartMpi());
+  if (place.size != size) return MpiRanksOf(std::vector<std::string>(size, absl::StrCat("0 of ", place.size))).status();
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MpiCommunicator> communicator, MpiCommunicator::Create(MPI_COMM_WORLD, all));
+  int mine = rank == 0 ? place.rank : -1;
+  int root = -1;
+  std::array<char, kAddressBytes> text = {};
+  std::memcpy(text.data(), address.data(), std::min(address.size(), text.size() - 1));
+  const MPI_Comm handle = communicator->handle();
+  FSDP_RETURN_IF_ERROR(MpiStatus(MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, handle), "MPI_Allreduce"));
+  FSDP_RETURN_IF_ERROR(MpiStatus(MPI_Bcast(text.data(), kAddressBytes, MPI_BYTE, root, handle), "MPI_Bcast"));
+  communicator->SendLast("");
+  MpiCommunicator::Close(std::move(communicator));
+  return std::string(text.data());
+}
+
+}  // namespace fsdp
