@@ -44,7 +44,7 @@ void AwaitClosing() {
 
 }  // namespace
 
-// One by one: the errors of MPI_Testall go to the error handler of MPI_COMM_WORLD, which ends the process.
+// One by one, so that each has an error of its own.
 bool AwaitRequests(std::vector<MPI_Request>& requests, absl::Duration most) {
   const absl::Time end = absl::Now() + most;
   while (true) {

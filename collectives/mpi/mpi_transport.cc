@@ -142,7 +142,7 @@ class MpiTransport final : public Transport {
   void Started(Messages& messages, int error);
   void NoteFailure(Messages& messages, const Message& message, int error);
   // Note what became of message `i`, or of the first that are done: kDataLoss for one of another size. MPI advances the
-  // others too. Not by MPI_Testsome, whose errors go to the error handler of MPI_COMM_WORLD.
+  // others too.
   absl::Status Test(Messages& messages, size_t i, const PeerWait& wait);
   absl::Status TestFirst(Messages& messages, const PeerWait& wait);
   void ReadNotices();

@@ -157,14 +157,17 @@ run_hydra() {
     -genv MASTER_ADDR host-a -genv MASTER_PORT 29500 "${program[@]}"
 }
 
+# MPICH 4.0.2 of Debian 12, over UCX and TCP, may wait in MPI_Finalize for ever, also in programs that are not ours: the
+# losses of all steps are what counts.
 run_hydra_mpi() {
+  local limit=40
   onhost host-a mpiexec.hydra -launcher ssh -launcher-exec "$machine/rsh" -hosts host-a:2,host-b:2 -n 4 \
-    "${program[@]}" --backend=mpi
+    "${program[@]}" --backend=mpi || [ $? = 124 ]
 }
 
 # built_without LIBRARY: says so if train_gpt is not linked with it.
 built_without() {
-  ldd "$TRAIN_GPT" | grep -q "$1" && return 1
+  [[ $(ldd "$TRAIN_GPT") == *$1* ]] && return 1
   echo "train_gpt is not built with $1 (tests/mpi/run.sh does)"
 }
 
@@ -186,8 +189,8 @@ why_not() {
     srun*) absent_slurm ;;
     mpirun) absent mpirun.openmpi openmpi-bin ;;
     hydra) absent mpiexec.hydra mpich ;;
-    mpirun-mpi) absent mpirun.openmpi openmpi-bin || built_without 'libmpi\.so' ;;
-    hydra-mpi) absent mpiexec.hydra mpich || built_without 'libmpich\.so' ;;
+    mpirun-mpi) absent mpirun.openmpi openmpi-bin || built_without libmpi.so ;;
+    hydra-mpi) absent mpiexec.hydra mpich || built_without libmpich.so ;;
   esac
 }
 

@@ -43,7 +43,8 @@ install() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
   echo "installing $(packages "$1")"
   apt-get update -qq >/dev/null 2>&1
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(packages "$1") </dev/null >/dev/null 2>&1
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(packages "$1") </dev/null \
+    >/dev/null 2>&1
 }
 
 # on_hosts NAME: over the network between two hosts, by this MPI's launcher.
