@@ -68,10 +68,10 @@ TEST_F(CheckpointProofTest, ARankFileCountsByItsExactNameAndHdf5sSignature) {
   fs::remove(path_ + "/rank-00000-of-00002.h5");
   const std::string file = path_ + "/rank-00001-of-00002.h5";
   std::string bytes = ReadFile(file);
-  for (const char* name : {"/rank-1.h5", "/rank-00001-of-00002.old.h5", "/rank-00002-of-00002.h5"}) {
-    fs::rename(file, path_ + name);
-    ExpectUnproven(path_, "neither its manifest.json nor a record");
-    fs::rename(path_ + name, file);
+  for (const std::string name : {"rank-1.h5", "rank-00001-of-00002.old.h5", "rank-00002-of-00002.h5"}) {
+    fs::rename(file, path_ + "/" + name);
+    ExpectUnproven(path_, "it holds " + name + " and no manifest.json of this project");
+    fs::rename(path_ + "/" + name, file);
   }
   fs::rename(file, path_ + "/rank-00001-of-00002.step-00000007.h5");  // as an incremental save links it
   EXPECT_OK(ProveCheckpoint(files_, path_));
