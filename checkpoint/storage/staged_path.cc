@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A crash leaves the lock's file and one of three things, and the next StagedPath of the same NAME removes them all,
-// since it holds the lock, which the kernel has released:
+// A crash, or a disk that fails, leaves the lock's file and one of three things, and the next StagedPath of the same
+// NAME removes them all, since it holds the lock, which the kernel has released:
 //
 //   before the rename:       .NAME.new, incomplete; NAME is as it was
 //   after an exchange:       .NAME.new, the replaced contents; NAME is complete
@@ -121,9 +121,11 @@ absl::Status StagedPath::CheckCanExchange() {
 }
 
 StagedPath::~StagedPath() {
-  // The lock's file goes last: without it, another process could begin to write path_ while this one removes it.
+  // The lock's file goes last: without it, another process could begin to write path_ while this one removes it. It
+  // stays with what could not be removed, as after a crash.
   if (made_) (void)RemoveTree(files_, path_);
-  if (lock_ != nullptr) (void)files_.Unlink(lock_path_);
+  const bool is_clean = !files_.Exists(path_) && !files_.Exists(probe_path_);
+  if (lock_ != nullptr && is_clean) (void)files_.Unlink(lock_path_);
 }
 
 absl::Status StagedPath::Commit() {
