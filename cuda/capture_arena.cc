@@ -32,7 +32,9 @@ absl::StatusOr<Buffer> CaptureArena::Allocate(int64_t nbytes) {
     FSDP_ASSIGN_OR_RETURN(Buffer made, source_(nbytes));
     blocks_.push_back(std::move(made));
   }
-  return Buffer(blocks_[block].data(), nbytes, [self = shared_from_this(), block] { self->Free(block); });
+  return Buffer(
+      blocks_[block].data(), nbytes, [self = shared_from_this(), block] { self->Free(block); },
+      blocks_[block].device());
 }
 
 void CaptureArena::Free(size_t block) {

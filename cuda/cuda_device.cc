@@ -32,7 +32,8 @@ class CudaDevice final : public Device,
   CudaDevice(int ordinal, std::shared_ptr<CudaMemory> memory) : ordinal_(ordinal), memory_(std::move(memory)) {}
 
   DeviceType type() const override { return DeviceType::kCuda; }
-  std::string name() const override { return absl::StrCat("cuda:", ordinal_); }
+  DeviceId id() const override { return {type(), ordinal_}; }
+  std::string name() const override { return DeviceName(id()); }
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return memory_->Allocate(nbytes); }
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes) override { return memory_->AllocatePinned(nbytes); }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(std::string name) override {

@@ -113,7 +113,8 @@ absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
   }
   FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaMallocAsync", device_));
   Note(nbytes);
-  Buffer buffer(data, nbytes, [self = shared_from_this(), data, nbytes] { self->Free(data, nbytes); });
+  Buffer buffer(data, nbytes, [self = shared_from_this(), data, nbytes] { self->Free(data, nbytes); },
+                {DeviceType::kCuda, device_});
   // The memory is stream_'s until its allocation there has run; nothing else is on that stream, so this is short.
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
   return buffer;

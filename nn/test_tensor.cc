@@ -51,7 +51,7 @@ Buffer Place(const std::vector<std::byte>& bytes, int64_t begin) {
     EXPECT_TRUE(IsGuard(now.data(), now.data() + begin)) << "a kernel wrote before a tensor";
     EXPECT_TRUE(IsGuard(now.data() + end, now.data() + total)) << "a kernel wrote past a tensor";
   };
-  return Buffer(memory->data() + begin, nbytes, check);
+  return Buffer(memory->data() + begin, nbytes, check, memory->device());
 }
 
 }  // namespace

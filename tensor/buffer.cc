@@ -8,8 +8,8 @@
 
 namespace fsdp {
 
-Buffer::Buffer(void* data, int64_t nbytes, std::function<void()> free)
-    : data_(static_cast<std::byte*>(data)), nbytes_(nbytes) {
+Buffer::Buffer(void* data, int64_t nbytes, std::function<void()> free, DeviceId device)
+    : data_(static_cast<std::byte*>(data)), nbytes_(nbytes), device_(device) {
   Check(nbytes >= 0, "a buffer of negative size");
   if (free) owner_ = std::shared_ptr<void>(data, [free = std::move(free)](void*) { free(); });
 }

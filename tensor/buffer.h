@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 
+#include "fsdp/tensor/device_id.h"
+
 namespace fsdp {
 
 class Buffer {
@@ -18,12 +20,14 @@ class Buffer {
   // No bytes.
   Buffer() = default;
 
-  // Refers to `data`; `free`, if any, is called once when the last copy goes, from any thread. `nbytes` must not be
-  // negative.
-  Buffer(void* data, int64_t nbytes, std::function<void()> free);
+  // Refers to `data`, memory of `device`; `free`, if any, is called once when the last copy goes, from any thread.
+  // `nbytes` must not be negative. Pinned host memory is the host's.
+  Buffer(void* data, int64_t nbytes, std::function<void()> free, DeviceId device = {});
 
   // Refers to memory that the caller keeps alive.
-  static Buffer Unowned(void* data, int64_t nbytes) { return Buffer(data, nbytes, nullptr); }
+  static Buffer Unowned(void* data, int64_t nbytes, DeviceId device = {}) {
+    return Buffer(data, nbytes, nullptr, device);
+  }
 
   // `nbytes` bytes from `offset` on, sharing ownership. Precondition: inside this buffer. O(1); CHECK-fails otherwise.
   // The whole memory stays alive as long as the slice.
@@ -32,12 +36,15 @@ class Buffer {
   // The address on the buffer's device: only work on that device, or the host for host memory, may use it.
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
+  // Whose memory it is; the host's for the buffer of no bytes.
+  const DeviceId& device() const { return device_; }
   // False for the buffer of no bytes. A device's buffer of 0 bytes is not null.
   explicit operator bool() const { return data_ != nullptr; }
 
  private:
   std::byte* data_ = nullptr;
   int64_t nbytes_ = 0;
+  DeviceId device_;
   std::shared_ptr<void> owner_;  // null for unowned memory
 };
 

@@ -16,13 +16,12 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/device_id.h"
 #include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 
 class TensorOps;
-
-enum class DeviceType : uint8_t { kCpu, kCuda };
 
 class Device {
  public:
@@ -30,6 +29,9 @@ class Device {
 
   // Chooses kernels (nn/device_layer_ops.h); everything else goes through this interface.
   virtual DeviceType type() const = 0;
+
+  // Type and index, as the buffers of Allocate have them.
+  virtual DeviceId id() const { return {type(), 0}; }
 
   // "cpu", "cuda:0".
   virtual std::string name() const = 0;

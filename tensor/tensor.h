@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/device_id.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/shape.h"
@@ -36,6 +37,8 @@ class Tensor {
   int64_t numel() const { return shape_.numel(); }
   // Bytes of the elements; the buffer may be larger.
   int64_t nbytes() const { return numel() * SizeOf(dtype_); }
+  // The device that the bytes lie on.
+  const DeviceId& device() const { return buffer_.device(); }
   // A copy of it keeps the bytes alive: work on a stream holds one.
   const Buffer& buffer() const { return buffer_; }
 

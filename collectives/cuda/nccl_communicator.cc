@@ -264,8 +264,9 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   void* registration = nullptr;
   const absl::Status registered =
       Make("ncclCommRegister", [&] { return ncclCommRegister(comm_, data, size, &registration); });
-  Buffer buffer(data, nbytes,
-                [self = shared_from_this(), data, nbytes, registration] { self->Free(data, nbytes, registration); });
+  Buffer buffer(
+      data, nbytes, [self = shared_from_this(), data, nbytes, registration] { self->Free(data, nbytes, registration); },
+      device_->id());
   FSDP_RETURN_IF_ERROR(registered);
   return buffer;
 }

@@ -4,9 +4,11 @@
 // and fails as "undefined".
 #include "fsdp/nn/ops/operand_check.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 
@@ -23,6 +25,7 @@ void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
 }
 
 void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
+  NotePlace(name, t);
   if (!status_.ok() || (t.defined() && t.numel() == numel)) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
                                                     t.defined() ? t.shape().ToString() : "undefined", ", wanted ",
@@ -38,6 +41,7 @@ void OperandCheck::Numel(std::string_view name, const Tensor& t, DType dtype, in
 }
 
 void OperandCheck::Matrix(std::string_view name, const Tensor& t) {
+  NotePlace(name, t);
   if (!status_.ok() || (t.defined() && t.shape().rank() == 2)) return;
   status_ =
       absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
@@ -56,7 +60,25 @@ void OperandCheck::Fail(std::string_view problem) {
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(problem)));
 }
 
-bool OperandCheck::FailsOn(Stream& stream) const {
+void OperandCheck::NotePlace(std::string_view name, const Tensor& t) {
+  if (!t.defined()) return;
+  if (!first_.has_value()) {
+    first_ = Place{name, t.device()};
+  } else if (!other_.has_value() && t.device() != first_->device) {
+    other_ = Place{name, t.device()};
+  }
+}
+
+void OperandCheck::CheckPlaces(const DeviceId& wanted) {
+  for (const std::optional<Place>& place : {first_, other_}) {
+    if (!place.has_value() || place->device == wanted) continue;
+    Fail(absl::StrCat(std::string(place->operand), " lies on ", DeviceName(place->device), ", wanted ",
+                      DeviceName(wanted), ", the device of the stream"));
+  }
+}
+
+bool OperandCheck::FailsOn(Stream& stream) {
+  CheckPlaces(stream.device().id());
   if (status_.ok()) return false;
   stream.Run([status = status_] { return status; });
   return true;

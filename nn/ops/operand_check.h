@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -20,7 +21,7 @@
 
 namespace fsdp {
 
-// Shapes and dtypes only; it reads no element. For one kernel call on one thread.
+// Shapes, dtypes and devices only; it reads no element. For one kernel call on one thread.
 class OperandCheck {
  public:
   // `kernel` names it in messages and must outlive this.
@@ -43,12 +44,24 @@ class OperandCheck {
   // The first failure; OK if there was none. Checks after a failure do nothing.
   const absl::Status& status() const { return status_; }
 
-  // If there was a failure, puts it on `stream` in place of the kernel and returns true: the caller then returns.
-  bool FailsOn(Stream& stream) const;
+  // If there was a failure, or an operand that was named lies on another device than `stream`, puts that on `stream` in
+  // place of the kernel and returns true: the caller then returns.
+  bool FailsOn(Stream& stream);
 
  private:
+  struct Place {
+    std::string_view operand;
+    DeviceId device;
+  };
+
+  void NotePlace(std::string_view name, const Tensor& t);
+  void CheckPlaces(const DeviceId& wanted);
+
   std::string_view kernel_;
   absl::Status status_;
+  // The first operand, and the first that lies elsewhere than that one: enough to find one that lies elsewhere than the
+  // stream.
+  std::optional<Place> first_, other_;
 };
 
 }  // namespace fsdp
