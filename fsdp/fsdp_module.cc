@@ -228,14 +228,14 @@ absl::Status FsdpModule::set_post_optim_event(Event event) {
   return absl::OkStatus();
 }
 
-absl::Status FsdpModule::PreForward(Module& module, Tensor&, Tape&) {
+absl::Status FsdpModule::PreForward(Module& module, absl::Span<Tensor>, Tape&) {
   return absl::FailedPreconditionError(absl::StrCat("forward of a ", std::string(module.type_name()),
                                                     " before its root was used: make the tape with NewTape() of the "
                                                     "outermost module that FullyShard was applied to"));
 }
 
-absl::Status FsdpModule::PostForward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
-absl::Status FsdpModule::PreBackward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
-absl::Status FsdpModule::PostBackward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
+absl::Status FsdpModule::PostForward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }
+absl::Status FsdpModule::PreBackward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }
+absl::Status FsdpModule::PostBackward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/fsdp/options/fully_shard_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
@@ -133,10 +134,10 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
 
  private:
   // Until the root's first use, when its executor takes these over: forward and backward are errors.
-  absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
-  absl::Status PostForward(Module& module, Tensor& output, Tape& tape) override;
-  absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
-  absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
+  absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
+  absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
+  absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
+  absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) override;
 
   absl::Status CheckBetweenPasses() const;
   absl::Status Set(const std::function<void(UnitControls&)>& change, Recurse recurse);

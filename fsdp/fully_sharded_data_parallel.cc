@@ -176,6 +176,14 @@ absl::StatusOr<Tensor> FullyShardedDataParallel::Backward(const Tensor& grad_out
   return module_->Backward(grad_output, tape);
 }
 
+absl::StatusOr<TensorList> FullyShardedDataParallel::Forward(TensorList inputs, Tape& tape) {
+  return module_->Forward(std::move(inputs), tape);
+}
+
+absl::StatusOr<TensorList> FullyShardedDataParallel::Backward(TensorList grad_outputs, Tape& tape) {
+  return module_->Backward(std::move(grad_outputs), tape);
+}
+
 const std::vector<std::string>& FullyShardedDataParallel::warnings() const { return units_->warnings(); }
 
 std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {

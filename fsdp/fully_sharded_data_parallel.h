@@ -73,12 +73,15 @@ class FullyShardedDataParallel final {
   // A tape on this model's stream. Off `training`, forward keeps nothing for a backward.
   Tape NewTape(bool training = true) const;
 
-  // Module::Forward and Module::Backward of the root. They issue work and do not wait for the device.
+  // Module::Forward and Module::Backward of the root. They issue work and do not wait for the device. Inputs in host
+  // memory are copied to the group's device.
   // kFailedPrecondition for a tape that is not of NewTape and while a SummonFullParamsGuard lives. After a pass that
   // failed, calls for between passes are refused until the next Forward. That discards all gradients if it was a
   // backward, as ZeroGrad does, and says so in warnings(). Collective.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
+  absl::StatusOr<TensorList> Forward(TensorList inputs, Tape& tape);
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
+  absl::StatusOr<TensorList> Backward(TensorList grad_outputs, Tape& tape);
 
   // Messages for people about what is legal but surprising in the wrapping and in the order of units; PyTorch prints
   // them.

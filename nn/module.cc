@@ -6,8 +6,8 @@
 //
 // Activation checkpointing (set_recompute) is here too, because it is the same for every layer:
 //
-//   forward    save the input on the tape; run DoForward on a tape that keeps nothing
-//   backward   restore the input; run DoForward again on a new tape that keeps; run DoBackward on that tape
+//   forward    save the inputs on the tape; run DoForward on a tape that keeps nothing
+//   backward   restore the inputs; run DoForward again on a new tape that keeps; run DoBackward on that tape
 //
 // Both functions run inside the hooks of their direction, so recomputation in backward finds the parameters unsharded
 // by PreBackward, and hooks of the modules below run again as in a forward. Results have the same bits, since the same
@@ -36,33 +36,73 @@ void CollectModules(const std::string& path, Module* module, std::vector<Module:
 
 }  // namespace
 
+absl::StatusOr<TensorList> Module::Forward(TensorList inputs, Tape& tape) {
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreForward(*this, absl::MakeSpan(inputs), tape));
+  FSDP_ASSIGN_OR_RETURN(TensorList outputs,
+                        recompute_ ? ForwardKeepingInputs(inputs, tape) : DoForwardList(inputs, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostForward(*this, absl::MakeSpan(outputs), tape));
+  return outputs;
+}
+
+absl::StatusOr<TensorList> Module::Backward(TensorList grad_outputs, Tape& tape) {
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreBackward(*this, absl::MakeSpan(grad_outputs), tape));
+  FSDP_ASSIGN_OR_RETURN(TensorList grad_inputs,
+                        recompute_ ? RecomputeAndBackward(grad_outputs, tape) : DoBackwardList(grad_outputs, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostBackward(*this, absl::MakeSpan(grad_inputs), tape));
+  return grad_inputs;
+}
+
 absl::StatusOr<Tensor> Module::Forward(const Tensor& input, Tape& tape) {
-  Tensor x = input;
-  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreForward(*this, x, tape));
-  FSDP_ASSIGN_OR_RETURN(Tensor output, recompute_ ? ForwardKeepingInput(x, tape) : DoForward(x, tape));
-  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostForward(*this, output, tape));
-  return output;
+  return OnlyOne(Forward(TensorList{input}, tape), "forward");
 }
 
 absl::StatusOr<Tensor> Module::Backward(const Tensor& grad_output, Tape& tape) {
-  Tensor g = grad_output;
-  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreBackward(*this, g, tape));
-  FSDP_ASSIGN_OR_RETURN(Tensor grad_input, recompute_ ? RecomputeAndBackward(g, tape) : DoBackward(g, tape));
-  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostBackward(*this, grad_input, tape));
-  return grad_input;
+  return OnlyOne(Backward(TensorList{grad_output}, tape), "backward");
 }
 
-absl::StatusOr<Tensor> Module::ForwardKeepingInput(const Tensor& input, Tape& tape) {
-  tape.Save(input);
-  Tape forgetful(tape.stream(), tape.ops(), /*keep_for_backward=*/false);
-  return DoForward(input, forgetful);
+absl::StatusOr<TensorList> Module::DoForwardList(const TensorList& inputs, Tape& tape) {
+  if (inputs.size() != 1) return NotOfOneTensor("forward takes 1 tensor and was given", inputs.size());
+  FSDP_ASSIGN_OR_RETURN(Tensor output, DoForward(inputs.front(), tape));
+  return TensorList{std::move(output)};
 }
 
-absl::StatusOr<Tensor> Module::RecomputeAndBackward(const Tensor& grad_output, Tape& tape) {
-  FSDP_ASSIGN_OR_RETURN(const Tensor input, tape.Restore());
-  Tape again(tape.stream(), tape.ops());
-  FSDP_RETURN_IF_ERROR(DoForward(input, again).status());
-  return DoBackward(grad_output, again);
+absl::StatusOr<TensorList> Module::DoBackwardList(const TensorList& grad_outputs, Tape& tape) {
+  if (grad_outputs.size() != 1) return NotOfOneTensor("backward takes 1 tensor and was given", grad_outputs.size());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_input, DoBackward(grad_outputs.front(), tape));
+  return TensorList{std::move(grad_input)};
+}
+
+// Not pure: a module overrides these or those of lists.
+absl::StatusOr<Tensor> Module::DoForward(const Tensor&, Tape&) {
+  return absl::UnimplementedError(absl::StrCat(std::string(type_name()), " has neither DoForward nor DoForwardList"));
+}
+
+absl::StatusOr<Tensor> Module::DoBackward(const Tensor&, Tape&) {
+  return absl::UnimplementedError(absl::StrCat(std::string(type_name()), " has neither DoBackward nor DoBackwardList"));
+}
+
+absl::StatusOr<Tensor> Module::OnlyOne(absl::StatusOr<TensorList> tensors, std::string_view what) const {
+  FSDP_RETURN_IF_ERROR(tensors.status());
+  if (tensors->size() != 1) return NotOfOneTensor(absl::StrCat(std::string(what), " gives"), tensors->size());
+  return std::move(tensors->front());
+}
+
+absl::Status Module::NotOfOneTensor(std::string_view what, size_t given) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(type_name()), ": ", std::string(what), " ", given,
+                   given == 1 ? "" : "; a module of several is called with a TensorList of as many as it takes"));
+}
+
+absl::StatusOr<TensorList> Module::ForwardKeepingInputs(const TensorList& inputs, Tape& tape) {
+  tape.SaveForReplay(inputs);
+  Tape forgetful = tape.Inner();
+  return DoForwardList(inputs, forgetful);
+}
+
+absl::StatusOr<TensorList> Module::RecomputeAndBackward(const TensorList& grad_outputs, Tape& tape) {
+  FSDP_ASSIGN_OR_RETURN(Tape::Replay replay, tape.RestoreForReplay());
+  FSDP_RETURN_IF_ERROR(DoForwardList(replay.inputs, replay.tape).status());
+  return DoBackwardList(grad_outputs, replay.tape);
 }
 
 std::vector<Module::NamedModule> Module::NamedModules() {

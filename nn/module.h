@@ -9,9 +9,13 @@
 //     absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override;
 //     absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 //   };
+//
+// A module of several inputs or outputs (a mask, an encoder's states, an auxiliary loss) has DoForwardList and
+// DoBackwardList instead.
 #ifndef FSDP_NN_MODULE_H_
 #define FSDP_NN_MODULE_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/nn/parameter.h"
 #include "fsdp/nn/tape.h"
 
@@ -41,15 +46,15 @@ struct ModuleBuffer {
 };
 
 // Called around a module's own forward and backward, by the thread that calls those; this is how FSDP unshards and
-// reshards. PreForward may replace the input (a cast), PostForward the output; PreBackward and PostBackward likewise
-// the gradients. An error ends the pass: the layer's code and the later hooks do not run.
+// reshards. PreForward may replace inputs (a cast), PostForward outputs; PreBackward and PostBackward likewise the
+// gradients. Tensors may be undefined. An error ends the pass: the layer's code and the later hooks do not run.
 class ModuleHooks {
  public:
   virtual ~ModuleHooks() = default;
-  virtual absl::Status PreForward(Module& module, Tensor& input, Tape& tape) = 0;
-  virtual absl::Status PostForward(Module& module, Tensor& output, Tape& tape) = 0;
-  virtual absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) = 0;
-  virtual absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) = 0;
+  virtual absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) = 0;
+  virtual absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) = 0;
+  virtual absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) = 0;
+  virtual absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) = 0;
 };
 
 // State that a library attaches to a module and that lives as long as the module (FullyShard: its units).
@@ -69,13 +74,18 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   // Output of `input`. When `tape` keeps for backward, Backward must follow on the same tape, in the reverse order of
-  // the forwards. The work is put on the tape's stream and may not have run when this returns.
+  // the forwards. The work is put on the tape's stream and may not have run when this returns. The first form is for a
+  // module of one input and one output, the second for any; kInvalidArgument, naming the module, for another number
+  // than it takes or gives.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
+  absl::StatusOr<TensorList> Forward(TensorList inputs, Tape& tape);
 
-  // Adds to the grads (Parameter::Grad) of the parameters that require them, and returns the gradient of the input
-  // (undefined where the input has none: tokens). Each Forward on a tape that keeps takes one Backward; a second one is
+  // Adds to the grads (Parameter::Grad) of the parameters that require them, and returns the gradient of each input
+  // (undefined where the input has none: tokens). The gradient of an output that the loss does not depend on may be
+  // undefined where the module allows it. Each Forward on a tape that keeps takes one Backward; a second one is
   // kFailedPrecondition.
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
+  absl::StatusOr<TensorList> Backward(TensorList grad_outputs, Tape& tape);
 
   // The class name as Hugging Face or PyTorch spell it, for messages, and for wrap policies that choose modules by
   // class.
@@ -123,9 +133,12 @@ class Module {
   Module() = default;
 
   // The layer itself. DoForward saves on the tape what DoBackward needs; DoBackward restores exactly that, in reverse
-  // order, even where a gradient is not wanted, because the saves of other modules lie below on the same stack.
-  virtual absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) = 0;
-  virtual absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) = 0;
+  // order, even where a gradient is not wanted, because the saves of other modules lie below on the same stack. A
+  // module of one input and one output overrides the first two, any other the last two.
+  virtual absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape);
+  virtual absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape);
+  virtual absl::StatusOr<TensorList> DoForwardList(const TensorList& inputs, Tape& tape);
+  virtual absl::StatusOr<TensorList> DoBackwardList(const TensorList& grad_outputs, Tape& tape);
 
   // The four below register under `name`, which must be unique among the module's own and contain no dot. Call them in
   // the constructor: the order of registration is the order of NamedParameters, and so of flat parameters and of
@@ -147,8 +160,10 @@ class Module {
   }
 
  private:
-  absl::StatusOr<Tensor> ForwardKeepingInput(const Tensor& input, Tape& tape);
-  absl::StatusOr<Tensor> RecomputeAndBackward(const Tensor& grad_output, Tape& tape);
+  absl::StatusOr<TensorList> ForwardKeepingInputs(const TensorList& inputs, Tape& tape);
+  absl::StatusOr<TensorList> RecomputeAndBackward(const TensorList& grad_outputs, Tape& tape);
+  absl::StatusOr<Tensor> OnlyOne(absl::StatusOr<TensorList> tensors, std::string_view what) const;
+  absl::Status NotOfOneTensor(std::string_view what, size_t given) const;
 
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   std::vector<NamedParameter> parameters_;

@@ -9,6 +9,7 @@
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module_list.h"
+#include "fsdp/nn/sequential.h"
 #include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
 
@@ -48,6 +49,34 @@ std::vector<std::string> ParameterNames(Module& module) {
   for (const auto& [name, parameter] : module.NamedParameters()) names.push_back(name);
   return names;
 }
+
+// (x, mask) to (x + mask, x), with backward to match; a mask that is left out is none. Of its inputs and gradients it
+// keeps whether they were defined.
+class MaskedPair final : public Module {
+ public:
+  std::string_view type_name() const override { return "MaskedPair"; }
+
+  std::vector<bool> seen;
+
+ private:
+  absl::StatusOr<TensorList> DoForwardList(const TensorList& inputs, Tape& tape) override {
+    if (inputs.size() != 2) return absl::InvalidArgumentError("MaskedPair takes x and a mask");
+    seen.push_back(inputs[1].defined());
+    if (!inputs[1].defined()) return TensorList{inputs[0], inputs[0]};
+    absl::StatusOr<Tensor> sum = tape.Empty(inputs[0].dtype(), inputs[0].shape());
+    if (!sum.ok()) return sum.status();
+    tape.ops().Add(inputs[0], inputs[1], *sum, tape.stream());
+    return TensorList{*sum, inputs[0]};
+  }
+  absl::StatusOr<TensorList> DoBackwardList(const TensorList& grads, Tape& tape) override {
+    seen.push_back(grads[1].defined());
+    if (!grads[1].defined()) return TensorList{grads[0], Tensor()};
+    absl::StatusOr<Tensor> sum = tape.Empty(grads[0].dtype(), grads[0].shape());
+    if (!sum.ok()) return sum.status();
+    tape.ops().Add(grads[0], grads[1], *sum, tape.stream());
+    return TensorList{*sum, Tensor()};
+  }
+};
 
 class ModuleTest : public testing::Test {
  protected:
@@ -150,13 +179,86 @@ TEST_F(ModuleTest, WrongWidthIsRefusedWithBothSizes) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("conv1d: input [4, 3] != wanted [..., 2]")));
 }
 
+TEST_F(ModuleTest, AModuleMayTakeAndGiveSeveralTensors) {
+  MaskedPair pair;
+  Tape tape(*stream_, *ops_);
+  const absl::StatusOr<TensorList> out = pair.Forward({Ones({2}), Ones({2})}, tape);
+  ASSERT_OK(out);
+  const absl::StatusOr<TensorList> grads = pair.Backward({Ones({2}), Ones({2})}, tape);
+  ASSERT_OK(grads);
+  ASSERT_OK(stream_->Synchronize());
+  ASSERT_EQ(out->size(), 2u);
+  EXPECT_EQ((*out)[0].data_as<float>()[1], 2);
+  EXPECT_EQ((*out)[1].data_as<float>()[1], 1);
+  ASSERT_EQ(grads->size(), 2u);
+  EXPECT_EQ((*grads)[0].data_as<float>()[1], 2);
+  EXPECT_FALSE((*grads)[1].defined());
+}
+
+TEST_F(ModuleTest, InputsAndGradientsMayBeLeftOut) {
+  MaskedPair pair;
+  for (const bool recompute : {false, true}) {
+    pair.set_recompute(recompute);
+    pair.seen.clear();
+    Tape tape(*stream_, *ops_);
+    ASSERT_OK(pair.Forward({Ones({2}), Tensor()}, tape));
+    ASSERT_OK(pair.Backward({Ones({2}), Tensor()}, tape));
+    EXPECT_EQ(pair.seen, recompute ? std::vector<bool>({false, false, false}) : std::vector<bool>({false, false}));
+  }
+}
+
+TEST_F(ModuleTest, AnotherNumberOfTensorsThanAModuleHasIsRefusedByItsName) {
+  MaskedPair pair;
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(
+      pair_.Forward({Ones({1, 2}), Ones({1, 2})}, tape),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TiedPair: forward takes 1 tensor and was given 2")));
+  EXPECT_THAT(
+      pair_.Backward(TensorList(), tape),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TiedPair: backward takes 1 tensor and was given 0")));
+  Sequential two(std::make_unique<MaskedPair>());
+  EXPECT_THAT(two.Forward(Ones({1}), tape), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("x and a mask")));
+}
+
+TEST_F(ModuleTest, OneTensorIsAskedOfAModuleThatGivesTwo) {
+  Sequential two;
+  class Twice final : public Module {
+    std::string_view type_name() const override { return "Twice"; }
+    absl::StatusOr<TensorList> DoForwardList(const TensorList& in, Tape&) override { return TensorList{in[0], in[0]}; }
+  };
+  two.Append(std::make_unique<Twice>());
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(two.Forward(Ones({1}), tape),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("Sequential: forward gives 2; a module of several is called with a TensorList")));
+  EXPECT_THAT(two.Backward(TensorList{Ones({1})}, tape),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Twice has neither DoBackward nor DoBackwardList")));
+}
+
+TEST_F(ModuleTest, SequentialPassesListsOnAndRunsBackwardInReverse) {
+  Sequential model(std::make_unique<MaskedPair>(), std::make_unique<MaskedPair>());
+  Tape tape(*stream_, *ops_);
+  const absl::StatusOr<TensorList> out = model.Forward({Ones({1}), Ones({1})}, tape);
+  ASSERT_OK(out);
+  ASSERT_OK(stream_->Synchronize());
+  // (1, 1) to (2, 1) to (3, 2).
+  EXPECT_EQ((*out)[0].data_as<float>()[0], 3);
+  EXPECT_EQ((*out)[1].data_as<float>()[0], 2);
+  EXPECT_THAT(ParameterNames(model), ElementsAre());
+  Sequential empty;
+  EXPECT_EQ(empty.Forward(Ones({1}), tape)->data_as<float>()[0], 1);
+}
+
 // Writes down who was called.
 class Journal final : public ModuleHooks {
  public:
-  absl::Status PreForward(Module& module, Tensor&, Tape&) override { return Note("pre forward", module); }
-  absl::Status PostForward(Module& module, Tensor&, Tape&) override { return Note("post forward", module); }
-  absl::Status PreBackward(Module& module, Tensor&, Tape&) override { return Note("pre backward", module); }
-  absl::Status PostBackward(Module& module, Tensor&, Tape&) override { return Note("post backward", module); }
+  absl::Status PreForward(Module& module, absl::Span<Tensor>, Tape&) override { return Note("pre forward", module); }
+  absl::Status PostForward(Module& module, absl::Span<Tensor>, Tape&) override { return Note("post forward", module); }
+  absl::Status PreBackward(Module& module, absl::Span<Tensor>, Tape&) override { return Note("pre backward", module); }
+  absl::Status PostBackward(Module& module, absl::Span<Tensor>, Tape&) override {
+    return Note("post backward", module);
+  }
 
   std::vector<std::string> lines;
   absl::Status result;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/work_graph.h"
 
@@ -24,10 +25,19 @@ namespace {
 // Small against the memory of a step, large against one layer's temporaries of a small model.
 constexpr int64_t kBytesBetweenMarks = int64_t{32} << 20;
 
+constexpr int kStepBits = 40;
+constexpr int kDrawBits = 24;
+
+absl::Status NothingSaved() {
+  return absl::FailedPreconditionError(
+      "nothing is saved on this tape: backward without its forward, twice, or on a tape that does not keep for "
+      "backward");
+}
+
 }  // namespace
 
 Tape::Tape(Stream& stream, const LayerOps& ops, bool keep_for_backward)
-    : stream_(stream), ops_(ops), keep_for_backward_(keep_for_backward) {}
+    : stream_(stream), ops_(ops), keep_for_backward_(keep_for_backward), training_(keep_for_backward) {}
 
 absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
   bytes_since_mark_ += shape.numel() * SizeOf(dtype);
@@ -45,14 +55,65 @@ void Tape::Save(Tensor t) {
 }
 
 absl::StatusOr<Tensor> Tape::Restore() {
-  if (saved_.empty()) {
-    return absl::FailedPreconditionError(
-        "nothing is saved on this tape: backward without its forward, twice, or on a tape that does not keep for "
-        "backward");
-  }
+  if (saved_.empty()) return NothingSaved();
   Tensor last = std::move(saved_.back());
   saved_.pop_back();
   return last;
+}
+
+absl::Status Tape::set_random_state(const RandomState& state) {
+  if (state.step >> kStepBits != 0 || state.first_sample < 0 || state.samples < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("random state of step ", state.step, ", first sample ",
+                                                   state.first_sample, ", ", state.samples,
+                                                   " samples: expected a step below 2^40, a first sample of at least "
+                                                   "0 and at least 1 sample"));
+  }
+  draws_->state = state;
+  draws_->count = 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RandomDraw> Tape::NextDraw() {
+  if (!draws_->state.has_value()) {
+    return absl::FailedPreconditionError(
+        "a layer draws random numbers and the tape has nothing to draw them from: call set_random_state with the run's "
+        "seed, the step and the place of the samples in the global batch");
+  }
+  if (draws_->count >> kDrawBits != 0) return absl::ResourceExhaustedError("a pass with more than 2^24 random draws");
+  if (keep_for_backward_) saved_draws_.push_back(draws_->count);
+  return RandomDraw{*draws_->state, draws_->count++};
+}
+
+absl::StatusOr<RandomDraw> Tape::RestoreDraw() {
+  if (saved_draws_.empty() || !draws_->state.has_value()) return NothingSaved();
+  const uint32_t number = saved_draws_.back();
+  saved_draws_.pop_back();
+  return RandomDraw{*draws_->state, number};
+}
+
+void Tape::SaveForReplay(TensorList inputs) {
+  if (!keep_for_backward_) return;
+  saved_lists_.push_back({inputs.size(), draws_->count});
+  for (Tensor& t : inputs) saved_.push_back(std::move(t));
+}
+
+Tape Tape::Inner() {
+  Tape inner(stream_, ops_, /*keep_for_backward=*/false);
+  inner.training_ = training_;
+  inner.draws_ = draws_;
+  return inner;
+}
+
+absl::StatusOr<Tape::Replay> Tape::RestoreForReplay() {
+  const SavedList list = saved_lists_.empty() ? SavedList{1} : saved_lists_.back();  // of none, Restore says so
+  if (!saved_lists_.empty()) saved_lists_.pop_back();
+  Replay replay = {TensorList(list.size), Tape(stream_, ops_)};
+  for (size_t i = list.size; i-- > 0;) {
+    FSDP_ASSIGN_OR_RETURN(replay.inputs[i], Restore());
+  }
+  replay.tape.draws_->state = draws_->state;
+  replay.tape.draws_->count = list.draws;
+  return replay;
 }
 
 }  // namespace fsdp

@@ -7,9 +7,13 @@
 #ifndef FSDP_NN_TAPE_H_
 #define FSDP_NN_TAPE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/tensor/device.h"
@@ -17,6 +21,29 @@
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+// The inputs or outputs of a module of several, in the order of its forward's arguments. An undefined tensor stands for
+// an argument that is left out (a mask), and for a gradient that there is none of.
+using TensorList = std::vector<Tensor>;
+
+// What the layers of one pass draw random numbers from (dropout). A draw is a pure function of these, of its number
+// within the pass and of the place of an element in the global batch, so the same samples get the same numbers on any
+// number of ranks and in any division into micro-batches.
+struct RandomState {
+  uint64_t seed = 0;         // of the run
+  uint64_t step = 0;         // optimizer steps before this one; below 2^40, with at most 2^24 draws
+  int64_t first_sample = 0;  // place in the step's global batch of the first sample of this pass
+  int64_t samples = 1;       // of this pass: the inputs of a layer that draws hold as many, one after another
+};
+
+// One layer's draw in a pass: the numbers of element i of sample s are those at s * (elements of a sample) + i of the
+// sequence, under the state's seed.
+struct RandomDraw {
+  RandomState state;
+  uint32_t number = 0;  // draws of the pass before this one
+
+  uint64_t sequence() const { return state.step << 24 | number; }
+};
 
 class Tape {
  public:
@@ -28,6 +55,9 @@ class Tape {
   // The kernels of the stream's device.
   const LayerOps& ops() const { return ops_; }
   bool keep_for_backward() const { return keep_for_backward_; }
+  // True in a pass that backward follows, also where this tape keeps nothing since activation checkpointing will run
+  // the forward again. Layers that differ in training (dropout) ask it.
+  bool training() const { return training_; }
 
   // New memory on the device, contents unspecified. The caller may run ahead of the stream, whose finished work gives
   // its memory back, by 64 MiB of such memory; beyond that, this call waits for the stream, and returns the stream's
@@ -41,14 +71,49 @@ class Tape {
   // The tensor saved last; kFailedPrecondition when there is none: Backward without its Forward, or twice.
   absl::StatusOr<Tensor> Restore();
 
+  // For layers that draw random numbers: what they draw from, until the next call. Layers must draw in the same order
+  // on all ranks. kInvalidArgument for a value out of its range.
+  absl::Status set_random_state(const RandomState& state);
+
+  // The next draw, which is saved for backward as a tensor is, on a stack of its own; RestoreDraw gives the one that
+  // was saved last. kFailedPrecondition if no state was set, or nothing is saved.
+  absl::StatusOr<RandomDraw> NextDraw();
+  absl::StatusOr<RandomDraw> RestoreDraw();
+
+  // For activation checkpointing. SaveForReplay saves the inputs of a part of the pass and how many draws there were;
+  // Inner is the tape to run that part on, which keeps nothing; Replay is the tape to run it on again, which keeps, and
+  // whose draws are those of the first run.
+  void SaveForReplay(TensorList inputs);
+  Tape Inner();
+  struct Replay;
+  absl::StatusOr<Replay> RestoreForReplay();
+
  private:
   Stream& stream_;
   const LayerOps& ops_;
   bool keep_for_backward_;
+  bool training_;
   std::vector<Tensor> saved_;
+  struct SavedList {
+    size_t size = 0;  // in saved_
+    uint32_t draws = 0;
+  };
+  std::vector<SavedList> saved_lists_;
+  // Shared with inner tapes, whose draws count too.
+  struct Draws {
+    std::optional<RandomState> state;
+    uint32_t count = 0;
+  };
+  std::shared_ptr<Draws> draws_ = std::make_shared<Draws>();
+  std::vector<uint32_t> saved_draws_;
   // The bound on how far the host runs ahead; tape.cc explains it.
   int64_t bytes_since_mark_ = 0;
   Event mark_;  // in the stream, some time ago
+};
+
+struct Tape::Replay {
+  TensorList inputs;
+  Tape tape;
 };
 
 }  // namespace fsdp

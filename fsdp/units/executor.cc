@@ -30,6 +30,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/place_inputs.h"
 #include "fsdp/fsdp/units/writeback.h"
 
 namespace fsdp {
@@ -188,16 +189,17 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
   return absl::OkStatus();
 }
 
-absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
+absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
   if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(BeginForward(tape));  // never a recomputation: that of the root begins below its own hooks
+    FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
   } else if (!in_pass_) {
     return absl::FailedPreconditionError(
         absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
-  return casts_.Input(CastIndexOf(module), training(), input, tape);
+  return casts_.Inputs(CastIndexOf(module), training(), inputs, tape);
 }
 
 absl::Status Executor::BeginForward(Tape& tape) {
@@ -239,9 +241,9 @@ absl::Status Executor::EnterForward(int index) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
+absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.Output(CastIndexOf(module), output, tape));
+  FSDP_RETURN_IF_ERROR(casts_.Outputs(CastIndexOf(module), outputs, tape));
   if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
   if (index >= 0 && RanAllModules(index, states_[index].modules_run)) {
     EndSpan();
@@ -295,7 +297,7 @@ void Executor::EndForward() {
   }
 }
 
-absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
+absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
   if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(BeginBackward());
@@ -303,7 +305,7 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
     return absl::FailedPreconditionError(
         absl::StrCat("backward of ", NameOf(module), " outside of a backward of the model: call the root's"));
   }
-  FSDP_RETURN_IF_ERROR(casts_.GradOutput(CastIndexOf(module), grad_output, tape));
+  FSDP_RETURN_IF_ERROR(casts_.GradOutputs(CastIndexOf(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
   if (states_[index].modules_run == 0) {
     const bool recompute = runner_->options().units[index].recompute;
@@ -329,9 +331,9 @@ absl::Status Executor::BeginBackward() {
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
-absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
+absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.GradInput(CastIndexOf(module), grad_input, tape));
+  FSDP_RETURN_IF_ERROR(casts_.GradInputs(CastIndexOf(module), grad_inputs, tape));
   if (index >= 0 && RanAllModules(index, states_[index].modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != &root_) return absl::OkStatus();
   // Units of several modules of which some have no backward.

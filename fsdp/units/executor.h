@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/execution_order.h"
@@ -46,11 +47,11 @@ class Executor final : public ModuleHooks {
   // The hooks issue work and do not wait for it, but for the end of a backward under FSDP2's rules, which waits for the
   // other hosts, and on a host group for its collectives. kFailedPrecondition for a unit that runs outside of a pass of
   // the root, while a SummonFullParamsGuard lives, and for a tape of another stream than compute_stream(). Each may
-  // replace its tensor by a cast one. Collective, in the order of the schedule.
-  absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
-  absl::Status PostForward(Module& module, Tensor& output, Tape& tape) override;
-  absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
-  absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
+  // replace tensors by cast ones. Collective, in the order of the schedule.
+  absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
+  absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
+  absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
+  absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) override;
 
   // Off: backward keeps every unit's gradient local (no_sync). UnitControls can do so for single units.
   bool sync() const { return sync_; }

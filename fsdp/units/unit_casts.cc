@@ -5,6 +5,8 @@
 // it.
 #include "fsdp/fsdp/units/unit_casts.h"
 
+#include <cstddef>
+
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/ops.h"
 
@@ -19,35 +21,56 @@ absl::Status CastTo(DType dtype, Tensor& t, Tape& tape) {
   return absl::OkStatus();
 }
 
-std::optional<DType> FloatDType(const Tensor& t) {
-  return t.defined() && IsFloatingPoint(t.dtype()) ? std::optional<DType>(t.dtype()) : std::nullopt;
-}
-
 }  // namespace
 
-absl::Status UnitCasts::Input(int unit, bool training, Tensor& t, Tape& tape) {
-  const UnitSettings& settings = SettingsOf(unit);
-  made_[unit].input.reset();
-  if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
-  made_[unit].input = FloatDType(t);
-  return CastTo(unit < units_.size() ? units_.unit(unit).compute_dtype : settings.param_dtype.value_or(DType::kFloat32),
-                t, tape);
+UnitCasts::DTypes UnitCasts::FloatDTypes(absl::Span<const Tensor> tensors) {
+  DTypes dtypes(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined() && IsFloatingPoint(tensors[i].dtype())) dtypes[i] = tensors[i].dtype();
+  }
+  return dtypes;
 }
 
-absl::Status UnitCasts::Output(int unit, Tensor& t, Tape& tape) {
+absl::Status UnitCasts::CastBack(const DTypes& dtypes, absl::Span<Tensor> tensors, Tape& tape) {
+  for (size_t i = 0; i < tensors.size() && i < dtypes.size(); ++i) {
+    if (dtypes[i].has_value()) FSDP_RETURN_IF_ERROR(CastTo(*dtypes[i], tensors[i], tape));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnitCasts::Inputs(int unit, bool training, absl::Span<Tensor> tensors, Tape& tape) {
+  const UnitSettings& settings = SettingsOf(unit);
+  made_[unit].inputs.clear();
+  if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
+  made_[unit].inputs = FloatDTypes(tensors);
+  const DType dtype =
+      unit < units_.size() ? units_.unit(unit).compute_dtype : settings.param_dtype.value_or(DType::kFloat32);
+  for (Tensor& t : tensors) FSDP_RETURN_IF_ERROR(CastTo(dtype, t, tape));
+  return absl::OkStatus();
+}
+
+absl::Status UnitCasts::Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape) {
   const UnitSettings& settings = SettingsOf(unit);
   Made& made = made_[unit];
-  made.output = FloatDType(t);
-  const std::optional<DType> wanted = settings.restore_output_dtype ? made.input : settings.output_dtype;
-  return wanted.has_value() ? CastTo(*wanted, t, tape) : absl::OkStatus();
+  made.outputs = FloatDTypes(tensors);
+  std::optional<DType> wanted = settings.output_dtype;
+  if (settings.restore_output_dtype) {
+    wanted.reset();
+    for (const std::optional<DType>& input : made.inputs) {
+      if (!wanted.has_value()) wanted = input;
+    }
+  }
+  if (!wanted.has_value()) return absl::OkStatus();
+  for (Tensor& t : tensors) FSDP_RETURN_IF_ERROR(CastTo(*wanted, t, tape));
+  return absl::OkStatus();
 }
 
-absl::Status UnitCasts::GradOutput(int unit, Tensor& t, Tape& tape) const {
-  return made_[unit].output.has_value() ? CastTo(*made_[unit].output, t, tape) : absl::OkStatus();
+absl::Status UnitCasts::GradOutputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const {
+  return CastBack(made_[unit].outputs, tensors, tape);
 }
 
-absl::Status UnitCasts::GradInput(int unit, Tensor& t, Tape& tape) const {
-  return made_[unit].input.has_value() ? CastTo(*made_[unit].input, t, tape) : absl::OkStatus();
+absl::Status UnitCasts::GradInputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const {
+  return CastBack(made_[unit].inputs, tensors, tape);
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/nn/tape.h"
 #include "fsdp/tensor/tensor.h"
@@ -20,21 +21,26 @@ class UnitCasts {
   // A bare module's index is units.size() plus that in units.bare_modules(). `units` must outlive it.
   explicit UnitCasts(const UnitStore& units) : units_(units), made_(units.size() + units.bare_modules().size()) {}
 
-  // Each replaces `t` by a cast copy if the unit's settings ask for it, as work on the tape's stream, and remembers the
-  // dtype that `t` had. Other tensors than floating-point ones stay. With `training` off, a unit with
-  // full_precision_in_eval does not cast its inputs.
-  absl::Status Input(int unit, bool training, Tensor& t, Tape& tape);
-  absl::Status Output(int unit, Tensor& t, Tape& tape);
+  // Each replaces tensors by cast copies if the unit's settings ask for it, as work on the tape's stream, and remembers
+  // the dtypes that they had. Other tensors than floating-point ones stay. With `training` off, a unit with
+  // full_precision_in_eval does not cast its inputs. Outputs that are to have the dtype of the inputs get that of the
+  // first floating-point one.
+  absl::Status Inputs(int unit, bool training, absl::Span<Tensor> tensors, Tape& tape);
+  absl::Status Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape);
 
-  // In backward: casts a gradient to the dtype that the tensor had before the last forward cast it.
-  absl::Status GradOutput(int unit, Tensor& t, Tape& tape) const;
-  absl::Status GradInput(int unit, Tensor& t, Tape& tape) const;
+  // In backward: casts each gradient to the dtype that its tensor had before the last forward cast it.
+  absl::Status GradOutputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const;
+  absl::Status GradInputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const;
 
  private:
-  // Dtypes before the casts of the last forward.
+  // Dtypes before the casts of the last forward; nullopt of tensors that are not cast.
+  using DTypes = std::vector<std::optional<DType>>;
   struct Made {
-    std::optional<DType> input, output;
+    DTypes inputs, outputs;
   };
+
+  static DTypes FloatDTypes(absl::Span<const Tensor> tensors);
+  static absl::Status CastBack(const DTypes& dtypes, absl::Span<Tensor> tensors, Tape& tape);
 
   const UnitSettings& SettingsOf(int unit) const {
     return unit < units_.size() ? units_.unit(unit).settings : units_.bare_modules()[unit - units_.size()].settings;

@@ -85,10 +85,10 @@ TEST(AutoWrapTest, TheClassesThatMixedPrecisionIgnoresCanBeChosen) {
 }
 
 class NoHooks final : public ModuleHooks {
-  absl::Status PreForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PostForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PreBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PostBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+  absl::Status PreForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PreBackward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostBackward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
 };
 
 TEST(AutoWrapTest, ADescendantThatIsShardedAlreadyIsRefusedByName) {

@@ -64,10 +64,10 @@ TEST_F(IgnoredStatesTest, BothArgumentsAtOnceAreRefused) {
 }
 
 class NoHooks final : public ModuleHooks {
-  absl::Status PreForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PostForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PreBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
-  absl::Status PostBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+  absl::Status PreForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PreBackward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostBackward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
 };
 
 TEST_F(IgnoredStatesTest, AModuleThatIsShardedOnItsOwnCannotBeIgnored) {
