@@ -11,6 +11,10 @@ namespace fsdp {
 
 WrapPolicy CustomWrapPolicy(CustomWrapFunction decide) { return WrapPolicy(std::move(decide)); }
 
+WrapPolicy NameWrapPolicy(std::vector<std::string> patterns) {
+  return WrapPolicy(ModuleNamePatterns{std::move(patterns)});
+}
+
 WrapFunction LambdaWrapPolicy(std::function<bool(Module& module)> predicate) {
   return [predicate = std::move(predicate)](const WrapQuestion& question) {
     return question.recurse || predicate(question.module);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -48,22 +49,29 @@ using WrapFunction = std::function<bool(const WrapQuestion& question)>;
 // nullopt: `module` is not a unit. Otherwise the options in which its unit differs from the root's.
 using CustomWrapFunction = std::function<std::optional<UnitOverrides>(Module& module)>;
 
-// A callable policy (PyTorch's functions) or a policy object (ModuleWrapPolicy, CustomPolicy), or none: the root is the
-// only unit. A value type.
+// The modules that nn/module_names.h finds by these patterns. One that matches no module is an error of the wrapping.
+struct ModuleNamePatterns {
+  std::vector<std::string> patterns;
+};
+
+// A callable policy (PyTorch's functions), a policy object (ModuleWrapPolicy, CustomPolicy), names, or none: the root
+// is the only unit. A value type.
 class WrapPolicy final {
  public:
   WrapPolicy() = default;
   WrapPolicy(WrapFunction function) : rule_(std::move(function)) {}  // NOLINT: a function is a policy
   explicit WrapPolicy(CustomWrapFunction decide) : rule_(std::move(decide)) {}
+  explicit WrapPolicy(ModuleNamePatterns names) : rule_(std::move(names)) {}
 
   explicit operator bool() const { return rule_.index() != 0; }
 
-  // Each is null if the policy is of the other kind.
+  // Each is null if the policy is of another kind.
   const WrapFunction* function() const { return std::get_if<WrapFunction>(&rule_); }
   const CustomWrapFunction* decide() const { return std::get_if<CustomWrapFunction>(&rule_); }
+  const ModuleNamePatterns* names() const { return std::get_if<ModuleNamePatterns>(&rule_); }
 
  private:
-  std::variant<std::monostate, WrapFunction, CustomWrapFunction> rule_;
+  std::variant<std::monostate, WrapFunction, CustomWrapFunction, ModuleNamePatterns> rule_;
 };
 
 // Wraps each module that is one of `Classes`, or derived from one.
@@ -76,6 +84,9 @@ WrapPolicy ModuleWrapPolicy() {
 
 // Wraps each module for which `decide` returns a value.
 WrapPolicy CustomWrapPolicy(CustomWrapFunction decide);
+
+// Wraps each module whose name matches one of `patterns`, such as "transformer.h.*" (nn/module_names.h).
+WrapPolicy NameWrapPolicy(std::vector<std::string> patterns);
 
 // Wraps each module for which `predicate` holds.
 WrapFunction LambdaWrapPolicy(std::function<bool(Module& module)> predicate);

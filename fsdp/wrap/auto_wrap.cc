@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kinds of policy. A policy object decides by the module alone, so one pass over all modules in order does. A
-// function also asks how many elements a module's children left unwrapped, so the children are decided first:
-// _recursive_wrap of wrap.py, a post-order walk. The result is in the order of names, parents first, under both.
+// Three kinds of policy. A policy object decides by the module alone, and names by its name, so one pass over all
+// modules in order does. A function also asks how many elements a module's children left unwrapped, so the children are
+// decided first: _recursive_wrap of wrap.py, a post-order walk. The result is in the order of names, parents first,
+// under both.
 //
 // Modules that mixed precision leaves out (batch norms) become units of their own under either kind, in full precision:
 // a unit has one compute dtype.
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/nn/module_names.h"
 
 namespace fsdp {
 namespace {
@@ -95,11 +98,16 @@ absl::StatusOr<std::vector<WrappedModule>> AutoWrap(Module& root, const FsdpOpti
   const WrapFunction function = policy.function() == nullptr ? WrapFunction() : *policy.function();
   const WrapFunction with_ignored = OrWrapPolicy({function, LambdaWrapPolicy(keeps_full_precision)});
   if (function) by_function.emplace(mixed_precision.enabled() ? with_ignored : function, root, ignored);
+  std::vector<Module*> named;
+  if (policy.names() != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(named, ModulesByName(root, policy.names()->patterns));
+  }
 
   for (auto& [name, module] : below) {
     if (ignored.contains(*module)) continue;
     std::optional<UnitOverrides> overrides;
     if (by_function.has_value() && by_function->selected(*module)) overrides.emplace();
+    if (std::find(named.begin(), named.end(), module) != named.end()) overrides.emplace();
     if (policy.decide() != nullptr) overrides = (*policy.decide())(*module);
     if (keeps_full_precision(*module)) {
       overrides = UnitOverrides{.mixed_precision = MixedPrecision(), .keep_full_precision = true};

@@ -25,7 +25,8 @@ struct WrappedModule {
 
 // The modules below `root` that options.auto_wrap_policy selects, parents first; none without a policy. If mixed
 // precision is on, module_classes_to_ignore are selected too, whatever the policy says, with overrides that turn it off
-// for them. kInvalidArgument names a module below `root` that has been sharded already. Local; changes nothing.
+// for them. kInvalidArgument names a module below `root` that has been sharded already; kNotFound a pattern that no
+// module's name matches. Local; changes nothing.
 absl::StatusOr<std::vector<WrappedModule>> AutoWrap(Module& root, const FsdpOptions& options,
                                                     const IgnoredStates& ignored);
 

@@ -84,6 +84,19 @@ TEST(AutoWrapTest, TheClassesThatMixedPrecisionIgnoresCanBeChosen) {
   EXPECT_THAT(Names(*AutoWrap(*root, options, {})), ElementsAre("0", "1"));
 }
 
+TEST(AutoWrapTest, NamesMayBePatterns) {
+  const std::unique_ptr<TestSequence> root = Normalised();
+  EXPECT_THAT(Names(*AutoWrap(*root, {.auto_wrap_policy = NameWrapPolicy({"0.*"})}, {})),
+              testing::Each(testing::StartsWith("0.")));
+  EXPECT_THAT(Names(*AutoWrap(*root, {.auto_wrap_policy = NameWrapPolicy({"*", "0.0"})}, {})),
+              ElementsAre("0", "0.0", "1"));
+}
+
+TEST(AutoWrapTest, APatternThatNoModuleMatchesIsAnError) {
+  EXPECT_THAT(AutoWrap(*Normalised(), {.auto_wrap_policy = NameWrapPolicy({"transformer.h.*"})}, {}).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no module's name matches \"transformer.h.*\"")));
+}
+
 class NoHooks final : public ModuleHooks {
   absl::Status PreForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
   absl::Status PostForward(Module&, absl::Span<Tensor>, Tape&) override { return absl::OkStatus(); }
