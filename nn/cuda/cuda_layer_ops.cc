@@ -9,6 +9,7 @@
 // KernelFailure.
 #include "fsdp/nn/cuda/cuda_layer_ops.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -19,9 +20,12 @@
 #include "fsdp/cuda/kernel_failure.h"
 #include "fsdp/nn/cuda/cuda_attention.h"
 #include "fsdp/nn/cuda/cuda_column_sums.h"
+#include "fsdp/nn/cuda/cuda_cross_attention.h"
 #include "fsdp/nn/cuda/cuda_cross_entropy.h"
+#include "fsdp/nn/cuda/cuda_dropout.h"
 #include "fsdp/nn/cuda/cuda_elementwise.h"
 #include "fsdp/nn/cuda/cuda_embedding.h"
+#include "fsdp/nn/cuda/cuda_fold.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
 #include "fsdp/nn/ops/layer_ops.h"
@@ -72,6 +76,15 @@ bool HasKernels(const AttentionShape& shape, Stream& stream) {
   if (shape.head_dim <= kMaxCudaHeadDim) return true;
   Fail(stream, absl::UnimplementedError(absl::StrCat("attention: head_dim ", shape.head_dim,
                                                      ": a CUDA device has kernels up to ", kMaxCudaHeadDim)));
+  return false;
+}
+
+bool HasKernels(const CrossAttentionShape& shape, Stream& stream) {
+  if (std::max(shape.q_len, shape.kv_len) <= kMaxCrossAttentionLength && shape.head_dim <= kMaxCudaHeadDim) return true;
+  Fail(stream, absl::UnimplementedError(absl::StrCat("cross attention of ", shape.q_len, " queries and ", shape.kv_len,
+                                                     " keys, head_dim ", shape.head_dim,
+                                                     ": a CUDA device has kernels for up to ", kMaxCrossAttentionLength,
+                                                     " of either and head_dim ", kMaxCudaHeadDim)));
   return false;
 }
 
@@ -191,6 +204,20 @@ void CudaLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad
         [=](CUstream_st* s) { CudaActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, s); });
 }
 
+void CudaLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
+  Issue("dropout", {&x, &out}, stream, [=](CUstream_st* s) { CudaDropout(x, mask, out, s); });
+}
+
+void CudaLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                          Stream& stream) const {
+  Issue("unfold", {&image, &columns}, stream, [=](CUstream_st* s) { CudaUnfold(image, shape, columns, s); });
+}
+
+void CudaLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                        Stream& stream) const {
+  Issue("fold", {&columns, &image}, stream, [=](CUstream_st* s) { CudaFold(columns, shape, image, s); });
+}
+
 void CudaLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                              const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   Issue("rotation", {&q, &k, &v, &rotation, &qkv}, stream,
@@ -218,6 +245,25 @@ void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor&
                      stream, [=](std::byte* memory, CUstream_st* s) {
                        CudaCausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, memory, s);
                      });
+}
+
+void CudaLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                                  const Tensor& out, const Tensor& statistics, Stream& stream) const {
+  if (!HasKernels(shape, stream)) return;
+  Issue("cross attention", {&operands.q, &operands.k, &operands.v, &operands.key_mask, &out, &statistics}, stream,
+        [=](CUstream_st* s) { CudaCrossAttention(operands, shape, out, statistics, s); });
+}
+
+void CudaLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                          const Tensor& statistics, const CrossAttentionShape& shape,
+                                          const CrossAttentionGrads& grads, Stream& stream) const {
+  if (!HasKernels(shape, stream)) return;
+  IssueWithWorkspace(
+      "cross attention backward", CrossAttentionBackwardBytes(shape),
+      {&grad_out, &operands.q, &operands.k, &operands.v, &operands.key_mask, &statistics, &grads.q, &grads.k, &grads.v},
+      stream, [=](std::byte* memory, CUstream_st* s) {
+        CudaCrossAttentionBackward(grad_out, operands, statistics, shape, grads, reinterpret_cast<float*>(memory), s);
+      });
 }
 
 void CudaLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,

@@ -52,6 +52,11 @@ class CudaLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // A thread computes a block of four random numbers.
+  void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const override;
+  // A thread for each element that is written.
+  void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns, Stream& stream) const override;
+  void Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image, Stream& stream) const override;
   // A kernel for each direction; every element is read once and written once.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
@@ -63,6 +68,12 @@ class CudaLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // A block for each query forward, and for each query and each key backward; up to kMaxCrossAttentionLength of either.
+  void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
+                      const Tensor& statistics, Stream& stream) const override;
+  void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,
+                              const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
+                              Stream& stream) const override;
   // A block for each row; a second kernel adds the row losses in a fixed order.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;

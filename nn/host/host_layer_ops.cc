@@ -8,9 +8,12 @@
 #include "absl/status/status.h"
 #include "fsdp/nn/host/host_attention.h"
 #include "fsdp/nn/host/host_column_sums.h"
+#include "fsdp/nn/host/host_cross_attention.h"
 #include "fsdp/nn/host/host_cross_entropy.h"
+#include "fsdp/nn/host/host_dropout.h"
 #include "fsdp/nn/host/host_elementwise.h"
 #include "fsdp/nn/host/host_embedding.h"
+#include "fsdp/nn/host/host_fold.h"
 #include "fsdp/nn/host/host_norm.h"
 #include "fsdp/nn/host/host_rotation.h"
 
@@ -22,8 +25,8 @@ int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) 
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
 // Working memory, or undefined with the failure put on `stream`.
-Tensor AttentionScratch(const AttentionShape& shape, DType dtype, Stream& stream) {
-  absl::StatusOr<Tensor> scratch = Tensor::Empty(stream.device(), DType::kUInt8, {AttentionScratchBytes(shape, dtype)});
+Tensor Scratch(int64_t nbytes, Stream& stream) {
+  absl::StatusOr<Tensor> scratch = Tensor::Empty(stream.device(), DType::kUInt8, {nbytes});
   if (scratch.ok()) return *scratch;
   stream.Run([status = scratch.status()] { return status; });
   return Tensor();
@@ -147,6 +150,29 @@ void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad
   });
 }
 
+void HostLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
+  stream.Run([=] {
+    HostDropout(x, mask, out);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                          Stream& stream) const {
+  stream.Run([=] {
+    HostUnfold(image, shape, columns);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                        Stream& stream) const {
+  stream.Run([=] {
+    HostFold(columns, shape, image);
+    return absl::OkStatus();
+  });
+}
+
 void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                              const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   stream.Run([=] {
@@ -166,17 +192,34 @@ void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
-  const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
+  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype()), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = matmul_] { return HostCausalAttention(*matmul, qkv, shape, out, statistics, scratch); });
 }
 
 void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                            const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
-  const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
+  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype()), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = matmul_] {
     return HostCausalAttentionBackward(*matmul, grad_out, qkv, statistics, shape, grad_qkv, scratch);
+  });
+}
+
+void HostLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                                  const Tensor& out, const Tensor& statistics, Stream& stream) const {
+  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, out.dtype()), stream);
+  if (!scratch.defined()) return;
+  stream.Run([=, matmul = matmul_] { return HostCrossAttention(*matmul, operands, shape, out, statistics, scratch); });
+}
+
+void HostLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                          const Tensor& statistics, const CrossAttentionShape& shape,
+                                          const CrossAttentionGrads& grads, Stream& stream) const {
+  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, grad_out.dtype()), stream);
+  if (!scratch.defined()) return;
+  stream.Run([=, matmul = matmul_] {
+    return HostCrossAttentionBackward(*matmul, grad_out, operands, statistics, shape, grads, scratch);
   });
 }
 

@@ -49,6 +49,10 @@ class HostLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // In runs of 1024 numbers, made by base/random.h.
+  void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const override;
+  void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns, Stream& stream) const override;
+  void Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image, Stream& stream) const override;
   // Forward rotates q and k and interleaves them with v; backward takes them apart and rotates back.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
@@ -60,6 +64,12 @@ class HostLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // Working memory as for causal attention, of one block of queries and one head.
+  void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
+                      const Tensor& statistics, Stream& stream) const override;
+  void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,
+                              const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
+                              Stream& stream) const override;
   // `grad_logits` may be `logits`: the rows are replaced one by one.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;

@@ -43,6 +43,39 @@ void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor
   check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
 }
 
+// `heads` is the output, or backward the output's gradient.
+void CheckCrossAttention(const CrossAttentionShape& shape, const CrossAttentionOperands& operands, const Tensor& heads,
+                         const Tensor& statistics, OperandCheck& check) {
+  check.FloatDType({&operands.q, &operands.k, &operands.v, &heads});
+  if (shape.num_heads < 1 || shape.num_heads % shape.kv_heads() != 0) {
+    check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
+  }
+  check.Numel("q", operands.q, shape.batch * shape.q_len * shape.q_width());
+  check.Numel("k", operands.k, shape.batch * shape.kv_len * shape.kv_width());
+  check.Numel("v", operands.v, shape.batch * shape.kv_len * shape.kv_width());
+  if (operands.key_mask.defined()) {
+    check.Numel("key_mask", operands.key_mask, DType::kInt32, shape.batch * shape.kv_len);
+  }
+  check.Numel("heads", heads, shape.batch * shape.q_len * shape.q_width());
+  check.Numel("statistics", statistics, DType::kFloat32, shape.batch * shape.num_heads * shape.q_len * 2);
+}
+
+void CheckConvolution(const ConvolutionShape& shape, int64_t rows, const Tensor& image, const Tensor& columns,
+                      OperandCheck& check) {
+  check.FloatDType({&image, &columns});
+  if (shape.stride_h < 1 || shape.stride_w < 1 || shape.dilation_h < 1 || shape.dilation_w < 1 || shape.kernel_h < 1 ||
+      shape.kernel_w < 1 || shape.padding_h < 0 || shape.padding_w < 0) {
+    check.Fail("a kernel, stride or dilation below 1, or a padding below 0");
+    return;
+  }
+  check.Numel("image", image, shape.image_numel());
+  check.Numel("columns", columns, rows * shape.columns());
+  if (shape.columns() == 0) {
+    check.Fail(absl::StrCat("a kernel of ", shape.kernel_h, " x ", shape.kernel_w, " does not fit into an image of ",
+                            shape.height, " x ", shape.width, " with its padding"));
+  }
+}
+
 // Shared by both directions: backward's gradients have the shapes of forward's operands. A head must have halves, and
 // the table must reach the last position.
 void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -224,6 +257,32 @@ void CheckedLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& g
   ops_->ActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, stream);
 }
 
+void CheckedLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
+  OperandCheck check("dropout");
+  check.FloatDType({&x, &out});
+  check.Numel("x", x, x.numel());
+  check.Numel("out", out, x.numel());
+  if (!(mask.p >= 0 && mask.p <= 1)) check.Fail(absl::StrCat("p is ", mask.p, ", wanted 0 to 1"));
+  if (check.FailsOn(stream)) return;
+  ops_->Dropout(x, mask, out, stream);
+}
+
+void CheckedLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                             Stream& stream) const {
+  OperandCheck check("unfold");
+  CheckConvolution(shape, shape.rows() + (shape.ones ? 1 : 0), image, columns, check);
+  if (check.FailsOn(stream)) return;
+  ops_->Unfold(image, shape, columns, stream);
+}
+
+void CheckedLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                           Stream& stream) const {
+  OperandCheck check("fold");
+  CheckConvolution(shape, shape.rows(), image, columns, check);
+  if (check.FailsOn(stream)) return;
+  ops_->Fold(columns, shape, image, stream);
+}
+
 void CheckedLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                                 const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   OperandCheck check("rotation");
@@ -261,6 +320,27 @@ void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tens
 }
 
 // Targets are one int32 for each row, in any shape. Their values are the kernel's to check.
+void CheckedLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                                     const Tensor& out, const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("cross attention");
+  CheckCrossAttention(shape, operands, out, statistics, check);
+  if (check.FailsOn(stream)) return;
+  ops_->CrossAttention(operands, shape, out, statistics, stream);
+}
+
+void CheckedLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                             const Tensor& statistics, const CrossAttentionShape& shape,
+                                             const CrossAttentionGrads& grads, Stream& stream) const {
+  OperandCheck check("cross attention backward");
+  CheckCrossAttention(shape, operands, grad_out, statistics, check);
+  check.FloatDType({&operands.q, &grads.q, &grads.k, &grads.v});
+  check.Numel("grad_q", grads.q, operands.q.numel());
+  check.Numel("grad_k", grads.k, operands.k.numel());
+  check.Numel("grad_v", grads.v, operands.v.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->CrossAttentionBackward(grad_out, operands, statistics, shape, grads, stream);
+}
+
 void CheckedLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                    const Tensor& statistics, Stream& stream) const {
   OperandCheck check("cross entropy");

@@ -52,6 +52,11 @@ class CheckedLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // x and out have one dtype and one number of elements; p is 0 to 1.
+  void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const override;
+  // Both have one dtype and the sizes of `shape`, whose kernel fits into the padded image.
+  void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns, Stream& stream) const override;
+  void Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image, Stream& stream) const override;
   // The sizes are those of `shape`; head_dim is even, and `rotation` has at least seq_len rows.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
@@ -63,6 +68,12 @@ class CheckedLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // Of one dtype and the sizes of `shape`; the mask may be undefined.
+  void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
+                      const Tensor& statistics, Stream& stream) const override;
+  void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,
+                              const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
+                              Stream& stream) const override;
   // logits [N, V]; targets int32 [N]; loss float32 [1]; statistics float32 [N, 2].
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;

@@ -43,6 +43,23 @@ struct AttentionShape {
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
+// Sizes of one call of attention whose keys and values come from another sequence than its queries, and without a
+// causal mask. Rows and columns are as for AttentionShape, with S keys for T queries.
+struct CrossAttentionShape {
+  int64_t batch = 0;
+  int64_t q_len = 0;   // T
+  int64_t kv_len = 0;  // S
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  // 0: num_heads; fewer, a divisor of it
+  int64_t head_dim = 0;
+  float scale = 1;  // of the scores, usually 1 / sqrt(head_dim)
+
+  int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
+  int64_t group() const { return num_heads / kv_heads(); }
+  int64_t q_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return kv_heads() * head_dim; }
+};
+
 // Elementwise non-linearities, by what they compute. GELU is x times the normal distribution's cumulative function, of
 // which the tanh form is an approximation (Hendrycks and Gimpel, arXiv 1606.08415).
 enum class ActivationKind : uint8_t {
@@ -50,6 +67,41 @@ enum class ActivationKind : uint8_t {
   kGeluErf,   // x (1 + erf(x / sqrt(2))) / 2
   kRelu,      // max(x, 0)
   kSilu,      // x / (1 + exp(-x))
+};
+
+// Sizes of one convolution over one image of C channels, as torch.nn.functional.conv2d has them. Of one dimension: the
+// height is 1.
+struct ConvolutionShape {
+  int64_t channels = 0;
+  int64_t height = 1, width = 0;
+  int64_t kernel_h = 1, kernel_w = 1;
+  int64_t stride_h = 1, stride_w = 1;
+  int64_t padding_h = 0, padding_w = 0;  // zeros on either side
+  int64_t dilation_h = 1, dilation_w = 1;
+  bool ones = false;  // Unfold adds a last row of ones, which a bias multiplies
+
+  int64_t out_height() const { return OutSize(height, kernel_h, stride_h, padding_h, dilation_h); }
+  int64_t out_width() const { return OutSize(width, kernel_w, stride_w, padding_w, dilation_w); }
+  // Rows, without that of ones, and columns of what Unfold makes, and elements of the image.
+  int64_t rows() const { return channels * kernel_h * kernel_w; }
+  int64_t columns() const { return out_height() * out_width(); }
+  int64_t image_numel() const { return channels * height * width; }
+
+ private:
+  // 0 where the kernel does not fit.
+  static int64_t OutSize(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+    const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+  }
+};
+
+// Which elements dropout keeps: element i if number `first` + i of the sequence, uniform in [0, 1) as FillUniform of
+// base/random.h has it, is at least p. A pure function: backward needs no mask in memory.
+struct DropoutMask {
+  uint64_t seed = 0;
+  uint64_t sequence = 0;
+  uint64_t first = 0;
+  float p = 0;  // the share that is dropped, 0 to 1
 };
 
 }  // namespace fsdp

@@ -26,6 +26,16 @@
 
 namespace fsdp {
 
+// What cross attention reads: q [B * T, H * D], k and v [B * S, Hkv * D], and key_mask int32 [B, S], 1 for a key that
+// queries see and 0 for one that they do not; undefined: they see all.
+struct CrossAttentionOperands {
+  Tensor q, k, v, key_mask;
+};
+
+struct CrossAttentionGrads {
+  Tensor q, k, v;
+};
+
 // Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment says so.
 class LayerOps {
  public:
@@ -80,6 +90,19 @@ class LayerOps {
   virtual void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                                      const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const = 0;
 
+  // out = x / (1 - p) where `mask` keeps the element and 0 elsewhere; out may be x. Of a gradient it is the backward.
+  virtual void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const = 0;
+
+  // What convolution multiplies: columns [C * KH * KW, OH * OW] of an image [C, H, W]. Row (c, i, j), column (y, x) is
+  // element (c, y stride_h - padding_h + i dilation_h, x stride_w - padding_w + j dilation_w), and 0 outside the image.
+  // With shape.ones, one more row of ones.
+  virtual void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                      Stream& stream) const = 0;
+  // The transposed map, without a row of ones: each element of `image` becomes the sum of the elements of `columns`
+  // that Unfold makes of it, in the order of their rows, in float32, rounded once.
+  virtual void Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                    Stream& stream) const = 0;
+
   // Puts q [B * T, H * D] and k, v [B * T, Hkv * D] side by side into the rows of qkv, as CausalAttention reads it,
   // each head of q and k rotated by its position t: its halves (a, b) become (a cos - b sin, b cos + a sin), each
   // product rounded to the dtype. Row t of `rotation` [at least T, D] has the D / 2 cosines, then the sines. D is even.
@@ -101,6 +124,17 @@ class LayerOps {
   // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; those of k and v summed over the heads of a group.
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                        const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const = 0;
+
+  // For each head, out[t] = sum over s of p[t, s] v[s], with p[t, :] = softmax(scale * q[t] . k[s]) over the keys that
+  // key_mask lets through, in float32; what the products read is rounded to the dtype. A query without any key gets 0.
+  // out [B * T, H * D]; `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row, 0 without a key) is kept
+  // for backward, which recomputes the probabilities.
+  virtual void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                              const Tensor& out, const Tensor& statistics, Stream& stream) const = 0;
+  // The formulas are those of CausalAttentionBackward; the gradients have the shapes of q, k and v.
+  virtual void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                      const Tensor& statistics, const CrossAttentionShape& shape,
+                                      const CrossAttentionGrads& grads, Stream& stream) const = 0;
 
   // loss (float32 [1]) = mean over rows of the cross entropy of softmax(logits [N, V]) against targets (int32 [N]), in
   // float32 from logits cast to float32. A target outside [0, V) fails the stream. `statistics` (float32 [N, 2]:
