@@ -5,11 +5,11 @@
   tests/parity_page/mutate.py --seed=1 --rows=40             40 rows drawn at random
   tests/parity_page/mutate.py --row="apply" --row="module"   these rows
 
-Each change is made to a copy of the last commit (a git worktree, kept in --scratch for the next run). The tests that
-the row names are built and run there, first without the change and then with it, and a line is printed: "noticed" if
-one of them fails with the change alone, "NOT noticed" if all pass, "does not compile" if nothing ran, "fails unchanged"
-if they fail without it. A row takes about a minute. Tests whose programs a GPU would run use the emulator. The last
-line counts. Exit status 1: a row was not noticed.
+Each change is made to a copy of the last commit (a git worktree, kept in --scratch for the next run). The tests of all
+rows are built and run there once without a change. Then each row's tests are built and run with its change, and a line
+is printed: "noticed" if one of them fails with the change alone, "NOT noticed" if all pass, "does not compile" if
+nothing ran, "fails unchanged" if they fail without it. A row takes about half a minute on two idle cores. Tests whose
+programs a GPU would run use the emulator. The last line counts. Exit status 1: a row was not noticed.
 """
 
 import argparse
@@ -88,17 +88,32 @@ def targets_of(tree, tests):
     return sorted(targets)
 
 
-def run_tests(tree, bazel, targets, tests):
-    """"noticed", "NOT noticed" or "does not compile", and the tests that failed."""
+def bazel_test(tree, bazel, targets, tests):
+    """The output of the run of `tests`, all of which are run whichever fail."""
     filters = ":".join(f"{test}:*/{test}/*" for test in tests)
     command = [*bazel, "test", *targets, f"--test_filter={filters}", "--test_output=all", "--keep_going",
                "--test_timeout=180", "--test_sharding_strategy=disabled", "--nocache_test_results"]
     output = subprocess.run(command, cwd=tree, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
     (tree.parent / "last.log").write_text(output)
-    failed = {test.split("/")[1] if test.count("/") == 2 else test.split("/")[0]
-              for test in re.findall(r"^\[  FAILED  \] ([\w./]+)", output, re.M)}
+    return output
+
+
+def failures(output):
+    """The tests that failed, without the parameters of their instances."""
+    return {test.split("/")[1] if test.count("/") == 2 else test.split("/")[0]
+            for test in re.findall(r"^\[  FAILED  \] ([\w./]+)", output, re.M)}
+
+
+def broken_targets(output):
+    """The targets that were not built, or whose program died or ran out of time without a test that failed."""
+    return set(re.findall(r"^(//\S+) +(?:FAILED TO BUILD|NO STATUS|FAILED in |TIMEOUT in )", output, re.M))
+
+
+def verdict(output):
+    """"noticed", "NOT noticed" or "does not compile", and the tests that failed."""
+    failed = failures(output)
     if failed:
-        return "noticed", ", ".join(sorted(failed))
+        return "noticed", ", ".join(f"`{test}`" for test in sorted(failed))
     if re.search(r"^//\S+ +(FAILED|TIMEOUT) in ", output, re.M):
         return "noticed", "the program died or ran out of time"
     if re.search(r"^\[  PASSED  \] [1-9]", output, re.M) and not re.search(r"FAILED TO BUILD|NO STATUS", output):
@@ -106,17 +121,35 @@ def run_tests(tree, bazel, targets, tests):
     return "does not compile", ""
 
 
-def try_row(tree, bazel, row, mutation):
-    """As run_tests, or "fails unchanged": a test that fails anyway notices nothing."""
+class Unchanged:
+    """What the tests of all rows do without a change: a test that fails anyway notices nothing."""
+
+    def __init__(self, tree, bazel, rows):
+        tests = sorted({test for row in rows for test in row.tests})
+        output = bazel_test(tree, bazel, targets_of(tree, tests), tests)
+        self.failed, self.passed = failures(output), set(re.findall(r"^\[       OK \] ([\w./]+)", output, re.M))
+        self.broken = broken_targets(output)
+
+    def verdict(self, tests, targets):
+        """None if all of `tests` pass, else as `verdict`."""
+        failed = self.failed & set(tests)
+        if failed:
+            return "fails unchanged", ", ".join(f"`{test}`" for test in sorted(failed))
+        if self.broken & set(targets) and not self.failed:
+            return "does not compile", "even unchanged"
+        if not any(test in name.split("/") for test in tests for name in self.passed):
+            return "does not compile", "even unchanged: no test of it ran"
+        return None
+
+
+def try_row(tree, bazel, row, mutation, unchanged):
     targets = targets_of(tree, row.tests)
-    result, failed = run_tests(tree, bazel, targets, row.tests)
-    if result == "noticed":
-        return "fails unchanged", failed
-    if result == "does not compile":
-        return result, "even unchanged"
+    before = unchanged.verdict(row.tests, targets)
+    if before is not None:
+        return before
     mutation.apply(tree)
     try:
-        return run_tests(tree, bazel, targets, row.tests)
+        return verdict(bazel_test(tree, bazel, targets, row.tests))
     finally:
         subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=tree, check=True)
 
@@ -155,9 +188,10 @@ def main():
     drawn = arguments.row or draw(mutations, arguments.seed, arguments.rows)
     print(f"seed {arguments.seed}: {len(drawn)} of {len(mutations)} rows\n")
     print("| row | changed | result | test that fails |\n|---|---|---|---|", flush=True)
+    unchanged = Unchanged(tree, arguments.bazel.split(), [rows[key] for key in drawn])
     results = []
     for key in drawn:
-        result, failed = try_row(tree, arguments.bazel.split(), rows[key], mutations[key])
+        result, failed = try_row(tree, arguments.bazel.split(), rows[key], mutations[key], unchanged)
         results.append(result)
         print(f"| {key} | {mutations[key]} | {result} | {failed} |", flush=True)
     noticed = results.count("noticed")
