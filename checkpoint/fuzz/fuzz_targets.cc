@@ -214,11 +214,11 @@ bool FuzzDcpMetadata(std::string_view bytes) {
   if (!metadata.ok()) return false;
   for (const DcpTensor& tensor : metadata->tensors) {
     int64_t covered = 0;
-    for (const DcpChunk& chunk : tensor.chunks) {
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
       int64_t volume = 1;
-      for (const int64_t count : chunk.box.count) volume *= count;
+      for (const int64_t count : metadata->chunks.count(i)) volume *= count;
       covered += volume;
-      Check(CheckFileName(chunk.slice.file).ok(), "a file name leads elsewhere");
+      Check(CheckFileName(metadata->chunks.slice(i).file).ok(), "a file name leads elsewhere");
     }
     Check(tensor.shape.numel() == 0 || covered == tensor.shape.numel(), "chunks do not cover their tensor");
   }

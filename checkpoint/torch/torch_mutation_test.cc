@@ -147,9 +147,9 @@ TEST(TorchMutationTest, DamagedDcpMetadataIsReadOrRefused) {
     ++read;
     for (const DcpTensor& tensor : metadata->tensors) {
       int64_t covered = 0;
-      for (const DcpChunk& chunk : tensor.chunks) {
+      for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
         int64_t volume = 1;
-        for (const int64_t count : chunk.box.count) volume *= count;
+        for (const int64_t count : metadata->chunks.count(i)) volume *= count;
         covered += volume;
       }
       ASSERT_TRUE(tensor.shape.numel() == 0 || covered == tensor.shape.numel());

@@ -70,33 +70,33 @@ class MetadataEncoder {
     pickle_.Reduce();
   }
 
-  void Size(const std::vector<int64_t>& sizes) {
+  void Size(absl::Span<const int64_t> sizes) {
     Call("torch.Size", [&] { pickle_.Integers(sizes); });
   }
 
   // name -> TensorStorageMetadata or BytesStorageMetadata.
   void EncodeType(const DcpEntry& entry) {
-    pickle_.String(entry.name);
-    if (entry.tensor() == nullptr) {
+    pickle_.String(entry.name());
+    if (!entry.is_tensor()) {
       pickle_.Global("torch.distributed.checkpoint.metadata.BytesStorageMetadata");
       pickle_.EmptyTuple();
       return pickle_.NewObject();
     }
-    const DcpTensor& tensor = metadata_.tensors[*entry.tensor()];
+    const DcpTensor& tensor = metadata_.tensors[entry.tensor()];
     BeginObject("torch.distributed.checkpoint.metadata.TensorStorageMetadata");
     pickle_.String("properties");
     EncodeProperties(tensor);
     pickle_.String("size");
-    Size({tensor.shape.dims().begin(), tensor.shape.dims().end()});
+    Size(tensor.shape.dims());
     pickle_.String("chunks");
     pickle_.EmptyList();
     pickle_.Mark();
-    for (const DcpChunk& chunk : tensor.chunks) {
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
       BeginObject("torch.distributed.checkpoint.metadata.ChunkStorageMetadata");
       pickle_.String("offsets");
-      Size(chunk.box.start);
+      Size(metadata_.chunks.start(i));
       pickle_.String("sizes");
-      Size(chunk.box.count);
+      Size(metadata_.chunks.count(i));
       EndObject();
     }
     pickle_.Appends();
@@ -121,9 +121,9 @@ class MetadataEncoder {
 
   // name -> path. Indices into lists are integers: torch makes a list or a dict of them by their type.
   void EncodePath(const DcpEntry& entry) {
-    pickle_.String(entry.name);
+    pickle_.String(entry.name());
     pickle_.Mark();
-    for (const DcpEntry::PathElement& element : entry.path) {
+    for (const DcpEntry::PathElement& element : entry.path()) {
       int64_t index = 0;
       if (element.is_index && absl::SimpleAtoi(element.name, &index)) {
         pickle_.Integer(index);
@@ -136,26 +136,26 @@ class MetadataEncoder {
 
   // MetadataIndex -> _StorageInfo, for each chunk or for the one value. torch hashes fqn and offset; `index` is a hint.
   void EncodeStorage(const DcpEntry& entry) {
-    if (entry.tensor() == nullptr) {
+    if (!entry.is_tensor()) {
       BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
       pickle_.String("fqn");
-      pickle_.String(entry.name);
+      pickle_.String(entry.name());
       pickle_.String("index");
       pickle_.None();
       EndObject();
-      return EncodeSlice(std::get<DcpSlice>(entry.content));
+      return EncodeSlice(metadata_.chunks.slices()[entry.slice()]);
     }
-    int64_t index = 0;
-    for (const DcpChunk& chunk : metadata_.tensors[*entry.tensor()].chunks) {
+    const DcpTensor& tensor = metadata_.tensors[entry.tensor()];
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
       BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
       pickle_.String("fqn");
-      pickle_.String(entry.name);
+      pickle_.String(entry.name());
       pickle_.String("index");
-      pickle_.Integer(index++);
+      pickle_.Integer(i - tensor.first_chunk);
       pickle_.String("offset");
-      Size(chunk.box.start);
+      Size(metadata_.chunks.start(i));
       EndObject();
-      EncodeSlice(chunk.slice);
+      EncodeSlice(metadata_.chunks.slice(i));
     }
   }
 

@@ -12,15 +12,16 @@
 #define FSDP_CHECKPOINT_TORCH_DCP_DCP_METADATA_H_
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/torch/pickle/pickle.h"
-#include "fsdp/tensor/box.h"
+#include "absl/types/span.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_chunks.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/shape.h"
 
@@ -28,64 +29,73 @@ namespace fsdp {
 
 inline constexpr char kDcpMetadataName[] = ".metadata";
 
-// Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote. `file` is a plain name:
-// it cannot lead out of the directory. end() does not overflow; the length of the file is checked when it is read.
-struct DcpSlice {
-  std::string file;
-  int64_t offset = 0;
-  int64_t nbytes = 0;
-
-  int64_t end() const { return offset + nbytes; }
-};
-
-// A part of a tensor, and the archive that holds it.
-struct DcpChunk {
-  Box box;
-  DcpSlice slice;
-};
-
 // The chunks cover the tensor exactly once, and are not empty unless the tensor is.
 struct DcpTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::vector<DcpChunk> chunks;  // sorted by the start of their box
+  // Chunks [first_chunk, end_chunk) of DcpMetadata::chunks, sorted by the start of their box.
+  uint32_t first_chunk = 0;
+  uint32_t end_chunk = 0;
 };
 
 // An entry of the flat state dict that DCP saves, and its path in the nested state dict that the program had.
-struct DcpEntry {
+class DcpEntry {
+ public:
   struct PathElement {
     std::string name;
     bool is_index = false;  // into a list
   };
-  std::string name;
-  std::vector<PathElement> path;
-  std::variant<int, DcpSlice> content;  // the index of a tensor, or the archive of a pickled value
+  using Path = std::vector<PathElement>;
 
-  // Null for a value.
-  const int* tensor() const { return std::get_if<int>(&content); }
+  // A tensor, by its number in DcpMetadata::tensors, or a pickled value, by that of its archive among the slices of
+  // DcpMetadata::chunks.
+  static DcpEntry OfTensor(std::string name, const Path& path, uint32_t tensor) {
+    return {std::move(name), path, tensor, true};
+  }
+  static DcpEntry OfValue(std::string name, const Path& path, uint32_t slice) {
+    return {std::move(name), path, slice, false};
+  }
+
+  const std::string& name() const { return name_; }
+  Path path() const;
+  bool is_tensor() const { return is_tensor_; }
+  uint32_t tensor() const { return number_; }  // Precondition: is_tensor()
+  uint32_t slice() const { return number_; }   // Precondition: not is_tensor()
+
+ private:
+  DcpEntry(std::string name, const Path& path, uint32_t number, bool is_tensor);
+
+  std::string name_;
+  // The elements joined by dots; empty if that is the name, as torch makes names.
+  std::string joined_;
+  // Where each element ends in them; twice that, and one more for an index.
+  absl::InlinedVector<uint32_t, 4> ends_;
+  uint32_t number_;
+  bool is_tensor_;
 };
 
-// All of .metadata that reading needs; DcpEntry::tensor() is an index into `tensors`.
+// All of .metadata that reading needs.
 struct DcpMetadata {
   std::vector<DcpEntry> entries;  // in the order of the state dict
-  std::vector<DcpTensor> tensors;
+  std::deque<DcpTensor> tensors;
+  DcpChunks chunks;
 };
 
-// What parsing a .metadata of `nbytes` bytes may cost in memory, those bytes included. A chunk has about 140 bytes of
-// pickle and costs about 800, of values, memo and boxes, and there is one for each tensor and rank: the limit of other
-// pickles (PickleMemoryLimit), 2 bytes for one, would refuse a model of 8B parameters from 256 ranks, whose .metadata
-// of 31 MB takes 176 MB.
-inline constexpr int64_t kDcpMemoryPerByte = 8;
-inline constexpr int64_t DcpMemoryLimit(int64_t nbytes) { return kDcpMemoryPerByte * nbytes + kPickleAllowance; }
-
-// Parses the bytes of .metadata. kResourceExhausted beyond DcpMemoryLimit. kInvalidArgument names what is refused: a
+// Parses the bytes of .metadata. kResourceExhausted beyond PickleMemoryLimit. kInvalidArgument names what is refused: a
 // global, a transform such as compression, an unknown dtype. kDataLoss names the tensor and the first hole or overlap
 // of its chunks, or the byte of the pickle. n chunks take n log n time.
 absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes);
 
-// Sorts `chunks` by the start of their box, drops copies of a box, and returns OK if they cover `shape` exactly once.
-// Covers must be made by cutting one dimension after the other, as every device mesh cuts; others are kDataLoss.
-absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpChunk>& chunks);
+// A box, by views of its numbers, and what a caller knows of it.
+struct DcpBox {
+  absl::Span<const int64_t> start;
+  absl::Span<const int64_t> count;
+  uint32_t number = 0;
+};
+
+// Sorts `boxes` by their start, drops copies of a box, and returns OK if they cover `shape` exactly once. Covers must
+// be made by cutting one dimension after the other, as every device mesh cuts; others are kDataLoss.
+absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpBox>& boxes);
 
 }  // namespace fsdp
 

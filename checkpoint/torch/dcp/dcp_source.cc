@@ -9,18 +9,22 @@
 // has in memory (strided_read.h). Chunks cover a tensor exactly once, so every element is written once.
 #include "fsdp/checkpoint/torch/dcp/dcp_source.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -38,6 +42,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
+constexpr size_t kManyChunks = 10'000;
 
 absl::Status In(const absl::Status& status, const std::string& place) { return Annotate(status, place); }
 
@@ -45,8 +50,38 @@ absl::Status In(const absl::Status& status, const std::string& place) { return A
 struct ChunkPlace {
   int64_t offset = 0;            // in the file, of the first element
   std::vector<int64_t> strides;  // in elements
-  bool is_contiguous = true;
+
   int64_t touched_bytes = 0;  // TorchTensor::touched_bytes
+  bool is_contiguous = true;
+};
+
+// The places that are known, by the number of the chunk. Nearly all chunks are row-major and take eight bytes; not
+// thread-safe.
+class ChunkPlaces {
+ public:
+  explicit ChunkPlaces(const DcpChunks& chunks) : chunks_(chunks), offsets_(chunks.size(), kUnknown) {}
+
+  std::optional<ChunkPlace> Find(size_t chunk, DType dtype) const {
+    if (offsets_[chunk] == kUnknown) return std::nullopt;
+    if (const auto at = others_.find(chunk); at != others_.end()) return at->second;
+    const Shape shape = *Shape::Create(chunks_.count(chunk));  // it was a shape when the place was added
+    return ChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
+  }
+
+  void Add(size_t chunk, ChunkPlace place, DType dtype) {
+    offsets_[chunk] = place.offset;
+    const Shape shape = *Shape::Create(chunks_.count(chunk));
+    const bool is_plain = place.is_contiguous && place.strides == RowMajorStrides(shape) &&
+                          place.touched_bytes == shape.numel() * SizeOf(dtype);
+    if (!is_plain) others_.try_emplace(chunk, std::move(place));
+  }
+
+ private:
+  static constexpr int64_t kUnknown = -1;
+
+  const DcpChunks& chunks_;
+  std::vector<int64_t> offsets_;
+  absl::flat_hash_map<size_t, ChunkPlace> others_;
 };
 
 class DcpSource final : public TensorSource {
@@ -56,26 +91,24 @@ class DcpSource final : public TensorSource {
         metadata_(std::move(metadata)),
         options_(options),
         files_(path_, options),
-        places_(metadata_.tensors.size()) {}
+        places_(metadata_.chunks) {}
 
   // Builds the tree from the entries of .metadata and finds the state dict in it. Values are read from their archives,
   // since they decide what the state dict is (param_groups); tensors are not.
   absl::Status ReadState() {
     TorchNode root;
-    for (const DcpEntry& entry : metadata_.entries) {
-      absl::StatusOr<TorchNode> leaf = entry.tensor() != nullptr
-                                           ? TorchNode::Tensor(*entry.tensor())
-                                           : ReadValue(entry.name, std::get<DcpSlice>(entry.content));
+    for (DcpEntry& entry : metadata_.entries) {
+      absl::StatusOr<TorchNode> leaf = entry.is_tensor()
+                                           ? TorchNode::Tensor(static_cast<int>(entry.tensor()))
+                                           : ReadValue(entry.name(), metadata_.chunks.slices()[entry.slice()]);
       FSDP_RETURN_IF_ERROR(leaf.status());
       FSDP_RETURN_IF_ERROR(Insert(entry, *std::move(leaf), root));
     }
-    std::vector<TorchLeafType> types;
-    std::set<std::string> names;
-    for (const DcpTensor& tensor : metadata_.tensors) {
-      types.push_back({tensor.dtype, tensor.shape});
-      for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
-    }
-    world_size_ = std::max<int>(1, static_cast<int>(names.size()));
+    metadata_.entries = {};  // the tree has their names now
+    const TorchLeafTypes types(static_cast<int64_t>(metadata_.tensors.size()), [this](int i) {
+      return TorchLeafType{metadata_.tensors[i].dtype, metadata_.tensors[i].shape};
+    });
+    world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return ReadTensor(tensor, interval, out);
     };
@@ -122,10 +155,11 @@ class DcpSource final : public TensorSource {
       return absl::UnimplementedError("it is a part of a flat parameter of FSDP1");
     }
     std::vector<TensorPlace> places;
-    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(part->tensor, i));
-      if (!place->is_contiguous) return absl::UnimplementedError("a chunk of it is a view whose elements lie apart");
-      places.push_back({JoinPath(path_, tensor.chunks[i].slice.file), place->offset, tensor.chunks[i].box});
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
+      FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, i));
+      if (!place.is_contiguous) return absl::UnimplementedError("a chunk of it is a view whose elements lie apart");
+      DcpChunk chunk = metadata_.chunks[i];
+      places.push_back({JoinPath(path_, chunk.slice.file), place.offset, std::move(chunk.box)});
     }
     return places;
   }
@@ -140,13 +174,13 @@ class DcpSource final : public TensorSource {
     const bool is_whole = tensor.shape == state_.contents.FindTensor(key)->shape;
     int64_t nbytes = 0;
     int64_t distinct = 0;
-    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
       int64_t numel = 1;
-      for (const int64_t count : tensor.chunks[i].box.count) numel *= count;
+      for (const int64_t count : metadata_.chunks.count(i)) numel *= count;
       const int64_t whole = numel * SizeOf(tensor.dtype);
-      const absl::StatusOr<const ChunkPlace*> place = PlaceOf(part.tensor, i);
-      nbytes += place.ok() ? std::min(whole, (*place)->touched_bytes) : whole;
-      distinct += place.ok() ? DistinctOf(tensor.chunks[i], **place).shape.numel() : numel;
+      const absl::StatusOr<ChunkPlace> place = PlaceOf(tensor, i);
+      nbytes += place.ok() ? std::min(whole, place->touched_bytes) : whole;
+      distinct += place.ok() ? DistinctOf(i, *place).shape.numel() : numel;
     }
     return TensorStorage{.id = part.tensor,
                          .nbytes = nbytes,
@@ -198,15 +232,16 @@ class DcpSource final : public TensorSource {
   static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
     const auto broken = [&] {
       return absl::DataLossError(absl::StrCat(
-          Quote(entry.name), ": its path in planner_data is too deep, or contradicts that of another entry"));
+          Quote(entry.name()), ": its path in planner_data is too deep, or contradicts that of another entry"));
     };
-    if (entry.path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
+    const DcpEntry::Path path = entry.path();
+    if (path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
     TorchNode* node = &root;
-    for (size_t i = 0; i < entry.path.size(); ++i) {
-      const DcpEntry::PathElement& element = entry.path[i];
+    for (size_t i = 0; i < path.size(); ++i) {
+      const DcpEntry::PathElement& element = path[i];
       if (!node->is_branch() || (!node->members().empty() && node->is_list != element.is_index)) return broken();
       node->is_list = element.is_index;
-      const bool is_last = i + 1 == entry.path.size();
+      const bool is_last = i + 1 == path.size();
       TorchNode* next = is_last ? nullptr : node->Find(element.name);
       if (next == nullptr) {
         if (element.is_index && element.name != absl::StrCat(node->members().size())) return broken();
@@ -222,67 +257,67 @@ class DcpSource final : public TensorSource {
   absl::Status ReadTensor(int index, const Interval& interval, std::byte* out) const {
     const DcpTensor& tensor = metadata_.tensors[index];
     for (const Box& box : BoxesOf(tensor.shape, interval)) {
-      for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-        FSDP_RETURN_IF_ERROR(ReadPart(index, i, box, interval.begin, out));
+      for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
+        FSDP_RETURN_IF_ERROR(ReadPart(tensor, i, box, interval.begin, out));
       }
     }
     return absl::OkStatus();
   }
 
-  // The place of chunk `index` of tensor `tensor`; its archive is read the first time, without the lock. Two threads
-  // may both read it, and find the same. The result stays valid: a map does not move its values.
-  absl::StatusOr<const ChunkPlace*> PlaceOf(int tensor, size_t index) const {
-    const DcpChunk& chunk = metadata_.tensors[tensor].chunks[index];
+  // The place of chunk `chunk`, one of `tensor`; its archive is read the first time, without the lock. Two threads may
+  // both read it, and find the same.
+  absl::StatusOr<ChunkPlace> PlaceOf(const DcpTensor& tensor, uint32_t chunk) const {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const auto at = places_[tensor].find(index);
-      if (at != places_[tensor].end()) return &at->second;
+      if (std::optional<ChunkPlace> place = places_.Find(chunk, tensor.dtype)) return *std::move(place);
     }
-    absl::StatusOr<ChunkPlace> place = ReadPlace(metadata_.tensors[tensor], chunk);
-    if (!place.ok()) return In(place.status(), Describe(chunk.slice));
+    const DcpSlice slice = metadata_.chunks.slice(chunk);
+    absl::StatusOr<ChunkPlace> place = ReadPlace(tensor, chunk, slice);
+    if (!place.ok()) return In(place.status(), Describe(slice));
     const std::lock_guard<std::mutex> lock(mutex_);
-    return &places_[tensor].try_emplace(index, *std::move(place)).first->second;
+    places_.Add(chunk, *place, tensor.dtype);
+    return place;
   }
 
-  absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, const DcpChunk& chunk) const {
-    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(chunk.slice.file));
-    FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, chunk.slice));
+  absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const {
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
+    FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, slice));
     if (archive.tree.root.kind() != TorchNode::Kind::kTensor) return absl::DataLossError("it holds no tensor");
     const TorchTensor stored = archive.tree.tensors[0];
-    const std::vector<int64_t>& wanted = chunk.box.count;
+    const absl::Span<const int64_t> wanted = metadata_.chunks.count(chunk);
     if (stored.dtype != tensor.dtype) {
       return absl::DataLossError(absl::StrCat("its dtype is ", std::string(DTypeName(stored.dtype)),
                                               ", but .metadata says ", std::string(DTypeName(tensor.dtype))));
     }
-    if (stored.shape.dims() != absl::MakeConstSpan(wanted)) {
+    if (stored.shape.dims() != wanted) {
       return absl::DataLossError(absl::StrCat("its shape is ", stored.shape.ToString(), ", but .metadata says ",
                                               Shape::Create(wanted)->ToString()));
     }
-    files_.Expect(chunk.slice.file, archive);
+    files_.Expect(slice.file, archive);
     const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(0));
     return ChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
                       {stored.strides.begin(), stored.strides.end()},
-                      stored.is_contiguous(),
-                      stored.touched_bytes()};
+                      stored.touched_bytes(),
+                      stored.is_contiguous()};
   }
 
-  static DistinctElements DistinctOf(const DcpChunk& chunk, const ChunkPlace& place) {
-    return DistinctElements::Of(chunk.box.count, place.strides);
+  DistinctElements DistinctOf(uint32_t chunk, const ChunkPlace& place) const {
+    return DistinctElements::Of(metadata_.chunks.count(chunk), place.strides);
   }
 
   absl::Status ReadDistinctOf(int index, const Interval& interval, std::byte* out) const {
     const DcpTensor& tensor = metadata_.tensors[index];
     const int64_t size = SizeOf(tensor.dtype);
     int64_t begin = 0;  // of the chunk, in distinct elements of the tensor
-    for (size_t i = 0; i < tensor.chunks.size() && begin < interval.end; ++i) {
-      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(index, i));
-      const DistinctElements distinct = DistinctOf(tensor.chunks[i], *place);
+    for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk && begin < interval.end; ++i) {
+      FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, i));
+      const DistinctElements distinct = DistinctOf(i, place);
       const Interval part = Intersect(interval, {begin, begin + distinct.shape.numel()});
       if (!part.empty()) {
-        const DcpSlice& slice = tensor.chunks[i].slice;
+        const DcpSlice slice = metadata_.chunks.slice(i);
         FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
         const absl::Status status =
-            ReadStridedInterval(*file, {place->offset, size, distinct.shape, distinct.strides},
+            ReadStridedInterval(*file, {place.offset, size, distinct.shape, distinct.strides},
                                 {part.begin - begin, part.end - begin}, out + (part.begin - interval.begin) * size);
         if (!status.ok()) return In(status, Describe(slice));
       }
@@ -291,40 +326,41 @@ class DcpSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  // Reads the part of `box` that chunk `index` holds. `out` is the place of element `first` of the tensor, row-major.
-  absl::Status ReadPart(int tensor_index, size_t index, const Box& box, int64_t first, std::byte* out) const {
-    const DcpTensor& tensor = metadata_.tensors[tensor_index];
-    const DcpChunk& chunk = tensor.chunks[index];
+  // Reads the part of `box` that chunk `index` of `tensor` holds. `out` is the place of element `first` of the tensor,
+  // row-major.
+  absl::Status ReadPart(const DcpTensor& tensor, uint32_t index, const Box& box, int64_t first, std::byte* out) const {
+    const absl::Span<const int64_t> start = metadata_.chunks.start(index);
+    const absl::Span<const int64_t> count = metadata_.chunks.count(index);
     std::vector<Interval> part;
     for (size_t d = 0; d < box.start.size(); ++d) {
-      part.push_back(Intersect({box.start[d], box.start[d] + box.count[d]},
-                               {chunk.box.start[d], chunk.box.start[d] + chunk.box.count[d]}));
+      part.push_back(Intersect({box.start[d], box.start[d] + box.count[d]}, {start[d], start[d] + count[d]}));
       if (part.back().empty()) return absl::OkStatus();
     }
-    FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(tensor_index, index));
-    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(chunk.slice.file));
+    FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, index));
+    const DcpSlice slice = metadata_.chunks.slice(index);
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
     const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
     const int64_t size = SizeOf(tensor.dtype);
-    StridedBox strided = {place->offset, size, {}};
+    StridedBox strided = {place.offset, size, {}};
     int64_t to = -first;
     for (size_t d = 0; d < part.size(); ++d) {
-      strided.offset += (part[d].begin - chunk.box.start[d]) * place->strides[d] * size;
+      strided.offset += (part[d].begin - start[d]) * place.strides[d] * size;
       to += part[d].begin * row_major[d];
-      strided.dims.push_back({part[d].size(), place->strides[d], row_major[d]});
+      strided.dims.push_back({part[d].size(), place.strides[d], row_major[d]});
     }
     const absl::Status status = ReadStrided(*file, std::move(strided), out + to * size);
-    return status.ok() ? status : In(status, Describe(chunk.slice));
+    return status.ok() ? status : In(status, Describe(slice));
   }
 
   const std::string path_;
-  const DcpMetadata metadata_;
+  DcpMetadata metadata_;  // not changed once it is open
   const TensorSourceOptions options_;
   mutable FilePool files_;
   TorchState state_;
   int world_size_ = 1;
   const std::map<std::string, std::string> string_metadata_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::map<size_t, ChunkPlace>> places_;  // by tensor and chunk; guarded by mutex_
+  mutable ChunkPlaces places_;  // guarded by mutex_
 };
 
 }  // namespace
@@ -337,9 +373,15 @@ bool IsDcpDirectory(const std::string& directory) {
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
                                                             const TensorSourceOptions& options) {
   const std::string metadata_path = JoinPath(path, kDcpMetadataName);
-  FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
-  absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
-  if (!metadata.ok()) return In(metadata.status(), metadata_path);
+  absl::StatusOr<DcpMetadata> metadata;
+  {
+    FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
+    metadata = ParseDcpMetadata(bytes);
+    if (!metadata.ok()) return In(metadata.status(), metadata_path);
+    // As with the values of a .pt (torch_archive.cc): small pieces of the heap that are free now stay in memory
+    // otherwise.
+    if (metadata->chunks.size() > kManyChunks) malloc_trim(0);
+  }
   auto source = std::make_unique<DcpSource>(path, *std::move(metadata), options);
   FSDP_RETURN_IF_ERROR(source->ReadState());
   return source;

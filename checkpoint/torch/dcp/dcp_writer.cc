@@ -56,7 +56,7 @@ class DcpPlan {
     for (const auto& [alias, target] : contents_.aliases) {
       const auto at = tensor_index_.find(StateKey::Model(target));
       if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
-      FSDP_RETURN_IF_ERROR(AddEntry({{"model", false}, {alias, false}}, at->second));
+      FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, at->second));
     }
     return absl::OkStatus();
   }
@@ -86,11 +86,14 @@ class DcpPlan {
 
   // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, since
   // DCP would lose one of them.
-  absl::Status AddEntry(Path path, std::variant<int, DcpSlice> content) {
-    DcpEntry entry = {.name = NameOf(path), .path = std::move(path), .content = std::move(content)};
-    if (!names_.insert(entry.name).second) {
+  absl::Status AddTensorEntry(const Path& path, uint32_t tensor) {
+    return AddEntry(DcpEntry::OfTensor(NameOf(path), path, tensor));
+  }
+
+  absl::Status AddEntry(DcpEntry entry) {
+    if (!names_.insert(entry.name()).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("two values would both be named ", Quote(entry.name), " in a DCP directory"));
+          absl::StrCat("two values would both be named ", Quote(entry.name()), " in a DCP directory"));
     }
     metadata_.entries.push_back(std::move(entry));
     return absl::OkStatus();
@@ -108,7 +111,7 @@ class DcpPlan {
 
   // A chunk of rows for each rank that gets any. A scalar, and a tensor without elements, is one chunk on rank 0.
   absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
-    DcpTensor described = {tensor.dtype, tensor.shape, {}};
+    const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
     for (int rank = 0; rank < world_size_; ++rank) {
       const Interval part = Dim0Chunk(tensor.shape, world_size_, rank);
       if (part.empty() && !(tensor.shape.numel() == 0 && rank == 0)) continue;
@@ -123,14 +126,24 @@ class DcpPlan {
       PickleWriter pickle;
       EncodeTorchTensor(pickle, "0", tensor.dtype, shape);
       chunk.slice = AddArchive(rank, std::move(pickle).Finish(),
-                               {{.elements = key, .interval = part, .element_size = SizeOf(tensor.dtype)}});
-      described.chunks.push_back(std::move(chunk));
+                               {{.elements = &key, .interval = part, .element_size = SizeOf(tensor.dtype)}});
+      AddChunk(chunk);
     }
     payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
-    const auto index = static_cast<int>(metadata_.tensors.size());
     tensor_index_[key] = index;
-    metadata_.tensors.push_back(std::move(described));
-    return AddEntry(PathOf(key), index);
+    return AddTensorEntry(PathOf(key), index);
+  }
+
+  // The number of a new tensor, to which AddChunk adds until there is another.
+  uint32_t BeginTensor(DType dtype, const Shape& shape) {
+    const auto chunks = static_cast<uint32_t>(metadata_.chunks.size());
+    metadata_.tensors.push_back({dtype, shape, chunks, chunks});
+    return static_cast<uint32_t>(metadata_.tensors.size() - 1);
+  }
+
+  void AddChunk(const DcpChunk& chunk) {
+    metadata_.chunks.Add(chunk);
+    ++metadata_.tensors.back().end_chunk;
   }
 
   absl::Status AddValues() {
@@ -169,7 +182,8 @@ class DcpPlan {
     if (!is_dict && !is_list) {
       PickleWriter pickle;
       pickle.Python(json);
-      return AddEntry(path, AddArchive(0, std::move(pickle).Finish(), {}));
+      const DcpSlice slice = AddArchive(0, std::move(pickle).Finish(), {});
+      return AddEntry(DcpEntry::OfValue(NameOf(path), path, metadata_.chunks.AddSlice(slice)));
     }
     size_t index = 0;
     for (const auto& [name, value] : json.items()) {
@@ -190,16 +204,16 @@ class DcpPlan {
     chunk.slice = AddArchive(
         0, std::move(pickle).Finish(),
         {{.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)}});
-    const auto index = static_cast<int>(metadata_.tensors.size());
-    metadata_.tensors.push_back({tensor.dtype, tensor.shape, {std::move(chunk)}});
-    return AddEntry(path, index);
+    const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
+    AddChunk(chunk);
+    return AddTensorEntry(path, index);
   }
 
   const StateDict& contents_;
   const int world_size_;
   DcpMetadata metadata_;
   std::vector<std::vector<TorchArchivePlan>> files_;  // by rank
-  std::map<StateKey, int> tensor_index_;              // into metadata_.tensors
+  std::map<StateKey, uint32_t> tensor_index_;         // into metadata_.tensors
   std::set<std::string> names_;
   int64_t payload_bytes_ = 0;
 };

@@ -43,31 +43,39 @@ std::string_view PickleKindName(PickleKind kind) {
   CheckFailed("not a PickleKind", __FILE__, __LINE__);
 }
 
-PickleKind Pickle::KindOf(uint32_t id) const { return is_leaf(id) ? LeafAt(bytes_, id).kind : node(id).kind; }
+std::optional<uint32_t> PickleObjects::TakeBuilt(PickleValue, PickleValue) { return std::nullopt; }
 
-bool PickleValue::is_leaf() const { return Pickle::is_leaf(id_); }
+PickleKind Pickle::KindOf(uint32_t id) const {
+  if (is_object(id)) return PickleKind::kObject;
+  return is_leaf(id) ? LeafAt(bytes_, id).kind : node(id).kind;
+}
+
+bool PickleValue::is_leaf() const { return !Pickle::is_node(id_); }
 
 PickleKind PickleValue::kind() const { return pickle_->KindOf(id_); }
 
-int64_t PickleValue::place() const { return is_leaf() ? id_ : pickle_->node(id_).place; }
+int64_t PickleValue::place() const {
+  if (Pickle::is_object(id_)) return pickle_->objects_->place(object());
+  return Pickle::is_leaf(id_) ? id_ : pickle_->node(id_).place;
+}
 
 // A leaf is decoded each time that it is read, so each accessor does so once, for the kind and the contents.
 bool PickleValue::boolean() const {
-  Check(is_leaf(), "not a bool");
+  Check(Pickle::is_leaf(id_), "not a bool");
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
   Check(leaf.kind == PickleKind::kBool, "not a bool");
   return leaf.integer != 0;
 }
 
 int64_t PickleValue::integer() const {
-  Check(is_leaf(), "not an int");
+  Check(Pickle::is_leaf(id_), "not an int");
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
   Check(leaf.kind == PickleKind::kInt, "not an int");
   return leaf.integer;
 }
 
 double PickleValue::real() const {
-  Check(is_leaf(), "not a float");
+  Check(Pickle::is_leaf(id_), "not a float");
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
   Check(leaf.kind == PickleKind::kFloat, "not a float");
   return leaf.real;
@@ -75,7 +83,7 @@ double PickleValue::real() const {
 
 // Strings are not copied out of the input. Bytes that are a node are a copy of another text.
 std::string_view PickleValue::text() const {
-  if (is_leaf()) {
+  if (Pickle::is_leaf(id_)) {
     const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
     Check(leaf.kind == PickleKind::kString || leaf.kind == PickleKind::kBytes || leaf.kind == PickleKind::kBigInt,
           "not a text");
@@ -86,7 +94,7 @@ std::string_view PickleValue::text() const {
 }
 
 bool PickleValue::is_string(std::string_view wanted) const {
-  if (!is_leaf()) return false;
+  if (!Pickle::is_leaf(id_)) return false;
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
   return leaf.kind == PickleKind::kString && leaf.text == wanted;
 }
@@ -96,7 +104,7 @@ std::string PickleValue::name() const {
 }
 
 std::optional<std::pair<std::string_view, std::string_view>> PickleValue::FindGlobal() const {
-  if (is_leaf()) {
+  if (Pickle::is_leaf(id_)) {
     const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
     if (leaf.kind != PickleKind::kGlobal) return std::nullopt;
     return std::make_pair(leaf.module, leaf.text);
@@ -117,7 +125,7 @@ std::string_view PickleValue::global_name() const {
   return global->second;
 }
 
-// Items of a dict are keys and values in turn. The empty tuple is a leaf.
+// Items of a dict are keys and values in turn. The empty tuple is a leaf, and an object shows no items.
 int64_t PickleValue::size() const {
   if (is_leaf()) return 0;
   const Pickle::Node& node = pickle_->node(id_);
@@ -152,7 +160,7 @@ PickleValue PickleValue::state() const {
 
 uint32_t PickleValue::object() const {
   Check(is(PickleKind::kObject), "not an object that was taken");
-  return pickle_->node(id_).begin;
+  return id_ - Pickle::kFirstObject;
 }
 
 // Compares the two parts without joining them: readers ask this of every call, for many names.

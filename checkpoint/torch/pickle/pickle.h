@@ -28,8 +28,8 @@
 namespace fsdp {
 
 // What reading a pickle of `nbytes` bytes may cost in memory, whatever it contains: the bytes themselves, the values,
-// and what is made of them while it is parsed and its tree is built (pickle_budget.h). Formats whose honest pickles
-// cost more have a limit of their own, such as DCP's .metadata (dcp_metadata.h).
+// what is made of them while it is parsed and its tree is built, and what a command that reads the checkpoint makes of
+// that (pickle_budget.h).
 inline constexpr int64_t kPickleAllowance = int64_t{64} << 20;
 inline constexpr int64_t PickleMemoryLimit(int64_t nbytes) { return 2 * nbytes + kPickleAllowance; }
 
@@ -52,14 +52,20 @@ class PickleValue;
 // many bytes as values as they have in the pickle: what is taken is kept in the reader's own form, and its values go.
 class PickleObjects {
  public:
+  // Numbers of objects are smaller.
+  static constexpr uint32_t kMaxObjects = (uint32_t{1} << 30) - 1;
+
   virtual ~PickleObjects() = default;
 
   // The number of the object that `call` makes; nullopt leaves the call as it is. `call` lives as long as the function
   // runs.
   virtual std::optional<uint32_t> Take(PickleValue call) = 0;
 
-  // Forgets all objects: the pickle is parsed again.
-  virtual void Clear() = 0;
+  // The same for a call whose state is set (BUILD).
+  virtual std::optional<uint32_t> TakeBuilt(PickleValue call, PickleValue state);
+
+  // PickleValue::place of an object.
+  virtual int64_t place(uint32_t object) const = 0;
 
   // Bytes of memory that the objects take, which count as values. Called often.
   virtual int64_t memory() const = 0;
@@ -71,7 +77,7 @@ struct PickleOptions {
   bool (*is_allowed)(std::string_view name) = nullptr;
   // For the message about a refused global: how to save that object in a form that is read. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
-  // Asked for each call whose parts nothing else refers to. Null: every call stays a value.
+  // Asked for each call whose parts nothing else refers to; must outlive the pickle. Null: every call stays a value.
   PickleObjects* objects = nullptr;
   PickleLimits limits = {};
 };
@@ -147,7 +153,7 @@ class PickleValue {
 
   // Equal for references to one value: for memoizing a walk.
   uint32_t id() const { return id_; }
-  // True for a value that has no parts, and is not in Pickle::node_count().
+  // True for a value that has no parts, and is not in Pickle::node_count(): a leaf of the pickle, or an object.
   bool is_leaf() const;
 
  private:
@@ -195,27 +201,32 @@ class Pickle {
   friend class PickleBuilder;
 
   // A value by its id. Below kFirstNode the id is the byte of the opcode that made it, a leaf (pickle_leaf.h), and
-  // nothing is stored for it; the others are nodes: values with parts, and copies of a text.
+  // nothing is stored for it. From kFirstObject on it is the number of an object, and nothing is stored either. The
+  // others are nodes: values with parts, and copies of a text.
   static constexpr uint32_t kFirstNode = uint32_t{1} << 31;
+  static constexpr uint32_t kFirstObject = uint32_t{3} << 30;
 
   // 16 bytes, since a state dict has millions of them. The last two end at 255, which then means that many or more.
   struct Node {
     uint32_t place = 0;  // of its opcode
-    uint32_t begin = 0;  // of its items, in items_; of a kObject its number
+    uint32_t begin = 0;  // of its items, in items_
     uint32_t size = 0;   // items that it has
     PickleKind kind = PickleKind::kNone;
     uint8_t room = 0;  // 2^room items fit at `begin`; 0: just `size`
     uint8_t uses = 0;  // times that it was pushed or copied, so at least the references to it; the memo's not counted
-    uint8_t numbers = 0;  // times that it was put into the memo
+    uint8_t numbers = 0;  // times that it was put into the memo under a number that is read
   };
 
-  explicit Pickle(std::string_view bytes) : bytes_(bytes) {}
+  Pickle(std::string_view bytes, const PickleObjects* objects) : bytes_(bytes), objects_(objects) {}
 
   static bool is_leaf(uint32_t id) { return id < kFirstNode; }
+  static bool is_object(uint32_t id) { return id >= kFirstObject; }
+  static bool is_node(uint32_t id) { return !is_leaf(id) && !is_object(id); }
   const Node& node(uint32_t id) const { return nodes_[id - kFirstNode]; }
   PickleKind KindOf(uint32_t id) const;
 
   std::string_view bytes_;  // the input, not owned
+  const PickleObjects* objects_;
   // Deques, because a vector that grows would hold up to three times the memory that max_memory counts.
   std::deque<Node> nodes_;
   // Ids, by Node::begin. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name.

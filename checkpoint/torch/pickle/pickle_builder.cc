@@ -58,15 +58,33 @@ void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
   items.resize(node.begin + (size_t{1} << node.room));
 }
 
+void PickleBuilder::NoteAppend(uint32_t container) {
+  constexpr size_t kMost = 32;
+  const size_t node = container - Pickle::kFirstNode;
+  while (!appended_.empty() && appended_.back().container >= node) appended_.pop_back();
+  if (appended_.size() == kMost) {
+    appended_nodes_ = appended_.front().nodes;
+    appended_.erase(appended_.begin());
+  }
+  appended_.push_back({node, pickle_.nodes_.size()});
+}
+
+bool PickleBuilder::OlderWasAppended(size_t first) const {
+  if (appended_nodes_ > first) return true;
+  const auto older = std::find_if(appended_.rbegin(), appended_.rend(),
+                                  [&](const Appended& appended) { return appended.container < first; });
+  return older != appended_.rend() && older->nodes > first;
+}
+
 void PickleBuilder::Append(uint32_t container, uint32_t item) {
-  nodes_at_append_ = pickle_.nodes_.size();
+  NoteAppend(container);
   Pickle::Node& node = NodeOf(container);
   MakeRoom(node, int64_t{node.size} + 1);
   pickle_.items_[node.begin + node.size++] = item;
 }
 
 void PickleBuilder::Append(uint32_t container, const Ids& stack, size_t first) {
-  nodes_at_append_ = pickle_.nodes_.size();
+  NoteAppend(container);
   Pickle::Node& node = NodeOf(container);
   MakeRoom(node, node.size + static_cast<int64_t>(stack.size() - first));
   for (size_t i = first; i < stack.size(); ++i) pickle_.items_[node.begin + node.size++] = stack[i];
@@ -86,54 +104,53 @@ uint32_t PickleBuilder::Copy(Kind kind, PickleValue from) {
 }
 
 void PickleBuilder::CountUse(uint32_t id) {
-  if (Pickle::is_leaf(id)) return;
+  if (!Pickle::is_node(id)) return;
   uint8_t& uses = NodeOf(id).uses;
   if (uses < UINT8_MAX) ++uses;
 }
 
 void PickleBuilder::CountNumber(uint32_t id) {
-  if (Pickle::is_leaf(id)) return;
+  if (!Pickle::is_node(id)) return;
   uint8_t& numbers = NodeOf(id).numbers;
   if (numbers < UINT8_MAX) ++numbers;
 }
 
 // A value that was pushed once has one place, on the stack or in one container. So a value that is found as an item,
 // and was pushed once, is referred to by that item alone, and the parts are a tree. They are all values from `first` on
-// if there are as many of them; and as no container was changed since `first` was made, their items lie at the end, one
-// behind the other. A global stays: the memo has it for the calls that follow.
-std::optional<PickleBuilder::Tail> PickleBuilder::TailOf(uint32_t call) const {
+// if there are as many of them; and as no older container was appended to since `first` was made, their items lie at
+// the end.
+std::optional<PickleBuilder::Tail> PickleBuilder::TailOf(uint32_t call, std::optional<uint32_t> state) const {
   std::array<uint32_t, 64> parts = {call};
   size_t count = 1;
-  size_t items = 0;
-  Tail tail = {.first = call};
+  if (state && Pickle::is_node(*state)) parts[count++] = *state;
+  for (size_t i = 0; i < count; ++i) {
+    if (pickle_.node(parts[i]).uses > 1) return std::nullopt;
+  }
+  Tail tail = {.first = call, .first_item = pickle_.items_.size()};
   for (size_t i = 0; i < count; ++i) {
     const Pickle::Node& node = pickle_.node(parts[i]);
-    if (node.kind == Kind::kGlobal || node.numbers == UINT8_MAX) return std::nullopt;
+    if (node.numbers > 0) return std::nullopt;
     tail.first = std::min(tail.first, parts[i]);
-    tail.numbers += node.numbers;
-    items += node.size;
+    tail.first_item = std::min<size_t>(tail.first_item, node.begin);
     for (uint32_t j = 0; j < node.size; ++j) {
       const uint32_t item = pickle_.items_[node.begin + j];
-      if (Pickle::is_leaf(item) || pickle_.node(item).uses > 1) continue;
+      if (!Pickle::is_node(item) || pickle_.node(item).uses > 1) continue;
       if (count == parts.size()) return std::nullopt;
       parts[count++] = item;
     }
   }
   const size_t first = tail.first - Pickle::kFirstNode;
-  if (first < nodes_at_append_ || pickle_.nodes_.size() - first != count) return std::nullopt;
-  tail.first_item = pickle_.items_.size() - items;
+  if (pickle_.nodes_.size() - first != count || OlderWasAppended(first)) return std::nullopt;
   return tail;
 }
 
 uint32_t PickleBuilder::Replace(const Tail& tail, uint32_t object) {
-  const uint32_t place = pickle_.nodes_.back().place;
-  pickle_.nodes_.resize(tail.first - Pickle::kFirstNode);
+  const size_t first = tail.first - Pickle::kFirstNode;
+  pickle_.nodes_.resize(first);
   pickle_.items_.resize(tail.first_item);
   while (!pickle_.persistent_.empty() && pickle_.persistent_.back() >= tail.first) pickle_.persistent_.pop_back();
-  const uint32_t id = Add(Kind::kObject);
-  pickle_.nodes_.back().place = place;
-  pickle_.nodes_.back().begin = object;
-  return id;
+  while (!appended_.empty() && appended_.back().container >= first) appended_.pop_back();
+  return Pickle::kFirstObject + object;
 }
 
 int64_t PickleBuilder::CopiedItems(uint32_t arguments) const {

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/torch/pickle/pickle_input.h"
@@ -48,19 +49,18 @@ class PickleBuilder {
   void CountUse(uint32_t id);
   void CountNumber(uint32_t id);
 
-  // The values from `first` on: a call, which was made last, and parts of it that nothing else refers to but `numbers`
-  // numbers of the memo.
+  // The values from `first` on: a call, its state where it has one, and parts of theirs that nothing else refers to.
   struct Tail {
     uint32_t first = 0;
     size_t first_item = 0;  // of their items, in Pickle::items_
-    int64_t numbers = 0;
   };
 
-  // nullopt unless all values from some one on are parts of `call`, the newest value, and of nothing else. Constant
-  // time: a call of more than 64 parts has none.
-  std::optional<Tail> TailOf(uint32_t call) const;
+  // nullopt unless all values from some one on are `call`, `state` and parts of the two, and nothing else refers to any
+  // of them or will, by a number of the memo. `call` and `state` are on no stack and in no container. Constant time: a
+  // call of more than 64 parts has none.
+  std::optional<Tail> TailOf(uint32_t call, std::optional<uint32_t> state = std::nullopt) const;
 
-  // Replaces the values of `tail` by one kObject, and returns it.
+  // Forgets the values of `tail`, and returns the value that stands for the object.
   uint32_t Replace(const Tail& tail, uint32_t object);
 
   // The value behind an id, for the machine's checks of operands.
@@ -96,8 +96,20 @@ class PickleBuilder {
   // By id of a string. Each is looked at once: a pickle can encode one long string millions of times.
   absl::flat_hash_map<uint32_t, bool> is_ascii_;
 
-  // How many nodes there were at the last Append: the items of older ones may lie behind those of newer ones.
-  size_t nodes_at_append_ = 0;
+  // The last time that something was appended to a container: how many nodes there were then. The container's items may
+  // lie behind those of all of them.
+  struct Appended {
+    size_t container = 0;  // its node
+    size_t nodes = 0;
+  };
+  void NoteAppend(uint32_t container);
+  // Whether a node below `first` was appended to since the node `first` was made.
+  bool OlderWasAppended(size_t first) const;
+
+  // By container and by nodes, both rising; a container that is older than one before it in time replaces that one. Of
+  // those that did not fit, the most nodes.
+  absl::InlinedVector<Appended, 32> appended_;
+  size_t appended_nodes_ = 0;
 };
 
 }  // namespace fsdp

@@ -39,6 +39,7 @@
 #include "fsdp/checkpoint/torch/pickle/pickle_leaf.h"
 #include "fsdp/checkpoint/torch/pickle/pickle_memo.h"
 #include "fsdp/checkpoint/torch/pickle/pickle_opcode.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_references.h"
 
 namespace fsdp {
 namespace {
@@ -47,12 +48,9 @@ using Kind = PickleKind;
 
 class PickleMachine {
  public:
-  PickleMachine(PickleInput& input, PickleBuilder& values, const PickleOptions& options)
-      : input_(input), values_(values), options_(options), max_memory_(*options.limits.max_memory) {}
-
-  // True after an error of Run that another run, without PickleOptions::objects, does not have: the pickle refers to a
-  // part of an object that was taken.
-  bool wants_dropped() const { return wants_dropped_; }
+  PickleMachine(PickleInput& input, PickleBuilder& values, const PickleReferences& references,
+                const PickleOptions& options)
+      : input_(input), values_(values), options_(options), max_memory_(*options.limits.max_memory), memo_(references) {}
 
   // Runs until STOP; the value that is on top then.
   absl::StatusOr<uint32_t> Run() {
@@ -117,14 +115,12 @@ class PickleMachine {
   absl::Status Put(uint64_t index) {
     FSDP_ASSIGN_OR_RETURN(const uint32_t id, Top());
     FSDP_RETURN_IF_ERROR(Reserve(memo_.growth()));
-    memo_.Put(index, id);
-    values_.CountNumber(id);
+    if (memo_.Put(index, id)) values_.CountNumber(id);
     return absl::OkStatus();
   }
 
   absl::Status Get(uint64_t index) {
     const std::optional<uint32_t> id = memo_.Find(index);
-    wants_dropped_ = memo_.is_dropped(index);
     if (!id) return input_.Broken(absl::StrCat("memo entry ", index, " is read before it is written"));
     return Push(*id);
   }
@@ -194,15 +190,23 @@ class PickleMachine {
   }
 
   // `call`, or the object that it makes if it is one of PickleOptions::objects and nothing needs its parts any more.
-  // What a GET might still want is not known; torch never does (wants_dropped).
   uint32_t Taken(uint32_t call) {
     if (options_.objects == nullptr) return call;
     const std::optional<PickleBuilder::Tail> tail = values_.TailOf(call);
-    if (!tail || !memo_.CanDrop(tail->first, tail->numbers)) return call;
-    const std::optional<uint32_t> object = options_.objects->Take(values_.Value(call));
-    if (!object) return call;
-    memo_.Drop(tail->first, tail->numbers);
-    return values_.Replace(*tail, *object);
+    if (!tail) return call;
+    return Replaced(*tail, options_.objects->Take(values_.Value(call))).value_or(call);
+  }
+
+  std::optional<uint32_t> TakenBuilt(uint32_t call, uint32_t state) {
+    if (options_.objects == nullptr) return std::nullopt;
+    const std::optional<PickleBuilder::Tail> tail = values_.TailOf(call, state);
+    if (!tail) return std::nullopt;
+    return Replaced(*tail, options_.objects->TakeBuilt(values_.Value(call), values_.Value(state)));
+  }
+
+  std::optional<uint32_t> Replaced(const PickleBuilder::Tail& tail, std::optional<uint32_t> object) {
+    if (!object || *object >= PickleObjects::kMaxObjects) return std::nullopt;
+    return values_.Replace(tail, *object);
   }
 
   // object.__setstate__(state). The state of an OrderedDict is dropped: it is the _metadata (versions of modules) that
@@ -216,6 +220,10 @@ class PickleMachine {
           absl::StrCat("it wants to set the state of ", std::string(PickleKindName(values_.KindOf(object)))));
     }
     if (values_.SizeOf(object) > 2) return input_.Broken("an object whose state is set twice");
+    if (const std::optional<uint32_t> taken = TakenBuilt(object, state)) {
+      stack_.back() = *taken;
+      return absl::OkStatus();
+    }
     values_.Append(object, state);
     return absl::OkStatus();
   }
@@ -285,7 +293,6 @@ class PickleMachine {
   PickleBuilder::Ids stack_;
   std::vector<size_t> marks_;  // sizes of stack_
   PickleMemo memo_;
-  bool wants_dropped_ = false;
 };
 
 absl::Status PickleMachine::Step(PickleOpcode opcode) {
@@ -367,23 +374,14 @@ absl::StatusOr<std::unique_ptr<Pickle>> Pickle::Parse(std::string_view bytes, co
   const auto nbytes = static_cast<int64_t>(bytes.size());
   PickleOptions filled = options;
   if (!filled.limits.max_memory) filled.limits.max_memory = PickleMemoryLimit(nbytes) - nbytes;
-  while (true) {
-    std::unique_ptr<Pickle> pickle(new Pickle(bytes));
-    PickleInput input(bytes);
-    PickleBuilder values(*pickle, input);
-    PickleMachine machine(input, values, filled);
-    const absl::StatusOr<uint32_t> root = machine.Run();
-    if (machine.wants_dropped()) {
-      filled.objects->Clear();
-      filled.objects = nullptr;
-      continue;
-    }
-    if (!root.ok()) return root.status();
-    pickle->root_ = *root;
-    pickle->size_ = static_cast<int64_t>(input.at());
-    pickle->memory_ = values.memory();
-    return pickle;
-  }
+  const PickleReferences references = PickleReferences::Of(bytes);
+  std::unique_ptr<Pickle> pickle(new Pickle(bytes, filled.objects));
+  PickleInput input(bytes);
+  PickleBuilder values(*pickle, input);
+  FSDP_ASSIGN_OR_RETURN(pickle->root_, PickleMachine(input, values, references, filled).Run());
+  pickle->size_ = static_cast<int64_t>(input.at());
+  pickle->memory_ = values.memory();
+  return pickle;
 }
 
 }  // namespace fsdp

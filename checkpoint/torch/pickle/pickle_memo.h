@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PickleMemo: the values that a pickle numbers, for PUT, MEMOIZE and GET. Python numbers them in order, from 0 or from
-// 1, and those cost four bytes each; any other number costs an entry of a hash map.
+// 1, and those cost four bytes each if they are read again, and nothing if they are not (pickle_references.h); any
+// other number costs an entry of a hash map.
 #ifndef FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_MEMO_H_
 #define FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_MEMO_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,72 +13,76 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_references.h"
 
 namespace fsdp {
 
 class PickleMemo {
  public:
-  void Put(uint64_t index, uint32_t id) {
-    if (index == in_order_.size() + 1) in_order_.push_back(kNone);
-    if (index == in_order_.size()) {
-      in_order_.push_back(id);
-      size_ += others_.erase(index) == 0 ? 1 : 0;
-    } else if (index < in_order_.size()) {
-      size_ += in_order_[index] == kNone ? 1 : 0;
-      in_order_[index] = id;
-    } else {
+  // `references` must outlive the memo.
+  explicit PickleMemo(const PickleReferences& references) : references_(references) {}
+
+  // False for a number that is never read: the memo does not have the value then.
+  bool Put(uint64_t index, uint32_t id) {
+    if (index > next_ + 1 || index >= references_.limit()) {
       size_ += others_.insert_or_assign(index, id).second ? 1 : 0;
+      return true;
     }
+    if (index > next_) {  // the one before it has no value yet, or has one as a number out of order
+      if (!others_.contains(next_)) holes_.insert(next_);
+      ++next_;
+    }
+    if (index == next_) {
+      ++next_;
+      size_ += others_.erase(index) == 0 ? 1 : 0;
+    } else {
+      size_ += holes_.erase(index) != 0 ? 1 : 0;
+    }
+    if (!references_.contains(index)) return false;
+    const size_t place = references_.index(index);
+    if (place >= in_order_.size()) in_order_.resize(place + 1, kNone);
+    in_order_[place] = id;
+    return true;
   }
 
   // nullopt for a number that was never put.
   std::optional<uint32_t> Find(uint64_t index) const {
-    if (index < in_order_.size() && in_order_[index] < kDropped) return in_order_[index];
+    if (index < references_.limit() && references_.contains(index)) {
+      const size_t place = references_.index(index);
+      if (place < in_order_.size() && in_order_[place] != kNone) return in_order_[place];
+    }
     const auto at = others_.find(index);
     return at == others_.end() ? std::nullopt : std::make_optional(at->second);
   }
 
-  // Whether the values of the ids from `first` on have just `count` numbers, all of them among the newest: only then
-  // they can be dropped. Constant time.
-  bool CanDrop(uint32_t first, int64_t count) const {
-    const size_t end = in_order_.size() - std::min(in_order_.size(), kNewest);
-    for (size_t i = in_order_.size(); count > 0 && i > end; --i) count -= IsFrom(first, in_order_[i - 1]) ? 1 : 0;
-    return count == 0;
-  }
-
-  // Takes these numbers from their values, which are about to go. Precondition: CanDrop.
-  void Drop(uint32_t first, int64_t count) {
-    for (size_t i = in_order_.size(); count > 0; --i) {
-      if (!IsFrom(first, in_order_[i - 1])) continue;
-      in_order_[i - 1] = kDropped;
-      --count;
-    }
-  }
-
-  // True for a number whose value was dropped and that has no other value since.
-  bool is_dropped(uint64_t index) const { return index < in_order_.size() && in_order_[index] == kDropped; }
-
   // Values that have a number: the next number of MEMOIZE.
   uint64_t size() const { return size_; }
 
-  // Bytes of memory, and how many more the next Put can need: a hash map that grows has both its tables for a moment.
+  // Bytes of memory, those of the references included, and how many more the next Put can need: a hash table that grows
+  // has both its tables for a moment.
   int64_t memory() const {
-    return static_cast<int64_t>(in_order_.size() * sizeof(uint32_t) + others_.capacity() * kEntryBytes);
+    return static_cast<int64_t>(in_order_.size() * sizeof(uint32_t) + others_.capacity() * kEntryBytes +
+                                holes_.capacity() * kHoleBytes) +
+           references_.memory();
   }
-  int64_t growth() const {
-    const bool is_full = (others_.size() + 1) * 8 > others_.capacity() * 7;
-    return is_full ? static_cast<int64_t>((2 * others_.capacity() + 1) * kEntryBytes) : 0;
-  }
+  int64_t growth() const { return Growth(others_, kEntryBytes) + Growth(holes_, kHoleBytes); }
 
  private:
-  static bool IsFrom(uint32_t first, uint32_t id) { return id >= first && id < kDropped; }
+  template <typename Table>
+  static int64_t Growth(const Table& table, size_t entry_bytes) {
+    const bool is_full = (table.size() + 1) * 8 > table.capacity() * 7;
+    return is_full ? static_cast<int64_t>((2 * table.capacity() + 1) * entry_bytes) : 0;
+  }
 
-  static constexpr uint32_t kNone = UINT32_MAX;         // no value has this id
-  static constexpr uint32_t kDropped = UINT32_MAX - 1;  // nor this one
-  static constexpr size_t kNewest = 256;
-  static constexpr int64_t kEntryBytes = sizeof(std::pair<uint64_t, uint32_t>) + 1;  // and its byte of control
+  static constexpr uint32_t kNone = UINT32_MAX;                                     // no value has this id
+  static constexpr size_t kEntryBytes = sizeof(std::pair<uint64_t, uint32_t>) + 1;  // and its byte of control
+  static constexpr size_t kHoleBytes = sizeof(uint64_t) + 1;
 
-  std::deque<uint32_t> in_order_;
+  const PickleReferences& references_;
+  uint64_t next_ = 0;  // all numbers below were put, but for holes_
+  absl::flat_hash_set<uint64_t> holes_;
+  std::deque<uint32_t> in_order_;  // of numbers below next_ that are read, by PickleReferences::index
   absl::flat_hash_map<uint64_t, uint32_t> others_;
   uint64_t size_ = 0;
 };

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <new>
 #include <string>
 #include <utility>
@@ -18,8 +17,11 @@
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/torch/dcp/honest_metadata.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/state/many_tensors.h"
 #include "fsdp/checkpoint/torch/state/torch_tree.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -169,113 +171,10 @@ TEST(PickleMemoryTest, NoPickleCostsMoreThanTwiceItsSizeAnd64MiB) {
   }
 }
 
-// As torch.save writes it: protocol 2, everything memoized, texts and globals that recur by GET, a thousand members a
-// SETITEMS.
-class TorchPickle {
- public:
-  // {name: tensor, ...}
-  void AddModel(int parameters) {
-    Open();
-    for (int i = 0; i < parameters; ++i) {
-      if (i > 0 && i % 1000 == 0) out_ += "u(";
-      Add(absl::StrFormat("_fsdp_wrapped_module.model.layers.%d.mlp.experts.%d.weight", i / 100, i % 100));
-      AddTensor();
-    }
-    out_ += "u";
-  }
-
-  // {"state": {0: {"step": tensor, ...}, ...}, "param_groups": [{"params": [0, ...]}]}
-  void AddAdamW(int parameters) {
-    Open();
-    Add("state");
-    Open();
-    std::string ids;
-    for (int i = 0; i < parameters; ++i) {
-      if (i > 0 && i % 1000 == 0) out_ += "u(";
-      ids += "J" + Long(i);
-      out_ += "J" + Long(i);
-      Open();
-      for (const char* name : {"step", "exp_avg", "exp_avg_sq"}) {
-        AddOnce(Text(name));
-        AddTensor();
-      }
-      out_ += "u";
-    }
-    out_ += "u";
-    Add("param_groups");
-    Put("]");
-    Open();
-    Add("params");
-    Put("]");
-    out_ += "(" + ids + "eua" + "u";
-  }
-
-  void Open() {
-    Put("}");
-    out_ += "(";
-  }
-  void Add(const std::string& text) { Put(Text(text)); }
-  void Close() { out_ += "u"; }
-  std::string Finish() const { return "\x80\x02" + out_ + "."; }
-
- private:
-  static std::string Text(const std::string& value) { return "X" + Long(static_cast<int64_t>(value.size())) + value; }
-
-  // `opcodes`, which make a value, and its number.
-  void Put(const std::string& opcodes) {
-    const int64_t number = memo_++;
-    out_ += opcodes + (number < 256 ? "q"s + static_cast<char>(number) : "r" + Long(number));
-  }
-
-  void AddOnce(const std::string& opcodes) {
-    if (const auto at = seen_.find(opcodes); at != seen_.end()) {
-      out_ += at->second < 256 ? "h"s + static_cast<char>(at->second) : "j" + Long(at->second);
-      return;
-    }
-    seen_[opcodes] = memo_;
-    Put(opcodes);
-  }
-
-  void AddTensor() {
-    AddOnce("ctorch._utils\n_rebuild_tensor_v2\n");
-    out_ += "((";
-    AddOnce(Text("storage"));
-    AddOnce("ctorch\nFloatStorage\n");
-    Add(std::to_string(tensors_++));
-    AddOnce(Text("cpu"));
-    Put("K\4t");
-    Put("QK\0K\2K\2\x86"s);
-    Put("K\2K\1\x86");
-    out_ += "\x89";
-    AddOnce("ccollections\nOrderedDict\n");
-    for (const char* opcodes : {")R", "t", "R"}) Put(opcodes);
-  }
-
-  std::string out_;
-  int64_t memo_ = 0;
-  int64_t tensors_ = 0;
-  std::map<std::string, int64_t> seen_;
-};
-
-std::string PickleOf(int parameters, bool has_optimizer) {
-  TorchPickle pickle;
-  if (!has_optimizer) {
-    pickle.AddModel(parameters);
-    return pickle.Finish();
-  }
-  pickle.Open();
-  pickle.Add("model");
-  pickle.AddModel(parameters);
-  pickle.Add("optimizer");
-  pickle.AddAdamW(parameters);
-  pickle.Close();
-  return pickle.Finish();
-}
-
 // When a tensor was a tree of values first, and then 700 bytes, more than 120,000 of them were refused.
 TEST(PickleMemoryTest, AStateDictOf200000TensorsIsNotRefused) {
   for (const int tensors : {100'000, 200'000}) {
-    const std::string bytes = PickleOf(tensors, /*has_optimizer=*/false);
+    const std::string bytes = ManyTensorsPickle(tensors, /*has_optimizer=*/false);
     const auto [peak, status] = Cost(bytes);
     EXPECT_OK(status);
     EXPECT_LT(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size())) * 7 / 10) << tensors;
@@ -284,11 +183,43 @@ TEST(PickleMemoryTest, AStateDictOf200000TensorsIsNotRefused) {
 
 TEST(PickleMemoryTest, AModelOf70000ParametersWithAdamWIsNotRefused) {
   for (const int parameters : {40'000, 70'000}) {
-    const std::string bytes = PickleOf(parameters, /*has_optimizer=*/true);
+    const std::string bytes = ManyTensorsPickle(parameters, /*has_optimizer=*/true);
     const auto [peak, status] = Cost(bytes);
     EXPECT_OK(status);
     EXPECT_LT(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size())) * 9 / 10) << parameters;
   }
+}
+
+// A chunk has 140 bytes of pickle, and took 800 as values: before chunks were taken while the pickle is parsed,
+// .metadata had a limit of 8 times its size.
+TEST(PickleMemoryTest, TheMetadataOf250000ChunksCostsTwiceItsSize) {
+  for (const auto& [tensors, ranks] : {std::pair(1'000, 250), {100'000, 1}, {20'000, 8}}) {
+    const std::string bytes = HonestMetadata::Of(tensors, ranks);
+    const auto [peak, status] = Cost(bytes, [](const std::string& text) { return ParseDcpMetadata(text).status(); });
+    EXPECT_OK(status);
+    EXPECT_LE(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size()))) << tensors << " tensors, " << ranks;
+    if (ranks == 1) continue;
+    EXPECT_LE(peak, 2 * static_cast<int64_t>(bytes.size())) << tensors << " tensors, " << ranks;
+  }
+}
+
+// Chunks that are shared by many tensors are no objects, and each tensor would have rows of its own.
+TEST(PickleMemoryTest, ChunksThatManyTensorsShareAreRefusedAndNotCopied) {
+  const std::string object = "ctorch.distributed.checkpoint.metadata\n";
+  const std::string size = "ctorch\nSize\n(K\1t\x85R"s;
+  const std::string chunk = object + "ChunkStorageMetadata\n)\x81}(X\7\0\0\0offsets"s + "ctorch\nSize\n(K\0t\x85R"s +
+                            "X\5\0\0\0sizes"s + size + "ub";
+  const std::string tensor = object + "TensorStorageMetadata\n)\x81}(X\12\0\0\0properties"s + object +
+                             "TensorProperties\n)\x81(ctorch\nfloat32\ntbX\4\0\0\0size"s + size +
+                             "X\6\0\0\0chunksh\1ub"s;
+  std::string tensors;
+  for (int i = 0; i < 100'000; ++i) tensors += "X" + Long(6) + absl::StrFormat("%06d", i) + tensor;
+  const std::string bytes = "\x80\2"s + chunk + "q\0000](" + Times(20'000, "h\0"s) + "eq\0010" + object +
+                            "Metadata\n)\x81}(X\23\0\0\0state_dict_metadata}("s + tensors +
+                            "uX\14\0\0\0storage_data}ub."s;
+  const auto [peak, status] = Cost(bytes, [](const std::string& text) { return ParseDcpMetadata(text).status(); });
+  EXPECT_FALSE(status.ok());
+  EXPECT_LE(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size()))) << status;
 }
 
 // A tensor whose sizes stand in the dict once more, by their number in the memo: the values of the tensor had to stay.

@@ -31,6 +31,14 @@ Shape TorchTensors::shape(size_t i) const {
   return *Shape::Create(absl::MakeConstSpan(sizes.data(), tensor.rank));  // it was a shape when it was added
 }
 
+std::string_view TorchTensors::storage_key(uint32_t storage) const {
+  const uint32_t place = storages_[storage].key;
+  const char* const key = keys_[place / kKeyBlockBytes].get() + place % kKeyBlockBytes;
+  uint16_t length = 0;
+  std::memcpy(&length, key, sizeof(length));
+  return {key + sizeof(length), length};
+}
+
 TorchTensor TorchTensors::operator[](size_t i) const {
   const Tensor& packed = tensors_[i];
   TorchTensor tensor;
@@ -58,20 +66,13 @@ int64_t TorchTensors::memory() const {
   return static_cast<int64_t>(tensors_.size() * sizeof(Tensor) + storages_.size() * sizeof(Storage) +
                               sizes_.size() * sizeof(int64_t)) *
              17 / 16 +
-         key_block_bytes_;
+         static_cast<int64_t>(keys_.size() * kKeyBlockBytes);
 }
 
 std::optional<uint32_t> TorchTensorTaker::Take(PickleValue call) {
   if (!IsTorchTensor(call)) return std::nullopt;
   const absl::StatusOr<uint32_t> taken = Add(call);
   return taken.ok() ? std::make_optional(*taken) : std::nullopt;
-}
-
-void TorchTensorTaker::Clear() {
-  storages_.clear();
-  tensors_ = TorchTensors();
-  key_block_left_ = 0;
-  last_of_rank_ = {};
 }
 
 int64_t TorchTensorTaker::memory() const {
@@ -85,7 +86,8 @@ absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   FSDP_ASSIGN_OR_RETURN(const uint32_t storage, StorageOf(tensor.storage, value));
   const bool is_row_major = IsRowMajor(tensor);
   tensors_.tensors_.push_back({tensor.offset, storage, SizesOf(tensor, is_row_major), tensor.dtype,
-                               static_cast<uint8_t>(tensor.shape.rank()), is_row_major});
+                               static_cast<uint8_t>(tensor.shape.rank()), is_row_major,
+                               static_cast<uint32_t>(value.place())});
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
@@ -98,17 +100,19 @@ absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage
                                             Quote(storage.key), " has ", storage.nbytes, " bytes, and another says ",
                                             nbytes));
   }
-  const size_t key_bytes = storage.key.size();
+  const auto length = static_cast<uint16_t>(storage.key.size());  // ReadTorchStorage refuses long keys
+  const size_t key_bytes = sizeof(length) + length;
   if (key_block_left_ < key_bytes) {
-    key_block_left_ = std::max(kKeyBlockBytes, key_bytes);
-    key_block_at_ = tensors_.keys_.emplace_back(new char[key_block_left_]).get();
-    tensors_.key_block_bytes_ += static_cast<int64_t>(key_block_left_);
+    key_block_left_ = kKeyBlockBytes;
+    tensors_.keys_.emplace_back(new char[kKeyBlockBytes]);
   }
-  std::memcpy(key_block_at_, storage.key.data(), key_bytes);
-  tensors_.storages_.push_back(
-      {.key = key_block_at_, .key_bytes = static_cast<uint32_t>(key_bytes), .nbytes = storage.nbytes});
-  key_block_at_ += key_bytes;
+  const size_t in_block = kKeyBlockBytes - key_block_left_;
+  char* const key = tensors_.keys_.back().get() + in_block;
+  std::memcpy(key, &length, sizeof(length));
+  std::memcpy(key + sizeof(length), storage.key.data(), length);
   key_block_left_ -= key_bytes;
+  tensors_.storages_.push_back({.nbytes = storage.nbytes,
+                                .key = static_cast<uint32_t>((tensors_.keys_.size() - 1) * kKeyBlockBytes + in_block)});
   const auto number = static_cast<uint32_t>(tensors_.storage_count() - 1);
   storages_.insert(number);
   return number;
@@ -128,9 +132,9 @@ uint32_t TorchTensorTaker::SizesOf(const TorchTensor& tensor, bool is_row_major)
 
 TorchTensors TorchTensorTaker::Finish() {
   storages_.clear();
-  TorchTensors tensors = std::move(tensors_);
-  Clear();
-  return tensors;
+  key_block_left_ = 0;
+  last_of_rank_ = {};
+  return std::exchange(tensors_, TorchTensors());
 }
 
 }  // namespace fsdp

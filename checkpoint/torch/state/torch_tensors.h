@@ -36,9 +36,7 @@ class TorchTensors {
   uint32_t storage_of(size_t i) const { return tensors_[i].storage; }
   size_t storage_count() const { return storages_.size(); }
   // Lives as long as the table.
-  std::string_view storage_key(uint32_t storage) const {
-    return {storages_[storage].key, storages_[storage].key_bytes};
-  }
+  std::string_view storage_key(uint32_t storage) const;
   int64_t storage_bytes(uint32_t storage) const { return storages_[storage].nbytes; }
 
   // Where the bytes of a storage lie, once the reader of a file has placed it: from that byte of the file on, with that
@@ -60,22 +58,22 @@ class TorchTensors {
     DType dtype = DType::kFloat32;
     uint8_t rank = 0;
     bool is_row_major = true;  // its strides are RowMajorStrides of its shape
+    uint32_t place = 0;        // of its value in the pickle, for messages while that is parsed
   };
 
   struct Storage {
-    const char* key = nullptr;  // in keys_
-    uint32_t key_bytes = 0;
-    uint32_t crc = 0;
     int64_t nbytes = 0;
     int64_t offset = 0;  // in the file
+    uint32_t crc = 0;
+    uint32_t key = 0;  // its place in keys_
   };
 
   // Deques, because a vector takes three times as much while it grows.
   std::deque<Tensor> tensors_;
   std::deque<Storage> storages_;
   std::deque<int64_t> sizes_;
-  std::deque<std::unique_ptr<char[]>> keys_;  // blocks of keys, one behind the other
-  int64_t key_block_bytes_ = 0;               // of all blocks
+  // Keys one behind the other in blocks, none in two of them: two bytes of length and the text.
+  std::deque<std::unique_ptr<char[]>> keys_;
 };
 
 // For one pickle and one thread.
@@ -88,7 +86,7 @@ class TorchTensorTaker final : public PickleObjects {
   // The number of the tensor that `call` makes; a wrapper of a tensor that was taken, such as a parameter, is that
   // tensor. nullopt for other calls, and for a tensor that cannot be read: Add of the value says why.
   std::optional<uint32_t> Take(PickleValue call) override;
-  void Clear() override;
+  int64_t place(uint32_t object) const override { return tensors_.tensors_[object].place; }
   int64_t memory() const override;
 
   // The number of the tensor that `value` is or makes. Precondition: IsTensor(value). Errors are those of
@@ -124,7 +122,6 @@ class TorchTensorTaker final : public PickleObjects {
   TorchTensors tensors_;
   absl::flat_hash_set<uint32_t, Hash, Equal> storages_{0, Hash{&tensors_}, Equal{&tensors_}};  // by key
   size_t key_block_left_ = 0;  // bytes of the last block that no key has
-  char* key_block_at_ = nullptr;
   std::array<std::optional<uint32_t>, kMaxTorchRank + 1> last_of_rank_ = {};
 };
 
