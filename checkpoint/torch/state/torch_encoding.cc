@@ -11,10 +11,13 @@
 #include "fsdp/checkpoint/torch/state/torch_encoding.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
-#include <map>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -28,10 +31,12 @@ using Section = StateKey::Section;
 
 class StateEncoder {
  public:
-  explicit StateEncoder(const StateDict& contents) : contents_(contents) {
+  explicit StateEncoder(const StateDict& contents)
+      : contents_(contents), storage_of_(contents.entries().size(), kNone) {
     pickle_.write_tensor = [this](const LiteralTensor& tensor) {
       EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
-      storages_.push_back(tensor);
+      storages_.push_back({true, static_cast<uint32_t>(literals_.size())});
+      literals_.push_back(tensor);
     };
   }
 
@@ -49,14 +54,18 @@ class StateEncoder {
       FSDP_RETURN_IF_ERROR(EncodeExtras());
       pickle_.SetItems();
     }
-    return EncodedTorchState{std::move(pickle_).Finish(), std::move(storages_)};
+    return EncodedTorchState{std::move(pickle_).Finish(), std::move(storages_), std::move(literals_)};
   }
 
  private:
   void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
-    const auto [at, is_new] = index_.try_emplace(key, storages_.size());
-    if (is_new) storages_.push_back(key);
-    EncodeTorchTensor(pickle_, absl::StrCat(at->second), tensor.dtype, tensor.shape);
+    const auto entry = static_cast<uint32_t>(*contents_.IndexOf(key));
+    uint32_t& storage = storage_of_[entry];
+    if (storage == kNone) {
+      storage = static_cast<uint32_t>(storages_.size());
+      storages_.push_back({false, entry});
+    }
+    EncodeTorchTensor(pickle_, absl::StrCat(storage), tensor.dtype, tensor.shape);
   }
 
   void EncodeModel() {
@@ -80,16 +89,18 @@ class StateEncoder {
 
   // State is grouped by parameter, in the order in which the state dict first names it.
   absl::Status EncodeOptimizer() {
-    std::vector<std::string> order;
-    std::map<std::string, std::vector<const StateDict::Entry*>> state;  // by parameter
-    for (const StateDict::Entry& entry : contents_.entries()) {
-      if (entry.first.section != Section::kOptimState) continue;
-      std::vector<const StateDict::Entry*>& of_parameter = state[entry.first.fqn];
-      if (of_parameter.empty()) order.push_back(entry.first.fqn);
-      of_parameter.push_back(&entry);
+    absl::flat_hash_map<std::string_view, uint32_t> order;  // of parameters, by name
+    std::vector<std::pair<uint32_t, uint32_t>> state;       // parameter and entry
+    for (size_t i = 0; i < contents_.entries().size(); ++i) {
+      const StateKey& key = contents_.entries()[i].first;
+      if (key.section != Section::kOptimState) continue;
+      const auto place = static_cast<uint32_t>(order.size());
+      state.emplace_back(order.try_emplace(key.fqn, place).first->second, static_cast<uint32_t>(i));
     }
+    order = {};
+    std::sort(state.begin(), state.end());
     const std::string* text = contents_.FindText(StateKey::ParamGroups());
-    if (order.empty() && text == nullptr) return absl::OkStatus();
+    if (state.empty() && text == nullptr) return absl::OkStatus();
     FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(text == nullptr ? "[]" : *text));
     pickle_.String("optim");
     pickle_.EmptyDict();
@@ -97,13 +108,15 @@ class StateEncoder {
     pickle_.String("state");
     pickle_.EmptyDict();
     pickle_.Mark();
-    for (const std::string& fqn : order) {
-      pickle_.String(fqn);
+    for (size_t i = 0; i < state.size();) {
+      const uint32_t parameter = state[i].first;
+      pickle_.String(contents_.entries()[state[i].second].first.fqn);
       pickle_.EmptyDict();
       pickle_.Mark();
-      for (const StateDict::Entry* entry : state[fqn]) {
-        pickle_.String(entry->first.state);
-        EncodeTensor(entry->first, std::get<ShardedTensor>(entry->second));
+      for (; i < state.size() && state[i].first == parameter; ++i) {
+        const auto& [key, value] = contents_.entries()[state[i].second];
+        pickle_.String(key.state);
+        EncodeTensor(key, std::get<ShardedTensor>(value));
       }
       pickle_.SetItems();
     }
@@ -131,10 +144,13 @@ class StateEncoder {
     return absl::OkStatus();
   }
 
+  static constexpr uint32_t kNone = UINT32_MAX;
+
   const StateDict& contents_;
   PickleWriter pickle_;
-  std::vector<EncodedStorage> storages_;
-  std::map<StateKey, size_t> index_;  // into storages_
+  std::vector<EncodedTorchState::Storage> storages_;
+  std::vector<LiteralTensor> literals_;
+  std::vector<uint32_t> storage_of_;  // by entry of contents_: into storages_
 };
 
 void SetDefault(PythonJson& group, const char* name, PythonJson value) {

@@ -6,6 +6,7 @@
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_ENCODING_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_ENCODING_H_
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,12 +21,17 @@ namespace fsdp {
 // Pushes a whole, row-major tensor whose bytes are the storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
-// The contents of a storage: a tensor of the state dict, or a small tensor of param_groups with its bytes.
-using EncodedStorage = std::variant<StateKey, LiteralTensor>;
-
 struct EncodedTorchState {
+  // The contents of a storage: an entry of the state dict, or a small tensor of param_groups. Four bytes, since a model
+  // may have a million storages.
+  struct Storage {
+    bool is_literal : 1;
+    uint32_t number : 31;  // into the entries of the state dict, or into `literals`
+  };
+
   std::string pickle;
-  std::vector<EncodedStorage> storages;  // storage i has the key "i"
+  std::vector<Storage> storages;  // storage i has the key "i"
+  std::vector<LiteralTensor> literals;
 };
 
 // A model alone becomes a plain state dict; a model with an optimizer or extra values becomes {"model": ..., "optim":

@@ -17,6 +17,9 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -89,20 +92,19 @@ absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tens
     return absl::OkStatus();
   };
   FSDP_RETURN_IF_ERROR(flat.Consume(add));
-  PythonJson groups = PythonJson::array();
+  // Groups without their parameters, and these.
+  std::vector<std::pair<PythonJson, PythonJson>> of_groups;
   for (auto& [fqn, values] : options) {
-    PythonJson* same = nullptr;
-    for (PythonJson& group : groups) {
-      PythonJson without = group;
-      without.erase("params");
-      if (without == values) same = &group;
-    }
-    if (same == nullptr) {
-      values["params"] = PythonJson::array();
-      groups.push_back(values);
-      same = &groups.back();
-    }
-    (*same)["params"].push_back(fqn);
+    auto same =
+        std::find_if(of_groups.begin(), of_groups.end(), [&](const auto& group) { return group.first == values; });
+    if (same == of_groups.end()) same = of_groups.emplace(same, std::move(values), PythonJson::array());
+    values = PythonJson();
+    same->second.push_back(fqn);
+  }
+  PythonJson groups = PythonJson::array();
+  for (auto& [values, params] : of_groups) {
+    values["params"] = std::move(params);
+    groups.push_back(std::move(values));
   }
   TorchNode node;
   node.Add("state", std::move(state));
@@ -135,8 +137,7 @@ class OptimizerReader {
       Expand(member);
       return AddParameter(name, member);
     }));
-    FSDP_RETURN_IF_ERROR(RenameGroups(groups));
-    return groups.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
+    return TextOf(groups);
   }
 
  private:
@@ -156,41 +157,46 @@ class OptimizerReader {
   }
 
   struct StateShapes {
-    std::map<std::string, Shape> by_key;  // of each parameter whose state tells its shape
-    bool is_flat = true;                  // no state has two dimensions or more
+    KeyShapes by_key;     // of each parameter whose state tells its shape
+    bool is_flat = true;  // no state has two dimensions or more
   };
 
   // A parameter's state has the parameter's shape, but for numbers such as "step", of which all are scalars. So a state
-  // name that is a scalar for one parameter and not for others (exp_avg) means a parameter without dimensions.
+  // name that is a scalar for one parameter and not for others (exp_avg) means a parameter without dimensions. Keys are
+  // views of `state`.
   StateShapes ShapesOf(const TorchNode& state) const {
-    StateShapes shapes;
-    std::set<std::string> shaped;  // states that have as many dimensions as their parameter
-    std::set<std::pair<std::string, std::string>> numbers;
+    StateShapes shapes = {.by_key = KeyShapes(tensors_)};
+    shapes.by_key.Reserve(state.members().size());
+    std::set<std::string_view> shaped;  // states that have as many dimensions as their parameter
+    std::vector<std::pair<std::string_view, std::string_view>> numbers;
     for (const auto& [name, member] : state.members()) {
+      bool is_known = false;
       for (const auto& [state_name, leaf] : member.members()) {
         if (leaf.kind() != Kind::kTensor || state_name == "step") continue;
-        const Shape& shape = tensors_[leaf.tensor()].shape;
-        shapes.is_flat = shapes.is_flat && shape.rank() <= 1;
-        if (shape.rank() == 0) {
-          numbers.insert({name, state_name});
+        const int rank = tensors_[leaf.tensor()].shape.rank();
+        shapes.is_flat = shapes.is_flat && rank <= 1;
+        if (rank == 0) {
+          numbers.emplace_back(name, state_name);
         } else {
-          shapes.by_key.try_emplace(name, shape);
+          if (!is_known) shapes.by_key.Add(name, leaf.tensor());
+          is_known = true;
           shaped.insert(state_name);
         }
       }
     }
     for (const auto& [name, state_name] : numbers) {
-      if (shaped.count(state_name) != 0) shapes.by_key.try_emplace(name);
+      if (shaped.count(state_name) != 0) shapes.by_key.Add(name, std::nullopt);
     }
+    shapes.by_key.Finish();
     return shapes;
   }
 
   // Finds names_, or units_ if the state is that of flat parameters. The shapes of the state decide: ids are tried as
   // parameters first, and only state of which nothing has two dimensions can be flat. If both fail, the message has
   // both reasons.
-  absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
+  absl::Status FindParameters(PythonJson& groups, const TorchNode& state) {
     const auto [shapes, is_flat] = ShapesOf(state);
-    absl::StatusOr<std::map<std::string, std::string>> names = NamesOfParameterIds(groups, shapes, model_);
+    absl::StatusOr<ParameterNames> names = NamesOfParameterIds(groups, shapes, model_);
     const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
     if (names.ok() && !goes_by_flat_names) {
       names_ = *std::move(names);
@@ -198,7 +204,8 @@ class OptimizerReader {
     }
     if (!is_flat || shapes.empty()) return names.status();
     std::map<std::string, int64_t> sizes;
-    for (const auto& [name, shape] : shapes) sizes[name] = shape.numel();
+    shapes.ForEach(
+        [&](std::string_view name, const Shape& shape) { sizes.try_emplace(std::string(name), shape.numel()); });
     absl::StatusOr<std::map<std::string, FlatUnit>> units =
         UnitsOfKeys(KeysOf(groups), sizes, ParametersOf(model_), options_.flat);
     if (!units.ok()) {
@@ -228,16 +235,12 @@ class OptimizerReader {
   }
 
   absl::StatusOr<std::string> NameOf(const std::string& name) const {
-    std::string fqn = name;
-    if (!names_.empty()) {
-      const auto at = names_.find(name);
-      if (at == names_.end()) {
-        return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
-      }
-      fqn = at->second;
+    const std::string* const fqn = names_.empty() ? &name : names_.Find(name);
+    if (fqn == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
     }
-    const auto alias = model_.aliases.find(fqn);
-    return alias == model_.aliases.end() ? fqn : alias->second;
+    const auto alias = model_.aliases.find(*fqn);
+    return alias == model_.aliases.end() ? *fqn : alias->second;
   }
 
   // Adds the state of the parameter or flat parameter `name`.
@@ -284,24 +287,53 @@ class OptimizerReader {
     return sink_(key, std::move(value));
   }
 
-  absl::Status RenameGroups(PythonJson& groups) const {
+  static std::string JsonText(const PythonJson& json) {
+    return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
+  }
+
+  // The groups as JSON, with "params" by name. The text is put together from its parts: a tree of JSON with a string
+  // for each parameter would take twice as much as the text.
+  absl::StatusOr<std::string> TextOf(PythonJson& groups) const {
+    std::string text = "[";
     for (PythonJson& group : groups) {
       if (!names_.empty()) group.erase("param_names");
-      PythonJson renamed = PythonJson::array();
-      for (const PythonJson& param : group["params"]) {
-        if (!param.is_number_integer() && !param.is_string()) {
-          return absl::InvalidArgumentError("a parameter of param_groups is neither a name nor an id");
+      absl::StrAppend(&text, text.size() == 1 ? "{" : ",{");
+      bool is_first = true;
+      for (const auto& [name, value] : group.items()) {
+        absl::StrAppend(&text, is_first ? "" : ",", JsonText(name), ":");
+        is_first = false;
+        if (name == "params") {
+          FSDP_RETURN_IF_ERROR(AppendNames(value, text));
+        } else {
+          absl::StrAppend(&text, JsonText(value));
         }
-        const auto unit = units_.find(KeyOf(param));
-        if (unit != units_.end()) {
-          for (const FlatUnit::Part& part : unit->second.parts) renamed.push_back(part.fqn);
-          continue;
-        }
-        FSDP_ASSIGN_OR_RETURN(std::string fqn, NameOf(KeyOf(param)));
-        renamed.push_back(std::move(fqn));
       }
-      group["params"] = std::move(renamed);
+      absl::StrAppend(&text, "}");
     }
+    absl::StrAppend(&text, "]");
+    text.shrink_to_fit();
+    return text;
+  }
+
+  absl::Status AppendNames(const PythonJson& params, std::string& text) const {
+    std::string_view separator = "[";
+    const auto append = [&](const std::string& name) {
+      absl::StrAppend(&text, absl::string_view(separator.data(), separator.size()), JsonText(name));
+      separator = ",";
+    };
+    for (const PythonJson& param : params) {
+      if (!param.is_number_integer() && !param.is_string()) {
+        return absl::InvalidArgumentError("a parameter of param_groups is neither a name nor an id");
+      }
+      const auto unit = units_.find(KeyOf(param));
+      if (unit != units_.end()) {
+        for (const FlatUnit::Part& part : unit->second.parts) append(part.fqn);
+        continue;
+      }
+      FSDP_ASSIGN_OR_RETURN(const std::string fqn, NameOf(KeyOf(param)));
+      append(fqn);
+    }
+    absl::StrAppend(&text, separator == "[" ? "[]" : "]");
     return absl::OkStatus();
   }
 
@@ -309,8 +341,8 @@ class OptimizerReader {
   const StateDict& model_;
   const TorchStateOptions& options_;
   const TorchOptimizerSink& sink_;
-  std::map<std::string, std::string> names_;  // by id; empty where parameters go by name
-  std::map<std::string, FlatUnit> units_;     // by id or name, of flat parameters
+  ParameterNames names_;                   // by id; empty where parameters go by name
+  std::map<std::string, FlatUnit> units_;  // by id or name, of flat parameters
 };
 
 }  // namespace

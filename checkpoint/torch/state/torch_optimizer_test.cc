@@ -4,7 +4,11 @@
 #include "fsdp/checkpoint/torch/state/torch_optimizer.h"
 
 #include <cstring>
+#include <map>
+#include <string>
+#include <vector>
 
+#include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/state/parameter_ids.h"
 #include "fsdp/checkpoint/torch/state/torch_state.h"
@@ -27,63 +31,77 @@ StateDict Model(const std::vector<std::pair<std::string, Shape>>& tensors, DType
   return model;
 }
 
+// The names by id, of a state that has these shapes.
+absl::StatusOr<std::map<std::string, std::string>> NamesOf(const std::string& groups,
+                                                           const std::map<std::string, Shape>& shapes,
+                                                           const StateDict& model) {
+  std::vector<TorchLeafType> types;
+  const TorchLeafTypes all(types);
+  for (const auto& [key, shape] : shapes) types.push_back({DType::kFloat32, shape});
+  KeyShapes by_key(all);
+  int tensor = 0;
+  for (const auto& [key, shape] : shapes) by_key.Add(key, tensor++);
+  by_key.Finish();
+  PythonJson json = PythonJson::parse(groups);
+  FSDP_ASSIGN_OR_RETURN(const ParameterNames names, NamesOfParameterIds(json, by_key, model));
+  std::map<std::string, std::string> by_id;
+  for (const int64_t id : names.ids()) by_id[std::to_string(id)] = *names.Find(std::to_string(id));
+  return by_id;
+}
+
 TEST(ParameterIdsTest, OneGroupIsTheModelsOrderWithoutItsBuffers) {
   StateDict model = Model({{"a", {2, 3}}, {"bn.running_mean", {3}}, {"b", {3}}});
   model.Set(StateKey::Model("bn.num_batches_tracked"), ShardedTensor{DType::kInt64, {}, {}, 0});
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {3}}}, model),
+  EXPECT_THAT(NamesOf((R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {3}}}, model),
               IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "b"))));
 }
 
 TEST(ParameterIdsTest, GroupsAreMergedWhereSizesLeaveOneWay) {
   const StateDict model = Model({{"a", {2, 3}}, {"b", {3}}, {"c", {3, 2}}});
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]},{"params":[2]}])"),
-                                  {{"0", {2, 3}}, {"1", {3, 2}}, {"2", {3}}}, model),
+  EXPECT_THAT(NamesOf((R"([{"params":[0,1]},{"params":[2]}])"), {{"0", {2, 3}}, {"1", {3, 2}}, {"2", {3}}}, model),
               IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "c"), Pair("2", "b"))));
 }
 
 TEST(ParameterIdsTest, BuffersAndFrozenParametersArePassedOverWhereShapesTell) {
   // "scale" is a buffer that no list knows, and "c" was frozen.
   const StateDict model = Model({{"a", {2, 3}}, {"scale", {}}, {"b", {4}}, {"c", {5}}});
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, model),
+  EXPECT_THAT(NamesOf((R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, model),
               IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "b"))));
-  EXPECT_THAT(
-      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]},{"params":[1]}])"), {{"0", {4}}, {"1", {2, 3}}}, model),
-      IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
+  EXPECT_THAT(NamesOf((R"([{"params":[0]},{"params":[1]}])"), {{"0", {4}}, {"1", {2, 3}}}, model),
+              IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
   // Either of two of one shape.
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}},
-                                  Model({{"a", {2, 3}}, {"b", {4}}, {"c", {4}}})),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than one way")));
+  EXPECT_THAT(
+      NamesOf((R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, Model({{"a", {2, 3}}, {"b", {4}}, {"c", {4}}})),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than one way")));
   // State without a second dimension may be a flat parameter that happens to be as long as "b".
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {{"0", {4}}}, model),
+  EXPECT_THAT(NamesOf((R"([{"params":[0]}])"), {{"0", {4}}}, model),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("there are 1 of them, but 4 parameters")));
 }
 
 TEST(ParameterIdsTest, TwoWaysToMergeAreAnErrorAndNoGuess) {
   const StateDict model = Model({{"a", {3}}, {"b", {3}}});
-  EXPECT_THAT(
-      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]},{"params":[1]}])"), {{"0", {3}}, {"1", {3}}}, model),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("merged in more than one way at \"b\""), HasSubstr("save it by name"))));
+  EXPECT_THAT(NamesOf((R"([{"params":[0]},{"params":[1]}])"), {{"0", {3}}, {"1", {3}}}, model),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("merged in more than one way at \"b\""), HasSubstr("save it by name"))));
 }
 
 TEST(ParameterIdsTest, NamesThatTorchSavedDecide) {
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1],"param_names":["b","a"]}])"), {}, StateDict()),
+  EXPECT_THAT(NamesOf((R"([{"params":[0,1],"param_names":["b","a"]}])"), {}, StateDict()),
               IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
 }
 
 TEST(ParameterIdsTest, NamesNeedNoMap) {
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":["a"]}])"), {}, StateDict()),
-              IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(NamesOf((R"([{"params":["a"]}])"), {}, StateDict()), IsOkAndHolds(IsEmpty()));
 }
 
 TEST(ParameterIdsTest, FlatStateOfFsdpIsRefusedWithTheReason) {
   const StateDict model = Model({{"a", {2, 3}}});
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {{"0", {6}}}, model),
+  EXPECT_THAT(NamesOf((R"([{"params":[0]}])"), {{"0", {6}}}, model),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FSDP1's flat form")));
   EXPECT_THAT(
-      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {}, model),
+      NamesOf((R"([{"params":[0,1]}])"), {}, model),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("there are 2 of them, but 1 parameters in the model")));
-  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {}, StateDict()),
+  EXPECT_THAT(NamesOf((R"([{"params":[0]}])"), {}, StateDict()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("the model that gives ids their order is not in the same file")));
 }

@@ -71,8 +71,11 @@ absl::Status CheckTotal(const TorchLeafTypes& tensors) {
 class StateBuilder {
  public:
   StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options) : tensors_(tensors), options_(options) {
-    state_.contents.Reserve(tensors.size());
-    state_.leaves.reserve(tensors.size());
+    // A few more, for texts: one entry beyond what there is room for would have twice of all in memory. What is not
+    // used costs nothing.
+    const size_t room = tensors.size() + tensors.size() / 8 + 64;
+    state_.contents.Reserve(room);
+    state_.leaves.reserve(room);
   }
 
   absl::StatusOr<TorchState> Build(TorchNode root) {
