@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -23,6 +24,39 @@ struct ViewedStorage {
   int64_t excess_bytes = 0;  // of all different views, over its own
 };
 
+// The storages, by TensorStorage::id, that more than one wanted tensor is a view of. A checkpoint may have a million
+// storages, and nearly all have one: a table of the others is small, and the list of all is gone when it is made.
+absl::flat_hash_set<int64_t> SharedStorages(const TensorSource& source,
+                                            const std::function<bool(const StateKey&)>& is_wanted) {
+  std::vector<int64_t> ids;
+  ids.reserve(source.contents().entries().size());
+  for (const auto& [key, value] : source.contents().entries()) {
+    if (!std::holds_alternative<ShardedTensor>(value) || (is_wanted && !is_wanted(key))) continue;
+    if (const std::optional<TensorStorage> storage = source.Storage(key)) ids.push_back(storage->id);
+  }
+  std::sort(ids.begin(), ids.end());
+  absl::flat_hash_set<int64_t> shared;
+  for (size_t i = 1; i < ids.size(); ++i) {
+    if (ids[i] == ids[i - 1]) shared.insert(ids[i]);
+  }
+  return shared;
+}
+
+// The storage of most excess, the first of equal ones: what is named when no single tensor is expanded.
+class WorstStorage {
+ public:
+  void Add(int64_t id, const ViewedStorage& storage) {
+    if (first_ != nullptr && std::pair(storage.excess_bytes, -id) <= most_) return;
+    most_ = {storage.excess_bytes, -id};
+    first_ = storage.first;
+  }
+  const StateKey& first() const { return *first_; }
+
+ private:
+  std::pair<int64_t, int64_t> most_;
+  const StateKey* first_ = nullptr;
+};
+
 }  // namespace
 
 std::string Expansion::ToString() const {
@@ -37,7 +71,9 @@ std::string Expansion::ToString() const {
 
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted) {
   Expansion expansion;
-  absl::flat_hash_map<int64_t, ViewedStorage> storages;
+  const absl::flat_hash_set<int64_t> shared = SharedStorages(source, is_wanted);
+  absl::flat_hash_map<int64_t, ViewedStorage> storages;  // that are shared
+  WorstStorage worst_storage;
   std::set<std::pair<int64_t, int64_t>> views;  // but the first of each storage, since most have no other
   int64_t most = 0;
   for (const auto& [key, value] : source.contents().entries()) {
@@ -50,12 +86,19 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
       expansion.expanded_bytes += nbytes;
       continue;
     }
-    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{&key, storage->view, -storage->nbytes});
+    ViewedStorage viewed = {&key, storage->view, nbytes - storage->nbytes};
+    bool is_new = true;
+    if (shared.contains(storage->id)) {
+      const auto [at, is_first] = storages.try_emplace(storage->id, viewed);
+      is_new = is_first;
+      if (!is_new && storage->view == at->second.first_view) continue;
+      if (!is_new && !views.insert({storage->id, storage->view}).second) continue;
+      if (!is_new) at->second.excess_bytes += nbytes;
+    } else {
+      worst_storage.Add(storage->id, viewed);
+    }
     if (is_new) expansion.stored_bytes += storage->nbytes;
-    if (!is_new && storage->view == at->second.first_view) continue;
-    if (!is_new && !views.insert({storage->id, storage->view}).second) continue;
     expansion.expanded_bytes += nbytes;
-    at->second.excess_bytes += nbytes;
     const int64_t touched = std::min(storage->touched_bytes, nbytes);
     if (nbytes - touched <= most) continue;
     most = nbytes - touched;
@@ -64,10 +107,8 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
     expansion.worst_expanded_bytes = nbytes;
   }
   if (expansion.expands() && !expansion.has_expanded_tensor()) {
-    const auto worst = std::max_element(storages.begin(), storages.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.second.excess_bytes, -a.first) < std::pair(b.second.excess_bytes, -b.first);
-    });
-    expansion.worst = *worst->second.first;
+    for (const auto& [id, storage] : storages) worst_storage.Add(id, storage);
+    expansion.worst = worst_storage.first();
   }
   return expansion;
 }
@@ -81,14 +122,15 @@ int64_t StoredBytes(const TensorSource& source, const StateKey& key, const Shard
 ReadBound::ReadBound(const TensorSource& source) : source_(source) {
   int64_t wanted = 0;
   int64_t stored = 0;
-  absl::flat_hash_set<int64_t> storages;
+  const absl::flat_hash_set<int64_t> shared = SharedStorages(source, nullptr);
+  absl::flat_hash_set<int64_t> counted;  // of these
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
     const std::optional<TensorStorage> storage = source.Storage(key);
     wanted += BytesOf(*tensor) / Expansion::kModerateFactor;
     if (!storage) stored += BytesOf(*tensor);
-    if (storage && storages.insert(storage->id).second) stored += storage->nbytes;
+    if (storage && (!shared.contains(storage->id) || counted.insert(storage->id).second)) stored += storage->nbytes;
   }
   is_bounded_ = wanted > stored + Expansion::kModerateBytes;
   left_for_all_ = Expansion::kModerateFactor * Expansion::kModerateBytes;

@@ -18,6 +18,13 @@ void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums) {
   }
 }
 
+Interval StorageTable::range(size_t i) const {
+  const TorchTensors& tensors = archive_.tree.tensors;
+  const auto storage = static_cast<uint32_t>(i);
+  const int64_t begin = tensors.storage_offset(storage);
+  return {begin, begin + tensors.storage_bytes(storage)};
+}
+
 StoragePlace TorchArchive::place(uint32_t storage) const {
   const TorchTensors& tensors = tree.tensors;
   return {tensors.storage_offset(storage), tensors.storage_bytes(storage), tensors.storage_crc(storage),
@@ -48,7 +55,7 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
 
 const File& TorchFile::payload() const {
   std::call_once(expected_, [this] {
-    if (verify_) ExpectStorages(archive_, *checksums_);
+    if (verify_) checksums_->ExpectTable(storages_);
   });
   return *file_;
 }

@@ -47,6 +47,21 @@ absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const Tens
 // Gives `checksums` the CRC and the range of each storage of `archive` that has a CRC.
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums);
 
+// The storages of an archive, which must outlive this.
+class StorageTable final : public EntryTable {
+ public:
+  explicit StorageTable(const TorchArchive& archive) : archive_(archive) {}
+
+  size_t size() const override { return archive_.tree.tensors.storage_count(); }
+  Interval range(size_t i) const override;
+  uint32_t crc(size_t i) const override { return archive_.tree.tensors.storage_crc(static_cast<uint32_t>(i)); }
+  std::string name(size_t i) const override { return archive_.place(static_cast<uint32_t>(i)).entry; }
+  bool has_crc(size_t i) const override { return crc(i) != 0; }
+
+ private:
+  const TorchArchive& archive_;
+};
+
 // Reads the metadata of a file of the form before 1.6: at most its first 256 MiB, and the length before each storage.
 // It has no CRCs. Errors as ReadTorchArchive's.
 absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
@@ -82,6 +97,7 @@ class TorchFile {
   mutable std::once_flag expected_;
   const std::shared_ptr<EntryChecksums> checksums_ = std::make_shared<EntryChecksums>();
   TorchArchive archive_;
+  const StorageTable storages_{archive_};
   bool is_zip_ = true;
 };
 

@@ -75,7 +75,10 @@ class TorchArchiveWriter {
   TorchArchiveWriter(File& file, const std::vector<TorchArchivePlan>& archives, const PayloadReader& read,
                      const TorchWriteOptions& options)
       : file_(file), archives_(archives), read_(read), options_(options) {
-    for (const TorchArchivePlan& archive : archives_) AddSegments(archive);
+    size_t members = 0;
+    for (const TorchArchivePlan& archive : archives_) members += archive.layout_.members().size();
+    segments_.reserve(2 * members + archives_.size());
+    for (uint32_t i = 0; i < archives_.size(); ++i) AddSegments(i);
     part_crcs_.resize(parts_);
   }
 
@@ -100,17 +103,18 @@ class TorchArchiveWriter {
  private:
   enum class Kind : uint8_t { kHeader, kText, kPayload, kDirectory };
 
-  // A part of the file that is one thing. The segments cover the file but for the gaps between archives.
+  // A part of the file that is one thing. The segments cover the file but for the gaps between archives. 32 bytes,
+  // since there are two for each tensor.
   struct Segment {
-    Kind kind;
-    const TorchArchivePlan* archive;
-    size_t member;        // of the archive; no meaning for a directory
     Interval range;       // bytes of the file
-    Interval depends_on;  // payload whose CRCs it says
-    size_t first_part;    // of a payload, into part_crcs_
+    uint32_t archive;     // in archives_
+    uint32_t member;      // of the archive; of a directory, their number
+    uint32_t first_part;  // of a payload, into part_crcs_
+    Kind kind;
   };
 
-  void AddSegments(const TorchArchivePlan& archive) {
+  void AddSegments(uint32_t number) {
+    const TorchArchivePlan& archive = archives_[number];
     const ZipLayout& layout = archive.layout_;
     const auto at = [&](int64_t begin, int64_t nbytes) {
       return Interval{archive.offset_ + begin, archive.offset_ + begin + nbytes};
@@ -120,25 +124,36 @@ class TorchArchiveWriter {
       const Interval payload = at(layout.payload_offset(i), layout.members()[i].nbytes);
       const Interval header = {archive.offset_ + layout.header_offset(i), payload.begin};
       const bool is_text = i < texts;
-      const Interval header_of = is_text ? Interval() : payload;
-      segments_.push_back({Kind::kHeader, &archive, i, header, header_of, 0});
-      segments_.push_back({is_text ? Kind::kText : Kind::kPayload, &archive, i, payload, {}, parts_});
+      const auto member = static_cast<uint32_t>(i);
+      segments_.push_back({header, number, member, parts_, Kind::kHeader});
+      segments_.push_back({payload, number, member, parts_, is_text ? Kind::kText : Kind::kPayload});
       if (is_text || payload.empty()) continue;
-      parts_ += BlockOf(payload.end - 1) - BlockOf(payload.begin) + 1;
+      parts_ += static_cast<uint32_t>(BlockOf(payload.end - 1) - BlockOf(payload.begin) + 1);
       total_ += payload.size();
     }
     const Interval directory = at(layout.directory_offset(), layout.nbytes() - layout.directory_offset());
-    const int64_t first = archive.storages_.empty() ? directory.begin : at(layout.payload_offset(texts), 0).begin;
-    segments_.push_back({Kind::kDirectory, &archive, 0, directory, {first, directory.begin}, 0});
+    const auto members = static_cast<uint32_t>(layout.members().size());
+    segments_.push_back({directory, number, members, parts_, Kind::kDirectory});
+  }
+
+  // The bytes of payload whose CRCs the segment states.
+  Interval DependsOn(const Segment& segment) const {
+    const Segment* const next = &segment + 1;  // what a header is the header of
+    if (segment.kind == Kind::kHeader) return next->kind == Kind::kPayload ? next->range : Interval();
+    if (segment.kind != Kind::kDirectory) return {};
+    const size_t storages = archives_[segment.archive].storages_.size();
+    const Segment* const first = &segment - 2 * storages + 1;  // the payload of the first one
+    return storages == 0 ? Interval() : Interval{first->range.begin, segment.range.begin};
   }
 
   // True if the CRCs that the segment states are known as soon as the payload of its block is read: it lies in one
   // block, and so does all that it depends on.
-  static bool IsInTime(const Segment& segment) {
-    if (segment.depends_on.empty()) return true;
+  bool IsInTime(const Segment& segment) const {
+    const Interval payload = DependsOn(segment);
+    if (payload.empty()) return true;
     const int64_t block = BlockOf(segment.range.begin);
-    return BlockOf(segment.range.end - 1) == block && BlockOf(segment.depends_on.begin) == block &&
-           BlockOf(segment.depends_on.end - 1) == block;
+    return BlockOf(segment.range.end - 1) == block && BlockOf(payload.begin) == block &&
+           BlockOf(payload.end - 1) == block;
   }
 
   absl::Status FillBlock(int64_t begin, absl::Span<std::byte> out) {
@@ -166,13 +181,14 @@ class TorchArchiveWriter {
   }
 
   absl::Status FillPayload(const Segment& segment, const Interval& part, std::byte* out) {
-    const TorchStorageSource& storage = segment.archive->storages_[segment.member - segment.archive->texts_.size()];
+    const TorchArchivePlan& archive = archives_[segment.archive];
+    const TorchStorageSource& storage = archive.storages_[segment.member - archive.texts_.size()];
     const int64_t first = storage.interval.begin + (part.begin - segment.range.begin) / storage.element_size;
     if (const auto* const literal = std::get_if<std::string>(&storage.elements)) {
       std::memcpy(out, literal->data() + (first - storage.interval.begin) * storage.element_size, part.size());
     } else {
       const Interval elements = {first, first + part.size() / storage.element_size};
-      FSDP_RETURN_IF_ERROR(read_(std::get<StateKey>(storage.elements), elements, out));
+      FSDP_RETURN_IF_ERROR(read_(*std::get<const StateKey*>(storage.elements), elements, out));
     }
     part_crcs_[segment.first_part + BlockOf(part.begin) - BlockOf(segment.range.begin)] =
         Crc32(absl::MakeConstSpan(out, part.size()));
@@ -185,7 +201,7 @@ class TorchArchiveWriter {
   // The CRC of a payload whose parts have all been read.
   uint32_t CrcOf(const Segment& payload) const {
     uint32_t crc = 0;
-    size_t index = payload.first_part;
+    uint32_t index = payload.first_part;
     for (int64_t begin = payload.range.begin; begin < payload.range.end;) {
       const int64_t end = std::min((BlockOf(begin) + 1) * kBlockBytes, payload.range.end);
       crc = CombineCrc32(crc, part_crcs_[index++], end - begin);
@@ -196,14 +212,14 @@ class TorchArchiveWriter {
 
   // The CRC that a header states. AddSegments puts the payload of a header right behind it.
   uint32_t CrcOfNext(const Segment& header) const {
-    const TorchArchivePlan& archive = *header.archive;
+    const TorchArchivePlan& archive = archives_[header.archive];
     if (header.member < archive.text_crcs_.size()) return archive.text_crcs_[header.member];
     return CrcOf(*(&header + 1));
   }
 
   // The bytes of a header or directory whose CRCs are known.
   std::string TextOf(const Segment& segment) const {
-    const TorchArchivePlan& archive = *segment.archive;
+    const TorchArchivePlan& archive = archives_[segment.archive];
     if (segment.kind == Kind::kHeader) return archive.layout_.LocalHeader(segment.member, CrcOfNext(segment));
     std::vector<uint32_t> crcs;
     const size_t members = archive.layout_.members().size();
@@ -216,7 +232,7 @@ class TorchArchiveWriter {
     const int64_t from = part.begin - segment.range.begin;
     const bool is_kept = segment.kind == Kind::kText;
     const std::string generated = is_kept ? std::string() : TextOf(segment);
-    const std::string& text = is_kept ? segment.archive->texts_[segment.member] : generated;
+    const std::string& text = is_kept ? archives_[segment.archive].texts_[segment.member] : generated;
     std::memcpy(out, text.data() + from, part.size());
   }
 
@@ -225,7 +241,7 @@ class TorchArchiveWriter {
   const PayloadReader& read_;
   const TorchWriteOptions& options_;
   std::vector<Segment> segments_;  // by range; of each archive: header, text or payload of each member; directory
-  size_t parts_ = 0;
+  uint32_t parts_ = 0;
   std::vector<uint32_t> part_crcs_;  // of each payload's bytes in each block
   int64_t total_ = 0;
 
@@ -243,16 +259,18 @@ absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, 
                             const TorchWriteOptions& options) {
   FSDP_ASSIGN_OR_RETURN(EncodedTorchState encoded, EncodeTorchState(contents));
   std::vector<TorchStorageSource> storages;
-  for (EncodedStorage& storage : encoded.storages) {
-    if (auto* const literal = std::get_if<LiteralTensor>(&storage)) {
-      storages.push_back({.elements = std::move(literal->bytes),
-                          .interval = {0, literal->shape.numel()},
-                          .element_size = SizeOf(literal->dtype)});
+  storages.reserve(encoded.storages.size());
+  for (const EncodedTorchState::Storage& storage : encoded.storages) {
+    if (storage.is_literal) {
+      LiteralTensor& literal = encoded.literals[storage.number];
+      storages.push_back({.elements = std::move(literal.bytes),
+                          .interval = {0, literal.shape.numel()},
+                          .element_size = SizeOf(literal.dtype)});
       continue;
     }
-    const StateKey& key = std::get<StateKey>(storage);
-    const ShardedTensor& tensor = *contents.FindTensor(key);
-    storages.push_back({.elements = key, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
+    const auto& [key, value] = contents.entries()[storage.number];
+    const auto& tensor = std::get<ShardedTensor>(value);
+    storages.push_back({.elements = &key, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
   }
   std::vector<TorchArchivePlan> archives;
   archives.emplace_back(0, std::move(encoded.pickle), std::move(storages));

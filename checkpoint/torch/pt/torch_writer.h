@@ -24,8 +24,8 @@ namespace fsdp {
 
 // The contents of one storage: `interval.size()` elements of `element_size` bytes each.
 struct TorchStorageSource {
-  // Elements `interval` of this tensor of the state dict, to be read; or the bytes themselves.
-  std::variant<StateKey, std::string> elements;
+  // Elements `interval` of this tensor, whose key must outlive the writing, to be read; or the bytes themselves.
+  std::variant<const StateKey*, std::string> elements;
   Interval interval;
   int64_t element_size = 1;
 };

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,89 +33,133 @@ uint32_t CombineCrc32(uint32_t first, uint32_t second, int64_t second_bytes) {
 void EntryChecksums::Expect(const std::string& name, const Interval& range, uint32_t crc) {
   if (range.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  entries_.try_emplace(range.begin, Entry{.name = name, .end = range.end, .expected = crc});
+  entries_.try_emplace(range.begin, Entry{.end = range.end, .expected = crc, .name = name});
+}
+
+void EntryChecksums::ExpectTable(const EntryTable& table) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  table_ = &table;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table.has_crc(i) && !table.range(i).empty()) order_.push_back(static_cast<uint32_t>(i));
+  }
+  std::sort(order_.begin(), order_.end(),
+            [&](uint32_t a, uint32_t b) { return table.range(a).begin < table.range(b).begin; });
+  whole_in_table_.resize(order_.size());
 }
 
 bool EntryChecksums::empty() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return entries_.empty();
+  return entries_.empty() && order_.empty();
+}
+
+size_t EntryChecksums::PlaceInTable(int64_t begin) const {
+  const auto at =
+      std::partition_point(order_.begin(), order_.end(), [&](uint32_t i) { return table_->range(i).begin < begin; });
+  return static_cast<size_t>(at - order_.begin());
+}
+
+std::optional<EntryChecksums::Found> EntryChecksums::FindAfter(int64_t at) const {
+  if (table_ != nullptr) {
+    size_t place = PlaceInTable(at + 1);
+    if (place > 0 && table_->range(order_[place - 1]).end > at) --place;
+    if (place == order_.size()) return std::nullopt;
+    return Found{table_->range(order_[place]), table_->crc(order_[place])};
+  }
+  auto after = entries_.upper_bound(at);
+  if (after != entries_.begin() && std::prev(after)->second.end > at) --after;
+  if (after == entries_.end()) return std::nullopt;
+  return Found{{after->first, after->second.end}, after->second.expected};
+}
+
+std::string EntryChecksums::NameOf(int64_t begin) const {
+  return table_ != nullptr ? table_->name(order_[PlaceInTable(begin)]) : entries_.at(begin).name;
 }
 
 absl::Status EntryChecksums::Add(int64_t offset, absl::Span<const std::byte> bytes) {
   const Interval read = {offset, offset + static_cast<int64_t>(bytes.size())};
   int64_t at = read.begin;
   while (at < read.end) {
-    Entry* entry = nullptr;
-    Interval range;
+    Found entry;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      auto after = entries_.upper_bound(at);
-      if (after != entries_.begin() && std::prev(after)->second.end > at) --after;
-      if (after == entries_.end() || after->first >= read.end) return absl::OkStatus();
-      entry = &after->second;  // stays valid without the lock: entries are never removed, and a map does not move them
-      range = {after->first, entry->end};
-      at = std::min(range.end, read.end);
-      if (entry->is_whole) {
-        FSDP_RETURN_IF_ERROR(ResultOf(range.begin, *entry));
+      const std::optional<Found> found = FindAfter(at);
+      if (!found || found->range.begin >= read.end) return absl::OkStatus();
+      entry = *found;
+      at = std::min(entry.range.end, read.end);
+      if (IsWhole(entry)) {
+        FSDP_RETURN_IF_ERROR(ResultOf(entry));
         continue;
       }
     }
-    const Interval part = Intersect(range, read);
+    const Interval part = Intersect(entry.range, read);
     const uint32_t crc = Crc32(bytes.subspan(part.begin - offset, part.size()));
     const std::lock_guard<std::mutex> lock(mutex_);
-    FSDP_RETURN_IF_ERROR(AddRun(range.begin, *entry, part, crc));
+    FSDP_RETURN_IF_ERROR(AddRun(entry, part, crc));
   }
   return absl::OkStatus();
 }
 
-absl::Status EntryChecksums::ResultOf(int64_t begin, const Entry& entry) {
-  if (!entry.is_whole || entry.actual == entry.expected) return absl::OkStatus();
-  return absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x",
-                                             Quote(entry.name), begin, entry.end - 1, entry.actual, entry.expected));
+bool EntryChecksums::IsWhole(const Found& entry) const {
+  return table_ != nullptr ? whole_in_table_[PlaceInTable(entry.range.begin)] : whole_.contains(entry.range.begin);
 }
 
-// Joins the new run with the runs that end or begin at its ends, if there are such.
-absl::Status EntryChecksums::AddRun(int64_t begin, Entry& entry, const Interval& range, uint32_t crc) {
-  if (entry.is_whole) return ResultOf(begin, entry);
-  if (entry.runs == nullptr) entry.runs = std::make_unique<std::map<int64_t, Run>>();
-  std::map<int64_t, Run>& runs = *entry.runs;
+absl::Status EntryChecksums::ResultOf(const Found& entry) const {
+  const auto wrong = wrong_.find(entry.range.begin);
+  if (wrong == wrong_.end()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x",
+                                             Quote(NameOf(entry.range.begin)), entry.range.begin, entry.range.end - 1,
+                                             wrong->second, entry.expected));
+}
+
+// Joins the new run with the runs that end or begin at its ends, if there are such. Most entries are read in one piece,
+// and never have runs.
+absl::Status EntryChecksums::AddRun(const Found& entry, const Interval& range, uint32_t crc) {
+  if (IsWhole(entry)) return ResultOf(entry);
+  const int64_t begin = entry.range.begin;
   Interval whole = range;
-  auto after = runs.lower_bound(range.begin);
-  if (after != runs.end() && after->first < range.end) return absl::OkStatus();  // some of it was read before
-  if (after != runs.begin()) {
-    const auto before = std::prev(after);
-    if (before->second.end > range.begin) return absl::OkStatus();
-    if (before->second.end == range.begin) {
-      crc = CombineCrc32(before->second.crc, crc, range.size());
-      whole.begin = before->first;
-      runs.erase(before);
+  if (range != entry.range) {
+    Runs& runs = runs_[begin];
+    auto after = runs.lower_bound(range.begin);
+    if (after != runs.end() && after->first < range.end) return absl::OkStatus();  // some of it was read before
+    if (after != runs.begin()) {
+      const auto before = std::prev(after);
+      if (before->second.end > range.begin) return absl::OkStatus();
+      if (before->second.end == range.begin) {
+        crc = CombineCrc32(before->second.crc, crc, range.size());
+        whole.begin = before->first;
+        runs.erase(before);
+      }
     }
+    if (after != runs.end() && after->first == range.end) {
+      crc = CombineCrc32(crc, after->second.crc, after->second.end - after->first);
+      whole.end = after->second.end;
+      runs.erase(after);
+    }
+    runs[whole.begin] = {whole.end, crc};
   }
-  if (after != runs.end() && after->first == range.end) {
-    crc = CombineCrc32(crc, after->second.crc, after->second.end - after->first);
-    whole.end = after->second.end;
-    runs.erase(after);
+  if (whole != entry.range) return absl::OkStatus();
+  runs_.erase(begin);
+  if (table_ != nullptr) {
+    whole_in_table_[PlaceInTable(begin)] = true;
+  } else {
+    whole_.insert(begin);
   }
-  runs[whole.begin] = {whole.end, crc};
-  entry.is_whole = whole == Interval{begin, entry.end};
-  if (!entry.is_whole) return absl::OkStatus();
-  entry.runs = nullptr;
-  entry.actual = crc;
-  return ResultOf(begin, entry);
+  if (crc != entry.expected) wrong_[begin] = crc;
+  return ResultOf(entry);
 }
 
 std::vector<Interval> EntryChecksums::Missing() const {
   std::vector<Interval> missing;
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [begin, entry] : entries_) {
-    if (entry.runs == nullptr) continue;
+  for (const auto& [begin, runs] : runs_) {
     int64_t at = begin;
-    for (const auto& [from, run] : *entry.runs) {
+    for (const auto& [from, run] : runs) {
       if (from > at) missing.push_back({at, from});
       at = run.end;
     }
-    if (at < entry.end) missing.push_back({at, entry.end});
+    if (const int64_t end = FindAfter(begin)->range.end; at < end) missing.push_back({at, end});
   }
+  std::sort(missing.begin(), missing.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
   return missing;
 }
 

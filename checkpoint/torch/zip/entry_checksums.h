@@ -17,9 +17,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -34,9 +38,27 @@ uint32_t Crc32(absl::Span<const std::byte> bytes);
 // logarithmic in the length.
 uint32_t CombineCrc32(uint32_t first, uint32_t second, int64_t second_bytes);
 
+// Entries that somebody has a table of anyway, since a large model has a million.
+class EntryTable {
+ public:
+  virtual ~EntryTable() = default;
+
+  virtual size_t size() const = 0;
+  // Of entry `i`, as for EntryChecksums::Expect.
+  virtual Interval range(size_t i) const = 0;
+  virtual uint32_t crc(size_t i) const = 0;
+  virtual std::string name(size_t i) const = 0;
+  // False for an entry without a CRC.
+  virtual bool has_crc(size_t i) const = 0;
+};
+
 // Thread-safe. CRCs are computed outside of the lock, so readers do not wait for each other's bytes.
 class EntryChecksums {
  public:
+  // The entries of `table`, which must outlive this and not change, instead of any that are expected one by one. Call
+  // it once, before the first Add.
+  void ExpectTable(const EntryTable& table);
+
   // Bytes `range` of the file are the entry `name`, with that CRC-32. Entries must not overlap; an entry that begins
   // where a known one does is ignored, so a caller may report an archive again.
   void Expect(const std::string& name, const Interval& range, uint32_t crc);
@@ -54,35 +76,51 @@ class EntryChecksums {
   bool empty() const;
 
  private:
-  // Bytes that were read, from the key of Entry::runs to `end`, and their CRC.
+  // Bytes that were read, from the key of Runs to `end`, and their CRC.
   struct Run {
     int64_t end = 0;
     uint32_t crc = 0;
   };
+  // By the first byte of each run; neighbours that meet are one run.
+  using Runs = std::map<int64_t, Run>;
+
   struct Entry {
-    // As in Expect; it begins at its key in entries_.
-    std::string name;
     int64_t end = 0;
     uint32_t expected = 0;
-
-    // The CRC of the whole entry, once the runs make it up.
-    uint32_t actual = 0;
-    bool is_whole = false;
-
-    // The bytes that were read, by the first byte of each run; neighbours that meet are one run. Null where nothing was
-    // read, or everything: a large model has many entries, and few of them are being read at any time.
-    std::unique_ptr<std::map<int64_t, Run>> runs = nullptr;
+    std::string name;
   };
 
-  // The result of the comparison of an entry that begins at `begin`; OK while it is not whole.
-  static absl::Status ResultOf(int64_t begin, const Entry& entry);
+  // An entry, of either kind.
+  struct Found {
+    Interval range;
+    uint32_t expected = 0;
+  };
 
-  // Adds bytes `range` with that CRC to the runs of `entry`, which begins at `begin`, and compares once they are whole.
-  // Requires mutex_.
-  static absl::Status AddRun(int64_t begin, Entry& entry, const Interval& range, uint32_t crc);
+  // The first entry that ends behind byte `at` of the file; nullopt where there is none. Requires mutex_.
+  std::optional<Found> FindAfter(int64_t at) const;
+  // Of the entry that begins there. Requires mutex_, as the two after it.
+  std::string NameOf(int64_t begin) const;
+  // All of its bytes were read.
+  bool IsWhole(const Found& entry) const;
+  // The place in order_ of the first entry of table_ that does not begin before byte `begin`.
+  size_t PlaceInTable(int64_t begin) const;
+
+  // The result of the comparison of an entry whose bytes were all read. Requires mutex_.
+  absl::Status ResultOf(const Found& entry) const;
+
+  // Adds bytes `range` with that CRC to the runs of the entry, and compares once they are whole. Requires mutex_.
+  absl::Status AddRun(const Found& entry, const Interval& range, uint32_t crc);
 
   mutable std::mutex mutex_;
-  std::map<int64_t, Entry> entries_;  // by the first byte; guarded by mutex_
+  // All guarded by mutex_, and by the first byte of an entry. runs_ has the entries of which some bytes were read, but
+  // not all: few at any time. whole_ has those that were read, and wrong_ the CRCs of those that are damaged.
+  absl::btree_map<int64_t, Entry> entries_;
+  const EntryTable* table_ = nullptr;
+  std::vector<uint32_t> order_;  // entries of table_ with a CRC, by their first byte
+  absl::flat_hash_map<int64_t, Runs> runs_;
+  absl::btree_set<int64_t> whole_;    // of entries_
+  std::vector<bool> whole_in_table_;  // by place in order_
+  absl::flat_hash_map<int64_t, uint32_t> wrong_;
 };
 
 // `file`, with every read added to `checksums`: a read fails when it completes an entry whose CRC is wrong. Owns the
