@@ -12,7 +12,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -36,9 +35,6 @@
 namespace fsdp {
 namespace {
 
-// Where tensors of the target come from: ConvertPlan::origins.
-using Origins = std::map<StateKey, StateKey>;
-
 // Reads elements of the source's tensor `origin` to `out` in dtype `to`.
 absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, DType to, const Interval& interval,
                            std::byte* out) {
@@ -59,15 +55,15 @@ absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, D
 class VerifiedReads {
  public:
   // `written`: the tensors of the target, all of which will be read.
-  VerifiedReads(const TensorSource& source, const Origins& origins, const StateDict& written)
-      : source_(source), origins_(origins), written_(written) {
+  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written)
+      : source_(source), plan_(plan), written_(written) {
     for (const auto& [key, value] : written.entries()) {
       if (const auto* tensor = std::get_if<ShardedTensor>(&value)) unread_ += tensor->shape.numel();
     }
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
-    FSDP_RETURN_IF_ERROR(ReadConverted(source_, origins_.at(key), written_.FindTensor(key)->dtype, interval,
+    FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_.OriginOf(key), written_.FindTensor(key)->dtype, interval,
                                        static_cast<std::byte*>(out)));
     if (unread_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
     return source_.VerifyRest();
@@ -75,7 +71,7 @@ class VerifiedReads {
 
  private:
   const TensorSource& source_;
-  const Origins& origins_;
+  const ConvertPlan& plan_;  // its names; `written` may be what it was planned to contain
   const StateDict& written_;
   std::atomic<int64_t> unread_ = 0;  // elements
 };
@@ -142,7 +138,9 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
                             const std::string& destination, const ConvertOptions& options) {
   const StateDict& contents = source.contents();
   std::vector<bool> wanted(contents.entries().size());  // by entry
-  for (const auto& [target, origin] : plan.origins) wanted[*contents.IndexOf(origin)] = true;
+  for (const auto& [key, value] : plan.contents.entries()) {
+    if (std::holds_alternative<ShardedTensor>(value)) wanted[*contents.IndexOf(plan.OriginOf(key))] = true;
+  }
   const Expansion expansion = ExpansionOf(source, [&](const StateKey& key) { return wanted[*contents.IndexOf(key)]; });
   if (!expansion.expands()) return absl::OkStatus();
   if (!options.allow_expanded) {
@@ -192,7 +190,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .progress = options.progress,
                               .file_system = options.file_system};
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(*source, contents, memory, options.max_memory));
-  VerifiedReads reads(*source, plan.origins, contents.state);
+  VerifiedReads reads(*source, plan, contents.state);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);
   };

@@ -30,7 +30,9 @@ bool HoldsModel(const StateDict& contents) {
 class Planner {
  public:
   Planner(const StateDict& source, const NameFilter& filter, std::optional<DType> dtype)
-      : source_(source), filter_(filter), dtype_(dtype) {}
+      : source_(source), filter_(filter), dtype_(dtype) {
+    plan_.contents.Reserve(source.entries().size());
+  }
 
   absl::Status AddEntry(const StateKey& key, const StateValue& value) {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
@@ -41,11 +43,11 @@ class Planner {
       renamed.fqn = *std::move(fqn);
     }
     if (plan_.contents.contains(renamed)) {
-      return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.origins.at(renamed).ToString()), " and ",
+      return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.OriginOf(renamed).ToString()), " and ",
                                                      Quote(key.ToString()), " would both be named ",
                                                      Quote(renamed.ToString())));
     }
-    plan_.origins.emplace(renamed, key);
+    if (!(renamed == key)) plan_.origins.emplace(renamed, key);
     if (!std::holds_alternative<ShardedTensor>(value)) {
       plan_.contents.Set(std::move(renamed), value);
       return absl::OkStatus();

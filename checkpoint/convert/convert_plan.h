@@ -16,8 +16,16 @@
 namespace fsdp {
 
 struct ConvertPlan {
-  StateDict contents;                    // of the target; tensors have no shards
-  std::map<StateKey, StateKey> origins;  // target's tensor -> source's
+  StateDict contents;  // of the target; tensors have no shards
+  // Target's key -> source's, of those that differ: most conversions rename nothing, and a model may have a million
+  // tensors.
+  std::map<StateKey, StateKey> origins;
+
+  // The source's key of what the target calls `key`.
+  const StateKey& OriginOf(const StateKey& key) const {
+    const auto at = origins.find(key);
+    return at == origins.end() ? key : at->second;
+  }
 };
 
 // Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
