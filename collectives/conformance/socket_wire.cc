@@ -78,7 +78,7 @@ double LinkBytes(CollectiveOp op, DType dtype, double bytes, const HostLayout& l
     case CollectiveOp::kReduceScatter:
       return bytes * reduced;
     case CollectiveOp::kAllReduce:
-      return bytes * (reduced + (route == ReductionRoute::kChain ? others : reduced));
+      return bytes * (reduced + (route == ReductionRoute::kFlat ? reduced : others));
     case CollectiveOp::kBroadcast:
       return bytes * (hosts - 1);
     default:

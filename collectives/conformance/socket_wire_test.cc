@@ -26,10 +26,10 @@ TEST(LinkBytesTest, AreThoseOfTheRoute) {
   EXPECT_EQ(bytes(CollectiveOp::kAllGather, DType::kFloat32, two_by_one), 500);
   EXPECT_EQ(bytes(CollectiveOp::kAllGather, DType::kFloat32, two_by_four), 500);
   EXPECT_EQ(bytes(CollectiveOp::kReduceScatter, DType::kFloat32, two_by_one), 500);
-  EXPECT_EQ(bytes(CollectiveOp::kReduceScatter, DType::kFloat32, two_by_four), 1000);
-  EXPECT_EQ(bytes(CollectiveOp::kReduceScatter, DType::kBFloat16, two_by_four), 2000);
+  EXPECT_EQ(bytes(CollectiveOp::kReduceScatter, DType::kFloat32, two_by_four), 875);
+  EXPECT_EQ(bytes(CollectiveOp::kReduceScatter, DType::kBFloat16, two_by_four), 1500);
   EXPECT_EQ(bytes(CollectiveOp::kAllReduce, DType::kFloat32, two_by_one), 1000);
-  EXPECT_EQ(bytes(CollectiveOp::kAllReduce, DType::kFloat32, two_by_four), 1500);
+  EXPECT_EQ(bytes(CollectiveOp::kAllReduce, DType::kFloat32, two_by_four), 1375);
   EXPECT_EQ(bytes(CollectiveOp::kBroadcast, DType::kFloat32, two_by_four), 1000);
   EXPECT_EQ(bytes(CollectiveOp::kBarrier, DType::kFloat32, two_by_four), 0);
 }

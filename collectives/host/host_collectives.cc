@@ -269,8 +269,12 @@ void HostCollectives::BroadcastChunk(const Collective& collective, const Chunk& 
 void HostCollectives::ReduceScatterChunk(const Collective& collective, const Chunk& chunk) {
   const CollectiveSpec& spec = collective.spec;
   const int64_t width = SizeOf(spec.dtype);
+  rows_.resize(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) {
     rows_[r] = Source(r, (rank_ * spec.count + chunk.begin) * width, rank_ * chunk.count * width);
+  }
+  if (host_sum_ != nullptr) {
+    for (const std::byte* row : host_sum_->rows_after) rows_.push_back(row + (chunk.begin - host_sum_->begin) * width);
   }
   Reduction reduction = {.rows = rows_, .destination = collective.output + chunk.begin * width, .numel = chunk.count};
   if (host_sum_ != nullptr) {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/collectives/group/collective.h"
 #include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/host/fabric.h"
@@ -30,6 +31,7 @@ struct HostSum {
   std::byte* destination = nullptr;       // [count] sums, or elements on the last host
   bool is_continued = false;              // this host is not the last
   int64_t ranks_in_all = 0;
+  absl::Span<const std::byte* const> rows_after = {};  // [count] each: of ranks of later hosts, added last
 };
 
 class HostCollectives final : public BlockingCollectives {

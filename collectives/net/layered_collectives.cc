@@ -7,9 +7,9 @@
 //                block of each host in place. S (H-1)/H bytes come to a host, the minimum: every byte once. In pieces,
 //                so that the ranks of a host copy one while the next ones come.
 //   broadcast    the root's tensor to its column, then from each of those to its host.
-//   reduce_scatter, where reduction_route.h says chain: for the block of slices of each host, rank (0, l) adds the l-th
-//                slices of host 0's ranks in order and sends the sum to (1, l), which adds its host's to it, and so on;
-//                the last host divides and rounds, and sends the result to its owner.
+//   reduce_scatter, where reduction_route.h says chain or mixed: for the block of slices of each host, rank (0, l) adds
+//                the l-th slices of host 0's ranks in order and sends the sum to (1, l), which adds its host's to it,
+//                and so on; the last host divides and rounds, and sends the result to its owner.
 //   all_reduce   a chain of n equal slices, where that is the route, then an all_gather of them; what does not divide
 //                by n is less than n elements, and flat.
 //
@@ -21,6 +21,11 @@
 //   host 0     add0 add1 add2 add3 add4
 //   host 1               add0 add1 add2
 //   host 2                         add0      -> results to the owners of items 0, 1, 2
+//
+// On the mixed route of two hosts, every rank of host 1 sends rows of the first elements of host 0's slices directly to
+// their owners, who add them to the rows of host 0. The chain begins with the other elements of these slices, whose
+// results go back; then come the slices of host 1, of which nothing goes back, and a direct piece with each item. So a
+// step sends about as much in one direction as in the other.
 //
 // All else is flat (net_collectives.h), and so is everything small, for which one wait for the network is less than
 // several meetings, and everything where hosts have unequally many ranks or ranks that alternate. Every collective
@@ -76,10 +81,7 @@ absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collec
 bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
   if (!layout_.is_regular()) return false;
   const int64_t nbytes = spec.count * SizeOf(spec.dtype);
-  const auto has_chain = [&] {
-    return route_.value_or(ChooseReductionRoute(layout_.hosts(), layout_.ranks_per_host(), spec.dtype)) ==
-           ReductionRoute::kChain;
-  };
+  const auto has_chain = [&] { return RouteOf(spec.dtype) != ReductionRoute::kFlat; };
   switch (spec.op) {
     case CollectiveOp::kAllGather:
       return nbytes * size() > kEagerBytes;
@@ -92,6 +94,10 @@ bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
     default:
       return false;
   }
+}
+
+ReductionRoute LayeredCollectives::RouteOf(DType dtype) const {
+  return route_.value_or(ChooseReductionRoute(layout_.hosts(), layout_.ranks_per_host(), dtype));
 }
 
 absl::Status LayeredCollectives::MoveLayered(uint64_t sequence, const Collective& collective) {
@@ -167,41 +173,84 @@ struct LayeredCollectives::ChainItem {
 };
 
 // A step, with its half of sum_before_ and sum_: what this host adds, what the host before has added and sends for the
-// step after the next, and what the last host has added and therefore sends to its owner.
+// step after the next, what the last host has added and therefore sends to its owner, and a direct piece of the slices
+// of host 0 with its half of direct_.
 struct LayeredCollectives::ChainStep {
   std::byte* sum_before = nullptr;
   std::byte* sum = nullptr;
   ChainItem added;
   ChainItem next;
   ChainItem finished;
+  ChainItem direct;
+  std::byte* direct_rows = nullptr;  // of host 1's ranks, in their order
+};
+
+// The items of a chain, in their order, and the direct pieces of the mixed route: one goes with each item of host 1.
+struct LayeredCollectives::ChainPlan {
+  // `direct`: elements of each of host 0's slices that do not go by the chain.
+  ChainPlan(const CollectiveSpec& spec, int hosts, int64_t direct)
+      : count(spec.count),
+        direct(direct),
+        most(kItemBytes / SumSizeOf(spec.dtype)),
+        first_items((count - direct + most - 1) / most),
+        items_per_block((count + most - 1) / most),
+        items(first_items + items_per_block * (hosts - 1)),
+        piece((direct + items_per_block - 1) / items_per_block) {}
+
+  ChainItem ItemAt(int64_t i) const {
+    if (i < 0 || i >= items) return {};
+    const bool is_first = i < first_items;
+    const int64_t begin = is_first ? direct + i * most : (i - first_items) % items_per_block * most;
+    const auto block = static_cast<int>(is_first ? 0 : 1 + (i - first_items) / items_per_block);
+    return {block, begin, std::min(most, count - begin)};
+  }
+
+  ChainItem DirectWithItem(int64_t i) const {
+    const int64_t begin = (i - first_items) * piece;
+    if (i < first_items || begin >= direct) return {};
+    return {0, begin, std::min(piece, direct - begin)};
+  }
+
+  int64_t count;
+  int64_t direct;
+  int64_t most;             // elements of an item
+  int64_t first_items;      // of host 0's slices
+  int64_t items_per_block;  // of those of each other host
+  int64_t items;
+  int64_t piece;  // elements of a direct piece
 };
 
 absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
-  const int64_t most = kItemBytes / SumSizeOf(spec.dtype);
-  const int64_t items_per_block = (spec.count + most - 1) / most;
-  const int64_t items = items_per_block * layout_.hosts();
-  const auto item_at = [&](int64_t i) -> ChainItem {
-    if (i < 0 || i >= items) return {};
-    const int64_t begin = i % items_per_block * most;
-    return {static_cast<int>(i / items_per_block), begin, std::min(most, spec.count - begin)};
-  };
-  sum_before_.resize(kStepsUnderWay * kItemBytes);
-  sum_.resize(kStepsUnderWay * kItemBytes);
-  const auto added_by = [&](int64_t step, int host) { return item_at(step - kStepsUnderWay * host); };
   const int host = layout_.host_of(rank());
   const int last = layout_.hosts() - 1;
-  const auto begin = [&](int64_t step) -> absl::StatusOr<Messages> {
-    const ChainStep now = {.sum_before = sum_before_.data() + step % kStepsUnderWay * kItemBytes,
-                           .sum = sum_.data() + step % kStepsUnderWay * kItemBytes,
-                           .added = added_by(step, host),
-                           .next = host == 0 ? ChainItem() : added_by(step, host - 1),
-                           .finished = added_by(step, last)};
-    FSDP_RETURN_IF_ERROR(ReduceItem(sequence, collective, now));
-    return PassItems(collective, now);
+  const bool is_mixed = RouteOf(spec.dtype) == ReductionRoute::kMixed;
+  const ChainPlan plan(spec, layout_.hosts(),
+                       is_mixed ? DirectCount(layout_.hosts(), layout_.ranks_per_host(), spec.dtype, spec.count) : 0);
+  const int64_t direct_bytes = plan.piece * SizeOf(spec.dtype) * layout_.ranks_per_host();
+  sum_before_.resize(kStepsUnderWay * kItemBytes);
+  sum_.resize(kStepsUnderWay * kItemBytes);
+  direct_.resize(kStepsUnderWay * direct_bytes);
+  const auto added_by = [&](int64_t step, int of) { return plan.ItemAt(step - kStepsUnderWay * of); };
+  const auto step_at = [&](int64_t step) -> ChainStep {
+    const int64_t half = step % kStepsUnderWay;
+    return {.sum_before = sum_before_.data() + half * kItemBytes,
+            .sum = sum_.data() + half * kItemBytes,
+            .added = added_by(step, host),
+            .next = host == 0 ? ChainItem() : added_by(step, host - 1),
+            .finished = added_by(step, last),
+            .direct = plan.DirectWithItem(step),
+            .direct_rows = direct_.data() + half * direct_bytes};
   };
-  const auto end = [](int64_t) { return absl::OkStatus(); };
-  return net_->ExchangeInSteps({.steps = items + kStepsUnderWay * last, .begin = begin, .end = end});
+  const auto begin = [&](int64_t step) -> absl::StatusOr<Messages> {
+    const ChainStep now = step_at(step);
+    FSDP_RETURN_IF_ERROR(ReduceItem(sequence, collective, now));
+    Messages messages = PassItems(collective, now);
+    PassDirect(collective, now, messages);
+    return messages;
+  };
+  const auto end = [&](int64_t step) { return ReduceDirect(sequence, collective, step_at(step)); };
+  return net_->ExchangeInSteps({.steps = plan.items + kStepsUnderWay * last, .begin = begin, .end = end});
 }
 
 absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step) {
@@ -244,6 +293,37 @@ Messages LayeredCollectives::PassItems(const Collective& collective, const Chain
     }
   }
   return messages;
+}
+
+// After the results of the same step, on both sides.
+void LayeredCollectives::PassDirect(const Collective& collective, const ChainStep& step, Messages& messages) const {
+  if (step.direct.count == 0) return;
+  const int64_t width = SizeOf(collective.spec.dtype);
+  const int64_t nbytes = step.direct.count * width;
+  const int each = layout_.ranks_per_host();
+  for (int i = 0; i < each; ++i) {  // from the rank's own column on, so that all do not send to one at once
+    const int place = (rank() + i) % each;
+    if (layout_.host_of(rank()) == 0) {
+      messages.receives.push_back({each + place, step.direct_rows + place * nbytes, nbytes});
+    } else {
+      const int64_t offset = (place * collective.spec.count + step.direct.begin) * width;
+      messages.sends.push_back({place, collective.input + offset, nbytes});
+    }
+  }
+}
+
+absl::Status LayeredCollectives::ReduceDirect(uint64_t sequence, const Collective& collective, const ChainStep& step) {
+  const ChainItem& piece = step.direct;
+  if (piece.count == 0 || layout_.host_of(rank()) != 0) return absl::OkStatus();
+  const int64_t width = SizeOf(collective.spec.dtype);
+  std::vector<const std::byte*> rows;
+  for (int i = 0; i < layout_.ranks_per_host(); ++i) rows.push_back(step.direct_rows + i * piece.count * width);
+  return host_->RunHostSum(sequence, {.spec = collective.spec, .input = collective.input},
+                           {.begin = piece.begin,
+                            .count = piece.count,
+                            .destination = collective.output + piece.begin * width,
+                            .ranks_in_all = size(),
+                            .rows_after = rows});
 }
 
 absl::Status LayeredCollectives::AllReduce(uint64_t sequence, const Collective& collective) {

@@ -55,13 +55,17 @@ class LayeredCollectives final : public BlockingCollectives {
   absl::Status AllGather(uint64_t sequence, const Collective& collective);
   absl::Status Broadcast(uint64_t sequence, const Collective& collective);
   absl::Status AllReduce(uint64_t sequence, const Collective& collective);
-  // reduce_scatter by the chain of hosts.
+  // reduce_scatter by the chain of hosts, or the mixed route.
   absl::Status ReduceScatter(uint64_t sequence, const Collective& collective);
   // A piece of a block on its way through the hosts.
   struct ChainItem;
   struct ChainStep;
+  struct ChainPlan;
+  ReductionRoute RouteOf(DType dtype) const;
   absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step);
+  absl::Status ReduceDirect(uint64_t sequence, const Collective& collective, const ChainStep& step);
   Messages PassItems(const Collective& collective, const ChainStep& step) const;
+  void PassDirect(const Collective& collective, const ChainStep& step, Messages& messages) const;
 
   const std::unique_ptr<NetCollectives> net_;
   const std::unique_ptr<HostCollectives> host_;
@@ -71,6 +75,7 @@ class LayeredCollectives final : public BlockingCollectives {
   // Of a chain, for each step that is under way: the sum that came from the host before, and that of this host.
   std::vector<std::byte> sum_before_;
   std::vector<std::byte> sum_;
+  std::vector<std::byte> direct_;  // of the mixed route: a row of each rank of the other host
 };
 
 // `net` itself where no host of `layout` has several ranks; else layered, with shared memory that is made here.

@@ -92,44 +92,68 @@ TEST(LayeredCollectivesTest, AChainPassesTheSumsOfAllSlicesFromHostToHost) {
   EXPECT_EQ(flat, 6 * 4 * (kShard + kHeader));
 }
 
+TEST(LayeredCollectivesTest, OnTheMixedRouteTheHostsSendEachOtherEquallyMuch) {
+  ASSERT_OK_AND_ASSIGN(const int64_t mixed, BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter));
+  // Sums of the second host's two slices and of half of the first host's; the results of the latter, and of the other
+  // half the rows of two ranks.
+  EXPECT_EQ(mixed, (2 + 1 + 1 + 2) * kShard + 4 * 2 * kHeader);
+  ASSERT_OK_AND_ASSIGN(const int64_t flat,
+                       BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter, ReductionRoute::kFlat));
+  EXPECT_EQ(flat, 4 * 2 * (kShard + kHeader));
+}
+
 // What all ranks get, one after the other, of slices of `count` elements that are several items of a chain.
-absl::StatusOr<std::vector<std::string>> ReduceMuch(ReductionRoute route, DType dtype, bool in_place) {
+absl::StatusOr<std::vector<std::string>> ReduceMuch(const std::vector<std::string>& hosts, ReductionRoute route,
+                                                    DType dtype, bool in_place) {
   constexpr int64_t kMuch = 600001;
   const int64_t nbytes = kMuch * SizeOf(dtype);
-  std::vector<std::string> results(6);
-  FSDP_RETURN_IF_ERROR(BytesBetweenHosts(
-                           {"a", "a", "b", "b", "c", "c"},
-                           [&](BlockingCollectives& collectives) -> absl::Status {
-                             FSDP_ASSIGN_OR_RETURN(const Buffer input, collectives.Allocate(nbytes * 6));
-                             auto* const halves = reinterpret_cast<uint16_t*>(input.data());
-                             for (int64_t i = 0; i < nbytes * 3; ++i) {  // finite in float32, bfloat16 and float16
-                               halves[i] =
-                                   static_cast<uint16_t>((i * 7919 + collectives.rank() * 331) % 0x3fff + 0x2000);
-                             }
-                             FSDP_ASSIGN_OR_RETURN(const Buffer apart, collectives.Allocate(nbytes));
-                             std::byte* const output =
-                                 in_place ? input.data() + collectives.rank() * nbytes : apart.data();
-                             FSDP_RETURN_IF_ERROR(collectives.Run(1, {.spec = {.op = CollectiveOp::kReduceScatter,
-                                                                               .dtype = dtype,
-                                                                               .reduce_op = ReduceOp::kAvg,
-                                                                               .count = kMuch},
-                                                                      .input = input.data(),
-                                                                      .output = output}));
-                             results[collectives.rank()].assign(reinterpret_cast<const char*>(output), nbytes);
-                             return absl::OkStatus();
-                           },
-                           route)
-                           .status());
+  const auto ranks = static_cast<int64_t>(hosts.size());
+  std::vector<std::string> results(hosts.size());
+  FSDP_RETURN_IF_ERROR(
+      BytesBetweenHosts(
+          hosts,
+          [&](BlockingCollectives& collectives) -> absl::Status {
+            FSDP_ASSIGN_OR_RETURN(const Buffer input, collectives.Allocate(nbytes * ranks));
+            auto* const halves = reinterpret_cast<uint16_t*>(input.data());
+            for (int64_t i = 0; i < nbytes * ranks / 2; ++i) {  // finite in float32, bfloat16 and float16
+              halves[i] = static_cast<uint16_t>((i * 7919 + collectives.rank() * 331) % 0x3fff + 0x2000);
+            }
+            FSDP_ASSIGN_OR_RETURN(const Buffer apart, collectives.Allocate(nbytes));
+            std::byte* const output = in_place ? input.data() + collectives.rank() * nbytes : apart.data();
+            FSDP_RETURN_IF_ERROR(collectives.Run(1, {.spec = {.op = CollectiveOp::kReduceScatter,
+                                                              .dtype = dtype,
+                                                              .reduce_op = ReduceOp::kAvg,
+                                                              .count = kMuch},
+                                                     .input = input.data(),
+                                                     .output = output}));
+            results[collectives.rank()].assign(reinterpret_cast<const char*>(output), nbytes);
+            return absl::OkStatus();
+          },
+          route)
+          .status());
   return results;
+}
+
+// On these hosts, in place and not.
+void ExpectTheBitsOfTheFlatRoute(const std::vector<std::string>& hosts, ReductionRoute route, DType dtype) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> flat, ReduceMuch(hosts, ReductionRoute::kFlat, dtype, false));
+  for (const bool in_place : {false, true}) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<std::string> found, ReduceMuch(hosts, route, dtype, in_place));
+    EXPECT_TRUE(found == flat) << hosts.size() << " ranks, " << DTypeName(dtype) << (in_place ? " in place" : "");
+  }
 }
 
 TEST(LayeredCollectivesTest, AChainOfManyItemsGivesTheBitsOfTheFlatRoute) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    ASSERT_OK_AND_ASSIGN(const std::vector<std::string> flat, ReduceMuch(ReductionRoute::kFlat, dtype, false));
-    for (const bool in_place : {false, true}) {
-      ASSERT_OK_AND_ASSIGN(const std::vector<std::string> chain, ReduceMuch(ReductionRoute::kChain, dtype, in_place));
-      EXPECT_TRUE(chain == flat) << DTypeName(dtype) << (in_place ? " in place" : "");
-    }
+    ExpectTheBitsOfTheFlatRoute({"a", "a", "b", "b", "c", "c"}, ReductionRoute::kChain, dtype);
+  }
+}
+
+TEST(LayeredCollectivesTest, TheMixedRouteGivesTheBitsOfTheFlatRoute) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    ExpectTheBitsOfTheFlatRoute({"a", "a", "b", "b"}, ReductionRoute::kMixed, dtype);
+    ExpectTheBitsOfTheFlatRoute({"a", "a", "a", "b", "b", "b"}, ReductionRoute::kMixed, dtype);
+    ExpectTheBitsOfTheFlatRoute({"a", "a", "b", "b", "c", "c"}, ReductionRoute::kMixed, dtype);
   }
 }
 
