@@ -18,8 +18,8 @@
 # step the host is back, and the four ranks must go on from the newest checkpoint. The others come while the host
 # returns, whatever the run does then: at an instant from the start of the agent to a quarter longer than the last
 # return took. In either-host they may take the host that was not away, so that the other goes on alone. Training must
-# go on by itself after each; where such a kill meets torchrun's agents while they agree, the other agent ends after
-# 60 s, and the test fails by that (docs/collectives.md).
+# go on by itself after each; where such a kill takes the host of rank 0 while torchrun's agents agree, the other agent
+# ends after 60 s, and the test fails by that (docs/collectives.md).
 #
 # After the last kill the host comes back, the run is stopped by SIGTERM, and ended by another job of both hosts. Then
 #   - every step has a loss, and every line of the metrics, of steps that were done again too, has the loss that four
@@ -61,9 +61,9 @@ train=(--config="$golden/gpt2_tiny/config.json" --tokens="$golden/tokens.u16" --
   --global_batch=8 --warmup_steps=20 --lr=3e-4 --seed=7)
 saves=(--checkpoint_every=2 --keep_last=10 --resume=auto --join_timeout=30s)
 
-# torchrun's default, to share one TCPStore between its agents and their workers, does not let a host join again
-# (docs/collectives.md).
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
+# Without the first, torchrun does not let a host join again; without the second, its agents wait for one that was lost
+# while they agreed (docs/collectives.md).
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_ELASTIC_WORKER_IDENTICAL=1 OMP_NUM_THREADS=1
 rendezvous=keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2
 
 # The longest that anything may take: torchrun, under load.
