@@ -45,42 +45,35 @@ void AwaitClosing() {
 }  // namespace
 
 // One by one, so that each has an error of its own.
-bool AwaitRequests(std::vector<MPI_Request>& requests, absl::Duration most) {
+bool AwaitRequests(std::vector<MpiHandle>& requests, absl::Duration most) {
   const absl::Time end = absl::Now() + most;
   while (true) {
     bool are_done = true;
-    for (MPI_Request& request : requests) {
-      int is_done = 0;
-      if (request == MPI_REQUEST_NULL) continue;
-      if (MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS) request = MPI_REQUEST_NULL;
-      are_done = are_done && request == MPI_REQUEST_NULL;
+    for (MpiHandle& request : requests) {
+      if (request == FSDP_MPI_NO_REQUEST) continue;
+      MpiReceived received = {};
+      Mpi().test(&request, &received);
+      are_done = are_done && request == FSDP_MPI_NO_REQUEST;
     }
     if (are_done || absl::Now() >= end) return are_done;
     absl::SleepFor(kPause);
   }
 }
 
-absl::StatusOr<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Create(MPI_Comm parent,
+absl::StatusOr<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Create(MpiHandle parent,
                                                                          const std::vector<int>& ranks) {
   CallBeforeFinalize(AwaitClosing);
   FreeClosed();
-  MPI_Group all = MPI_GROUP_NULL;
-  MPI_Group part = MPI_GROUP_NULL;
-  MPI_Comm handle = MPI_COMM_NULL;
-  FSDP_RETURN_IF_ERROR(MpiStatus(MPI_Comm_group(parent, &all), "MPI_Comm_group"));
-  const int included = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &part);
-  const int created = included == MPI_SUCCESS ? MPI_Comm_create_group(parent, part, kGroupTag, &handle) : MPI_SUCCESS;
-  if (part != MPI_GROUP_NULL) MPI_Group_free(&part);
-  MPI_Group_free(&all);
-  FSDP_RETURN_IF_ERROR(MpiStatus(included, "MPI_Group_incl"));
-  FSDP_RETURN_IF_ERROR(MpiStatus(created, "MPI_Comm_create_group"));
-  MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN);
+  MpiHandle handle = 0;
+  FSDP_RETURN_IF_ERROR(
+      MpiStatus(Mpi().create_communicator(parent, static_cast<int>(ranks.size()), ranks.data(), kGroupTag, &handle),
+                "MPI_Comm_create_group"));
+  Mpi().return_errors(handle);
   return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(handle));
 }
 
-MpiCommunicator::MpiCommunicator(MPI_Comm handle) : handle_(handle), incoming_(kMaxBytes) {
-  MPI_Comm_rank(handle_, &rank_);
-  MPI_Comm_size(handle_, &size_);
+MpiCommunicator::MpiCommunicator(MpiHandle handle)
+    : handle_(handle), rank_(Mpi().rank_of(handle)), size_(Mpi().size_of(handle)), incoming_(kMaxBytes) {
   missing_ = size_ - 1;
   Expect();
 }
@@ -88,26 +81,20 @@ MpiCommunicator::MpiCommunicator(MPI_Comm handle) : handle_(handle), incoming_(k
 void MpiCommunicator::Expect() {
   if (missing_ == 0) return;
   const int error =
-      MPI_Irecv(incoming_.data(), kMaxBytes, MPI_BYTE, MPI_ANY_SOURCE, kLastTag, handle_, &incoming_request_);
-  if (error == MPI_SUCCESS) return;
-  incoming_request_ = MPI_REQUEST_NULL;
-  Fail();
+      Mpi().receive(incoming_.data(), kMaxBytes, FSDP_MPI_ANY_SOURCE, kLastTag, handle_, &incoming_request_);
+  if (error != 0) Fail();
 }
 
 std::optional<MpiLastMessage> MpiCommunicator::ReceiveLast() {
-  if (incoming_request_ == MPI_REQUEST_NULL) return std::nullopt;
-  int is_done = 0;
-  MPI_Status status = {};
-  const int error = MPI_Test(&incoming_request_, &is_done, &status);
-  if (error != MPI_SUCCESS) {
-    incoming_request_ = MPI_REQUEST_NULL;
+  if (incoming_request_ == FSDP_MPI_NO_REQUEST) return std::nullopt;
+  MpiReceived received = {};
+  if (Mpi().test(&incoming_request_, &received) != 0) {
     Fail();
     return std::nullopt;
   }
-  if (is_done == 0) return std::nullopt;
-  int received = 0;
-  MPI_Get_count(&status, MPI_BYTE, &received);
-  MpiLastMessage message = {.peer = status.MPI_SOURCE, .text = std::string(incoming_.data(), std::max(received, 0))};
+  if (incoming_request_ != FSDP_MPI_NO_REQUEST) return std::nullopt;
+  MpiLastMessage message = {.peer = received.source,
+                            .text = std::string(incoming_.data(), std::max(received.nbytes, 0))};
   --missing_;
   Expect();
   return message;
@@ -117,12 +104,9 @@ void MpiCommunicator::SendLast(std::string text) {
   outgoing_ = std::move(text);
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    MPI_Request& request = outgoing_requests_.emplace_back(MPI_REQUEST_NULL);
-    const int error =
-        MPI_Isend(outgoing_.data(), static_cast<int>(outgoing_.size()), MPI_BYTE, r, kLastTag, handle_, &request);
-    if (error == MPI_SUCCESS) continue;
-    request = MPI_REQUEST_NULL;
-    Fail();
+    MpiHandle& request = outgoing_requests_.emplace_back(FSDP_MPI_NO_REQUEST);
+    const int error = Mpi().send(outgoing_.data(), static_cast<int>(outgoing_.size()), r, kLastTag, handle_, &request);
+    if (error != 0) Fail();
   }
   AwaitRequests(outgoing_requests_, kLastWords);
 }
@@ -157,7 +141,7 @@ bool MpiCommunicator::FreeClosed() {
   const std::lock_guard<std::mutex> lock(closing.mutex);
   for (auto it = closing.communicators.begin(); it != closing.communicators.end();) {
     if ((*it)->IsOver()) {
-      MPI_Comm_free(&(*it)->handle_);
+      Mpi().free_communicator((*it)->handle_);
       it = closing.communicators.erase(it);
     } else {
       ++it;

@@ -12,8 +12,6 @@
 #ifndef FSDP_COLLECTIVES_MPI_MPI_COMMUNICATOR_H_
 #define FSDP_COLLECTIVES_MPI_MPI_COMMUNICATOR_H_
 
-#include <mpi.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,12 +20,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "fsdp/collectives/mpi/mpi_functions.h"
 #include "fsdp/collectives/mpi/mpi_library.h"
 
 namespace fsdp {
 
 // Advances the requests until all are done, or for `most`. True if all are, or have failed.
-bool AwaitRequests(std::vector<MPI_Request>& requests, absl::Duration most);
+bool AwaitRequests(std::vector<MpiHandle>& requests, absl::Duration most);
 
 struct MpiLastMessage {
   int peer = 0;
@@ -38,14 +37,14 @@ class MpiCommunicator {
  public:
   // Of those ranks of `parent`, in this order; every one of them calls it at the same time. Blocks without a deadline.
   // Errors in it are returned. kUnavailable if MPI fails.
-  static absl::StatusOr<std::unique_ptr<MpiCommunicator>> Create(MPI_Comm parent, const std::vector<int>& ranks);
+  static absl::StatusOr<std::unique_ptr<MpiCommunicator>> Create(MpiHandle parent, const std::vector<int>& ranks);
 
   // Frees nothing of MPI's.
   ~MpiCommunicator() = default;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
-  MPI_Comm handle() const { return handle_; }
+  MpiHandle handle() const { return handle_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
 
@@ -70,22 +69,22 @@ class MpiCommunicator {
   static bool FreeClosed();
 
  private:
-  explicit MpiCommunicator(MPI_Comm handle);
+  explicit MpiCommunicator(MpiHandle handle);
   // Starts to receive the next last message, if one is missing.
   void Expect();
   // True if nothing more will come, and what was sent is gone.
   bool IsOver();
 
   std::optional<MpiUse> use_{std::in_place};  // until it is closing
-  MPI_Comm handle_;
+  MpiHandle handle_;
   int rank_ = 0;
   int size_ = 1;
   bool has_failed_ = false;
   int missing_ = 0;  // ranks whose last message has not come
   std::vector<char> incoming_;
-  MPI_Request incoming_request_ = MPI_REQUEST_NULL;
+  MpiHandle incoming_request_ = FSDP_MPI_NO_REQUEST;
   std::string outgoing_;
-  std::vector<MPI_Request> outgoing_requests_;
+  std::vector<MpiHandle> outgoing_requests_;
 };
 
 }  // namespace fsdp

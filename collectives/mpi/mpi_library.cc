@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/collectives/mpi/mpi_library.h"
 
-#include <mpi.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <array>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -30,19 +32,27 @@ Process& TheProcess() {
   return *process;
 }
 
-bool IsFinalized() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  return finalized != 0;
+constexpr char kLibrary[] = "libfsdp_mpi.so";
+
+// Beside this program where Bazel built both; else where the loader looks: LD_LIBRARY_PATH, the directory of the
+// program (BUILD.bazel), the system's.
+std::string LibraryPath() {
+  const absl::StatusOr<std::string> built = FindRunfile(absl::StrCat("collectives/mpi/", kLibrary));
+  return built.ok() ? *built : kLibrary;
+}
+
+const absl::StatusOr<const MpiFunctions*>& LoadedMpi() {
+  static const auto* const loaded = new absl::StatusOr<const MpiFunctions*>(LoadMpiFrom(LibraryPath()));
+  return *loaded;
 }
 
 const char* ThreadLevelName(int level) {
   switch (level) {
-    case MPI_THREAD_SINGLE:
+    case FSDP_MPI_SINGLE:
       return "MPI_THREAD_SINGLE";
-    case MPI_THREAD_FUNNELED:
+    case FSDP_MPI_FUNNELED:
       return "MPI_THREAD_FUNNELED";
-    case MPI_THREAD_SERIALIZED:
+    case FSDP_MPI_SERIALIZED:
       return "MPI_THREAD_SERIALIZED";
     default:
       return "MPI_THREAD_MULTIPLE";
@@ -53,30 +63,26 @@ void FinalizeAtExit() {
   Process& process = TheProcess();
   {
     const std::lock_guard<std::mutex> lock(process.mutex);
-    if (process.pid != getpid() || process.uses > 0 || process.has_failed || IsFinalized()) return;
+    if (process.pid != getpid() || process.uses > 0 || process.has_failed || Mpi().is_finalized()) return;
   }
   if (process.before_finalize != nullptr) process.before_finalize();
-  MPI_Finalize();
+  Mpi().finalize();
 }
 
 // MPI initialised, by the program or here.
 void Initialise(Process& process) {
-  int initialized = 0;
-  MPI_Initialized(&initialized);
-  if (initialized != 0) return;
-  int provided = 0;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  if (Mpi().is_initialized() != 0) return;
+  Mpi().initialize();
   process.is_ours = true;
   // MPICH reports the errors of tests and waits to these two, whatever the communicator of the message.
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  Mpi().return_errors(Mpi().world());
+  Mpi().return_errors(Mpi().self());
   atexit(FinalizeAtExit);
 }
 
 absl::Status CheckThreadLevel(const Process& process) {
-  int level = 0;
-  MPI_Query_thread(&level);
-  if (level >= MPI_THREAD_MULTIPLE) return absl::OkStatus();
+  const int level = Mpi().thread_level();
+  if (level >= FSDP_MPI_MULTIPLE) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("backend mpi: MPI's thread level is ", ThreadLevelName(level),
                    ", wanted MPI_THREAD_MULTIPLE, because collectives call MPI from threads of their own: ",
@@ -87,14 +93,40 @@ absl::Status CheckThreadLevel(const Process& process) {
 
 }  // namespace
 
+// Its symbols are for all, since an MPI loads parts of its own that look for those of its library.
+absl::StatusOr<const MpiFunctions*> LoadMpiFrom(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "backend mpi: ", kLibrary, " cannot be loaded: ", why != nullptr ? why : path.c_str(),
+        "; it joins this program to an installed MPI (Debian: libopenmpi-dev openmpi-bin, or libmpich-dev mpich): "
+        "build again where there is one, or put the library that `mpicc -shared -fPIC` makes of "
+        "collectives/mpi/mpi_functions.c beside the program or in LD_LIBRARY_PATH"));
+  }
+  const auto get = reinterpret_cast<GetMpiFunctions>(dlsym(library, FSDP_MPI_FUNCTIONS_SYMBOL));
+  if (get == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("backend mpi: ", path, " has no ", FSDP_MPI_FUNCTIONS_SYMBOL, ": it is no ", kLibrary));
+  }
+  const MpiFunctions* const functions = get();
+  if (functions->version == FSDP_MPI_FUNCTIONS_VERSION) return functions;
+  return absl::FailedPreconditionError(absl::StrCat("backend mpi: ", path, " is of version ", functions->version,
+                                                    ", this program wants version ", FSDP_MPI_FUNCTIONS_VERSION,
+                                                    ": make it again of this program's mpi_functions.c"));
+}
+
+const MpiFunctions& Mpi() { return **LoadedMpi(); }
+
 absl::StatusOr<MpiPlace> StartMpi() {
+  FSDP_RETURN_IF_ERROR(LoadedMpi().status());
   Process& process = TheProcess();
   const std::lock_guard<std::mutex> lock(process.mutex);
   if (process.pid != 0 && process.pid != getpid()) {
     return absl::FailedPreconditionError(absl::StrCat("backend mpi: this process was forked from process ", process.pid,
                                                       ", which has initialised MPI: join the job before forking"));
   }
-  if (IsFinalized()) {
+  if (Mpi().is_finalized() != 0) {
     return absl::FailedPreconditionError(
         "backend mpi: MPI is finalized in this process, and cannot be initialised again: call MPI_Finalize after the "
         "last group has ended");
@@ -102,32 +134,28 @@ absl::StatusOr<MpiPlace> StartMpi() {
   Initialise(process);
   process.pid = getpid();
   FSDP_RETURN_IF_ERROR(CheckThreadLevel(process));
-  MpiPlace place;
-  MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &place.size);
-  return place;
+  const MpiHandle world = Mpi().world();
+  return MpiPlace{.rank = Mpi().rank_of(world), .size = Mpi().size_of(world)};
 }
 
 // MPICH writes a page, of which the first line is "MPICH Version:	4.0.2"; Open MPI a list with commas.
 std::string MpiVersion() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  std::string version(text);
+  std::array<char, 256> text = {};
+  Mpi().library_version(text.data(), text.size());
+  std::string version(text.data());
   version = version.substr(0, version.find_first_of(",\n"));
   for (char& c : version) c = c == '\t' ? ' ' : c;
   return version;
 }
 
 std::string MpiReason(int code) {
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return absl::StrCat("MPI error ", code);
-  return text;
+  std::array<char, 512> text = {};
+  Mpi().error_text(code, text.data(), text.size());
+  return text.data();
 }
 
 absl::Status MpiStatus(int code, const char* function) {
-  if (code == MPI_SUCCESS) return absl::OkStatus();
+  if (code == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(function, ": ", MpiReason(code)));
 }
 
@@ -153,7 +181,7 @@ void CallBeforeFinalize(void (*function)()) {
 
 bool CanCallMpi() {
   const std::lock_guard<std::mutex> lock(TheProcess().mutex);
-  return TheProcess().pid == getpid() && !IsFinalized();
+  return TheProcess().pid == getpid() && Mpi().is_finalized() == 0;
 }
 
 }  // namespace fsdp

@@ -2,6 +2,9 @@
 //
 // The MPI library of this process, which is one for the whole process, whoever initialised it.
 //
+// Nothing of MPI is linked: the first use loads libfsdp_mpi.so, and with it the MPI that it was made with
+// (mpi_functions.h). A program that is linked with the same MPI shares it.
+//
 //   - If the program did, it stays the program's: we ask for its thread level, make communicators of our own, and never
 //     finalize it. MPICH gives what goes wrong with our messages to the error handler of MPI_COMM_WORLD, which ends the
 //     process unless the program has set MPI_ERRORS_RETURN.
@@ -18,8 +21,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/collectives/mpi/mpi_functions.h"
 
 namespace fsdp {
+
+// Loads a libfsdp_mpi.so; `path` as of dlopen(3). kFailedPrecondition if it, or its MPI, is not there, or if it is of
+// another version.
+absl::StatusOr<const MpiFunctions*> LoadMpiFrom(const std::string& path);
+
+// The functions of this process's libfsdp_mpi.so. Only after StartMpi has succeeded once.
+const MpiFunctions& Mpi();
 
 // Where this process is in MPI_COMM_WORLD.
 struct MpiPlace {
@@ -27,9 +38,10 @@ struct MpiPlace {
   int size = 1;
 };
 
-// Initialises MPI if nobody has. Where the launcher of this MPI started the processes, it waits for all of them.
-// kFailedPrecondition if MPI is finalized, if its thread level is below MPI_THREAD_MULTIPLE, or if this process was
-// forked from the one that initialised it. An error inside of MPI_Init ends the process: that is MPI's rule.
+// Loads MPI, and initialises it if nobody has. Where the launcher of this MPI started the processes, it waits for all
+// of them. kFailedPrecondition if MPI cannot be loaded, if it is finalized, if its thread level is below
+// MPI_THREAD_MULTIPLE, or if this process was forked from the one that initialised it. An error inside of MPI_Init ends
+// the process: that is MPI's rule.
 absl::StatusOr<MpiPlace> StartMpi();
 
 // "Open MPI v4.1.4"; once StartMpi was called.
@@ -38,7 +50,7 @@ std::string MpiVersion();
 // "MPI_ERR_TRUNCATE: message truncated"
 std::string MpiReason(int code);
 
-// OK for MPI_SUCCESS; else kUnavailable: "MPI_Isend: <reason>".
+// OK for 0; else kUnavailable: "MPI_Isend: <reason>".
 absl::Status MpiStatus(int code, const char* function);
 
 // A use of MPI: while one is alive, or once one has failed, the end of the process does not finalize MPI.

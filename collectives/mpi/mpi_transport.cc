@@ -12,7 +12,6 @@
 // The mutex guards all but the sleeps of a wait.
 #include "fsdp/collectives/mpi/mpi_transport.h"
 
-#include <mpi.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -33,6 +32,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/mpi/mpi_communicator.h"
+#include "fsdp/collectives/mpi/mpi_functions.h"
 #include "fsdp/collectives/mpi/mpi_library.h"
 #include "fsdp/collectives/net/offer.h"
 #include "fsdp/collectives/net/peer_wait.h"
@@ -83,25 +83,25 @@ struct Message {
   int64_t wanted = 0;  // bytes of a receive; 0: a send
 };
 
-// Messages under way; a request that is done is MPI_REQUEST_NULL.
+// Messages under way; a request that is done is FSDP_MPI_NO_REQUEST.
 struct Messages {
-  std::vector<MPI_Request> requests = {};
+  std::vector<MpiHandle> requests = {};
   std::vector<Message> messages = {};  // in the same order
   size_t first = 0;                    // all before this one are done
   int64_t longest = 0;                 // bytes
   std::set<int> failed = {};           // peers whose message is done with an error
 
-  MPI_Request* Add(const Message& message, int64_t nbytes) {
+  MpiHandle* Add(const Message& message, int64_t nbytes) {
     messages.push_back(message);
     longest = std::max(longest, nbytes);
-    return &requests.emplace_back(MPI_REQUEST_NULL);
+    return &requests.emplace_back(FSDP_MPI_NO_REQUEST);
   }
 
   // The peers of messages that are not done well, each once.
   std::vector<int> Missing() const {
     std::set<int> missing = failed;
     for (size_t i = 0; i < requests.size(); ++i) {
-      if (requests[i] != MPI_REQUEST_NULL) missing.insert(messages[i].peer);
+      if (requests[i] != FSDP_MPI_NO_REQUEST) missing.insert(messages[i].peer);
     }
     return {missing.begin(), missing.end()};
   }
@@ -175,25 +175,23 @@ absl::Status MpiTransport::Exchange(absl::Span<const Send> sends, absl::Span<con
 void MpiTransport::Start(const Receive& receive, Messages& messages) {
   for (int64_t begin = 0; begin < receive.nbytes; begin += options_.piece_bytes) {
     const int64_t nbytes = std::min(options_.piece_bytes, receive.nbytes - begin);
-    MPI_Request* const request = messages.Add({.peer = receive.peer, .wanted = nbytes}, nbytes);
-    Started(messages, MPI_Irecv(receive.data + begin, static_cast<int>(nbytes), MPI_BYTE, receive.peer, kMessageTag,
-                                communicator_->handle(), request));
+    MpiHandle* const request = messages.Add({.peer = receive.peer, .wanted = nbytes}, nbytes);
+    Started(messages, Mpi().receive(receive.data + begin, static_cast<int>(nbytes), receive.peer, kMessageTag,
+                                    communicator_->handle(), request));
   }
 }
 
 void MpiTransport::Start(const Send& send, Messages& messages) {
   for (int64_t begin = 0; begin < send.nbytes; begin += options_.piece_bytes) {
     const int64_t nbytes = std::min(options_.piece_bytes, send.nbytes - begin);
-    MPI_Request* const request = messages.Add({.peer = send.peer}, nbytes);
-    Started(messages, MPI_Isend(send.data + begin, static_cast<int>(nbytes), MPI_BYTE, send.peer, kMessageTag,
-                                communicator_->handle(), request));
+    MpiHandle* const request = messages.Add({.peer = send.peer}, nbytes);
+    Started(messages, Mpi().send(send.data + begin, static_cast<int>(nbytes), send.peer, kMessageTag,
+                                 communicator_->handle(), request));
   }
 }
 
 void MpiTransport::Started(Messages& messages, int error) {
-  if (error == MPI_SUCCESS) return;
-  messages.requests.back() = MPI_REQUEST_NULL;
-  NoteFailure(messages, messages.messages.back(), error);
+  if (error != 0) NoteFailure(messages, messages.messages.back(), error);
 }
 
 // Whoever needs an answer of a rank that left finds out by the receive.
@@ -239,32 +237,27 @@ absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
 absl::Status MpiTransport::TestFirst(Messages& messages, const PeerWait& wait) {
   for (; messages.first < messages.requests.size(); ++messages.first) {
     FSDP_RETURN_IF_ERROR(Test(messages, messages.first, wait));
-    if (messages.requests[messages.first] != MPI_REQUEST_NULL) break;
+    if (messages.requests[messages.first] != FSDP_MPI_NO_REQUEST) break;
   }
   return absl::OkStatus();
 }
 
 absl::Status MpiTransport::Test(Messages& messages, size_t i, const PeerWait& wait) {
-  MPI_Request& request = messages.requests[i];
+  MpiHandle& request = messages.requests[i];
   const Message& message = messages.messages[i];
-  if (request == MPI_REQUEST_NULL) return absl::OkStatus();
-  int is_done = 0;
-  MPI_Status status = {};
-  const int error = MPI_Test(&request, &is_done, &status);
-  if (error != MPI_SUCCESS) {
-    request = MPI_REQUEST_NULL;
-    int error_class = MPI_SUCCESS;
-    MPI_Error_class(error, &error_class);
-    if (error_class == MPI_ERR_TRUNCATE) {
+  if (request == FSDP_MPI_NO_REQUEST) return absl::OkStatus();
+  MpiReceived received = {};
+  const int error = Mpi().test(&request, &received);
+  if (error != 0) {
+    if (Mpi().is_truncation(error) != 0) {
       return wait.WrongSize(message.peer, absl::StrCat("more than ", message.wanted), message.wanted);
     }
     NoteFailure(messages, message, error);
     return absl::OkStatus();
   }
-  if (is_done == 0 || message.wanted == 0) return absl::OkStatus();
-  int received = 0;
-  MPI_Get_count(&status, MPI_BYTE, &received);
-  return received == message.wanted ? absl::OkStatus() : wait.WrongSize(message.peer, received, message.wanted);
+  if (request != FSDP_MPI_NO_REQUEST || message.wanted == 0) return absl::OkStatus();
+  return received.nbytes == message.wanted ? absl::OkStatus()
+                                           : wait.WrongSize(message.peer, received.nbytes, message.wanted);
 }
 
 void MpiTransport::ReadNotices() {
@@ -282,7 +275,9 @@ void MpiTransport::ReadNotices() {
 void MpiTransport::Abandon(Messages& messages) {
   communicator_->Fail();
   for (size_t i = 0; i < messages.requests.size(); ++i) {
-    if (messages.messages[i].wanted > 0 && messages.requests[i] != MPI_REQUEST_NULL) MPI_Cancel(&messages.requests[i]);
+    if (messages.messages[i].wanted > 0 && messages.requests[i] != FSDP_MPI_NO_REQUEST) {
+      Mpi().cancel(&messages.requests[i]);
+    }
   }
   AwaitRequests(messages.requests, kLastWords);
   abandoned_ = std::move(messages);
@@ -370,7 +365,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(const MpiCommunicator* parent, c
   FSDP_RETURN_IF_ERROR(AgreeOn(gather, parsed.status()));
   auto& [offers, mpi_ranks] = *parsed;
   absl::StatusOr<std::unique_ptr<MpiCommunicator>> communicator =
-      parent == nullptr ? MpiCommunicator::Create(MPI_COMM_WORLD, mpi_ranks)
+      parent == nullptr ? MpiCommunicator::Create(Mpi().world(), mpi_ranks)
                         : MpiCommunicator::Create(parent->handle(), members);
   FSDP_RETURN_IF_ERROR(AgreeOn(gather, communicator.status()));
   const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
@@ -399,14 +394,14 @@ absl::StatusOr<std::string> AddressOverMpi(int rank, int size, const std::string
   if (place.size != size) return MpiRanksOf(std::vector<std::string>(size, absl::StrCat("0 of ", place.size))).status();
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MpiCommunicator> communicator, MpiCommunicator::Create(MPI_COMM_WORLD, all));
-  int mine = rank == 0 ? place.rank : -1;
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MpiCommunicator> communicator, MpiCommunicator::Create(Mpi().world(), all));
+  const int mine = rank == 0 ? place.rank : -1;
   int root = -1;
   std::array<char, kAddressBytes> text = {};
   std::memcpy(text.data(), address.data(), std::min(address.size(), text.size() - 1));
-  const MPI_Comm handle = communicator->handle();
-  FSDP_RETURN_IF_ERROR(MpiStatus(MPI_Allreduce(&mine, &root, 1, MPI_INT, MPI_MAX, handle), "MPI_Allreduce"));
-  FSDP_RETURN_IF_ERROR(MpiStatus(MPI_Bcast(text.data(), kAddressBytes, MPI_BYTE, root, handle), "MPI_Bcast"));
+  const MpiHandle handle = communicator->handle();
+  FSDP_RETURN_IF_ERROR(MpiStatus(Mpi().max_of_all(mine, &root, handle), "MPI_Allreduce"));
+  FSDP_RETURN_IF_ERROR(MpiStatus(Mpi().broadcast(text.data(), kAddressBytes, root, handle), "MPI_Bcast"));
   communicator->SendLast("");
   MpiCommunicator::Close(std::move(communicator));
   return std::string(text.data());

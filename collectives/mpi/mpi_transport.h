@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The transport between processes that MPI's launcher started: MPI's messages, for networks that nothing else reaches
-// (Slingshot, Omni-Path). Of MPI it uses MPI_Isend, MPI_Irecv and MPI_Test on communicators of its own. The library
-// is the one that this program was built with; without any, CreateMpiTransport says so. mpi_library.h has what becomes
-// of MPI_Init and MPI_Finalize.
+// (Slingshot, Omni-Path). Of MPI it uses MPI_Isend, MPI_Irecv and MPI_Test on communicators of its own. The library is
+// loaded when the first of them is made (mpi_library.h, which also has what becomes of MPI_Init and MPI_Finalize);
+// without any, CreateMpiTransport says so.
 //
 // What MPI cannot do, and so differs from ucx_transport.h:
 //   - It has no descriptor to sleep on. A wait tests, for 50 us without a pause, and then sleeps between two tests, for
@@ -35,9 +35,9 @@ struct MpiTransportOptions {
 };
 
 // The transport of rank `rank` of `size` ranks, which all call this at the same time; `gather` gathers over them. They
-// are ranks of one MPI_COMM_WORLD, in any order; others of it need not take part. kFailedPrecondition if MPI was not
-// there when this program was built, if they are not of one MPI_COMM_WORLD, because a launcher that is not this MPI's
-// started them, and as StartMpi.
+// are ranks of one MPI_COMM_WORLD, in any order; others of it need not take part. kFailedPrecondition if
+// MPI cannot be loaded, if they are not of one MPI_COMM_WORLD, because a launcher that is not this MPI's started them,
+// and as StartMpi.
 absl::StatusOr<std::unique_ptr<Transport>> CreateMpiTransport(int rank, int size, const MpiTransportOptions& options,
                                                               const BlobGather& gather);
 

@@ -2,9 +2,10 @@
 //
 // Backend "mpi" as its users start it: by the launcher of the MPI that this was built with. The suites of
 // collectives/ run inside the ranks; here are how many there are, and on which hosts, and what becomes of jobs that go
-// wrong. Everything but the last test skips where there was no MPI.
+// wrong. All but the last tests skip where there was no MPI.
 #include <signal.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@
 namespace fsdp {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::ContainsRegex;
 using testing::EndsWith;
@@ -203,7 +205,33 @@ TEST(WithoutMpisLauncherTest, TheErrorSaysWhatIsMissing) {
       RunProgram(Flags{program, "--nproc=2", "--backend=mpi", "--steps=1"} + RunOfAnyRanks(), kLong, MpiOptions()));
   EXPECT_EQ(result.exit_status, kExitFailed) << result.output;
   EXPECT_THAT(result.output, HasSubstr(FSDP_HAS_MPI ? "is in an MPI_COMM_WORLD of 1 rank, wanted one of at least 2"
-                                                    : "this program was built without MPI"));
+                                                    : "libfsdp_mpi.so cannot be loaded"));
+}
+
+// The loader of the system prints the libraries that it needs instead of starting it.
+TEST(WithoutMpiTest, NoProgramNeedsItsLibraryToStart) {
+  for (const std::string name : {"train/train_gpt", "tools/launch", "tools/ckpt"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(name));
+    ChildOptions options;
+    options.environment = {{"LD_TRACE_LOADED_OBJECTS", "1"}};
+    ASSERT_OK_AND_ASSIGN(const ProgramResult result, RunProgram({program}, kLong, options));
+    EXPECT_THAT(result.output, AllOf(HasSubstr("libc.so"), Not(HasSubstr("libmpi")), Not(HasSubstr("libfsdp_mpi"))));
+  }
+}
+
+// A program that is moved without what Bazel built beside it.
+TEST(WithoutMpiTest, ACopiedProgramTrainsAndSaysWhatTheBackendLacks) {
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
+  const std::string copy = NewDirectory() + "/train_gpt";
+  std::filesystem::copy_file(program, copy);
+  ChildOptions options = MpiOptions();
+  options.unset.insert(options.unset.end(), {"RUNFILES_DIR", "TEST_SRCDIR", "LD_LIBRARY_PATH"});
+  const Flags command = Flags{copy, "--nproc=2", "--steps=1"} + RunOfAnyRanks();
+  ASSERT_OK_AND_ASSIGN(const ProgramResult trained, RunProgram(command, kLong, options));
+  EXPECT_EQ(trained.exit_status, 0) << trained.output;
+  ASSERT_OK_AND_ASSIGN(const ProgramResult refused, RunProgram(command + Flags{"--backend=mpi"}, kLong, options));
+  EXPECT_EQ(refused.exit_status, kExitFailed);
+  EXPECT_THAT(refused.output, HasSubstr("backend mpi: libfsdp_mpi.so cannot be loaded: libfsdp_mpi.so: "));
 }
 
 }  // namespace
