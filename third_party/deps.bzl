@@ -5,6 +5,7 @@ load(":abseil.bzl", "system_abseil")
 load(":compat.bzl", "remote_coverage_tools_compat", "rules_cc_compat", "rules_java_compat")
 load(":cuda_toolkit.bzl", "cuda_toolkit")
 load(":host_compiler.bzl", "host_compiler")
+load(":libtorch.bzl", "libtorch")
 load(":mpi.bzl", "local_mpi")
 load(":system_libs.bzl", "system_hdf5", "system_library")
 
@@ -118,6 +119,7 @@ def system_repositories():
     )
     _maybe(cuda_toolkit, "local_cuda")
     _maybe(host_compiler, "local_compiler")
+    _maybe(libtorch, "libtorch")
     _maybe(local_mpi, "local_mpi")
 
 def fsdp_deps():

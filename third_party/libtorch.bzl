@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LibTorch, PyTorch's libraries for C++, as @libtorch.
+
+TORCH_PATH names its directory, which has include/ and lib/: that of the PyPI wheel (.../site-packages/torch) or of the
+official archive (libtorch/). Nothing else is searched and nothing installs it, since a torch that happens to be there for
+Python would make every build longer by the minutes that torch/torch.h takes to compile. Where TORCH_PATH is not set, or
+with --repo_env=FSDP_LIBTORCH=0, the repository has the same label as an empty library, and LIBTORCH_AVAILABLE in its
+config.bzl is False: BUILD files choose by that constant.
+"""
+
+# What LibTorch's headers include of themselves. The directory also holds the headers of libraries that were compiled into
+# it: its dnnl.h, of another release than the installed one, would be found in place of that.
+_HEADERS = ["ATen", "c10", "caffe2", "fmt", "torch"]
+
+# Names the parameter when memory that was given back is used. LibTorch that lacks it ends the process there.
+_NEEDED = "release_data_and_set_meta_custom_data_ptr_error_msg_"
+
+_LIBRARY = """
+cc_library(
+    name = "libtorch",{attributes}
+    visibility = ["//visibility:public"],
+)
+"""
+
+_INSTALLED = """
+    hdrs = glob(["include/**"]),
+    includes = [
+        "include",
+        "include/torch/csrc/api/include",
+    ],
+    linkopts = [
+        "-L{lib}",
+        "-Wl,-rpath,{lib}",
+        "-Wl,--no-as-needed",
+        "-ltorch_cpu",
+        "-lc10",
+        "-Wl,--as-needed",
+    ],"""
+
+def _check(ctx, torch):
+    """Fails unless this is a LibTorch that can be compiled with."""
+    for file in ["include/torch/csrc/api/include/torch/torch.h", "include/c10/core/StorageImpl.h", "lib/libtorch_cpu.so", "lib/libc10.so"]:
+        if not ctx.path(torch + "/" + file).exists:
+            fail(("TORCH_PATH is %s, but it has no %s; expected the directory of LibTorch: .../site-packages/torch of the " +
+                  "PyPI wheel, or libtorch/ of the official archive") % (torch, file))
+    if _NEEDED not in ctx.read(torch + "/include/c10/core/StorageImpl.h"):
+        fail("TORCH_PATH is %s, which is too old: its c10::StorageImpl has no %s; take a newer LibTorch" % (torch, _NEEDED))
+    cmake = ctx.path(torch + "/share/cmake/Torch/TorchConfig.cmake")
+    if cmake.exists and "_GLIBCXX_USE_CXX11_ABI=0" in ctx.read(cmake):
+        fail("TORCH_PATH is %s, which was compiled for libstdc++'s old ABI; take one with _GLIBCXX_USE_CXX11_ABI=1" % torch)
+
+def _libtorch_impl(ctx):
+    torch = ctx.os.environ.get("TORCH_PATH", "").rstrip("/")
+    if ctx.os.environ.get("FSDP_LIBTORCH") == "0":
+        torch = ""
+    attributes = ""
+    if torch:
+        if not torch.startswith("/"):
+            fail("TORCH_PATH is %s; expected an absolute path" % torch)
+        _check(ctx, torch)
+        for name in _HEADERS:
+            if ctx.path(torch + "/include/" + name).exists:
+                ctx.symlink(torch + "/include/" + name, "include/" + name)
+
+        # Linked by path and not as srcs: what libtorch_cpu itself needs, it finds beside where it really lies.
+        attributes = _INSTALLED.format(lib = torch + "/lib")
+    ctx.file(
+        "BUILD.bazel",
+        'load("@rules_cc//cc:defs.bzl", "cc_library")\n' + _LIBRARY.format(attributes = attributes),
+    )
+    ctx.file("config.bzl", "LIBTORCH_AVAILABLE = %s\n" % bool(torch))
+
+libtorch = repository_rule(
+    implementation = _libtorch_impl,
+    environ = ["FSDP_LIBTORCH", "TORCH_PATH"],
+    local = True,
+)
