@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShardedModule: FSDP for a module of LibTorch as it is: no class of it changes. Its parameters keep their names and
+// places but lose their memory; what fsdp/ knows of it is a mirror (mirror_module.h), so options, optimizers, state
+// dicts and checkpoints are those of FullyShardedDataParallel. Training:
+//
+//   Net net;                                                                        // a torch::nn::ModuleHolder
+//   FSDP_ASSIGN_OR_RETURN(auto sharded, Shard(*net, group, {
+//       .auto_wrap_policy = LambdaWrapPolicy(IsAnyTorch<BlockImpl>())}));
+//   AdamW optimizer(sharded->parameters(), {.lr = 3e-4});
+//   for (...) {
+//     at::Tensor loss = sharded->Forward([&] { return loss_of(net->forward(x), y); });
+//     loss.backward();
+//     FSDP_RETURN_IF_ERROR(optimizer.Step(sharded->stream()));
+//     optimizer.ZeroGrad();
+//   }
+//
+// A unit is gathered when an operator is first given a parameter of it. It is given back, in forward, when a unit
+// beside it is used, and in backward when all its gradients are there. Forward and backward throw c10::Error, as
+// LibTorch does; all else returns a Status. After a forward or backward that threw, the next Forward begins anew. One
+// thread for each rank uses a ShardedModule and its module; set at::set_num_threads(1) where bits matter.
+#ifndef FSDP_LIBTORCH_SHARDED_MODULE_H_
+#define FSDP_LIBTORCH_SHARDED_MODULE_H_
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/libtorch/mirror_module.h"
+#include "fsdp/libtorch/torch_outputs.h"
+#include "fsdp/libtorch/torch_tree.h"
+#include "fsdp/tensor/stream.h"
+
+namespace fsdp {
+
+class UnitFollower;
+
+// While it lives, the module's parameters are whole, in their original dtype, for the program to read or edit; see
+// SummonFullParamsGuard. Forward is refused.
+class TorchSummonGuard final {
+ public:
+  ~TorchSummonGuard();
+  TorchSummonGuard(const TorchSummonGuard&) = delete;
+  TorchSummonGuard& operator=(const TorchSummonGuard&) = delete;
+
+  // Keeps the edits and takes the memory away. Later calls do nothing. Collective; blocks.
+  absl::Status Close();
+
+ private:
+  friend class ShardedModule;
+  TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower);
+
+  std::unique_ptr<SummonFullParamsGuard> guard_;
+  const std::shared_ptr<UnitFollower> follower_;
+};
+
+class ShardedModule final {
+ public:
+  ~ShardedModule();
+
+  // Calls `forward`, which computes with the module, and returns what it returns, of any type. Tensors in it are found
+  // (torch_outputs.h says in which types), so that backward of any of them gathers ahead. A tensor that was not found,
+  // since it is in a type of the program's or was kept elsewhere, has the same gradients. Several Forwards may come
+  // before one backward. Under torch::NoGradGuard nothing is kept for a backward. Throws c10::Error; collective.
+  template <typename Function>
+  std::invoke_result_t<Function&> Forward(Function&& forward) {
+    BeginForward();
+    try {
+      if constexpr (std::is_void_v<std::invoke_result_t<Function&>>) {
+        forward();
+        EndForward({});
+      } else {
+        std::invoke_result_t<Function&> outputs = forward();
+        EndForward(TensorsIn(outputs));
+        return outputs;
+      }
+    } catch (...) {
+      AbandonForward();
+      throw;
+    }
+  }
+
+  // The same for a forward with arguments, of which floating-point tensors are cast to the root's param_dtype first, if
+  // the options have one and ask for it (cast_root_forward_inputs, mp_policy.cast_forward_inputs).
+  template <typename Function, typename... Inputs>
+  requires(sizeof...(Inputs) > 0) auto Forward(Function&& forward, const Inputs&... inputs) {
+    return Forward([&] { return forward(CastInput(inputs)...); });
+  }
+
+  // Activation checkpointing: as `forward(inputs...)`, but backward has only the inputs kept, and runs `forward` again.
+  // To be called within Forward. `forward` takes and returns tensors: at::Tensor, or a std::vector of them. It must not
+  // depend on what changes until backward; the generator of random numbers (dropout) is set back for the second run.
+  // The gradients have the same bits as without. Throws as Forward does.
+  at::Tensor Checkpoint(std::function<at::Tensor(const at::Tensor& input)> forward, const at::Tensor& input);
+  std::vector<at::Tensor> Checkpoint(std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> forward,
+                                     const std::vector<at::Tensor>& inputs);
+
+  // This rank's slice of each parameter, for an optimizer of ours; see FullyShardedDataParallel.
+  std::vector<ShardedParameter*> parameters() const { return fsdp_->parameters(); }
+
+  // This rank's slices of the trainable parameters as leaf tensors, for an optimizer of torch::optim: their memory is
+  // the shards, their gradients are there after backward. Use the optimizer through TorchOptimizer (torch_optimizer.h)
+  // or alone; after its zero_grad() the next backward begins anew. The same tensors at each call.
+  const std::vector<at::Tensor>& LocalParameters();
+
+  // State dicts, clipping, accumulation without communication, restoring. Its SummonFullParams does not reach the
+  // module's tensors: call this class's.
+  FullyShardedDataParallel& fsdp() const { return *fsdp_; }
+
+  // The mirror of the module of path `fqn` ("" for the root); null if there is none.
+  MirrorModule* mirror(std::string_view fqn = "") const;
+
+  // What FullyShard made of the module of path `fqn`, for its setters; null for FSDP1 and for modules that are no unit.
+  FsdpModule* fsdp_module(std::string_view fqn = "") const;
+
+  // Errors are those of FullyShardedDataParallel::SummonFullParams. Collective; blocks.
+  absl::StatusOr<std::unique_ptr<TorchSummonGuard>> SummonFullParams(const SummonFullParamsOptions& options = {});
+
+  // Of forward, backward and the optimizer.
+  Stream& stream() const { return fsdp_->stream(); }
+
+  // Bytes of whole parameters that tensors refer to now, and the most since the last call.
+  int64_t bound_bytes() const;
+  int64_t TakePeakBoundBytes();
+
+  // Wraps a mirror whose module's tensors it then drives: for options that name modules of the mirror
+  // (ignored_modules), and for FullyShard of single modules, which the second takes. Collective; blocks.
+  static absl::StatusOr<std::unique_ptr<ShardedModule>> Wrap(std::unique_ptr<MirrorModule> mirror, ShardGroups groups,
+                                                             FsdpOptions options = {});
+  static absl::StatusOr<std::unique_ptr<ShardedModule>> FromFullyShard(std::unique_ptr<MirrorModule> mirror);
+
+ private:
+  friend class TorchOptimizer;
+
+  explicit ShardedModule(std::unique_ptr<FullyShardedDataParallel> fsdp);
+  absl::Status Follow(const MirrorModule& mirror);
+
+  void BeginForward();
+  void EndForward(const std::vector<at::Tensor>& outputs);
+  void AbandonForward();
+
+  template <typename Input>
+  const Input& CastInput(const Input& input) const {
+    return input;
+  }
+  at::Tensor CastInput(const at::Tensor& input) const;
+
+  std::unique_ptr<FullyShardedDataParallel> fsdp_;
+  std::shared_ptr<UnitFollower> follower_;
+  std::optional<at::ScalarType> input_type_;  // of the root's floating-point inputs; nullopt: they stay
+};
+
+// FSDP1: shards `module` over `groups`, with FullyShardedDataParallel's options. Takes the values of its parameters,
+// frees their memory and gives each rank its shard; buffers stay whole. `module` must outlive the result. Options that
+// LibTorch's modules cannot have are refused by name: activation_checkpointing (use Checkpoint) and
+// mixed_precision.cast_forward_inputs (no operator runs between modules). kInvalidArgument, naming the parameter, for
+// one on another device than the groups', one without memory (meta), sparse or quantized ones. Collective; blocks.
+absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::nn::Module& module, ShardGroups groups,
+                                                     FsdpOptions options = {});
+absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::jit::Module& module, ShardGroups groups,
+                                                     FsdpOptions options = {});
+
+// FSDP2: FullyShard of every module that `units` holds for, children first, and of the root, all with `options`.
+// Refuses activation_checkpointing and mp_policy.output_dtype; inputs are cast at the root alone. Otherwise as Shard.
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShard(torch::nn::Module& module,
+                                                          std::shared_ptr<const DeviceMesh> mesh,
+                                                          const ModulePredicate& units,
+                                                          const FullyShardOptions& options = {});
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShard(torch::jit::Module& module,
+                                                          std::shared_ptr<const DeviceMesh> mesh,
+                                                          const ModulePredicate& units,
+                                                          const FullyShardOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_SHARDED_MODULE_H_

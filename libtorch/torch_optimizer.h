@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TorchOptimizer: an optimizer of torch::optim as one of ours, so that its state is in optimizer state dicts of all
+// forms, in checkpoints, and restored on any number of ranks:
+//
+//   FSDP_ASSIGN_OR_RETURN(auto optimizer, TorchOptimizer::Create(*sharded, std::make_unique<torch::optim::RMSprop>(
+//       sharded->LocalParameters(), torch::optim::RMSpropOptions(1e-3))));
+//   FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
+//   FSDP_RETURN_IF_ERROR(sharded->fsdp().AddOptimStateDict(*optimizer, state));
+//
+// For Adam, AdamW, SGD, RMSprop and Adagrad, which update each element by itself, so that a slice is updated as a part
+// of the whole would be. LBFGS is refused: it takes sums over all parameters.
+#ifndef FSDP_LIBTORCH_TORCH_OPTIMIZER_H_
+#define FSDP_LIBTORCH_TORCH_OPTIMIZER_H_
+
+#include <torch/optim/optimizer.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/optim/optimizer.h"
+
+namespace fsdp {
+
+class TorchOptimizer final : public Optimizer {
+ public:
+  // `optimizer` has groups over tensors of module.LocalParameters() and has taken no step. Its state tensors become
+  // views of this optimizer's state, so each exists once. `module` must outlive the result. kInvalidArgument for other
+  // tensors, for one that is in two groups, and for an optimizer that is none of those above, naming its class.
+  static absl::StatusOr<std::unique_ptr<TorchOptimizer>> Create(ShardedModule& module,
+                                                                std::unique_ptr<torch::optim::Optimizer> optimizer);
+
+  // As Optimizer's, but waits for `stream`, and computes on the calling thread. kInternal has the text of what LibTorch
+  // threw.
+  absl::Status Step(Stream& stream) override;
+  std::vector<ParamGroupState> ParamGroups() const override;
+  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
+
+  // For schedulers of learning rates. Groups are not to be added.
+  torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+
+ private:
+  struct Kind;  // one class of torch::optim: its states and hyperparameters
+
+  TorchOptimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names,
+                 const Kind& kind, std::unique_ptr<torch::optim::Optimizer> optimizer);
+  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+
+  const Kind& kind_;
+  const std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<at::Tensor> tensors_;  // by parameter
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_TORCH_OPTIMIZER_H_

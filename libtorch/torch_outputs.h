@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorsIn: the tensors in what a forward returned: a tensor, a std::optional, pair, tuple, variant-free container of
+// such (vector, array, map, ...), a c10::IValue of any depth, a pointer to any of these, or a struct that shows its
+// tensors:
+//
+//   struct Output {
+//     at::Tensor logits, loss;
+//     template <typename Visitor>
+//     void VisitTensors(const Visitor& visit) const { visit(logits); visit(loss); }
+//   };
+//
+// Other types have none that are found.
+#ifndef FSDP_LIBTORCH_TORCH_OUTPUTS_H_
+#define FSDP_LIBTORCH_TORCH_OUTPUTS_H_
+
+#include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+// Calls `visit` with each tensor of `value`, defined ones alone.
+struct TensorVisitor {
+  std::vector<at::Tensor>& found;
+
+  void operator()(const at::Tensor& tensor) const {
+    if (tensor.defined()) found.push_back(tensor);
+  }
+  void operator()(const c10::IValue& value) const;
+
+  template <typename T>
+  void operator()(const std::optional<T>& value) const {
+    if (value.has_value()) (*this)(*value);
+  }
+  template <typename T>
+  void operator()(const std::shared_ptr<T>& value) const {
+    if (value != nullptr) (*this)(*value);
+  }
+  template <typename T>
+  void operator()(const std::unique_ptr<T>& value) const {
+    if (value != nullptr) (*this)(*value);
+  }
+  template <typename T>
+  requires(!std::is_convertible_v<const T&, std::string_view>) void operator()(const T& value) const {
+    if constexpr (requires { value.VisitTensors(*this); }) {
+      value.VisitTensors(*this);
+    } else if constexpr (requires { std::tuple_size<T>::value; }) {
+      std::apply([this](const auto&... elements) { ((*this)(elements), ...); }, value);
+    } else if constexpr (std::ranges::range<const T>) {
+      for (const auto& element : value) (*this)(element);
+    }
+  }
+  void operator()(std::string_view) const {}
+};
+
+template <typename T>
+std::vector<at::Tensor> TensorsIn(const T& value) {
+  std::vector<at::Tensor> found;
+  TensorVisitor{found}(value);
+  return found;
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_TORCH_OUTPUTS_H_
