@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The models of models.py as torch::nn modules: the same names, the same operators in the same order, and the same data
+// of each step, so that losses can be compared with Python's.
+#ifndef FSDP_TESTS_LIBTORCH_MODELS_H_
+#define FSDP_TESTS_LIBTORCH_MODELS_H_
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+// Numbers that Python makes too: from [-0.5, 0.5), exactly representable; and whole ones from [0, below).
+at::Tensor Uniform(int64_t seed, at::IntArrayRef shape);
+at::Tensor Integers(int64_t seed, int64_t below, at::IntArrayRef shape);
+
+struct Batch {
+  at::Tensor x, y;
+
+  // The rows of one rank: an equal share of them.
+  Batch Of(int rank, int ranks) const;
+};
+
+class TestModel : public torch::nn::Module {
+ public:
+  using Module::Module;
+
+  // The children that are units of their own, by name.
+  virtual std::vector<std::string> units() const = 0;
+
+  // The rows of all ranks of a step.
+  virtual Batch BatchOf(int64_t step) const = 0;
+
+  virtual at::Tensor Loss(int64_t step, const Batch& batch) = 0;
+};
+
+struct TransformerSize {
+  int64_t vocab = 97, width = 32, heads = 4, blocks = 2, length = 12, rows = 8;
+};
+
+// Its token embedding is also the weight of its head, under both names.
+std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size = {});
+
+// "mlp", "transformer", "conv_net", "lstm" or "mixture"; aborts for another name.
+std::shared_ptr<TestModel> MakeTestModel(const std::string& name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TESTS_LIBTORCH_MODELS_H_
