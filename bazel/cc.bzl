@@ -40,20 +40,20 @@ def _with_prelude(prelude, copts, kwargs):
     # -fpch-deps: Bazel learns from the compiler which headers a source depends on.
     return ["-include", "fsdp_%s.h" % prelude, "-fpch-deps"]
 
-def cc_library(name, copts = [], **kwargs):
+def cc_library(name, copts = [], prelude = "prelude", **kwargs):
     # Both prefixes are given, because what Bazel takes for the one that is left out changed between releases.
     kwargs.setdefault("strip_include_prefix", "/" + native.package_name())
     kwargs.setdefault("include_prefix", "fsdp/" + native.package_name())
 
     # Without this, building a library makes a shared one as well, and so compiles everything twice (PIC and not).
     kwargs.setdefault("linkstatic", True)
-    copts = _with_prelude("prelude", copts, kwargs)
+    copts = _with_prelude(prelude, copts, kwargs)
     _cc_library(name = name, copts = COPTS + copts, **kwargs)
 
-def cc_binary(name, copts = [], **kwargs):
-    copts = _with_prelude("prelude", copts, kwargs)
+def cc_binary(name, copts = [], prelude = "prelude", **kwargs):
+    copts = _with_prelude(prelude, copts, kwargs)
     _cc_binary(name = name, copts = COPTS + copts, **kwargs)
 
-def cc_test(name, copts = [], size = "small", **kwargs):
-    copts = _with_prelude("test_prelude", copts, kwargs)
+def cc_test(name, copts = [], size = "small", prelude = "test_prelude", **kwargs):
+    copts = _with_prelude(prelude, copts, kwargs)
     _cc_test(name = name, copts = TEST_COPTS + copts, size = size, **kwargs)

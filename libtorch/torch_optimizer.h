@@ -23,6 +23,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/torch_optimizer_kind.h"
 #include "fsdp/optim/optimizer.h"
 
 namespace fsdp {
@@ -45,13 +46,18 @@ class TorchOptimizer final : public Optimizer {
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  struct Kind;  // one class of torch::optim: its states and hyperparameters
-
-  TorchOptimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names,
-                 const Kind& kind, std::unique_ptr<torch::optim::Optimizer> optimizer);
+  TorchOptimizer(std::shared_ptr<UnitFollower> follower, const std::vector<std::vector<ShardedParameter*>>& groups,
+                 std::vector<std::string> state_names, const TorchOptimizerKind& kind,
+                 std::unique_ptr<torch::optim::Optimizer> optimizer);
   void AssignHyperparameter(size_t group, std::string_view name, double value) override;
 
-  const Kind& kind_;
+  const TorchOptimizerKind::Options& OptionsOf(size_t group) const;
+  absl::Status PrepareState(size_t index);
+  absl::Status AdoptState(size_t index);
+  void StepScaled(const std::vector<size_t>& indices);
+
+  const std::shared_ptr<UnitFollower> follower_;
+  const TorchOptimizerKind& kind_;
   const std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<at::Tensor> tensors_;  // by parameter
 };

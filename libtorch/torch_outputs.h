@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorsIn: the tensors in what a forward returned: a tensor, a std::optional, pair, tuple, variant-free container of
-// such (vector, array, map, ...), a c10::IValue of any depth, a pointer to any of these, or a struct that shows its
-// tensors:
+// TensorsIn: the tensors in what a forward returned: a tensor, a c10::IValue of any depth, a std::optional, pair,
+// tuple, container (vector, array, map, ...) or smart pointer of any of these, or a struct that shows its tensors:
 //
 //   struct Output {
 //     at::Tensor logits, loss;
@@ -20,7 +19,7 @@
 #include <memory>
 #include <optional>
 #include <ranges>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -50,8 +49,10 @@ struct TensorVisitor {
     if (value != nullptr) (*this)(*value);
   }
   template <typename T>
-  requires(!std::is_convertible_v<const T&, std::string_view>) void operator()(const T& value) const {
-    if constexpr (requires { value.VisitTensors(*this); }) {
+  void operator()(const T& value) const {
+    if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      (void)value;
+    } else if constexpr (requires { value.VisitTensors(*this); }) {
       value.VisitTensors(*this);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {
       std::apply([this](const auto&... elements) { ((*this)(elements), ...); }, value);
@@ -59,7 +60,6 @@ struct TensorVisitor {
       for (const auto& element : value) (*this)(element);
     }
   }
-  void operator()(std::string_view) const {}
 };
 
 template <typename T>

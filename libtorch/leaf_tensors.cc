@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A parameter is one TensorImpl from construction to the end: modules, autograd's accumulator and the program hold it.
+// set_data gives it, once, a SlotStorage; later only that storage's address changes, and the TensorImpl's dtype where a
+// unit is unsharded in another one (full_precision_in_eval, SummonFullParams). None of this counts as a change of the
+// parameter for autograd, as the values are the same; NoteChanges says when they are not.
+#include "fsdp/libtorch/leaf_tensors.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/libtorch/torch_tensor.h"
+
+namespace fsdp {
+
+LeafTensors::LeafTensors(const UnitStore& units, const std::vector<MirroredParameter>& parameters, SlotOwner& owner)
+    : of_unit_(units.size()) {
+  std::map<const Parameter*, int> unit_of;
+  for (int u = 0; u < units.size(); ++u) {
+    versions_.push_back(units.unit(u).shard_version());
+    for (const auto& parameter : units.unit(u).parameters) unit_of[parameter.get()] = u;
+  }
+  for (const MirroredParameter& parameter : parameters) {
+    const auto unit = unit_of.find(parameter.mirror.get());
+    if (unit == unit_of.end()) continue;
+    const int index = static_cast<int>(leaves_.size());
+    Leaf leaf{.mirror = parameter.mirror, .tensor = parameter.tensor, .unit = unit->second};
+    leaf.storage = c10::make_intrusive<SlotStorage>(&owner, index, parameter.tensor.device());
+    Adopt(units.unit(leaf.unit), leaf);
+    of_unit_[leaf.unit].push_back(index);
+    leaves_.push_back(std::move(leaf));
+  }
+}
+
+void LeafTensors::Adopt(const Unit& unit, Leaf& leaf) {
+  leaf.type = ScalarTypeOf(unit.compute_dtype);
+  leaf.requires_grad = leaf.mirror->requires_grad;
+  leaf.message = absl::StrCat("parameter \"", leaf.mirror->fqn, "\" is sharded and its unit (", unit.display_name(),
+                              ") not gathered: use it within ShardedModule::Forward or SummonFullParams");
+  leaf.storage->Unbind(leaf.message);
+  const c10::Device device = leaf.tensor.device();
+  const c10::DispatchKey key = c10::computeDispatchKey(leaf.type, at::kStrided, device);
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(leaf.storage), c10::DispatchKeySet(key),
+                                                             c10::scalarTypeToTypeMeta(leaf.type));
+  view.unsafeGetTensorImpl()->set_sizes_contiguous(SizesOf(leaf.mirror->shape));
+  leaf.tensor.set_data(view);
+  leaf.tensor.mutable_grad() = at::Tensor();
+}
+
+LeafTensors::~LeafTensors() {
+  for (Leaf& leaf : leaves_) {
+    leaf.tensor.mutable_grad() = at::Tensor();
+    leaf.storage->Unbind(absl::StrCat(leaf.message, ", but its ShardedModule is gone"));
+    leaf.storage->Disown();
+  }
+}
+
+void LeafTensors::Follow() {
+  at::NoGradGuard no_grad;
+  for (Leaf& leaf : leaves_) {
+    FollowData(leaf);
+    FollowGrad(leaf);
+  }
+}
+
+void LeafTensors::FollowData(Leaf& leaf) {
+  const Tensor& data = leaf.mirror->data;
+  if (!data.defined()) {
+    if (!leaf.storage->bound()) return;
+    bound_bytes_ -= static_cast<int64_t>(leaf.storage->nbytes());
+    leaf.storage->Unbind(leaf.message);
+    return SetType(leaf, leaf.type);
+  }
+  const at::ScalarType type = ScalarTypeOf(data.dtype());
+  if (leaf.storage->bound() && leaf.storage->address() == data.data() && leaf.tensor.scalar_type() == type) return;
+  if (leaf.storage->bound()) bound_bytes_ -= static_cast<int64_t>(leaf.storage->nbytes());
+  leaf.storage->Bind(data.data(), data.nbytes());
+  bound_bytes_ += data.nbytes();
+  peak_bound_bytes_ = std::max(peak_bound_bytes_, bound_bytes_);
+  SetType(leaf, type);
+}
+
+void LeafTensors::SetType(Leaf& leaf, at::ScalarType type) {
+  if (leaf.tensor.scalar_type() == type) return;
+  leaf.tensor.unsafeGetTensorImpl()->set_storage_and_dtype(c10::Storage(leaf.storage), c10::scalarTypeToTypeMeta(type));
+}
+
+void LeafTensors::FollowGrad(Leaf& leaf) {
+  const Tensor& grad = leaf.mirror->grad;
+  const bool wanted = grad.defined() && leaf.requires_grad;
+  at::Tensor& bound = leaf.tensor.mutable_grad();
+  if (bound.defined() == wanted && (!wanted || bound.data_ptr() == grad.data())) return;
+  bound = wanted ? TorchViewOf(grad, leaf.tensor.device()) : at::Tensor();
+}
+
+void LeafTensors::Refuse(int index, const std::string& problem) {
+  Leaf& leaf = leaves_[index];
+  if (leaf.storage->bound()) bound_bytes_ -= static_cast<int64_t>(leaf.storage->nbytes());
+  leaf.storage->Unbind(absl::StrCat("parameter \"", leaf.mirror->fqn, "\": ", problem));
+}
+
+void LeafTensors::NoteChanges(const UnitStore& units) {
+  for (int u = 0; u < units.size(); ++u) {
+    const int64_t version = units.unit(u).shard_version();
+    if (std::exchange(versions_[u], version) == version) continue;
+    for (const int index : of_unit_[u]) leaves_[index].tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+absl::Status LeafTensors::Check() const {
+  for (const Leaf& leaf : leaves_) {
+    const bool ours = SlotStorage::Of(leaf.tensor) == leaf.storage.get();
+    if (ours && leaf.tensor.requires_grad() == leaf.requires_grad) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", leaf.mirror->fqn, "\": ",
+                     ours ? "requires_grad was changed after it was sharded: set it before Shard"
+                          : "its memory was replaced after it was sharded: edit it within SummonFullParams"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

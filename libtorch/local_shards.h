@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalShards: this rank's slices of parameters as leaf tensors for an optimizer of torch::optim. LibTorch and fsdp/
+// each say in their own way that values were written and that there is a gradient; this keeps the two alike:
+//
+//   torch::optim wrote a slice (its version went up)    -> ShardedParameter::NoteChanged
+//   torch::optim's zero_grad made a gradient undefined  -> has_grad = false
+//   our ZeroGrad, or a failed backward: no has_grad     -> the tensor's gradient is undefined
+//   a backward reduced a gradient: has_grad             -> the tensor's gradient is a view of it
+#ifndef FSDP_LIBTORCH_LOCAL_SHARDS_H_
+#define FSDP_LIBTORCH_LOCAL_SHARDS_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/optim/sharded_parameter.h"
+
+namespace fsdp {
+
+class LocalShards final {
+ public:
+  // Of those that require a gradient. They must outlive it.
+  explicit LocalShards(const std::vector<ShardedParameter*>& parameters);
+
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  // Of tensors()[index].
+  ShardedParameter* parameter(size_t index) const { return parameters_[index]; }
+
+  // From LibTorch to fsdp/: call before fsdp/ reads values or gradients.
+  void NoteUpdates();
+
+  // From fsdp/ to LibTorch: call when gradients may have come or gone, and before an optimizer steps. The streams that
+  // write them must have been waited for.
+  void FollowGradients();
+
+ private:
+  std::vector<ShardedParameter*> parameters_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<int64_t> versions_;  // of the tensors, at the last NoteUpdates
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_LOCAL_SHARDS_H_

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/libtorch/sharded_module.h"
+
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/libtorch/recompute.h"
+#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/unit_follower.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status Refuse(std::string_view option, std::string_view instead) {
+  return absl::UnimplementedError(
+      absl::StrCat(std::string(option), " of a module of LibTorch: ", std::string(instead)));
+}
+
+constexpr char kNoRecomputation[] =
+    "its forward cannot be run again from outside; call ShardedModule::Checkpoint in the program's forward instead";
+constexpr char kNoCasts[] =
+    "no code runs between its modules; cast in the program's forward, or the root's inputs by Forward's arguments";
+
+absl::Status CheckOptions(const FsdpOptions& options) {
+  if (options.activation_checkpointing) return Refuse("activation_checkpointing", kNoRecomputation);
+  if (options.mixed_precision.cast_forward_inputs) return Refuse("mixed_precision.cast_forward_inputs", kNoCasts);
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const FullyShardOptions& options) {
+  if (options.activation_checkpointing) return Refuse("activation_checkpointing", kNoRecomputation);
+  if (options.mp_policy.output_dtype.has_value()) return Refuse("mp_policy.output_dtype", kNoCasts);
+  return absl::OkStatus();
+}
+
+// What a policy or a FullyShard of one module asks for.
+absl::Status CheckUnits(const UnitStore& units) {
+  for (const auto& unit : units.units()) {
+    const std::string of = absl::StrCat(" (unit ", unit->display_name(), ")");
+    if (unit->settings.activation_checkpointing) return Refuse("activation_checkpointing" + of, kNoRecomputation);
+    if (unit->settings.output_dtype.has_value()) return Refuse("mp_policy.output_dtype" + of, kNoCasts);
+  }
+  for (const BareModule& bare : units.bare_modules()) {
+    if (!bare.settings.activation_checkpointing) continue;
+    return Refuse(absl::StrCat("activation_checkpointing (", bare.name, ")"), kNoRecomputation);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const MirrorModule& mirror, const Device& device) {
+  const auto check = [&](std::string_view kind, const std::string& fqn, const at::Tensor& tensor) {
+    if (tensor.device().str() == device.name()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(std::string(kind), " \"", fqn, "\" is on ", tensor.device().str(),
+                                                   ", but the process group on ", device.name(),
+                                                   ": move the module there before Shard"));
+  };
+  for (const MirroredParameter& p : mirror.mirrored_parameters()) {
+    FSDP_RETURN_IF_ERROR(check("parameter", p.mirror->fqn, p.tensor));
+  }
+  for (const MirroredBuffer& b : mirror.mirrored_buffers()) {
+    FSDP_RETURN_IF_ERROR(check("buffer", b.mirror->fqn, b.tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FullyShardBelow(MirrorModule& module, const std::shared_ptr<const DeviceMesh>& mesh,
+                             const ModulePredicate& units, const FullyShardOptions& options) {
+  for (const auto& [name, child] : module.children()) {
+    FSDP_RETURN_IF_ERROR(FullyShardBelow(static_cast<MirrorModule&>(*child), mesh, units, options));
+    if (!child->has_forward() || !units(*child)) continue;
+    FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*child), mesh, options).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const TorchTree& tree,
+                                                              std::shared_ptr<const DeviceMesh> mesh,
+                                                              const ModulePredicate& units,
+                                                              const FullyShardOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckOptions(options));
+  if (mesh == nullptr) return absl::InvalidArgumentError("FullyShard: the mesh is null");
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
+  if (units) FSDP_RETURN_IF_ERROR(FullyShardBelow(*mirror, mesh, units, options));
+  FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, options).status());
+  return ShardedModule::FromFullyShard(std::move(mirror));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTree(const TorchTree& tree, ShardGroups groups,
+                                                         FsdpOptions options) {
+  FSDP_RETURN_IF_ERROR(CheckOptions(options));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
+  return ShardedModule::Wrap(std::move(mirror), std::move(groups), std::move(options));
+}
+
+}  // namespace
+
+TorchSummonGuard::TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower)
+    : guard_(std::move(guard)), follower_(std::move(follower)) {
+  follower_->leaves().Follow();
+}
+
+TorchSummonGuard::~TorchSummonGuard() { Close().IgnoreError(); }
+
+absl::Status TorchSummonGuard::Close() {
+  if (guard_ == nullptr) return absl::OkStatus();
+  const absl::Status status = guard_->Close();
+  guard_ = nullptr;
+  follower_->leaves().Follow();
+  return status;
+}
+
+ShardedModule::ShardedModule(std::unique_ptr<FullyShardedDataParallel> fsdp) : fsdp_(std::move(fsdp)) {}
+
+ShardedModule::~ShardedModule() {
+  if (follower_ != nullptr) follower_->Close();
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::Wrap(std::unique_ptr<MirrorModule> mirror,
+                                                                   ShardGroups groups, FsdpOptions options) {
+  if (mirror == nullptr) return absl::InvalidArgumentError("ShardedModule: the mirror is null");
+  FSDP_RETURN_IF_ERROR(CheckOptions(options));
+  FSDP_RETURN_IF_ERROR(groups.Validate());
+  mirror->AssignNames();
+  FSDP_RETURN_IF_ERROR(CheckDevice(*mirror, *groups.any().device()));
+  const MirrorModule& original = *mirror;
+  FSDP_ASSIGN_OR_RETURN(auto fsdp, FullyShardedDataParallel::Wrap(std::move(mirror), std::move(groups), options));
+  std::unique_ptr<ShardedModule> sharded(new ShardedModule(std::move(fsdp)));
+  const MixedPrecision& precision = options.mixed_precision;
+  if (precision.cast_root_forward_inputs && precision.param_dtype.has_value()) {
+    sharded->input_type_ = ScalarTypeOf(*precision.param_dtype);
+  }
+  FSDP_RETURN_IF_ERROR(sharded->Follow(original));
+  return sharded;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::FromFullyShard(std::unique_ptr<MirrorModule> mirror) {
+  if (mirror == nullptr) return absl::InvalidArgumentError("ShardedModule: the mirror is null");
+  mirror->AssignNames();
+  const FsdpModule* root = FsdpModule::Of(*mirror);
+  if (root != nullptr && root->mesh() != nullptr) {
+    FSDP_RETURN_IF_ERROR(CheckDevice(*mirror, *root->mesh()->group(0)->device()));
+  }
+  const MirrorModule& original = *mirror;
+  FSDP_ASSIGN_OR_RETURN(auto fsdp, FullyShardedDataParallel::FromFullyShard(std::move(mirror)));
+  std::unique_ptr<ShardedModule> sharded(new ShardedModule(std::move(fsdp)));
+  const MixedPrecisionPolicy& precision = root->options().mp_policy;
+  if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
+    sharded->input_type_ = ScalarTypeOf(*precision.param_dtype);
+  }
+  FSDP_RETURN_IF_ERROR(sharded->Follow(original));
+  return sharded;
+}
+
+absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
+  FSDP_RETURN_IF_ERROR(CheckUnits(fsdp_->units()));
+  try {
+    at::NoGradGuard no_grad;
+    follower_ = UnitFollower::Create(*fsdp_, mirror);
+    for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) {
+      at::Tensor tensor = buffer.tensor;
+      tensor.set_data(TorchViewOf(buffer.mirror->data, tensor.device()));
+    }
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("Shard: LibTorch: ", MessageOf(error)));
+  }
+  return absl::OkStatus();
+}
+
+at::Tensor ShardedModule::Checkpoint(std::function<at::Tensor(const at::Tensor&)> forward, const at::Tensor& input) {
+  return Recompute(follower_,
+                   [forward = std::move(forward)](const std::vector<at::Tensor>& inputs) {
+                     return std::vector<at::Tensor>{forward(inputs[0])};
+                   },
+                   {input})[0];
+}
+
+std::vector<at::Tensor> ShardedModule::Checkpoint(
+    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> forward,
+    const std::vector<at::Tensor>& inputs) {
+  return Recompute(follower_, std::move(forward), inputs);
+}
+
+const std::vector<at::Tensor>& ShardedModule::LocalParameters() { return follower_->local_shards().tensors(); }
+
+MirrorModule* ShardedModule::mirror(std::string_view fqn) const {
+  return static_cast<MirrorModule&>(fsdp_->module()).Find(fqn);
+}
+
+FsdpModule* ShardedModule::fsdp_module(std::string_view fqn) const {
+  const MirrorModule* module = mirror(fqn);
+  return module == nullptr ? nullptr : FsdpModule::Of(*module);
+}
+
+absl::StatusOr<std::unique_ptr<TorchSummonGuard>> ShardedModule::SummonFullParams(
+    const SummonFullParamsOptions& options) {
+  if (follower_->in_forward()) return absl::FailedPreconditionError("SummonFullParams within a Forward");
+  follower_->Synchronize();
+  FSDP_ASSIGN_OR_RETURN(auto guard, fsdp_->SummonFullParams(options));
+  return std::unique_ptr<TorchSummonGuard>(new TorchSummonGuard(std::move(guard), follower_));
+}
+
+int64_t ShardedModule::bound_bytes() const { return follower_->leaves().bound_bytes(); }
+
+int64_t ShardedModule::TakePeakBoundBytes() { return follower_->leaves().TakePeakBoundBytes(); }
+
+void ShardedModule::BeginForward() { follower_->BeginForward(); }
+
+void ShardedModule::EndForward(const std::vector<at::Tensor>& outputs) { follower_->EndForward(outputs); }
+
+void ShardedModule::AbandonForward() { follower_->AbandonForward(); }
+
+at::Tensor ShardedModule::CastInput(const at::Tensor& input) const {
+  const bool casts = input_type_.has_value() && input.defined() && input.is_floating_point();
+  return casts ? input.to(*input_type_) : input;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::nn::Module& module, ShardGroups groups,
+                                                     FsdpOptions options) {
+  return ShardTree(TreeOf(module), std::move(groups), std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::jit::Module& module, ShardGroups groups,
+                                                     FsdpOptions options) {
+  return ShardTree(TreeOf(module), std::move(groups), std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShard(torch::nn::Module& module,
+                                                          std::shared_ptr<const DeviceMesh> mesh,
+                                                          const ModulePredicate& units,
+                                                          const FullyShardOptions& options) {
+  return FullyShardTree(TreeOf(module), std::move(mesh), units, options);
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShard(torch::jit::Module& module,
+                                                          std::shared_ptr<const DeviceMesh> mesh,
+                                                          const ModulePredicate& units,
+                                                          const FullyShardOptions& options) {
+  return FullyShardTree(TreeOf(module), std::move(mesh), units, options);
+}
+
+}  // namespace fsdp

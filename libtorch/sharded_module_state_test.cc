@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// State dicts and checkpoints of sharded modules of LibTorch, and TorchOptimizer's part in them.
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/libtorch/test_models.h"
+#include "fsdp/libtorch/torch_optimizer.h"
+#include "fsdp/libtorch/torch_tensor.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace optim = torch::optim;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const std::vector<at::Tensor>&)>;
+
+template <typename O, typename Options>
+MakeOptimizer Maker(const Options& options) {
+  return [options](const std::vector<at::Tensor>& tensors) { return std::make_unique<O>(tensors, options); };
+}
+
+const std::vector<std::pair<std::string, MakeOptimizer>>& Optimizers() {
+  static const auto& all = *new std::vector<std::pair<std::string, MakeOptimizer>>{
+      {"Adam", Maker<optim::Adam>(optim::AdamOptions(1e-2).amsgrad(true).weight_decay(0.1))},
+      {"AdamW", Maker<optim::AdamW>(optim::AdamWOptions(1e-2))},
+      {"SGD", Maker<optim::SGD>(optim::SGDOptions(1e-1).momentum(0.9).dampening(0.1))},
+      {"plain_SGD", Maker<optim::SGD>(optim::SGDOptions(1e-1))},
+      {"RMSprop", Maker<optim::RMSprop>(optim::RMSpropOptions(1e-3).momentum(0.5).centered(true))},
+      {"Adagrad", Maker<optim::Adagrad>(optim::AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1))},
+  };
+  return all;
+}
+
+struct Trainer {
+  TestModel model;
+  std::unique_ptr<ShardedModule> sharded;
+  std::unique_ptr<TorchOptimizer> optimizer;
+
+  static absl::StatusOr<Trainer> Create(std::shared_ptr<ProcessGroup> group, const MakeOptimizer& make,
+                                        const TestSharding& sharding = {}) {
+    at::set_num_threads(1);
+    Trainer trainer{.model = MakeTestModel("tied_transformer"), .sharded = nullptr, .optimizer = nullptr};
+    FSDP_ASSIGN_OR_RETURN(trainer.sharded, ShardTestModel(trainer.model, group, sharding));
+    FSDP_ASSIGN_OR_RETURN(trainer.optimizer,
+                          TorchOptimizer::Create(*trainer.sharded, make(trainer.sharded->LocalParameters())));
+    return trainer;
+  }
+
+  absl::Status Step(int step) {
+    return Caught([&]() -> absl::Status {
+      sharded->Forward(model.forward, model.input(step)).square().mean().backward();
+      FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
+      optimizer->ZeroGrad();
+      return absl::OkStatus();
+    });
+  }
+};
+
+class TorchOptimizerTest : public ::testing::TestWithParam<int> {
+ protected:
+  const MakeOptimizer& make() const { return Optimizers()[GetParam()].second; }
+};
+
+TEST_P(TorchOptimizerTest, StepsAsInPlainLibTorch) {
+  at::set_num_threads(1);
+  const TestModel plain = MakeTestModel("tied_transformer");
+  const auto optimizer = make()(plain.parameters());
+  for (int step = 0; step < 4; ++step) {
+    optimizer->zero_grad();
+    plain.forward(plain.input(step)).square().mean().backward();
+    optimizer->step();
+  }
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make()));
+    for (int step = 0; step < 4; ++step) FSDP_RETURN_IF_ERROR(trainer.Step(step));
+    FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*trainer.sharded));
+    TorchValues wanted = {{"scale", plain.module->named_buffers()["scale"]}};
+    for (const auto& item : plain.module->named_parameters()) {
+      wanted[item.key()] = item.value().detach();
+    }
+    EXPECT_EQ(LargestDifference(wanted, values), 0);
+    return absl::OkStatus();
+  }));
+}
+
+// Saved on two ranks in each form of state dict, restored on one, two and three, and trained on: as if never saved.
+TEST_P(TorchOptimizerTest, ItsStateIsInCheckpointsOfEveryFormAndGoesOnOnOtherRanks) {
+  const std::string root = testing::TempDir() + "/" + Optimizers()[GetParam()].first;
+  const std::vector<StateDictSettings> forms = {StateDictSettings(FullStateDictConfig{}),
+                                                StateDictSettings(ShardedStateDictConfig{}),
+                                                StateDictSettings(LocalStateDictConfig{})};
+  TorchValues wanted;
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make()));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(trainer.Step(step));
+    for (const StateDictSettings& form : forms) {
+      const StateDictTypeGuard guard(trainer.sharded->fsdp(), form);
+      FSDP_ASSIGN_OR_RETURN(StateDict state, trainer.sharded->fsdp().GetStateDict());
+      FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().AddOptimStateDict(*trainer.optimizer, state));
+      const std::string name(StateDictTypeName(form.type()));
+      FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, root + "/" + name, 2, *group).status());
+    }
+    FSDP_RETURN_IF_ERROR(trainer.Step(2));
+    const bool is_first = group->rank() == 0;
+    FSDP_ASSIGN_OR_RETURN(TorchValues values, FullValues(*trainer.sharded));
+    if (is_first) wanted = std::move(values);
+    return absl::OkStatus();
+  }));
+  for (const int ranks : {1, 2, 4}) {
+    for (const StateDictSettings& form : forms) {
+      const std::string name(StateDictTypeName(form.type()));
+      SCOPED_TRACE(name + " on " + std::to_string(ranks));
+      ASSERT_OK(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make(), {.use_fsdp2 = ranks == 4}));
+        FSDP_RETURN_IF_ERROR(trainer.Step(7));  // other values, which the checkpoint replaces
+        FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root + "/" + name));
+        FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().Restore(
+            trainer.optimizer.get(), [&](StateDict& state) { return LoadCheckpoint(path, state); }));
+        FSDP_RETURN_IF_ERROR(trainer.Step(2));
+        FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*trainer.sharded));
+        EXPECT_EQ(LargestDifference(wanted, values), 0);
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TorchOptimizerTest, ::testing::Range(0, 6),
+                         [](const auto& info) { return Optimizers()[info.param].first; });
+
+TEST(TorchOptimizerErrorsTest, OptimizersOfOtherTensorsAndClassesAreRefused) {
+  ASSERT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TestModel model = MakeTestModel("mlp");
+    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {}));
+    const std::vector<at::Tensor>& local = sharded->LocalParameters();
+    const auto create = [&](std::unique_ptr<optim::Optimizer> optimizer) {
+      return TorchOptimizer::Create(*sharded, std::move(optimizer)).status();
+    };
+    EXPECT_THAT(create(std::make_unique<optim::SGD>(model.parameters(), optim::SGDOptions(0.1))).message(),
+                AllOf(HasSubstr("param group 0, tensor 0"), HasSubstr("LocalParameters()")));
+    EXPECT_THAT(create(std::make_unique<optim::LBFGS>(local, optim::LBFGSOptions(0.1))).message(),
+                AllOf(HasSubstr("LBFGS"), HasSubstr("Adam, AdamW, SGD, RMSprop or Adagrad")));
+    EXPECT_THAT(create(nullptr).message(), HasSubstr("null"));
+    const std::vector<at::Tensor> twice = {local[0], local[0]};
+    EXPECT_THAT(create(std::make_unique<optim::SGD>(twice, optim::SGDOptions(0.1))).message(),
+                HasSubstr("is in the groups twice"));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(TorchOptimizerErrorsTest, HyperparametersAreCheckedByNameAndRange) {
+  ASSERT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, Maker<optim::AdamW>(optim::AdamWOptions(1e-2))));
+    TorchOptimizer& adamw = *trainer.optimizer;
+    EXPECT_OK(adamw.SetHyperparameter("lr", 0.5));
+    EXPECT_OK(adamw.SetHyperparameter("beta2", 0.9));
+    EXPECT_EQ(adamw.optimizer().param_groups()[0].options().get_lr(), 0.5);
+    EXPECT_EQ(adamw.ParamGroups()[0].values[2].second, 0.9);
+    EXPECT_THAT(adamw.SetHyperparameter("lr", -1).message(), HasSubstr("AdamW, param group 0: lr is -1"));
+    EXPECT_THAT(adamw.SetHyperparameter("beta1", 1).message(), HasSubstr("beta1"));
+    EXPECT_OK(adamw.SetHyperparameter("amsgrad", 0));
+    EXPECT_THAT(adamw.SetHyperparameter("amsgrad", 1).message(), HasSubstr("amsgrad is 0, not 1, and fixed"));
+    EXPECT_THAT(adamw.SetHyperparameter("momentum", 1).message(), HasSubstr("no hyperparameter \"momentum\""));
+    EXPECT_THAT(adamw.SetGroupHyperparameter(1, "lr", 1).message(), HasSubstr("param group 1"));
+    return absl::OkStatus();
+  }));
+}
+
+// DeferClipGradNorm leaves the scaling to the optimizer.
+TEST(TorchOptimizerErrorsTest, ADeferredClipScalesTheStepAndNotTheGradient) {
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    TorchValues values[2];
+    for (const bool deferred : {false, true}) {
+      FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, Maker<optim::SGD>(optim::SGDOptions(0.1))));
+      FSDP_RETURN_IF_ERROR(Caught([&] {
+        trainer.sharded->Forward(trainer.model.forward, trainer.model.input(0)).square().sum().backward();
+        return absl::OkStatus();
+      }));
+      if (deferred) {
+        FSDP_ASSIGN_OR_RETURN(const GradClip clip, trainer.sharded->fsdp().DeferClipGradNorm(0.5f));
+        trainer.optimizer->set_grad_factor(clip.coefficient());
+      } else {
+        FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().ClipGradNorm(0.5f).status());
+      }
+      FSDP_RETURN_IF_ERROR(trainer.optimizer->Step(trainer.sharded->stream()));
+      EXPECT_FALSE(trainer.optimizer->has_grad_factor());
+      FSDP_ASSIGN_OR_RETURN(values[deferred], FullValues(*trainer.sharded));
+    }
+    EXPECT_EQ(LargestDifference(values[0], values[1]), 0);
+    return absl::OkStatus();
+  }));
+}
+
+// set_reshard_after_backward(false) keeps a unit unsharded from step to step, but only while its shards are the same.
+TEST(TorchOptimizerErrorsTest, AnOptimizerOfLibTorchAloneIsNoticed) {
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TestModel model = MakeTestModel("mlp");
+    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.use_fsdp2 = true}));
+    FSDP_RETURN_IF_ERROR(sharded->fsdp_module()->set_reshard_after_backward(false));
+    optim::SGD optimizer(sharded->LocalParameters(), optim::SGDOptions(0.1));
+    return Caught([&] {
+      const at::Tensor x = model.input(0);
+      const at::Tensor before = sharded->Forward(model.forward, x);
+      before.square().sum().backward();
+      optimizer.step();
+      optimizer.zero_grad();
+      for (const ShardedParameter* p : sharded->parameters()) EXPECT_TRUE(p->has_grad);  // until the next forward
+      const at::Tensor after = sharded->Forward(model.forward, x);
+      EXPECT_FALSE(at::equal(before, after));
+      for (const ShardedParameter* p : sharded->parameters()) EXPECT_FALSE(p->has_grad);
+      return absl::OkStatus();
+    });
+  }));
+}
+
+TEST(ShardedModuleStateTest, AStateDictOfPlainLibTorchsValuesIsLoaded) {
+  const TestModel plain = MakeTestModel("conv_net");
+  {
+    at::NoGradGuard no_grad;
+    for (at::Tensor& tensor : plain.module->parameters()) tensor.mul_(2);
+    plain.module->named_buffers()["norm.running_mean"].fill_(3);
+  }
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TestModel model = MakeTestModel("conv_net");
+    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {}));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, sharded->fsdp().GetStateDict());
+    const auto parameters = plain.module->named_parameters();
+    const auto buffers = plain.module->named_buffers();
+    for (const auto& [key, value] : state.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr) continue;
+      const at::Tensor& from = parameters.contains(key.fqn) ? parameters[key.fqn] : buffers[key.fqn];
+      TorchViewOf(tensor->shards[0].data, at::kCPU).view(from.sizes()).copy_(from.detach());
+    }
+    FSDP_RETURN_IF_ERROR(sharded->fsdp().LoadStateDict(state));
+    EXPECT_EQ(model.module->named_buffers()["norm.running_mean"][0].item<float>(), 3);
+    return Caught([&] {
+      at::NoGradGuard no_grad;
+      model.module->eval();
+      plain.module->eval();
+      EXPECT_TRUE(at::equal(sharded->Forward(model.forward, model.input(0)), plain.forward(model.input(0))));
+      return absl::OkStatus();
+    });
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/libtorch/slot_storage.h"
+
+namespace fsdp {
+
+void SlotStorage::Bind(void* data, int64_t nbytes) {
+  clear_data_ptr_access_error_msg_();
+  set_data_ptr_noswap(at::DataPtr(data, device()));
+  set_nbytes(static_cast<size_t>(nbytes));
+  bound_ = true;
+  address_ = data;
+}
+
+void SlotStorage::Unbind(const std::string& message) {
+  clear_data_ptr_access_error_msg_();
+  const c10::Device where = device();
+  set_data_ptr_noswap(at::DataPtr(nullptr, where));
+  release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  bound_ = false;
+  address_ = nullptr;
+}
+
+SlotStorage* SlotStorage::Of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  return dynamic_cast<SlotStorage*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+}  // namespace fsdp

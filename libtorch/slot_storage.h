@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SlotStorage: the storage of one parameter of a module of LibTorch that FSDP shards. It has no memory of its own:
+// while the parameter's unit is unsharded it refers to the unit's slot, else to nothing, and a use is an error that
+// names the parameter. Views of the parameter and what autograd saved of it for backward share this one object, so they
+// follow it: backward sees what was gathered last, never what another unit has put in the slot since.
+#ifndef FSDP_LIBTORCH_SLOT_STORAGE_H_
+#define FSDP_LIBTORCH_SLOT_STORAGE_H_
+
+#include <ATen/ATen.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <string>
+
+namespace fsdp {
+
+// Is asked to gather a parameter that an operator is about to use. Must not throw.
+class SlotOwner {
+ public:
+  virtual ~SlotOwner() = default;
+  virtual void OnUse(int index) = 0;
+};
+
+// Tensors own it by reference count, and may outlive the owner, which must call Disown before it goes.
+class SlotStorage final : public c10::StorageImpl {
+ public:
+  SlotStorage(SlotOwner* owner, int index, c10::Device device)
+      : c10::StorageImpl(use_byte_size_t(), /*size_bytes=*/0, at::DataPtr(nullptr, device), /*allocator=*/nullptr,
+                         /*resizable=*/false),
+        owner_(owner),
+        index_(index) {}
+
+  SlotOwner* owner() const { return owner_; }
+  void Disown() { owner_ = nullptr; }
+  int index() const { return index_; }
+  bool bound() const { return bound_; }
+  // Where it is bound to; null if it is not.
+  const void* address() const { return address_; }
+
+  void Bind(void* data, int64_t nbytes);
+
+  // A use throws c10::Error with `message`.
+  void Unbind(const std::string& message);
+
+  // The one of a tensor, or null if its storage is another kind.
+  static SlotStorage* Of(const at::Tensor& tensor);
+
+ private:
+  SlotOwner* owner_;
+  const int index_;
+  bool bound_ = false;
+  const void* address_ = nullptr;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_SLOT_STORAGE_H_

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/libtorch/torch_outputs.h"
+
+namespace fsdp {
+
+void TensorVisitor::operator()(const c10::IValue& value) const {
+  // Of an object of TorchScript that refers to itself each part is visited once.
+  value.visit([this](const c10::IValue& part) {
+    if (part.isTensor()) (*this)(part.toTensor());
+    return false;  // go on below it
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fsdp/ learns where execution is from four hooks around each module's forward and backward. Modules of LibTorch have
+// no hooks, so the places are found otherwise:
+//
+//   forward begins and ends      ShardedModule::Forward
+//   a unit begins                an operator is given one of its parameters (UseObserver). Open units that do not
+//                                contain it end first, and units around it begin before it: open_ is a path of the tree
+//   backward begins              autograd calls a hook of an output, uses a parameter, or accumulates into one
+//   a unit begins, in backward   as in forward, or autograd accumulates into one of its parameters
+//   a unit ends, in backward     all its parameters that forward used have accumulated
+//   backward ends                autograd's final callback
+//
+// Autograd saves parameters by their storage, so what backward reads is what is gathered then (slot_storage.h).
+// Gradients: AccumulateGrad adds in place where a parameter has a gradient, so before it runs the parameter gets, as
+// its gradient, the place in the unit's gradient slot. A unit that ended and gets a late gradient begins again, and its
+// reduction adds to the first.
+//
+// In the host's backward a unit that several forwards visited would begin and end once for each, with a reduction each,
+// while autograd accumulates once. Such a unit is entered to be read only (fsdp/'s recomputation), until it
+// accumulates.
+//
+// Errors of OnUse cannot be thrown, since LibTorch swallows them in observers. They become the message of the
+// parameter's storage, which the use itself throws.
+#include "fsdp/libtorch/unit_follower.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/libtorch/torch_tensor.h"
+
+namespace fsdp {
+namespace {
+
+using torch::autograd::variable_list;
+
+constexpr char kGone[] = "backward of a graph whose ShardedModule is gone";
+
+void ThrowIfError(const absl::Status& status) { TORCH_CHECK(status.ok(), std::string(status.message())); }
+
+bool InGraphTask() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+}  // namespace
+
+class UnitFollower::BeforeAccumulate final : public torch::autograd::FunctionPreHook {
+ public:
+  BeforeAccumulate(std::weak_ptr<UnitFollower> follower, int index) : follower_(std::move(follower)), index_(index) {}
+  variable_list operator()(const variable_list& grads) override {
+    const std::shared_ptr<UnitFollower> follower = follower_.lock();
+    TORCH_CHECK(follower != nullptr, kGone);
+    follower->OnAccumulate(index_);
+    return grads;
+  }
+
+ private:
+  const std::weak_ptr<UnitFollower> follower_;
+  const int index_;
+};
+
+class UnitFollower::AfterAccumulate final : public torch::autograd::FunctionPostHook {
+ public:
+  AfterAccumulate(std::weak_ptr<UnitFollower> follower, int index) : follower_(std::move(follower)), index_(index) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    const std::shared_ptr<UnitFollower> follower = follower_.lock();
+    TORCH_CHECK(follower != nullptr, kGone);
+    follower->OnAccumulated(index_);
+    return outputs;
+  }
+
+ private:
+  const std::weak_ptr<UnitFollower> follower_;
+  const int index_;
+};
+
+std::shared_ptr<UnitFollower> UnitFollower::Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror) {
+  std::shared_ptr<UnitFollower> follower(new UnitFollower(fsdp));
+  follower->hooks_ = fsdp.module().hooks();
+  TORCH_CHECK(follower->hooks_ != nullptr, "the root of the model is not hooked");
+  follower->node_of_unit_.assign(fsdp.units().size(), -1);
+  follower->AddNodes(fsdp.module(), "", -1);
+  follower->leaves_.emplace(fsdp.units(), mirror.mirrored_parameters(), *follower);
+  follower->states_.resize(follower->leaves_->leaves().size());
+  follower->HookGradients();
+  return follower;
+}
+
+void UnitFollower::AddNodes(Module& module, const std::string& name, int enclosing) {
+  const int unit = fsdp_->units().IndexOf(module);
+  int node = enclosing;
+  if (enclosing < 0 || (unit >= 0 && node_of_unit_[unit] < 0)) {
+    node = static_cast<int>(nodes_.size());
+    nodes_.push_back({.name = name.empty() ? "root" : name, .unit = unit, .parent = enclosing});
+    nodes_.back().modules = unit >= 0 ? fsdp_->units().unit(unit).modules : std::vector<Module*>{&module};
+    if (unit >= 0) node_of_unit_[unit] = node;
+  } else if (unit >= 0) {
+    node = node_of_unit_[unit];
+  }
+  for (const auto& [child, below] : module.children()) {
+    AddNodes(*below, name.empty() ? child : absl::StrCat(name, ".", child), node);
+  }
+}
+
+// As DistributedDataParallel's reducer does.
+void UnitFollower::HookGradients() {
+  at::AutoGradMode grad(true);
+  for (int i = 0; i < static_cast<int>(states_.size()); ++i) {
+    const LeafTensors::Leaf& leaf = leaves_->leaves()[i];
+    if (!leaf.requires_grad) continue;
+    states_[i].accumulator = torch::autograd::impl::grad_accumulator(leaf.tensor);
+    states_[i].accumulator->add_pre_hook(std::make_unique<BeforeAccumulate>(weak_from_this(), i));
+    states_[i].accumulator->add_post_hook(std::make_unique<AfterAccumulate>(weak_from_this(), i));
+  }
+}
+
+void UnitFollower::Close() {
+  observer_.reset();
+  leaves_.reset();
+  local_.reset();
+  fsdp_ = nullptr;
+}
+
+LocalShards& UnitFollower::local_shards() {
+  if (!local_.has_value()) local_.emplace(fsdp_->parameters());
+  return *local_;
+}
+
+// fsdp/ and LibTorch put work on streams of their own. On the host LibTorch computes at once, on the calling thread. On
+// a GPU each side waits, on the host, for all work of the other before it goes on: right in any order, without overlap.
+void UnitFollower::WaitForLibTorch() const {
+  const c10::Device device = TorchDeviceOf(fsdp_->device());
+  if (device.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+void UnitFollower::Synchronize() {
+  WaitForLibTorch();
+  if (local_.has_value()) local_->NoteUpdates();
+  leaves_->NoteChanges(fsdp_->units());
+}
+
+void UnitFollower::BeginForward() {
+  TORCH_CHECK(pass_ != Pass::kForward, "Forward of a ShardedModule within its Forward: call the module itself");
+  TORCH_CHECK(pass_ != Pass::kBackward || backward_.expired(), "Forward of a ShardedModule within its backward");
+  if (pass_ == Pass::kBackward) Forget();
+  ThrowIfError(leaves_->Check());
+  Synchronize();
+  if (!observer_.has_value() || !observer_->is_mine()) observer_.emplace();
+  training_ = at::GradMode::is_enabled();
+  if (training_ && std::exchange(backward_ended_, false)) {
+    for (LeafState& state : states_) state.used = false;
+  }
+  tape_.emplace(fsdp_->NewTape(training_));
+  forward_thread_ = std::this_thread::get_id();
+  pass_ = Pass::kForward;
+  try {
+    Enter(0, /*for_gradients=*/false);
+  } catch (...) {
+    AbandonForward();
+    throw;
+  }
+  if (local_.has_value()) local_->FollowGradients();  // a failed backward's were discarded
+}
+
+void UnitFollower::EndForward(const std::vector<at::Tensor>& outputs) {
+  while (!open_.empty()) Leave();
+  pass_ = Pass::kNone;
+  {
+    const std::lock_guard<std::mutex> lock(foreign_mutex_);
+    const std::string foreign = std::exchange(foreign_, {});
+    TORCH_CHECK(foreign.empty(), foreign);
+  }
+  if (!training_) return;
+  for (const at::Tensor& output : outputs) {
+    if (!output.requires_grad() || output.is_leaf()) continue;
+    output.register_hook([weak = weak_from_this()](const at::Tensor&) {
+      const std::shared_ptr<UnitFollower> follower = weak.lock();
+      TORCH_CHECK(follower != nullptr, kGone);
+      TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
+      follower->BeginBackward();
+    });
+  }
+}
+
+void UnitFollower::AbandonForward() {
+  if (pass_ != Pass::kForward) return;
+  while (!open_.empty()) {
+    try {
+      Leave();
+    } catch (const std::exception&) {  // there is an error already
+    }
+  }
+  pass_ = Pass::kNone;
+  in_segment_ = recomputing_several_ = false;
+  leaves_->Follow();
+  const std::lock_guard<std::mutex> lock(foreign_mutex_);
+  foreign_.clear();
+}
+
+void UnitFollower::BeginBackward() {
+  if (pass_ == Pass::kBackward && !backward_.expired()) return;
+  TORCH_CHECK(pass_ != Pass::kForward,
+              "backward of a sharded module within its Forward: call it after Forward returned");
+  Forget();  // of a backward that failed
+  Synchronize();
+  for (LeafState& state : states_) state.accumulated = false;
+  const std::shared_ptr<void> alive = std::make_shared<char>();
+  backward_ = alive;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), alive] {
+    if (const std::shared_ptr<UnitFollower> follower = weak.lock()) follower->EndBackward();
+  });
+  pass_ = Pass::kBackward;
+  Enter(0, /*for_gradients=*/true);
+}
+
+void UnitFollower::EndBackward() {
+  while (!open_.empty()) Leave();
+  pass_ = Pass::kNone;
+  for (Node& node : nodes_) node.visits = 0;
+  backward_ended_ = true;
+  if (!local_.has_value()) return;
+  ThrowIfError(fsdp_->stream().Synchronize());
+  at::DisableRecordFunctionGuard quiet;
+  local_->FollowGradients();
+}
+
+// What a backward that failed had open is fsdp/'s to give back, at the next forward.
+void UnitFollower::Forget() {
+  open_.clear();
+  recomputing_several_ = false;
+  pass_ = Pass::kNone;
+}
+
+void UnitFollower::OnUse(int index) {
+  const Pass pass = pass_;
+  if (pass == Pass::kForward && forward_thread_.load() != std::this_thread::get_id()) {
+    const std::lock_guard<std::mutex> lock(foreign_mutex_);
+    foreign_ = absl::StrCat("parameter \"", leaves_->leaves()[index].mirror->fqn,
+                            "\" was used by another thread than that of Forward (torch.jit.fork?): a sharded module "
+                            "computes on one thread");
+    return;
+  }
+  // Outside of passes a use is an error by the storage's own message.
+  if (pass != Pass::kForward && !InGraphTask()) return;
+  at::DisableRecordFunctionGuard quiet;
+  try {
+    Use(index);
+  } catch (const std::exception& error) {
+    leaves_->Refuse(index, MessageOf(error));
+  }
+}
+
+void UnitFollower::Use(int index) {
+  const int node = node_of_unit_[leaves_->leaves()[index].unit];
+  if (pass_ == Pass::kForward) {
+    states_[index].used = states_[index].used || training_;
+    if (in_segment_ && node != 0 && std::find(segment_.begin(), segment_.end(), node) == segment_.end()) {
+      segment_.push_back(node);
+    }
+    return Enter(node, /*for_gradients=*/false);
+  }
+  BeginBackward();
+  TORCH_CHECK(nodes_[node].forward_version == UnitOf(node).shard_version(),
+              "its values were changed after the forward that this backward is of");
+  Enter(node, /*for_gradients=*/nodes_[node].visits <= 1 && !recomputing_several_);
+}
+
+bool UnitFollower::Contains(int outer, int inner) const {
+  while (inner >= 0 && inner != outer) inner = nodes_[inner].parent;
+  return inner == outer;
+}
+
+void UnitFollower::Enter(int node, bool for_gradients) {
+  const auto enough = [&] { return pass_ == Pass::kForward || !for_gradients || open_.back().has_gradients; };
+  if (IsTop(node) && enough()) return;
+  at::DisableRecordFunctionGuard quiet;
+  LeaveUntil(node);
+  if (IsTop(node)) {
+    if (enough()) return;
+    open_.back().has_gradients = true;
+    Run(/*pre=*/true, open_.back());
+  } else {
+    if (nodes_[node].parent >= 0) Enter(nodes_[node].parent, for_gradients);
+    const Open open{node, pass_ == Pass::kBackward && for_gradients};
+    Run(/*pre=*/true, open);
+    open_.push_back(open);
+    if (pass_ == Pass::kForward && training_) {
+      ++nodes_[node].visits;
+      if (nodes_[node].unit >= 0) nodes_[node].forward_version = UnitOf(node).shard_version();
+    }
+  }
+  // LibTorch's operators do not wait for fsdp/'s streams.
+  ThrowIfError(fsdp_->stream().Synchronize());
+  leaves_->Follow();
+}
+
+void UnitFollower::LeaveUntil(int node) {
+  while (!open_.empty() && !Contains(open_.back().node, node)) Leave();
+}
+
+void UnitFollower::Leave() {
+  at::DisableRecordFunctionGuard quiet;
+  WaitForLibTorch();
+  const Open open = open_.back();
+  open_.pop_back();
+  try {
+    Run(/*pre=*/false, open);
+  } catch (...) {
+    leaves_->Follow();
+    throw;
+  }
+  leaves_->Follow();
+}
+
+// The hooks of the node's modules. A unit of several is entered by the first, and left when all have run.
+void UnitFollower::Run(bool pre, const Open& open) {
+  const auto run = [&](Module& module, bool before) {
+    const absl::Span<Tensor> none;  // tensors of LibTorch are not ours to cast
+    if (pass_ == Pass::kForward || !open.has_gradients) {
+      return before ? hooks_->PreForward(module, none, *tape_) : hooks_->PostForward(module, none, *tape_);
+    }
+    return before ? hooks_->PreBackward(module, none, *tape_) : hooks_->PostBackward(module, none, *tape_);
+  };
+  const std::vector<Module*>& modules = nodes_[open.node].modules;
+  if (pre) return ThrowIfError(run(*modules[0], true));
+  ThrowIfError(run(*modules[0], false));
+  for (size_t i = 1; i < modules.size(); ++i) {
+    ThrowIfError(run(*modules[i], true));
+    ThrowIfError(run(*modules[i], false));
+  }
+}
+
+void UnitFollower::OnAccumulate(int index) {
+  TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
+  BeginBackward();
+  const LeafTensors::Leaf& leaf = leaves_->leaves()[index];
+  Enter(node_of_unit_[leaf.unit], /*for_gradients=*/true);
+  leaf.mirror->grad_used = true;
+}
+
+void UnitFollower::OnAccumulated(int index) {
+  states_[index].accumulated = true;
+  const int unit = leaves_->leaves()[index].unit;
+  const int node = node_of_unit_[unit];
+  if (node == 0 || !IsTop(node)) return;
+  const std::vector<int>& all = leaves_->of_unit(unit);
+  const bool done = std::all_of(all.begin(), all.end(), [this](int i) {
+    return states_[i].accumulated || !states_[i].used || states_[i].accumulator == nullptr;
+  });
+  if (done) Leave();
+}
+
+void UnitFollower::BeginSegment() {
+  segment_.clear();
+  in_segment_ = true;
+}
+
+bool UnitFollower::EndSegment() {
+  in_segment_ = false;
+  return segment_.size() > 1;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UnitFollower: where forward and backward of a module of LibTorch are, told to fsdp/ by the hooks that its own modules
+// would call. unit_follower.cc has the rules.
+#ifndef FSDP_LIBTORCH_UNIT_FOLLOWER_H_
+#define FSDP_LIBTORCH_UNIT_FOLLOWER_H_
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fsdp/fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/libtorch/leaf_tensors.h"
+#include "fsdp/libtorch/local_shards.h"
+#include "fsdp/libtorch/mirror_module.h"
+#include "fsdp/libtorch/slot_storage.h"
+#include "fsdp/libtorch/use_observer.h"
+
+namespace fsdp {
+
+// Held by a ShardedModule, and weakly by the graphs of autograd. Functions throw c10::Error. One thread.
+class UnitFollower final : public SlotOwner, public std::enable_shared_from_this<UnitFollower> {
+ public:
+  // `fsdp`, of the mirror, must outlive its Close.
+  static std::shared_ptr<UnitFollower> Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror);
+
+  // Lets go of the module and of `fsdp`: a graph that lives on finds its parameters gone.
+  void Close();
+
+  void BeginForward();
+  void EndForward(const std::vector<at::Tensor>& outputs);
+  // After an error: units are given back, and the error is the caller's to throw.
+  void AbandonForward();
+
+  // The first of a backward begins it; later ones do nothing. To be called on a thread of autograd.
+  void BeginBackward();
+
+  // An operator is about to use leaf `index`.
+  void OnUse(int index) override;
+
+  // The units that forward uses from now on, for a part that is to run again in backward. EndSegment returns whether
+  // they are several.
+  void BeginSegment();
+  bool EndSegment();
+
+  // While `several`, units that backward uses are gathered without memory for gradients, since their forward runs again
+  // and others will follow. Returns what was set before.
+  bool SetRecomputing(bool several) { return std::exchange(recomputing_several_, several); }
+
+  // True within a Forward or a backward.
+  bool in_pass() const { return pass_ != Pass::kNone; }
+  bool in_forward() const { return pass_ == Pass::kForward; }
+
+  LeafTensors& leaves() { return *leaves_; }
+  LocalShards& local_shards();
+
+  // Tells fsdp/ what optimizers of torch::optim changed, and autograd what changed of the parameters. Between passes.
+  void Synchronize();
+
+ private:
+  class BeforeAccumulate;
+  class AfterAccumulate;
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+  enum class Pass : uint8_t { kNone, kForward, kBackward };
+
+  // A unit, or the root where that is none.
+  struct Node {
+    std::string name;
+    std::vector<Module*> modules = {};
+    int unit = -1;  // in the UnitStore; -1: none
+    int parent = -1;
+    int visits = 0;               // by forwards since the last backward
+    int64_t forward_version = 0;  // Unit::shard_version() at the last of them
+  };
+  // What a leaf did in the present passes.
+  struct LeafState {
+    bool used = false;         // by a forward since the last backward
+    bool accumulated = false;  // in this backward
+    Accumulator accumulator = {};
+  };
+  struct Open {
+    int node = -1;
+    bool has_gradients = false;  // backward: entered for its gradients, and not only to be read
+  };
+
+  explicit UnitFollower(FullyShardedDataParallel& fsdp) : fsdp_(&fsdp) {}
+  void AddNodes(Module& module, const std::string& name, int enclosing);
+  void HookGradients();
+
+  void Use(int index);
+  void Enter(int node, bool for_gradients);
+  void LeaveUntil(int node);
+  void Leave();
+  void Run(bool pre, const Open& open);
+  bool Contains(int outer, int inner) const;
+  bool IsTop(int node) const { return !open_.empty() && open_.back().node == node; }
+  void OnAccumulate(int index);
+  void OnAccumulated(int index);
+  void EndBackward();
+  void Forget();
+  void WaitForLibTorch() const;
+  const Unit& UnitOf(int node) const { return fsdp_->units().unit(nodes_[node].unit); }
+
+  FullyShardedDataParallel* fsdp_;  // null once closed
+  ModuleHooks* hooks_ = nullptr;    // fsdp_'s
+  std::optional<LeafTensors> leaves_;
+  std::vector<LeafState> states_;  // by leaf
+  std::vector<Node> nodes_;        // the root first
+  std::vector<int> node_of_unit_;
+  std::optional<LocalShards> local_;
+  std::optional<UseObserver> observer_;
+
+  std::atomic<Pass> pass_{Pass::kNone};
+  std::atomic<std::thread::id> forward_thread_{};
+  std::optional<Tape> tape_;
+  std::vector<Open> open_;        // from the root to the one that computes
+  bool training_ = false;         // the last forward keeps for a backward
+  bool backward_ended_ = true;    // since the last forward that keeps
+  std::weak_ptr<void> backward_;  // lives as long as autograd's task of the backward
+  std::vector<int> segment_;      // nodes
+  bool in_segment_ = false;
+  bool recomputing_several_ = false;
+
+  std::mutex foreign_mutex_;
+  std::string foreign_;  // an error of a use by another thread; guarded by foreign_mutex_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_UNIT_FOLLOWER_H_
