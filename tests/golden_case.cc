@@ -5,14 +5,21 @@
 // is the one that PyTorch recorded.
 #include "fsdp/tests/golden_case.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
 
+#include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/base/check.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/models/gpt2_config.h"
@@ -41,6 +48,23 @@ std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
   return weights;
 }
 
+// null, as JSON writes a number that is not finite, is NaN.
+std::vector<double> ReadNumbers(const nlohmann::json& list) {
+  std::vector<double> numbers;
+  for (const nlohmann::json& value : list) numbers.push_back(value.is_null() ? NAN : value.get<double>());
+  return numbers;
+}
+
+// "--lr" of "--lr=0.001".
+std::string NameOf(const std::string& flag) { return flag.substr(0, flag.find('=')); }
+
+// 0 for two numbers that are both not finite: a step whose gradients overflowed has no norm in either run.
+double Relative(double ours, double golden) {
+  if (!std::isfinite(ours) && !std::isfinite(golden)) return 0;
+  const double relative = std::abs(ours - golden) / golden;
+  return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 // Flags are the single source of a case's hyperparameters: train_gpt parses them, and so does the float64 run.
@@ -58,9 +82,66 @@ GoldenCase ReadGoldenCase(const std::string& name) {
   return {.name = name,
           .model = json["model"],
           .flags = json["flags"],
+          .comm_hook = json.value("comm_hook", ""),
           .loss = json["loss"],
-          .grad_norm = json["grad_norm"],
+          .grad_norm = ReadNumbers(json["grad_norm"]),
           .lr = json["lr"]};
+}
+
+Flags TrainingFlags(const GoldenCase& golden, const Flags& instead) {
+  Flags flags = {"--config=" + Golden(golden.model + "/config.json"),
+                 "--init_from=" + Golden(golden.model),
+                 "--tokens=" + Golden("tokens.u16"),
+                 "--model=" + golden.model.substr(0, golden.model.find('_')),
+                 "--device=cpu",
+                 "--resume=none"};
+  for (const std::string& flag : golden.flags) {
+    const auto same = [&](const std::string& other) { return NameOf(other) == NameOf(flag); };
+    if (std::none_of(instead.begin(), instead.end(), same)) flags.push_back(flag);
+  }
+  return flags + instead;
+}
+
+// The flags are the program's, so each gets its value back. absl::FlagSaver would print a line for every one.
+TrainOptions OptionsOf(const Flags& flags) {
+  std::map<absl::CommandLineFlag*, std::string> before;
+  const auto set = [](absl::CommandLineFlag* flag, const std::string& value) {
+    std::string error;
+    Check(flag != nullptr && flag->ParseFrom(value, &error), "golden cases have flags of train_gpt");
+  };
+  for (const std::string& text : flags) {
+    absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(NameOf(text).substr(2));
+    if (flag != nullptr) before.emplace(flag, flag->CurrentValue());
+    set(flag, text.find('=') == std::string::npos ? "true" : text.substr(text.find('=') + 1));
+  }
+  TrainOptions options = TrainOptionsFromFlags().value();
+  for (const auto& [flag, value] : before) set(flag, value);
+  return options;
+}
+
+bool Distance::IsWithin(const Distance& tolerance) const {
+  return loss <= tolerance.loss && grad_norm <= tolerance.grad_norm && median_grad_norm <= tolerance.median_grad_norm &&
+         lr <= tolerance.lr;
+}
+
+std::string Distance::ToString() const {
+  return absl::StrFormat("loss within %.1e, grad_norm within %.1e, its median %.1e", loss, grad_norm, median_grad_norm);
+}
+
+Distance DistanceTo(const GoldenCase& golden, const std::vector<StepMetrics>& steps) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  if (steps.size() != golden.loss.size()) return {kInfinite, kInfinite, kInfinite, kInfinite};
+  Distance distance;
+  std::vector<double> grad_norms;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    grad_norms.push_back(Relative(steps[s].grad_norm, golden.grad_norm[s]));
+    distance.loss = std::max(distance.loss, Relative(steps[s].loss, golden.loss[s]));
+    distance.grad_norm = std::max(distance.grad_norm, grad_norms.back());
+    distance.lr = std::max(distance.lr, Relative(steps[s].lr, golden.lr[s]));
+  }
+  std::sort(grad_norms.begin(), grad_norms.end());
+  distance.median_grad_norm = grad_norms[grad_norms.size() / 2];
+  return distance;
 }
 
 std::vector<Float64Outcome> TrainInFloat64(const GoldenCase& golden, int seed) {

@@ -10,13 +10,16 @@
 
 #include "fsdp/tests/gpt2_float64.h"
 #include "fsdp/tests/train_gpt_run.h"
+#include "fsdp/train/metrics.h"
+#include "fsdp/train/train_options.h"
 
 namespace fsdp {
 
 struct GoldenCase {
   std::string name;
-  std::string model;  // a directory of testdata/golden; its name begins with its kind
-  Flags flags;        // of train_gpt, which describe it
+  std::string model;      // a directory of testdata/golden; its name begins with its kind
+  Flags flags;            // of train_gpt, which describe it
+  std::string comm_hook;  // what make_losses.py calls the hook of its gradient reductions, for which there is no flag
   std::vector<double> loss, grad_norm, lr;
 
   // "0.001" of --lr=0.001; `absent` when there is no such flag.
@@ -24,6 +27,28 @@ struct GoldenCase {
 };
 
 GoldenCase ReadGoldenCase(const std::string& name);
+
+// All flags of train_gpt for the case: its own, of which those of the same names in `instead` take the place, and those
+// that name the files of its model and data.
+Flags TrainingFlags(const GoldenCase& golden, const Flags& instead = {});
+
+// The options that train_gpt has with these flags, and no others set.
+TrainOptions OptionsOf(const Flags& flags);
+
+// How far a run is from PyTorch's: relative differences, the largest over all steps, and the median over them for the
+// gradient norm. The median is what tells two dtypes apart: a few steps magnify any rounding, whatever made it.
+struct Distance {
+  double loss = 0;
+  double grad_norm = 0, median_grad_norm = 0;
+  double lr = 0;
+
+  // No field is larger than that of `tolerance`.
+  bool IsWithin(const Distance& tolerance) const;
+  std::string ToString() const;
+};
+
+// Infinite if the run has not the steps of the case.
+Distance DistanceTo(const GoldenCase& golden, const std::vector<StepMetrics>& steps);
 
 // The same steps, trained in float64. With `seed` above 0 the weights are perturbed after each step by as much as
 // rounding to float32 would, in directions that the seed picks: the difference to the run with seed 0 bounds how
