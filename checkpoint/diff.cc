@@ -11,8 +11,11 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <optional>
+#include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -34,80 +37,104 @@ bool IsCompared(const StateKey& key, const DiffOptions& options) {
   return !options.model_only || key.section == Section::kModel;
 }
 
-// The contents of `source`. The metadata of safetensors is an extra text in checkpoints of ours and in no other format.
-StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
-  StateDict contents = source.contents();
-  if (other.keeps_metadata()) KeepSafetensorsMetadata(source.metadata(), contents);
-  return contents;
-}
+// The contents of a source. The metadata of safetensors is an extra text in checkpoints of ours and in no other format.
+class Contents {
+ public:
+  Contents(const TensorSource& source, const TensorSource& other) : contents_(&source.contents()) {
+    if (!other.keeps_metadata()) return;
+    own_ = source.contents();
+    KeepSafetensorsMetadata(source.metadata(), *own_);
+    contents_ = &*own_;
+  }
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
 
-// The keys of a tensor in A and in B.
-struct Pair {
-  StateKey a;
-  StateKey b;
+  const StateDict& operator*() const { return *contents_; }
+  const StateDict* operator->() const { return contents_; }
+  // Of a tensor, by its entry.
+  const StateKey& key(uint32_t entry) const { return contents_->entries()[entry].first; }
+  const ShardedTensor& tensor(uint32_t entry) const {
+    return std::get<ShardedTensor>(contents_->entries()[entry].second);
+  }
+
+ private:
+  std::optional<StateDict> own_;
+  const StateDict* contents_;
 };
 
-// Elements of the tensor of pair `pair`.
+// A tensor by its entries in A and in B: numbers, since a checkpoint may have a million.
+struct Pair {
+  uint32_t a = 0;
+  uint32_t b = 0;
+};
+
+// Elements of tensor `tensor` of the batch.
 struct Piece {
-  size_t pair = 0;
+  size_t tensor = 0;
   Interval interval;
 };
 
 class Diff {
  public:
   Diff(const TensorSource& a, const TensorSource& b, const DiffOptions& options)
-      : a_(a), b_(b), in_a_(ContentsOf(a, b)), in_b_(ContentsOf(b, a)), options_(options) {}
+      : a_(a), b_(b), in_a_(a, b), in_b_(b, a), options_(options) {}
 
   absl::StatusOr<DiffReport> Run() {
     CompareNames();
     CompareAliases();
-    for (size_t i = 0; i < pairs_.size(); ++i) AddPieces(i);
-    FSDP_RETURN_IF_ERROR(ComparePieces());
-    for (const TensorDiff& tensor : report_.tensors) report_.total.Add(tensor.values);
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
+    for (const Pair& pair : pairs_) bytes_total_ += BytesOf(pair);
+    for (const Pair& pair : pairs_) {
+      AddPieces(pair);
+      if (std::max(pieces_.size(), batch_.size()) >= kBatch) FSDP_RETURN_IF_ERROR(CompareBatch(*pool));
+    }
+    FSDP_RETURN_IF_ERROR(CompareBatch(*pool));
     return std::move(report_);
   }
 
  private:
   void CompareNames() {
-    std::set<StateKey> met;  // keys of B that some key of A has resolved to
-    for (const auto& [key, value] : in_a_.entries()) {
+    pairs_.reserve(in_a_->entries().size());
+    std::vector<bool> met(in_b_->entries().size());  // entries of B that some key of A has resolved to
+    for (size_t a = 0; a < in_a_->entries().size(); ++a) {
+      const auto& [key, value] = in_a_->entries()[a];
       if (!IsCompared(key, options_)) continue;
       // B may hold a tied weight under a name that only A knows to be its alias.
-      const StateKey other = in_b_.Resolve(key, in_a_.aliases).value_or(key);
-      met.insert(other);
-      if (!in_b_.contains(other)) {
+      const std::optional<size_t> b = in_b_->IndexOf(in_b_->Resolve(key, in_a_->aliases).value_or(key));
+      if (!b) {
         report_.only_in_a.push_back(key.ToString());
-      } else if (const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value)) {
-        CompareTensor(key, *tensor, other);
+        continue;
+      }
+      met[*b] = true;
+      if (std::holds_alternative<ShardedTensor>(value)) {
+        CompareTensor(a, *b);
       } else {
-        CompareText(key, std::get<std::string>(value), other);
+        CompareText(key, std::get<std::string>(value), *b);
       }
     }
-    for (const auto& [key, value] : in_b_.entries()) {
-      if (!IsCompared(key, options_) || met.count(key) != 0) continue;
-      const StateKey other = in_a_.Resolve(key).value_or(key);
-      const ShardedTensor* tensor = in_a_.FindTensor(other);
-      if (tensor != nullptr) {  // A has it under another name
-        CompareTensor(other, *tensor, key);
-      } else if (!in_a_.contains(other)) {
+    for (size_t b = 0; b < in_b_->entries().size(); ++b) {
+      const StateKey& key = in_b_->entries()[b].first;
+      if (!IsCompared(key, options_) || met[b]) continue;
+      const std::optional<size_t> a = in_a_->IndexOf(in_a_->Resolve(key).value_or(key));
+      if (!a) {
         report_.only_in_b.push_back(key.ToString());
+      } else if (std::holds_alternative<ShardedTensor>(in_a_->entries()[*a].second)) {
+        CompareTensor(*a, b);  // A has it under another name
       }
     }
   }
 
-  void CompareTensor(const StateKey& key, const ShardedTensor& tensor, const StateKey& other_key) {
-    const ShardedTensor* other = in_b_.FindTensor(other_key);
-    if (other == nullptr) {
-      report_.structure.push_back(absl::StrCat(Quote(key.ToString()), " is a tensor in A and a text in B"));
+  void CompareTensor(size_t a, size_t b) {
+    if (!std::holds_alternative<ShardedTensor>(in_b_->entries()[b].second)) {
+      const std::string name = Quote(in_a_->entries()[a].first.ToString());
+      report_.structure.push_back(absl::StrCat(name, " is a tensor in A and a text in B"));
       return;
     }
-    report_.tensors.push_back(
-        {key.ToString(), tensor.dtype, other->dtype, tensor.shape, other->shape, ValueDifference()});
-    pairs_.push_back({key, other_key});
+    pairs_.push_back({static_cast<uint32_t>(a), static_cast<uint32_t>(b)});
   }
 
-  void CompareText(const StateKey& key, const std::string& text, const StateKey& other_key) {
-    const std::string* other = in_b_.FindText(other_key);
+  void CompareText(const StateKey& key, const std::string& text, size_t b) {
+    const auto* other = std::get_if<std::string>(&in_b_->entries()[b].second);
     const std::string name = Quote(key.ToString());
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
@@ -123,8 +150,8 @@ class Diff {
   void CompareAliases() {
     // Other formats write tied weights once or twice and do not record which names are tied.
     if (!a_.is_ours() || !b_.is_ours()) return;
-    const auto& in_a = in_a_.aliases;
-    const auto& in_b = in_b_.aliases;
+    const auto& in_a = in_a_->aliases;
+    const auto& in_b = in_b_->aliases;
     const auto say = [&](const std::string& alias, const auto& here, const char* side, const auto& there) {
       const auto other = there.find(alias);
       if (other != there.end() && other->second == here.at(alias)) return;
@@ -135,59 +162,84 @@ class Diff {
     for (const auto& [alias, target] : in_b) say(alias, in_b, "B", in_a);
   }
 
-  // Adds the pieces of a pair, cut at A's blocks, so that no block of A is read twice.
-  void AddPieces(size_t pair) {
-    const TensorDiff& tensor = report_.tensors[pair];
-    if (tensor.shape_a != tensor.shape_b) return;
-    const int64_t size = std::max(SizeOf(tensor.dtype_a), SizeOf(tensor.dtype_b));
-    const Interval whole = {0, tensor.shape_a.numel()};
+  bool HasValues(const Pair& pair) const { return in_a_.tensor(pair.a).shape == in_b_.tensor(pair.b).shape; }
+
+  int64_t BytesOf(const Pair& pair) const {
+    const ShardedTensor& a = in_a_.tensor(pair.a);
+    return HasValues(pair) ? a.shape.numel() * (SizeOf(a.dtype) + SizeOf(in_b_.tensor(pair.b).dtype)) : 0;
+  }
+
+  // Adds a pair to the batch, and its pieces, cut at A's blocks, so that no block of A is read twice.
+  void AddPieces(const Pair& pair) {
+    const size_t tensor = batch_.size();
+    batch_.push_back(pair);
+    if (!HasValues(pair)) return;
+    const ShardedTensor& a = in_a_.tensor(pair.a);
+    const int64_t size = std::max(SizeOf(a.dtype), SizeOf(in_b_.tensor(pair.b).dtype));
     Interval gathered = {0, 0};
-    for (const Interval& piece : a_.Pieces(pairs_[pair].a, whole)) {
+    for (const Interval& piece : a_.Pieces(in_a_.key(pair.a), {0, a.shape.numel()})) {
       if (!gathered.empty() && (piece.end - gathered.begin) * size > kPieceBytes) {
-        pieces_.push_back({pair, gathered});
+        pieces_.push_back({tensor, gathered});
         gathered = piece;
       }
       gathered = {gathered.empty() ? piece.begin : gathered.begin, piece.end};
     }
-    if (!gathered.empty()) pieces_.push_back({pair, gathered});
-    bytes_total_ += whole.size() * (SizeOf(tensor.dtype_a) + SizeOf(tensor.dtype_b));
+    if (!gathered.empty()) pieces_.push_back({tensor, gathered});
   }
 
-  absl::Status ComparePieces() {
-    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
+  absl::Status CompareBatch(ThreadPool& pool) {
     // Added up in order at the end, so that floating-point sums do not depend on timing.
     std::vector<ValueDifference> differences(pieces_.size());
-    FSDP_RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces_.size()),
-                                           [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
-    for (size_t i = 0; i < pieces_.size(); ++i) report_.tensors[pieces_[i].pair].values.Add(differences[i]);
+    FSDP_RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(pieces_.size()),
+                                          [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
+    size_t piece = 0;
+    for (size_t i = 0; i < batch_.size(); ++i) {
+      const StateKey& key = in_a_.key(batch_[i].a);
+      const ShardedTensor& a = in_a_.tensor(batch_[i].a);
+      const ShardedTensor& b = in_b_.tensor(batch_[i].b);
+      TensorDiff tensor = {key.ToString(), a.dtype, b.dtype, a.shape, b.shape, ValueDifference()};
+      for (; piece < pieces_.size() && pieces_[piece].tensor == i; ++piece) tensor.values.Add(differences[piece]);
+      ++report_.compared;
+      report_.total.Add(tensor.values);
+      const bool is_listed = options_.list_equal || !tensor.equal() || tensor.values.changed > 0;
+      if (is_listed) report_.tensors.push_back(std::move(tensor));
+    }
+    batch_.clear();
+    pieces_.clear();
     return absl::OkStatus();
   }
 
   absl::Status ComparePiece(const Piece& piece, ValueDifference& difference) {
-    const TensorDiff& tensor = report_.tensors[piece.pair];
+    const Pair& pair = batch_[piece.tensor];
+    const DType dtype_a = in_a_.tensor(pair.a).dtype;
+    const DType dtype_b = in_b_.tensor(pair.b).dtype;
     const int64_t numel = piece.interval.size();
-    const int64_t bytes_a = numel * SizeOf(tensor.dtype_a);
-    const int64_t bytes_b = numel * SizeOf(tensor.dtype_b);
+    const int64_t bytes_a = numel * SizeOf(dtype_a);
+    const int64_t bytes_b = numel * SizeOf(dtype_b);
     const std::unique_ptr<std::byte[]> in_a(new std::byte[bytes_a]);
     const std::unique_ptr<std::byte[]> in_b(new std::byte[bytes_b]);
-    FSDP_RETURN_IF_ERROR(a_.Read(pairs_[piece.pair].a, piece.interval, in_a.get()));
-    FSDP_RETURN_IF_ERROR(b_.Read(pairs_[piece.pair].b, piece.interval, in_b.get()));
-    FSDP_RETURN_IF_ERROR(CompareElements({tensor.dtype_a, in_a.get()}, {tensor.dtype_b, in_b.get()},
-                                         piece.interval.begin, numel, options_.tolerance, difference));
+    FSDP_RETURN_IF_ERROR(a_.Read(in_a_.key(pair.a), piece.interval, in_a.get()));
+    FSDP_RETURN_IF_ERROR(b_.Read(in_b_.key(pair.b), piece.interval, in_b.get()));
+    FSDP_RETURN_IF_ERROR(CompareElements({dtype_a, in_a.get()}, {dtype_b, in_b.get()}, piece.interval.begin, numel,
+                                         options_.tolerance, difference));
     const std::lock_guard<std::mutex> lock(mutex_);
     bytes_done_ += bytes_a + bytes_b;
     if (options_.progress) options_.progress(bytes_done_, bytes_total_);
     return absl::OkStatus();
   }
 
+  // Pieces that are compared before their tensors are reported: enough for all threads, and few beside a large model.
+  static constexpr size_t kBatch = 4096;
+
   const TensorSource& a_;
   const TensorSource& b_;
-  const StateDict in_a_;
-  const StateDict in_b_;
+  const Contents in_a_;
+  const Contents in_b_;
   const DiffOptions& options_;
   DiffReport report_;
-  std::vector<Pair> pairs_;  // by index of report_.tensors
-  std::vector<Piece> pieces_;
+  std::vector<Pair> pairs_;
+  std::vector<Pair> batch_;
+  std::vector<Piece> pieces_;  // of the batch, in its order
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;

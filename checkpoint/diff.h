@@ -21,6 +21,7 @@ struct DiffOptions {
   // Behaviour.
   Tolerance tolerance = {};  // by default values must be equal
   bool model_only = false;   // compare no optimizer and no extra values
+  bool list_equal = true;    // DiffReport::tensors has those of which every value is equal, too
 
   // Performance. Memory is two pieces of 16 MiB and some blocks for each thread.
   int io_threads = 2;
@@ -44,7 +45,8 @@ struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
   std::vector<std::string> structure;  // sentences: a tensor in one that is a text in the other; texts; aliases
-  std::vector<TensorDiff> tensors;     // those that both have, in A's order
+  std::vector<TensorDiff> tensors;     // those that both have, in A's order, unless they are equal and not listed
+  int64_t compared = 0;                // how many tensors both have
   ValueDifference total;               // of all tensors together
 
   bool equal() const;

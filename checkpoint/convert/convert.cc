@@ -77,10 +77,11 @@ class VerifiedReads {
 };
 
 // Bytes of payload in the target's buffers; as much again may be in those of the source, and in between.
-absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatContents& contents,
+absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatContents& contents, bool is_plain_target,
                                     const FormatMemory& target, int64_t max_memory) {
   const ConvertShape shape = {.source_ranks = source.is_ours() ? source.world_size() : 0,
                               .target_ranks = target.rank_files,
+                              .is_plain = !source.is_hdf5() && is_plain_target,
                               .parity_bytes = target.parity_bytes};
   FSDP_ASSIGN_OR_RETURN(const int64_t payload, PayloadMemory(contents.state, shape, max_memory));
   return payload / 4;
@@ -189,7 +190,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .io_threads = options.io_threads,
                               .progress = options.progress,
                               .file_system = options.file_system};
-  FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(*source, contents, memory, options.max_memory));
+  const bool is_plain =
+      std::holds_alternative<SafetensorsTarget>(target) || std::holds_alternative<TorchTarget>(target);
+  FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(*source, contents, is_plain, memory, options.max_memory));
   VerifiedReads reads(*source, plan, contents.state);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);

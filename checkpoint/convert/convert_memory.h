@@ -16,6 +16,7 @@ namespace fsdp {
 struct ConvertShape {
   int source_ranks = 0;      // files of the source that each may hold a part of a tensor; 0 when tensors lie in one
   int target_ranks = 0;      // the same of the target: FormatMemory::rank_files
+  bool is_plain = false;     // neither side is HDF5, nor does the target have an archive for each tensor (DCP)
   int64_t parity_bytes = 0;  // taken by the computation of parity, while payload is written: FormatMemory::parity_bytes
 };
 

@@ -8,8 +8,8 @@
 Each change is made to a copy of the last commit (a git worktree, kept in --scratch for the next run). The tests of all
 rows are built and run there once without a change. Then each row's tests are built and run with its change, and a line
 is printed: "noticed" if one of them fails with the change alone, "NOT noticed" if all pass, "does not compile" if
-nothing ran, "fails unchanged" if they fail without it. A row takes about half a minute on two idle cores. Tests whose
-programs a GPU would run use the emulator. The last line counts. Exit status 1: a row was not noticed.
+nothing ran, "fails unchanged" if they fail without it. A row takes about half a minute on two cores. Tests whose programs
+a GPU would run use the emulator. The last line counts. Exit status 1: a row was not noticed.
 """
 
 import argparse

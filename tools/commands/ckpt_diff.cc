@@ -166,16 +166,16 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
   PrintTensors(report);
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
-    std::printf("equal: %zu tensors, %lld elements; %s\n", report.tensors.size(),
+    std::printf("equal: %lld tensors, %lld elements; %s\n", static_cast<long long>(report.compared),
                 static_cast<long long>(report.total.numel), how);
     return;
   }
   const auto differ = std::count_if(report.tensors.begin(), report.tensors.end(),
                                     [](const TensorDiff& tensor) { return !tensor.equal(); });
   const bool is_exact = options.tolerance.atol == 0 && options.tolerance.rtol == 0;
-  std::printf("different: %lld of %zu tensors that both have%s, %zu only in A, %zu only in B\n",
-              static_cast<long long>(differ), report.tensors.size(), is_exact ? "" : " beyond the tolerance",
-              report.only_in_a.size(), report.only_in_b.size());
+  std::printf("different: %lld of %lld tensors that both have%s, %zu only in A, %zu only in B\n",
+              static_cast<long long>(differ), static_cast<long long>(report.compared),
+              is_exact ? "" : " beyond the tolerance", report.only_in_a.size(), report.only_in_b.size());
 }
 
 }  // namespace
@@ -184,6 +184,7 @@ int RunDiff(const CommandLine& line) {
   DiffOptions options;
   options.tolerance = {absl::GetFlag(FLAGS_atol), absl::GetFlag(FLAGS_rtol)};
   options.model_only = absl::GetFlag(FLAGS_model_only);
+  options.list_equal = absl::GetFlag(FLAGS_json);  // the table has rows for tensors that differ
   // Written so that NaN is refused too.
   if (!(options.tolerance.atol >= 0) || !(options.tolerance.rtol >= 0)) {
     return ReportUsageError("ckpt diff", absl::InvalidArgumentError(absl::StrCat("--atol=", options.tolerance.atol,

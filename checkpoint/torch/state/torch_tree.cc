@@ -27,7 +27,7 @@ using Kind = PickleKind;
 
 // Bytes of a tensor that was not taken, and of all that is made of any tensor later, its names not counted.
 constexpr int64_t kTensorBytes = 160;
-constexpr int64_t kLaterTensorBytes = 310;
+constexpr int64_t kLaterTensorBytes = 285;
 constexpr int64_t kLaterNames = 1;  // copies of its full name
 constexpr int64_t kBranchBytes = 128;
 constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its place in the index

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/torch/state/many_tensors.h"
+#include "fsdp/checkpoint/torch/many_tensors.h"
 
 #include <cstdint>
 #include <map>

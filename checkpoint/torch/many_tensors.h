@@ -3,8 +3,8 @@
 // ManyTensorsPickle and WriteManyTensors, for tests: what torch.save writes of a model of any number of small tensors,
 // with or without AdamW's state: protocol 2, everything memoized, texts and globals that recur by GET, a thousand
 // members a SETITEMS.
-#ifndef FSDP_CHECKPOINT_TORCH_STATE_MANY_TENSORS_H_
-#define FSDP_CHECKPOINT_TORCH_STATE_MANY_TENSORS_H_
+#ifndef FSDP_CHECKPOINT_TORCH_MANY_TENSORS_H_
+#define FSDP_CHECKPOINT_TORCH_MANY_TENSORS_H_
 
 #include <string>
 
@@ -19,4 +19,4 @@ std::string ManyTensorsArchive(int parameters, bool has_optimizer);
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_TORCH_STATE_MANY_TENSORS_H_
+#endif  // FSDP_CHECKPOINT_TORCH_MANY_TENSORS_H_

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What whole commands on very many tensors cost: the peak of the process above that of the same command on a tiny file,
+// for files as torch.save and DCP write them. docs/formats.md states the rule.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/torch/many_tensors.h"
+#include "fsdp/tools/commands/ckpt_runner.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using CkptMemoryTest = CkptTest;
+
+constexpr int64_t kAllowance = int64_t{64} << 20;
+
+int64_t SizeOfFile(const std::string& path) { return static_cast<int64_t>(std::filesystem::file_size(path)); }
+
+// Regression: ids were matched with the model's names in maps of strings, the last text doubled the table of all
+// tensors, and verify kept a record of each: 168 MB more than for a tiny file, of 70,000 parameters with 27.6 MB of
+// pickle.
+TEST_F(CkptMemoryTest, ACommandOnAModelWithAdamWCostsTwiceThePickleAnd64MiB) {
+  WriteFile(Path("tiny.pt"), ManyTensorsArchive(1, /*has_optimizer=*/true));
+  for (const int parameters : {40'000, 60'000}) {
+    const std::string file = Path("large.pt");
+    WriteFile(file, ManyTensorsArchive(parameters, /*has_optimizer=*/true));
+    const auto pickle = static_cast<int64_t>(ManyTensorsPickle(parameters, /*has_optimizer=*/true).size());
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"inspect"}, {"verify"}, {"inspect", "--json", "--tensors"}}) {
+      std::vector<std::string> on_tiny = command;
+      std::vector<std::string> on_large = command;
+      on_tiny.push_back(Path("tiny.pt"));
+      on_large.push_back(file);
+      const Outcome large = Ckpt(on_large);
+      EXPECT_EQ(large.status, 0) << large.err;
+      EXPECT_LE(large.peak_bytes - Ckpt(on_tiny).peak_bytes, 2 * pickle + kAllowance)
+          << command.front() << " of " << parameters;
+    }
+  }
+}
+
+// A pickle that would cost more is refused, at a byte and with the limit, and before it costs that much.
+TEST_F(CkptMemoryTest, MoreThanTheLimitIsRefusedAndNotTaken) {
+  WriteFile(Path("tiny.pt"), ManyTensorsArchive(1, /*has_optimizer=*/true));
+  WriteFile(Path("large.pt"), ManyTensorsArchive(150'000, /*has_optimizer=*/true));
+  const auto pickle = static_cast<int64_t>(ManyTensorsPickle(150'000, /*has_optimizer=*/true).size());
+  const Outcome refused = Ckpt({"verify", Path("large.pt")});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.out, testing::HasSubstr(absl::StrCat("more than ", 2 * pickle + kAllowance, " bytes")));
+  EXPECT_THAT(refused.out, testing::HasSubstr("byte "));
+  EXPECT_LE(refused.peak_bytes - Ckpt({"verify", Path("tiny.pt")}).peak_bytes, 2 * pickle + kAllowance);
+}
+
+// What a conversion writes of names and places is held whole, too: the header of safetensors, the pickle of a .pt.
+TEST_F(CkptMemoryTest, AConversionCostsWhatItWritesOfNamesInAddition) {
+  constexpr int kTensors = 60'000;
+  WriteFile(Path("tiny.pt"), ManyTensorsArchive(1, /*has_optimizer=*/false));
+  WriteFile(Path("large.pt"), ManyTensorsArchive(kTensors, /*has_optimizer=*/false));
+  const auto pickle = static_cast<int64_t>(ManyTensorsPickle(kTensors, /*has_optimizer=*/false).size());
+  for (const std::string target : {"x.safetensors", "x.pt"}) {
+    const Outcome large = Ckpt({"convert", Path("large.pt"), Path(target)});
+    EXPECT_EQ(large.status, 0) << large.err;
+    const int64_t written = SizeOfFile(Path(target)) - 16 * kTensors;
+    std::filesystem::remove(Path(target));
+    const Outcome tiny = Ckpt({"convert", Path("tiny.pt"), Path(target)});
+    std::filesystem::remove(Path(target));
+    EXPECT_LE(large.peak_bytes - tiny.peak_bytes, 2 * pickle + kAllowance + written) << target;
+  }
+}
+
+// Regression: a chunk of .metadata took 800 bytes for its 140 or more of pickle.
+TEST_F(CkptMemoryTest, ACommandOnADirectoryOfDcpCostsTwiceItsMetadataAnd64MiB) {
+  for (const auto& [name, tensors] : {std::pair("tiny", 1), {"large", 30'000}}) {
+    WriteFile(Path("model.pt"), ManyTensorsArchive(tensors, /*has_optimizer=*/false));
+    MustCkpt({"convert", Path("model.pt"), Path(name), "--to=dcp"});
+  }
+  const int64_t metadata = SizeOfFile(Path("large/.metadata"));
+  for (const char* command : {"inspect", "verify"}) {
+    const Outcome large = Ckpt({command, Path("large")});
+    EXPECT_EQ(large.status, 0) << large.err;
+    EXPECT_LE(large.peak_bytes - Ckpt({command, Path("tiny")}).peak_bytes, 2 * metadata + kAllowance) << command;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
