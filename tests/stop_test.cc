@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -182,13 +183,19 @@ TEST_F(StopTest, ARankThatWasStoppedFinishesItsStepAndSavesAsTheOthers) {
 }
 
 TEST_F(StopTest, SigintEndsTrainingAtOnceAndLeavesNoHalfCheckpoint) {
-  ASSERT_OK_AND_ASSIGN(const auto run, StartTraining(SmallRun() + Long() + Flags{"--checkpoint_every=1"}));
-  ASSERT_OK(WaitForStep(metrics_, 2));
-  ExpectEnds(*run, SIGINT, 128 + SIGINT);
-  EXPECT_THAT(run->output(), HasSubstr("stopped by signal 2"));
-  std::vector<std::string> skipped;
-  EXPECT_OK(LatestCheckpoint(checkpoint_dir_, &skipped));
-  EXPECT_THAT(skipped, IsEmpty());
+  // Each run is in a save or not when the signal comes; a run that saves after each step mostly is.
+  for (const int64_t step : {2, 40, 80, 120}) {
+    ASSERT_OK_AND_ASSIGN(const auto run, StartTraining(SmallRun() + Long() + Flags{"--checkpoint_every=1"}));
+    ASSERT_OK(WaitForStep(metrics_, step));
+    ExpectEnds(*run, SIGINT, 128 + SIGINT);
+    EXPECT_THAT(run->output(), HasSubstr("stopped by signal 2"));
+    std::vector<std::string> skipped;
+    EXPECT_OK(LatestCheckpoint(checkpoint_dir_, &skipped));
+    EXPECT_THAT(skipped, IsEmpty());
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoint_dir_)) {
+      EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path() << " was left by the save";
+    }
+  }
 }
 
 // The other rank is stopped in the step, so that it never ends.

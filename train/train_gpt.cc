@@ -17,12 +17,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/save/leftovers.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/init_process_group.h"
 #include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/rendezvous.h"
@@ -97,6 +101,16 @@ int ExitCodeOf(const LaunchResult& result) {
   return is_lost ? kExitRestart : result.exit_code;
 }
 
+// Removes what ranks that a signal ended in a save have left: hidden directories in which no process saves any more.
+// What cannot be removed now the next save removes.
+void WithdrawSave(const std::string& checkpoint_dir) {
+  const absl::StatusOr<std::vector<Leftover>> leftovers = FindLeftovers(PosixFileSystem(), checkpoint_dir);
+  if (!leftovers.ok()) return;
+  for (const Leftover& leftover : *leftovers) {
+    (void)RemoveLeftover(PosixFileSystem(), checkpoint_dir, leftover.name);
+  }
+}
+
 // Starts this program again as the ranks of a job.
 int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
   const absl::StatusOr<int> gpus = CountGpus(train.device.device);
@@ -114,6 +128,7 @@ int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
   options.stop_grace = absl::InfiniteDuration();  // a rank knows --grace, and when it saves
   const absl::StatusOr<LaunchResult> result = Launch(options);
   if (!result.ok()) return Fail(result.status());
+  if (result->stop_signal != 0 && !train.checkpoint_dir.empty()) WithdrawSave(train.checkpoint_dir);
   if (result->exit_code != 0) Report(result->description);
   return ExitCodeOf(*result);
 }

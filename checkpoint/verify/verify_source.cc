@@ -46,7 +46,7 @@ class SourceVerification {
  private:
   // Pieces that are read before what they say is concluded: enough to keep all threads busy, and few beside the tensors
   // of a large model, whose state is then never in memory all at once.
-  static constexpr size_t kBatch = 4096;
+  static constexpr size_t kBatch = 1024;
 
   struct Tensor {
     const StateKey* key = nullptr;  // in the source's contents

@@ -39,6 +39,7 @@ void EntryChecksums::Expect(const std::string& name, const Interval& range, uint
 void EntryChecksums::ExpectTable(const EntryTable& table) {
   const std::lock_guard<std::mutex> lock(mutex_);
   table_ = &table;
+  order_.reserve(table.size());
   for (size_t i = 0; i < table.size(); ++i) {
     if (table.has_crc(i) && !table.range(i).empty()) order_.push_back(static_cast<uint32_t>(i));
   }
