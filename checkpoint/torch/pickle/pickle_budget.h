@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PickleBudget: the memory of what is made of a pickle's values, so that a limit such as PickleMemoryLimit holds for
-// parsing and for the tree that is built, and not for the values alone. It does not hold for the whole command that
-// reads a checkpoint. Values can be shared, so a small pickle can describe a large tree: who builds one takes the
-// memory here first, and is refused with a status where the allocation would be.
+// parsing, for the tree that is built and for a command that reads the checkpoint, and not for the values alone. Values
+// can be shared, so a small pickle can describe a large tree: who builds one takes the memory here first, and is refused
+// with a status where the allocation would be.
 //
 // Two sums, because two things are in memory at different times:
 //
