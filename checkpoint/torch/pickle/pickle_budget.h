@@ -2,8 +2,8 @@
 //
 // PickleBudget: the memory of what is made of a pickle's values, so that a limit such as PickleMemoryLimit holds for
 // parsing, for the tree that is built and for a command that reads the checkpoint, and not for the values alone. Values
-// can be shared, so a small pickle can describe a large tree: who builds one takes the memory here first, and is refused
-// with a status where the allocation would be.
+// can be shared, so a small pickle can describe a large tree: who builds one takes the memory here first, and is
+// refused with a status where the allocation would be.
 //
 // Two sums, because two things are in memory at different times:
 //
