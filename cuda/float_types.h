@@ -53,7 +53,7 @@ struct TypeTag {
 };
 
 // Calls `f` with the tag of float32's or bfloat16's type, the dtypes of activations. Any dtype but bfloat16 is taken
-// for float32: CheckedLayerOps has refused the others.
+// for float32: CheckedLayerOps has refused the others, float16 too.
 template <typename F>
 auto WithActivationType(DType dtype, F f) {
   // Each call compiles `f` twice.

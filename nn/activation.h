@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Activation: an elementwise non-linearity as a module. It has no parameters, keeps its input for backward, and takes
-// activations of any shape in float32 or bfloat16.
+// activations of any shape in float32, bfloat16 or float16.
 #ifndef FSDP_NN_ACTIVATION_H_
 #define FSDP_NN_ACTIVATION_H_
 

@@ -22,6 +22,12 @@ struct Variant {
 
 class AttentionTest : public testing::TestWithParam<Variant> {
  protected:
+  void SetUp() override {
+    if (dtype() == DType::kFloat16 && device_->type() != DeviceType::kCpu) {
+      GTEST_SKIP() << "the kernels of " << device_->name() << " refuse float16 (LayerOpsErrorsTest)";
+    }
+  }
+
   struct Result {
     Tensor out, grad_qkv;
   };
@@ -53,7 +59,7 @@ TEST_P(AttentionTest, EqualsFloat64) {
   const Doubles qkv = RandomValues(dtype(), tokens() * qkv_width(), 1);
   const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
   // Float32 sums of some hundred terms, most of which cancel.
-  const double tolerance = dtype() == DType::kBFloat16 ? 1.0 / 64 : 8e-6;
+  const double tolerance = dtype() == DType::kFloat32 ? 8e-6 : dtype() == DType::kFloat16 ? 1.0 / 512 : 1.0 / 64;
   ForEachInstructionSet([&] {
     const Result result = Run(qkv, grad_out, /*offset=*/0);
     ExpectClose(result.out, ReferenceAttention(qkv, shape()), tolerance);
@@ -132,7 +138,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                                          Variant{DType::kFloat32, kBlocks}, Variant{DType::kFloat32, kGroups},
                                          Variant{DType::kFloat32, kOneKey}, Variant{DType::kBFloat16, kOneToken},
                                          Variant{DType::kBFloat16, kSmall}, Variant{DType::kBFloat16, kBlocks},
-                                         Variant{DType::kBFloat16, kGroups}, Variant{DType::kBFloat16, kOneKey}),
+                                         Variant{DType::kBFloat16, kGroups}, Variant{DType::kBFloat16, kOneKey},
+                                         Variant{DType::kFloat16, kSmall}, Variant{DType::kFloat16, kGroups}),
                          [](const auto& info) {
                            return std::string(DTypeName(info.param.dtype)) + "_" +
                                   std::to_string(info.param.shape.seq_len);

@@ -125,7 +125,7 @@ TEST_F(ConvolutionTest, TwoDimensionsAreThoseOfPlainLoops) {
        .groups = 3},
   };
   for (const ConvolutionOptions& options : all) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType dtype : ActivationDTypes()) {
       SCOPED_TRACE(testing::Message() << options.kernel_h << " x " << options.kernel_w << " " << DTypeName(dtype));
       Conv2d layer(options);
       ExpectPlainLoops(layer, options, 2, 5, 7, {2, options.in_channels, 5, 7}, dtype);

@@ -20,9 +20,9 @@ namespace fsdp {
 // so one object, or a temporary as above, serves any number of tapes.
 class CrossEntropyLoss final {
  public:
-  // logits [N, V], float32 or bfloat16; targets int32 with N elements, each in [0, V). Returns the loss, float32 [1],
-  // on the stream's device: reading it is the caller's copy and wait. kInvalidArgument at once for wrong shapes; a
-  // target outside [0, V) is known only when the kernel runs, and fails the stream.
+  // logits [N, V], float32, bfloat16 or float16; targets int32 with N elements, each in [0, V). Returns the loss,
+  // float32 [1], on the stream's device: reading it is the caller's copy and wait. kInvalidArgument at once for wrong
+  // shapes; a target outside [0, V) is known only when the kernel runs, and fails the stream.
   absl::StatusOr<Tensor> Forward(const Tensor& logits, const Tensor& targets, Tape& tape) const;
 
   // d (scale * loss) / d logits [N, V], in the logits' dtype. The logits' own memory holds the result, so every tensor

@@ -27,6 +27,8 @@ const std::shared_ptr<Device>& TestDevice() {
   return *CudaDevice();
 }
 
+std::vector<DType> ActivationDTypes() { return {DType::kFloat32, DType::kBFloat16}; }
+
 void ForEachInstructionSet(const std::function<void()>& body) { body(); }
 
 }  // namespace fsdp

@@ -52,7 +52,7 @@ TEST_F(DropoutTest, KeepsTheElementsWhoseNumbersAreAtLeastP) {
   std::vector<float> numbers(2000);
   for (const uint64_t first : {uint64_t{0}, uint64_t{4099}, uint64_t{1} << 33}) {
     FillUniform(Philox(7, 11), first, absl::MakeSpan(numbers));
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType dtype : ActivationDTypes()) {
       const Doubles x = RandomValues(dtype, 2000, 1);
       Doubles wanted(2000);
       for (int i = 0; i < 2000; ++i) wanted[i] = numbers[i] >= kP ? x[i] / (1 - kP) : 0;

@@ -10,6 +10,8 @@ const std::shared_ptr<Device>& TestDevice() {
   return *device;
 }
 
+std::vector<DType> ActivationDTypes() { return {DType::kFloat32, DType::kBFloat16, DType::kFloat16}; }
+
 void ForEachInstructionSet(const std::function<void()>& body) { ForEachTarget(body); }
 
 }  // namespace fsdp

@@ -49,6 +49,18 @@ TEST_F(LayerOpsErrorsTest, MixedDtypesAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add: operands of dtype float32 and bfloat16")));
 }
 
+// Hosts compute in float16, other devices refuse it by name.
+TEST_F(LayerOpsErrorsTest, Float16HasKernelsOnHostsAlone) {
+  constexpr DType kF16 = DType::kFloat16;
+  ops_->Add(Zeros(kF16, {3}), Zeros(kF16, {3}), Zeros(kF16, {3}), *stream_);
+  if (device_->type() == DeviceType::kCpu) {
+    EXPECT_OK(stream_->Synchronize());
+  } else {
+    EXPECT_THAT(stream_->Synchronize(),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("add: operands of dtype float16 on ")));
+  }
+}
+
 TEST_F(LayerOpsErrorsTest, Float64HasNoKernels) {
   ops_->Activate(ActivationKind::kRelu, Zeros(DType::kFloat64, {3}), Zeros(DType::kFloat64, {3}), *stream_);
   EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("activation: ")));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Norms over the last dimension: LayerNorm and RmsNorm. Inputs [..., normalized_dim], float32 or bfloat16; statistics
-// are kept in float64. kInvalidArgument for another last dimension. norm.cc has the formulas.
+// Norms over the last dimension: LayerNorm and RmsNorm. Inputs [..., normalized_dim], float32, bfloat16 or float16;
+// statistics are kept in float64. kInvalidArgument for another last dimension. norm.cc has the formulas.
 #ifndef FSDP_NN_NORM_H_
 #define FSDP_NN_NORM_H_
 

@@ -7,13 +7,18 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "fsdp/tensor/device.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 
 // The device is made at the first call and serves the whole program. Thread-safe.
 const std::shared_ptr<Device>& TestDevice();
+
+// The dtypes that the device's kernels compute in.
+std::vector<DType> ActivationDTypes();
 
 // Calls `body` once for each instruction set that the device's kernels choose from: on a GPU that is one.
 void ForEachInstructionSet(const std::function<void()>& body);

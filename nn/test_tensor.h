@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// `values`, rounded to `dtype` (float32, bfloat16 or int32), in memory `offset` elements after a cache line.
+// `values`, rounded to `dtype` (float32, bfloat16, float16 or int32), in memory `offset` elements after a cache line.
 Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t offset = 0);
 
 // All NaN: an output that must be written everywhere.

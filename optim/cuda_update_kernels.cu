@@ -165,11 +165,13 @@ void LaunchUpdates(const std::vector<Update>& updates, DType grad_dtype, CUstrea
 void CudaUpdateAdamW(const std::vector<AdamWUpdate>& updates, CUstream_st* stream) {
   LaunchUpdates<AdamWSlice, float>(updates, DType::kFloat32, stream);
   LaunchUpdates<AdamWSlice, __nv_bfloat16>(updates, DType::kBFloat16, stream);
+  LaunchUpdates<AdamWSlice, __half>(updates, DType::kFloat16, stream);
 }
 
 void CudaUpdateSgd(const std::vector<SgdUpdate>& updates, CUstream_st* stream) {
   LaunchUpdates<SgdSlice, float>(updates, DType::kFloat32, stream);
   LaunchUpdates<SgdSlice, __nv_bfloat16>(updates, DType::kBFloat16, stream);
+  LaunchUpdates<SgdSlice, __half>(updates, DType::kFloat16, stream);
 }
 
 }  // namespace fsdp

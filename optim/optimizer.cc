@@ -24,10 +24,11 @@ std::vector<ShardedParameter*> Flatten(const std::vector<std::vector<ShardedPara
 
 absl::Status CheckUpdatable(const ShardedParameter& parameter) {
   const DType grad = parameter.grad.dtype();
-  if (parameter.data.dtype() != DType::kFloat32 || (grad != DType::kFloat32 && grad != DType::kBFloat16)) {
+  const bool known = grad == DType::kFloat32 || grad == DType::kBFloat16 || grad == DType::kFloat16;
+  if (parameter.data.dtype() != DType::kFloat32 || !known) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(parameter.data.dtype())),
-                     " and grad ", std::string(DTypeName(grad)), ", wanted float32 and float32 or bfloat16"));
+                     " and grad ", std::string(DTypeName(grad)), ", wanted float32 and float32, bfloat16 or float16"));
   }
   if (parameter.data.numel() != parameter.interval.size() || parameter.grad.numel() != parameter.interval.size()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\": data and grad have ",

@@ -93,7 +93,7 @@ class Optimizer {
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
-  // unless data is float32, grad float32 or bfloat16, and both are of the interval's size.
+  // unless data is float32, grad float32, bfloat16 or float16, and both are of the interval's size.
   absl::StatusOr<std::vector<size_t>> ParametersToUpdate() const;
 
   // The kernels for these parameters, which must all be on devices of one kind. kInvalidArgument names a parameter that

@@ -68,7 +68,7 @@ class OptimizerExtrasTest : public OptimizerFixture {
 
 TEST_F(OptimizerExtrasTest, AFactorHasTheBitsOfScalingBefore) {
   for (const MakeOptimizer& make : Optimizers()) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       const auto folded = Make(dtype), scaled = Make(dtype);
       const std::unique_ptr<Optimizer> with = make(folded.get()), without = make(scaled.get());
       for (const float factor : {0.3f, 1.0f, 7e-5f}) {
@@ -128,7 +128,7 @@ TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
 // UploadScalars renews the scalars of a captured step before each replay, whatever they were when it was captured.
 TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
   if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const auto replayed = Make(dtype), stepped = Make(dtype);
     AdamW with({replayed.get()}, {.weight_decay = 0.3}), without({stepped.get()}, {.weight_decay = 0.3});
     const Tensor factor = Factor(0);

@@ -81,7 +81,7 @@ TEST_F(OptimizerTest, AdamWHasTheLoopsBits) {
   const AdamWOptions variants[] = {
       {}, {.lr = 0.1, .beta1 = 0.3, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.2}, {.lr = 3e-4, .weight_decay = 0}};
   for (const AdamWOptions& options : variants) {
-    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
         PlainAdamW plain = {options, Random(75, 1), Floats(75, 0.0f), Floats(75, 0.0f)};
@@ -107,7 +107,7 @@ TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
                                  {.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01},
                                  {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}};
   for (const SgdOptions& options : variants) {
-    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
         PlainSgd plain = {options, Random(75, 1), {}};
@@ -235,10 +235,10 @@ TEST_F(OptimizerTest, StateNamesAreTorchs) {
 }
 
 TEST_F(OptimizerTest, WrongDtypesNameTheParameter) {
-  const auto parameter = MakeParameter(*device_, "w", 5, 0, DType::kFloat16);
+  const auto parameter = MakeParameter(*device_, "w", 5, 0, DType::kFloat64);
   AdamW optimizer({parameter.get()}, {});
   EXPECT_THAT(optimizer.Step(*stream_), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                 HasSubstr("parameter \"w\": data float32 and grad float16")));
+                                                 HasSubstr("parameter \"w\": data float32 and grad float64")));
   EXPECT_EQ(optimizer.step_count(0), 0);
 }
 

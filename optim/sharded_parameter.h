@@ -22,7 +22,7 @@ struct ShardedParameter {
   Shape shape;               // of the whole parameter
   Interval interval;         // the elements that this rank owns; may be empty
   Tensor data;               // 1-D, interval.size() elements, float32
-  Tensor grad;               // likewise, float32 or bfloat16; counts only while has_grad; undefined in a frozen unit
+  Tensor grad;               // likewise, or 16 bits; counts only while has_grad; undefined in a frozen unit
   Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 

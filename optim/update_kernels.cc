@@ -80,20 +80,16 @@ void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, flo
 
 void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras) {
-  if (grad_dtype == DType::kBFloat16) {
-    AdamWLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
-  } else {
-    AdamWLoop(scalars, static_cast<const float*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
-  }
+  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
+    AdamWLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
+  });
 }
 
 void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras) {
-  if (grad_dtype == DType::kBFloat16) {
-    SgdLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, momentum_buffer, extras);
-  } else {
-    SgdLoop(scalars, static_cast<const float*>(grad), numel, parameter, momentum_buffer, extras);
-  }
+  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
+    SgdLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, momentum_buffer, extras);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -51,7 +51,7 @@ struct UpdateExtras {
   uint16_t* compute_copy = nullptr;
 };
 
-// `grad` has `numel` elements of float32 or bfloat16. Pointers need no alignment; the arrays must not overlap.
+// `grad` has `numel` elements of float32, bfloat16 or float16. Pointers need no alignment; the arrays must not overlap.
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,

@@ -22,8 +22,8 @@ struct TensorExtras {
   Tensor compute_copy;  // bfloat16, of the parameter's numel; undefined: none
 };
 
-// One parameter's part of a step: float32 tensors of equal numel, grad float32 or bfloat16. They keep their memory
-// alive until the step has run.
+// One parameter's part of a step: float32 tensors of equal numel, grad float32, bfloat16 or float16. They keep
+// their memory alive until the step has run.
 struct AdamWUpdate {
   AdamWScalars scalars;
   Tensor data, grad, exp_avg, exp_avg_sq;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vector loads and stores of float32 and bfloat16 elements as float32 lanes, for kernels written with Highway:
+// Vector loads and stores of float32, bfloat16 and float16 elements as float32 lanes, for kernels written with Highway:
 //
 //   const FloatTag d;
 //   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
@@ -19,7 +19,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/float16_bits.h"
+#include "fsdp/tensor/float_codecs-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,8 +37,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
-// Elements in memory are float, or uint16_t for the bits of a bfloat16. Any bits are loaded: a NaN stays a NaN. Both
-// functions read a whole vector of elements, which is 32 or 16 bits times the lanes. Widening is exact.
+// Elements in memory are float, uint16_t for the bits of a bfloat16, or Float16Bits. Any bits are loaded: a NaN stays a
+// NaN. These functions read a whole vector of elements, which is 32 or 16 bits times the lanes. Widening is exact.
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
@@ -44,7 +48,16 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
-// Write a whole vector of elements; to bfloat16 each lane is rounded to the nearest, ties to even.
+// The same bits on every target, as tensor/convert.h has them.
+using Float16Format = SmallFloat<uint16_t, 5, 10, true>;
+
+HWY_INLINE FloatVec LoadFloats(FloatTag d, const Float16Bits* p) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const hn::RebindToUnsigned<FloatTag> d32;
+  return Float16Format::Decode(d, hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p))));
+}
+
+// Write a whole vector of elements; to 16 bits each lane is rounded to the nearest, ties to even.
 HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d, p); }
 
 // The bits of `v` rounded to the nearest bfloat16, ties to even, in the upper half of each lane; the lower half is left
@@ -66,11 +79,18 @@ HWY_INLINE void StoreFloats(FloatTag, FloatVec v, uint16_t* p) {
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, hn::ShiftRight<16>(BFloat16Bits(v)))), d16, p);
 }
 
+HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, Float16Bits* p) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  hn::StoreU(hn::TruncateTo(d16, Float16Format::Encode(d, v)), d16, reinterpret_cast<uint16_t*>(p));
+}
+
 // `v` as an element T in memory would hold it. For a sum that must be rounded as if each step went through memory.
 template <typename T>
 HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
   if constexpr (sizeof(T) == sizeof(float)) {
     return v;
+  } else if constexpr (std::is_same_v<T, Float16Bits>) {
+    return Float16Format::Decode(d, Float16Format::Encode(d, v));
   } else {
     const hn::RebindToUnsigned<FloatTag> d32;
     return hn::BitCast(d, hn::And(BFloat16Bits(v), hn::Set(d32, 0xFFFF0000u)));
@@ -96,6 +116,15 @@ HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
   T lanes[hn::MaxLanes(d)];
   StoreFloats(d, v, lanes);
   std::memcpy(p, lanes, count * sizeof(T));
+}
+
+// Calls f with a value of the type that elements of `dtype` have in memory: float, uint16_t for bfloat16, Float16Bits.
+// The one switch on the dtype, outside of all loops. Precondition: one of the three.
+template <typename F>
+HWY_INLINE void WithElementType(DType dtype, const F& f) {
+  if (dtype == DType::kBFloat16) return f(uint16_t{0});
+  if (dtype == DType::kFloat16) return f(Float16Bits{0});
+  f(float{0});
 }
 
 // Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n, in ascending order; count is Lanes but for the last

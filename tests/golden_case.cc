@@ -85,7 +85,8 @@ GoldenCase ReadGoldenCase(const std::string& name) {
           .comm_hook = json.value("comm_hook", ""),
           .loss = json["loss"],
           .grad_norm = ReadNumbers(json["grad_norm"]),
-          .lr = json["lr"]};
+          .lr = json["lr"],
+          .scale = json.value("scale", std::vector<double>())};
 }
 
 Flags TrainingFlags(const GoldenCase& golden, const Flags& instead) {
@@ -120,17 +121,18 @@ TrainOptions OptionsOf(const Flags& flags) {
 }
 
 bool Distance::IsWithin(const Distance& tolerance) const {
-  return loss <= tolerance.loss && grad_norm <= tolerance.grad_norm && median_grad_norm <= tolerance.median_grad_norm &&
-         lr <= tolerance.lr;
+  return scale <= tolerance.scale && loss <= tolerance.loss && grad_norm <= tolerance.grad_norm &&
+         median_grad_norm <= tolerance.median_grad_norm && lr <= tolerance.lr;
 }
 
 std::string Distance::ToString() const {
-  return absl::StrFormat("loss within %.1e, grad_norm within %.1e, its median %.1e", loss, grad_norm, median_grad_norm);
+  return absl::StrFormat("loss within %.1e, grad_norm within %.1e, its median %.1e, scale within %g", loss, grad_norm,
+                         median_grad_norm, scale);
 }
 
 Distance DistanceTo(const GoldenCase& golden, const std::vector<StepMetrics>& steps) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  if (steps.size() != golden.loss.size()) return {kInfinite, kInfinite, kInfinite, kInfinite};
+  if (steps.size() != golden.loss.size()) return {kInfinite, kInfinite, kInfinite, kInfinite, kInfinite};
   Distance distance;
   std::vector<double> grad_norms;
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -138,6 +140,8 @@ Distance DistanceTo(const GoldenCase& golden, const std::vector<StepMetrics>& st
     distance.loss = std::max(distance.loss, Relative(steps[s].loss, golden.loss[s]));
     distance.grad_norm = std::max(distance.grad_norm, grad_norms.back());
     distance.lr = std::max(distance.lr, Relative(steps[s].lr, golden.lr[s]));
+    const double golden_scale = golden.scale.empty() ? NAN : golden.scale[s];
+    distance.scale = std::max(distance.scale, Relative(steps[s].scale.value_or(NAN), golden_scale));
   }
   std::sort(grad_norms.begin(), grad_norms.end());
   distance.median_grad_norm = grad_norms[grad_norms.size() / 2];

@@ -20,7 +20,8 @@ struct GoldenCase {
   std::string model;      // a directory of testdata/golden; its name begins with its kind
   Flags flags;            // of train_gpt, which describe it
   std::string comm_hook;  // what make_losses.py calls the hook of its gradient reductions, for which there is no flag
-  std::vector<double> loss, grad_norm, lr;
+  std::vector<double> loss, grad_norm, lr;  // the norm is NaN where gradients overflowed
+  std::vector<double> scale;                // of the gradient scaler; empty without one
 
   // "0.001" of --lr=0.001; `absent` when there is no such flag.
   double Flag(const std::string& name, double absent) const;
@@ -41,6 +42,7 @@ struct Distance {
   double loss = 0;
   double grad_norm = 0, median_grad_norm = 0;
   double lr = 0;
+  double scale = 0;  // of the gradient scaler; infinite if one of the runs has none
 
   // No field is larger than that of `tolerance`.
   bool IsWithin(const Distance& tolerance) const;

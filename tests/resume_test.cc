@@ -121,6 +121,36 @@ TEST_F(ResumeTest, BFloat16ParametersAlsoContinueBitForBit) {
   ExpectSameBits(metrics_, expected);
 }
 
+// The scale doubles after steps 2 and 5: a scaler that begins anew, or counts anew, has another scale in steps 5 to 7.
+TEST_F(ResumeTest, TheGradientScalerOfFloat16ContinuesWhereItWas) {
+  const Flags scaled = SmallRun() + Flags{"--param_dtype=float16", "--init_scale=1024", "--growth_interval=3"};
+  const auto expected = Uninterrupted(scaled + Flags{"--steps=8"});
+  for (const std::string form : {"sharded", "full", "local"}) {
+    SCOPED_TRACE(form);
+    const std::string metrics = NewDirectory() + "/metrics.jsonl";
+    const Flags saved =
+        scaled + Flags{"--checkpoint_dir=" + NewDirectory(), "--metrics=" + metrics, "--state_dict_type=" + form};
+    TrainWell(saved + Flags{"--steps=5"});
+    TrainWell(saved + Flags{"--steps=8"});
+    ExpectSameBits(metrics, expected);
+    ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics));
+    for (const auto& [step, wanted] : expected) {
+      EXPECT_EQ(actual.at(step).scale, 1024 << (step / 3)) << step;
+      EXPECT_EQ(actual.at(step).scale, wanted.scale) << step;
+    }
+  }
+}
+
+TEST_F(ResumeTest, AScalerWithoutAStateToContinueFromSaysSo) {
+  const Flags saved = SmallRun() + Flags{"--checkpoint_dir=" + checkpoint_dir_};
+  TrainWell(saved + Flags{"--steps=1"});
+  ASSERT_OK_AND_ASSIGN(const ProgramResult scaled, Train(saved + Flags{"--steps=2", "--param_dtype=float16"}));
+  EXPECT_EQ(scaled.exit_status, 0) << scaled.output;
+  EXPECT_THAT(scaled.output, HasSubstr("has no state of a gradient scaler: losses are scaled by 65536"));
+  ASSERT_OK_AND_ASSIGN(const ProgramResult plain, Train(saved + Flags{"--steps=3"}));
+  EXPECT_THAT(plain.output, HasSubstr("the gradient scaler of "));
+}
+
 TEST_F(ResumeTest, OtherWorldSizesContinueTheSameCurve) {
   const Flags common = {"--seq_len=16", "--lr=3e-3", "--seed=7", "--config=" + Golden("gpt2_tiny/config.json"),
                         "--tokens=" + Golden("tokens.u16")};

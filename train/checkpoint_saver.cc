@@ -63,6 +63,7 @@ StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
 StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
 StateKey RngKey() { return StateKey::Extra("rng"); }
 StateKey FrozenKey() { return StateKey::Extra("frozen"); }
+StateKey GradScalerKey() { return StateKey::Extra("grad_scaler"); }
 
 std::string DescribeLearningRate(const LearningRateOptions& options) {
   return absl::StrFormat(R"({"lr": %.17g, "min_lr": %.17g, "warmup_steps": %d, "steps": %d})", options.lr,
@@ -105,6 +106,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
                                                steps_done * samples_per_step, samples_per_step));
   state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.fsdp.init_seed));
+  if (scaler_ != nullptr) scaler_->AddStateDict(state);
   if (const std::vector<std::string> frozen = FrozenNames(model_.parameters()); !frozen.empty()) {
     state.Set(FrozenKey(), EncodeFrozen(frozen));
   }

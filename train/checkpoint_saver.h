@@ -18,6 +18,7 @@
 #include "fsdp/checkpoint/async_saver.h"
 #include "fsdp/checkpoint/object/background_uploader.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/optim/optimizer.h"
 #include "fsdp/tensor/state_dict.h"
 #include "fsdp/train/train_options.h"
@@ -35,6 +36,9 @@ StateKey RngKey();
 
 // The names of the parameters that are not trained (frozen_parameters.h); absent when all are trained.
 StateKey FrozenKey();
+
+// The state of the gradient scaler; absent in a run without one.
+StateKey GradScalerKey();
 
 // The text under LearningRateKey() in a run with `options`.
 std::string DescribeLearningRate(const LearningRateOptions& options);
@@ -62,6 +66,9 @@ class CheckpointSaver {
 
   // The attributes of all checkpoints that are saved from now on, the same on every rank.
   void set_attributes(Attributes attributes) { attributes_ = std::move(attributes); }
+
+  // The scaler whose state checkpoints hold; the caller's, and outlives the saver. Null: none.
+  void set_grad_scaler(const ShardedGradScaler* scaler) { scaler_ = scaler; }
 
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
@@ -105,6 +112,7 @@ class CheckpointSaver {
   const TrainOptions& options_;
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
+  const ShardedGradScaler* scaler_ = nullptr;
   Attributes attributes_;
   std::vector<std::string> superseded_;
   std::vector<std::string> damaged_;

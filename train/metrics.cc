@@ -46,6 +46,7 @@ bool IsMetrics(const nlohmann::json& line) {
   for (const char* name : {"step", "loss", "grad_norm", "lr", "tokens_per_second", "step_seconds", "peak_bytes"}) {
     if (!line.contains(name) || !(line[name].is_number() || line[name].is_null())) return false;
   }
+  if (line.contains("scale") && !line["scale"].is_number()) return false;
   return line["step"].is_number_integer() && line["peak_bytes"].is_number_integer();
 }
 
@@ -58,7 +59,8 @@ StepMetrics Decode(const nlohmann::json& line) {
           .lr = Number(line["lr"]),
           .tokens_per_second = Number(line["tokens_per_second"]),
           .step_seconds = Number(line["step_seconds"]),
-          .peak_bytes = line["peak_bytes"].get<int64_t>()};
+          .peak_bytes = line["peak_bytes"].get<int64_t>(),
+          .scale = line.contains("scale") ? std::optional<double>(Number(line["scale"])) : std::nullopt};
 }
 
 }  // namespace
@@ -66,7 +68,7 @@ StepMetrics Decode(const nlohmann::json& line) {
 // An ordered object, so that every line has its members in the same order. dump() writes the shortest text that reads
 // back as the same double, and null for a number that is not finite.
 std::string MetricsLine(const StepMetrics& metrics) {
-  const nlohmann::ordered_json line = {
+  nlohmann::ordered_json line = {
       {"step", metrics.step},
       {"loss", metrics.loss},
       {"grad_norm", metrics.grad_norm},
@@ -75,6 +77,7 @@ std::string MetricsLine(const StepMetrics& metrics) {
       {"step_seconds", metrics.step_seconds},
       {"peak_bytes", metrics.peak_bytes},
   };
+  if (metrics.scale.has_value()) line["scale"] = *metrics.scale;
   return line.dump();
 }
 

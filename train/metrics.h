@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct StepMetrics {
 
   // Most device memory that a rank had allocated so far, in bytes; the largest of the ranks.
   int64_t peak_bytes = 0;
+
+  // What the losses of the step were multiplied by; absent without a gradient scaler. A step whose grad_norm is null
+  // was left out.
+  std::optional<double> scale = std::nullopt;
 };
 
 // "{"step":3,...}" without a newline, with the members in the order of the struct.

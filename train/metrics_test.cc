@@ -27,6 +27,7 @@ TEST(MetricsWriterTest, DoublesReadBackAsTheSameDoubles) {
   EXPECT_EQ(line["grad_norm"].get<double>(), metrics.grad_norm);
   EXPECT_EQ(line["lr"].get<double>(), metrics.lr);
   EXPECT_TRUE(line.contains("tokens_per_second") && line.contains("step_seconds") && line.contains("peak_bytes"));
+  EXPECT_FALSE(line.contains("scale")) << "no gradient scaler";
 }
 
 TEST(MetricsWriterTest, ALineIsInTheFileAsSoonAsItIsWritten) {
@@ -59,7 +60,8 @@ TEST(MetricsWriterTest, CutsTheUnfinishedLineThatACrashLeft) {
 TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   const std::string path = PathOf("read.jsonl");
   ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate));
-  ASSERT_OK(writer->Write({.step = 7, .loss = 1.0 / 3, .grad_norm = INFINITY, .peak_bytes = int64_t{1} << 40}));
+  ASSERT_OK(writer->Write(
+      {.step = 7, .loss = 1.0 / 3, .grad_norm = INFINITY, .peak_bytes = int64_t{1} << 40, .scale = 65536}));
   std::ofstream(path, std::ios::app) << "{\"st";
   ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(path));
   ASSERT_EQ(steps.size(), 1u);
@@ -67,6 +69,7 @@ TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   EXPECT_EQ(steps[0].loss, 1.0 / 3);
   EXPECT_TRUE(std::isnan(steps[0].grad_norm));  // JSON has no infinity
   EXPECT_EQ(steps[0].peak_bytes, int64_t{1} << 40);
+  EXPECT_EQ(steps[0].scale, 65536);
 }
 
 TEST(MetricsWriterTest, ReadingNamesTheLineThatIsNotOurs) {

@@ -106,6 +106,7 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
     }
     start.frozen = *std::move(names);
   }
+  if (const std::string* scaler = contents.FindText(GradScalerKey()); scaler != nullptr) start.grad_scaler = *scaler;
   const std::string* schedule = contents.FindText(LearningRateKey());
   const std::string current = DescribeLearningRate(options.learning_rate);
   if (start.saved.empty() && schedule != nullptr && *schedule != current) {
@@ -200,6 +201,7 @@ std::string Encode(const RunStart& start) {
                         {"checkpoint", start.checkpoint},
                         {"saved", nlohmann::json::parse(EncodeAttributes(start.saved, ""))},
                         {"frozen", start.frozen},
+                        {"grad_scaler", start.grad_scaler},
                         {"notes", start.notes},
                         {"superseded", start.superseded},
                         {"damaged", start.damaged}}
@@ -216,6 +218,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
   start.checkpoint = json.at("checkpoint").get<std::string>();
   FSDP_ASSIGN_OR_RETURN(start.saved, DecodeAttributes(json.at("saved")));
   start.frozen = json.at("frozen").get<std::vector<std::string>>();
+  start.grad_scaler = json.at("grad_scaler").get<std::string>();
   start.notes = json.at("notes").get<std::vector<std::string>>();
   start.superseded = json.at("superseded").get<std::vector<std::string>>();
   start.damaged = json.at("damaged").get<std::vector<std::string>>();

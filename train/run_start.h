@@ -32,6 +32,9 @@ struct RunStart {
   // The parameters that the run that saved `checkpoint` did not train.
   std::vector<std::string> frozen;
 
+  // The state of that run's gradient scaler, as ShardedGradScaler::AddStateDict writes it; empty: it had none.
+  std::string grad_scaler;
+
   // Sentences for people: newer checkpoints that were skipped, and why.
   std::vector<std::string> notes;
 

@@ -105,6 +105,12 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
+  if (options.fsdp.mixed_precision.param_dtype == DType::kFloat16 && group->device()->type() != DeviceType::kCpu) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--param_dtype=float16: the layers of %s compute in float32 and bfloat16; "
+                        "choose --param_dtype=bfloat16 or --device=cpu",
+                        group->device()->name()));
+  }
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
   if (!options.freeze.empty()) FSDP_RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {

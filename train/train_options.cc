@@ -95,11 +95,19 @@ ABSL_FLAG(std::string, api, "fsdp1",
           "fsdp1, or fsdp2: fully_shard, where full_shard keeps the root unsharded after forward and shard_grad_op is "
           "reshard_after_forward=False");
 ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
-ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
-ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
-ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32 or bfloat16");
+ABSL_FLAG(std::string, param_dtype, "float32",
+          "of unsharded parameters and of compute: float32, bfloat16, or float16 on hosts, whose losses are scaled");
+ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32, bfloat16 or float16");
+ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32, bfloat16 or float16");
 ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
-          "with --api=fsdp2, of the logits: float32 or bfloat16 (default: param_dtype)");
+          "with --api=fsdp2, of the logits: float32, bfloat16 or float16 (default: param_dtype)");
+ABSL_FLAG(
+    std::string, grad_scaler, "auto",
+    "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "
+    "or auto (with --param_dtype or --reduce_dtype float16)");
+ABSL_FLAG(std::optional<double>, init_scale, std::nullopt, "of --grad_scaler, the first scale (default: 65536)");
+ABSL_FLAG(std::optional<int>, growth_interval, std::nullopt,
+          "of --grad_scaler, steps without overflow before the scale is doubled (default: 2000)");
 ABSL_FLAG(bool, keep_low_precision_grads, false, "give the optimizer gradients in param_dtype");
 ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in host memory");
 ABSL_FLAG(bool, pin_memory, false,
@@ -181,11 +189,12 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
                                    {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}));
-  const std::string output_dtype = absl::GetFlag(FLAGS_output_dtype).value_or("float32");
-  FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", output_dtype, {"float32", "bfloat16"}));
+  const std::vector<std::string> dtypes = {"float32", "bfloat16", "float16"};
+  FSDP_RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}));
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"});
@@ -280,9 +289,38 @@ absl::Status CheckFreeze() {
   return Annotate(NameFilter::Create({{absl::GetFlag(FLAGS_freeze)}, {}, {}}).status(), "--freeze");
 }
 
+// As PyTorch users do it: float16 is scaled, other dtypes need no scale.
+bool ScalesGradients() {
+  const std::string scaler = absl::GetFlag(FLAGS_grad_scaler);
+  if (scaler != "auto") return scaler == "on";
+  return absl::GetFlag(FLAGS_param_dtype) == "float16" || absl::GetFlag(FLAGS_reduce_dtype) == "float16";
+}
+
+GradScalerOptions ReadGradScaler() {
+  GradScalerOptions options;
+  options.init_scale = absl::GetFlag(FLAGS_init_scale).value_or(options.init_scale);
+  options.growth_interval = absl::GetFlag(FLAGS_growth_interval).value_or(options.growth_interval);
+  return options;
+}
+
+absl::Status CheckGradScaler() {
+  if (ScalesGradients()) {
+    if (absl::GetFlag(FLAGS_cuda_graph)) {
+      return absl::InvalidArgumentError("--cuda_graph: expected no --grad_scaler: the host decides which steps count");
+    }
+    return Annotate(Validate(ReadGradScaler()), "--grad_scaler");
+  }
+  if (!absl::GetFlag(FLAGS_init_scale).has_value() && !absl::GetFlag(FLAGS_growth_interval).has_value()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--init_scale and --growth_interval: expected together with --param_dtype=float16 or --grad_scaler=on");
+}
+
 // Flags that have a meaning only together with another one.
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
+  FSDP_RETURN_IF_ERROR(CheckGradScaler());
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");
   }
@@ -416,6 +454,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
     FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
   }
+  if (ScalesGradients()) options.grad_scaler = ReadGradScaler();
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/state_dict.h"
@@ -108,10 +109,11 @@ struct TrainOptions {
   // block by default; FsdpOptions does not.
   TrainApi api = TrainApi::kFsdp1;
   FsdpOptions fsdp;
-  std::string wrap = "none";          // what fsdp.auto_wrap_policy was made of, for the record
-  std::optional<DType> output_dtype;  // of FSDP2's root; default: the dtype that it computed in
-  bool pin_memory = false;            // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
-  bool cuda_graph = false;            // replay steps as graphs
+  std::string wrap = "none";                     // what fsdp.auto_wrap_policy was made of, for the record
+  std::optional<DType> output_dtype;             // of FSDP2's root; default: the dtype that it computed in
+  std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
+  bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
+  bool cuda_graph = false;                       // replay steps as graphs
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved

@@ -8,6 +8,7 @@
 //   issue Clip                    norm of the gradients -> coefficient, on the device
 //   wait for the reports          |
 //   check the losses              |
+//   (scaler: unscale the gradients and wait whether any overflowed, before Clip)
 //   wait for the norm, check it   |
 //   issue Update                  AdamW, which multiplies gradients by the coefficient as it reads them
 //
@@ -42,23 +43,25 @@ absl::Status CheckFinite(float grad_norm, int64_t step) {
 }  // namespace
 
 TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
-                     std::shared_ptr<Trace> trace)
+                     std::shared_ptr<Trace> trace, ShardedGradScaler* scaler)
     : model_(model),
       optimizer_(optimizer),
       batches_(batches),
       trace_(std::move(trace)),
+      scaler_(scaler),
       losses_(batches.shape().grad_accum) {}
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                             const BatchLoader& batches, std::shared_ptr<Trace> trace) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace)));
+                                                             const BatchLoader& batches, std::shared_ptr<Trace> trace,
+                                                             ShardedGradScaler* scaler) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace), scaler));
   FSDP_RETURN_IF_ERROR(step->AllocateReports());
   return step;
 }
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
                                                                      Optimizer& optimizer, const BatchLoader& batches) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr));
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr, /*scaler=*/nullptr));
   TrainStep* const captured = step.get();
   const auto forward_backward = [captured] {
     return captured->ForwardBackward([captured](int micro_step) { return captured->slots_[micro_step].batch; });
@@ -103,14 +106,15 @@ absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
 }
 
 // The copy to the host reads the loss tensor after this returns, so losses_ holds it until the next step. The gradient
-// is divided by the number of micro-steps here, since gradients of micro-steps are added up.
+// is divided by the number of micro-steps here, since gradients of micro-steps are added up, and scaled.
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
   const CrossEntropyLoss loss;
   FSDP_ASSIGN_OR_RETURN(losses_[micro_step], loss.Forward(logits, batch.targets, tape));
   stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), losses_[micro_step].data(), sizeof(float));
-  return loss.Backward(1.0f / static_cast<float>(batches_.shape().grad_accum), tape);
+  const float scale = scaler_ == nullptr ? 1 : scaler_->scale();
+  return loss.Backward(scale / static_cast<float>(batches_.shape().grad_accum), tape);
 }
 
 double TrainStep::LocalLoss() const {
@@ -134,8 +138,9 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.stop_requested |= report.stop_requested != 0;
   }
   FSDP_ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
-  FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
+  if (scaler_ == nullptr) FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
+  if (scaler_ != nullptr) outcome.scale = scaler_->scale();
   FSDP_RETURN_IF_ERROR(Update());
   return outcome;
 }
@@ -144,6 +149,7 @@ absl::StatusOr<Event> TrainStep::ComputeGradients(int64_t step, float max_grad_n
   FSDP_RETURN_IF_ERROR(
       ForwardBackward([&](int micro_step) { return batches_.Load(step, micro_step, model_.stream()); }));
   const Event reported = Report();
+  if (scaler_ != nullptr) FSDP_RETURN_IF_ERROR(scaler_->Unscale(optimizer_, model_.stream()));
   FSDP_RETURN_IF_ERROR(Clip(max_grad_norm));
   return reported;
 }
@@ -183,9 +189,17 @@ absl::Status TrainStep::Update() {
   stream.Wait(std::exchange(update_after_, Event()));
   if (graph_ != nullptr) return graph_->Update();
   optimizer_.set_grad_factor(clip_->coefficient());
-  FSDP_RETURN_IF_ERROR(optimizer_.Step(stream));
+  FSDP_RETURN_IF_ERROR(StepOptimizer());
   optimizer_.ZeroGrad();
   return absl::OkStatus();
+}
+
+// A step that the scaler leaves out leaves its grad_factor, a NaN, which the next one replaces.
+absl::Status TrainStep::StepOptimizer() {
+  Stream& stream = model_.stream();
+  if (scaler_ == nullptr) return optimizer_.Step(stream);
+  FSDP_RETURN_IF_ERROR(scaler_->Step(optimizer_, stream).status());
+  return scaler_->Update();
 }
 
 }  // namespace fsdp

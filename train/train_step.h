@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/fsdp/step_graph.h"
 #include "fsdp/optim/optimizer.h"
 #include "fsdp/tensor/trace.h"
@@ -27,6 +28,7 @@ struct StepOutcome {
   // As the fields of StepMetrics.
   double loss = 0;
   double grad_norm = 0;
+  std::optional<double> scale;
   int64_t peak_bytes = 0;
 
   // A signal asked any rank to stop; the same on all ranks.
@@ -35,9 +37,11 @@ struct StepOutcome {
 
 class TrainStep {
  public:
-  // The caller keeps ownership of all arguments, which must outlive the TrainStep. `trace` may be null.
+  // The caller keeps ownership of all arguments, which must outlive the TrainStep. `trace` may be null, and so may
+  // `scaler`, which scales the losses; it waits for the gradients of each step.
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                           const BatchLoader& batches, std::shared_ptr<Trace> trace);
+                                                           const BatchLoader& batches, std::shared_ptr<Trace> trace,
+                                                           ShardedGradScaler* scaler = nullptr);
 
   // The same step, captured as graphs after the first few steps and replayed from then on, with the same results. Every
   // call of Run must have the same max_grad_norm. Errors are those of StepGraph::Create (fsdp/step_graph.h).
@@ -46,7 +50,8 @@ class TrainStep {
 
   // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
   // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
-  // is not finite; the optimizer then did not step.
+  // is not finite; the optimizer then did not step. With a
+  // scaler a norm that is not finite is no error: the step is left out, and the scale falls.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
   // The next step's update waits for `event`; its forward and backward do not.
@@ -54,7 +59,7 @@ class TrainStep {
 
  private:
   TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
-            std::shared_ptr<Trace> trace);
+            std::shared_ptr<Trace> trace, ShardedGradScaler* scaler);
 
   using BatchOf = std::function<absl::StatusOr<Batch>(int micro_step)>;
 
@@ -77,6 +82,7 @@ class TrainStep {
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
   absl::Status Update();
+  absl::Status StepOptimizer();
 
   // The mean of losses_, once they are on the host.
   double LocalLoss() const;
@@ -85,6 +91,7 @@ class TrainStep {
   Optimizer& optimizer_;
   const BatchLoader& batches_;
   const std::shared_ptr<Trace> trace_;
+  ShardedGradScaler* const scaler_;  // null: losses are not scaled
 
   // float32 [grad_accum] in pinned host memory, and the tensors that it is copied from, which live until the copy ran.
   Buffer host_losses_;

@@ -161,9 +161,10 @@ absl::Status Trainer::BuildModel() {
   FSDP_ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
   optimizer_ =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
-  absl::StatusOr<std::unique_ptr<TrainStep>> step = options_.cuda_graph
-                                                        ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
-                                                        : TrainStep::Create(*model_, *optimizer_, *batches_, trace_);
+  if (options_.grad_scaler.has_value()) scaler_ = std::make_unique<ShardedGradScaler>(*group_, *options_.grad_scaler);
+  absl::StatusOr<std::unique_ptr<TrainStep>> step =
+      options_.cuda_graph ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
+                          : TrainStep::Create(*model_, *optimizer_, *batches_, trace_, scaler_.get());
   if (options_.cuda_graph && !step.ok()) {
     return Annotate(step.status(), "--cuda_graph");
   }
@@ -192,6 +193,7 @@ absl::Status Trainer::FillModel() {
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
   saver_->set_attributes(AllAttributes(run_));
+  saver_->set_grad_scaler(scaler_.get());
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
   run_.saved = start_.saved;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
@@ -202,6 +204,7 @@ absl::Status Trainer::FillModel() {
       return LoadCheckpoint(source, present, load_options);
     };
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, optimizer_.get(), load));
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, RestoreScaler()));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
       return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
@@ -211,6 +214,14 @@ absl::Status Trainer::FillModel() {
   }
   if (is_rank0()) SayStart(source);
   return absl::OkStatus();
+}
+
+// The checkpoint's scale and rule take the place of --init_scale and --growth_interval, as PyTorch's load_state_dict.
+absl::Status Trainer::RestoreScaler() {
+  if (scaler_ == nullptr || start_.grad_scaler.empty()) return absl::OkStatus();
+  StateDict state;
+  state.Set(GradScalerKey(), start_.grad_scaler);
+  return Annotate(scaler_->LoadStateDict(state), start_.checkpoint);
 }
 
 absl::Status Trainer::StartUploads() {
@@ -247,6 +258,12 @@ void Trainer::SayStart(const std::string& source) const {
   for (const std::string& sentence : DescribeDifferences(source, run_, differences_)) Say("%s", sentence);
   if (start_.resumed())
     Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);
+  if (scaler_ != nullptr && start_.resumed() && start_.grad_scaler.empty()) {
+    Say("%s has no state of a gradient scaler: losses are scaled by %g", source, scaler_->scale());
+  }
+  if (scaler_ == nullptr && !start_.grad_scaler.empty()) {
+    Say("the gradient scaler of %s is not used: --grad_scaler is off", source);
+  }
   if (start_.resumed() && !options_.init_from.empty()) {
     Say("--init_from=%s is not read: the checkpoint wins", options_.init_from);
   }
@@ -350,7 +367,8 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
                                    .lr = lr,
                                    .tokens_per_second = static_cast<double>(tokens) / seconds,
                                    .step_seconds = seconds,
-                                   .peak_bytes = outcome.peak_bytes}));
+                                   .peak_bytes = outcome.peak_bytes,
+                                   .scale = outcome.scale}));
   if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
     FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/trace.h"
@@ -54,6 +55,7 @@ class Trainer {
   absl::Status FillModel();
   absl::Status RestoreFrom(const std::string& source, Optimizer* optimizer,
                            const std::function<absl::Status(StateDict& wanted)>& load);
+  absl::Status RestoreScaler();
   absl::Status StartUploads();
   void SayStart(const std::string& source) const;
   absl::Status SayHosts() const;  // on rank 0, if there are several; collective
@@ -90,6 +92,7 @@ class Trainer {
   // Each of these refers to some of those before it, so they must be destroyed in reverse order.
   std::unique_ptr<FullyShardedDataParallel> model_;
   std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<ShardedGradScaler> scaler_;  // null unless losses are scaled
   std::unique_ptr<BatchLoader> batches_;
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<CheckpointSaver> saver_;

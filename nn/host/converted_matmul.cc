@@ -7,13 +7,13 @@
 //   k: 2048  |   b    |                     for each run of k:
 //            +--------+                       widen a's and b's part to dense float32
 //   +------+ +--------+                       c += a b, by oneDNN in float32
-//   |  a   | |   c    | m: 512              round c to bfloat16 once
+//   |  a   | |   c    | m: 512              round c to 16 bits once
 //   +------+ +--------+
 //
 // Widening costs m k + k n loads for 2 m n k operations, so at these sizes it is a few percent of the product, and the
-// working memory (4 MiB of a, 8 of b, 2 of c) does not grow with the operands. Products of bfloat16 are exact in
-// float32, so the result differs from a native one by the order of the sums alone. Tiles and runs depend on the shape
-// alone, and so do the bits.
+// working memory (4 MiB of a, 8 of b, 2 of c) does not grow with the operands. Products of two 16-bit numbers are
+// exact in float32, so the result differs from a native one by the order of the sums alone. Tiles and runs depend on
+// the shape alone, and so do the bits.
 #include "fsdp/nn/host/converted_matmul.h"
 
 #include <algorithm>
@@ -35,8 +35,9 @@
 #define FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
 namespace fsdp {
 
-// Rows of bfloat16, apart in memory. Too short for a call of tensor/convert.h for each.
+// Rows of bfloat16 or float16, apart in memory. Too short for a call of tensor/convert.h for each.
 struct Rows {
+  DType dtype = DType::kBFloat16;
   uint16_t* data = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
@@ -50,25 +51,37 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// bfloat16 is the upper half of a float32, so widening is a shift; StoreUpTo and LoadUpTo choose it by the types.
-void WidenKernel(const Rows& from, float* to) {
+// StoreUpTo and LoadUpTo choose the conversion by the types.
+template <typename T>
+void WidenLoop(const Rows& from, float* to) {
   const FloatTag d;
   for (int64_t r = 0; r < from.rows; ++r) {
-    const uint16_t* source = from.data + r * from.stride;
+    const T* source = reinterpret_cast<const T*>(from.data) + r * from.stride;
     float* row = to + r * from.cols;
     ForEachVector(from.cols, [&](int64_t i, size_t count)
                                  HWY_ATTR { StoreUpTo(d, LoadUpTo(d, source + i, count), row + i, count); });
   }
 }
 
-void RoundKernel(const float* from, const Rows& to) {
+template <typename T>
+void RoundLoop(const float* from, const Rows& to) {
   const FloatTag d;
   for (int64_t r = 0; r < to.rows; ++r) {
     const float* row = from + r * to.cols;
-    uint16_t* destination = to.data + r * to.stride;
+    T* destination = reinterpret_cast<T*>(to.data) + r * to.stride;
     ForEachVector(to.cols, [&](int64_t i, size_t count)
                                HWY_ATTR { StoreUpTo(d, LoadUpTo(d, row + i, count), destination + i, count); });
   }
+}
+
+void WidenKernel(const Rows& from, float* to) {
+  if (from.dtype == DType::kFloat16) return WidenLoop<Float16Bits>(from, to);
+  WidenLoop<uint16_t>(from, to);
+}
+
+void RoundKernel(const float* from, const Rows& to) {
+  if (to.dtype == DType::kFloat16) return RoundLoop<Float16Bits>(from, to);
+  RoundLoop<uint16_t>(from, to);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -111,10 +124,11 @@ struct Range {
 
 // The part of an operand whose rows and columns, as the product uses them, are given. For a transposed operand those
 // are columns and rows in memory; the part stays transposed, since oneDNN reads either layout.
-Rows PartOf(const void* data, int64_t stride, bool transposed, const Range& rows, const Range& cols) {
+Rows PartOf(DType dtype, const void* data, int64_t stride, bool transposed, const Range& rows, const Range& cols) {
   const Range& memory_rows = transposed ? cols : rows;
   const Range& memory_cols = transposed ? rows : cols;
-  return {.data = const_cast<uint16_t*>(static_cast<const uint16_t*>(data)) + memory_rows.begin * stride +
+  return {.dtype = dtype,
+          .data = const_cast<uint16_t*>(static_cast<const uint16_t*>(data)) + memory_rows.begin * stride +
                   memory_cols.begin,
           .rows = memory_rows.size,
           .cols = memory_cols.size,
@@ -126,21 +140,23 @@ class Tile {
  public:
   Tile(const Gemm& gemm, const Range& m, const Range& n, Tiles& memory) : gemm_(gemm), m_(m), n_(n), memory_(memory) {}
 
-  // A float32 c is summed where it is. A bfloat16 c is summed in working memory, so that it is rounded once and not for
+  // A float32 c is summed where it is. A 16-bit c is summed in working memory, so that it is rounded once and not for
   // each run of k.
   absl::Status Run(const OneDnnMatmul& float32) {
     const bool in_place = gemm_.c_dtype == DType::kFloat32;
     const int64_t offset = m_.begin * gemm_.ldc + n_.begin;
     float* c = in_place ? static_cast<float*>(gemm_.c) + offset : Tiles::Of(memory_.c, m_.size * n_.size);
     const int64_t ldc = in_place ? gemm_.ldc : n_.size;
-    const Rows rounded = {.data = static_cast<uint16_t*>(gemm_.c) + (in_place ? 0 : offset),
+    const Rows rounded = {.dtype = gemm_.dtype,
+                          .data = static_cast<uint16_t*>(gemm_.c) + (in_place ? 0 : offset),
                           .rows = m_.size,
                           .cols = n_.size,
                           .stride = gemm_.ldc};
     if (gemm_.accumulate && !in_place) WidenRows(rounded, c);
     if (gemm_.bias != nullptr) {
       // Every row begins as the bias, to which the products are added.
-      const Rows bias = {.data = const_cast<uint16_t*>(static_cast<const uint16_t*>(gemm_.bias)) + n_.begin,
+      const Rows bias = {.dtype = gemm_.dtype,
+                         .data = const_cast<uint16_t*>(static_cast<const uint16_t*>(gemm_.bias)) + n_.begin,
                          .rows = 1,
                          .cols = n_.size,
                          .stride = n_.size};
@@ -157,8 +173,8 @@ class Tile {
   absl::Status AddProduct(const Range& k, float* c, int64_t ldc, const OneDnnMatmul& float32) {
     float* a = Tiles::Of(memory_.a, m_.size * k.size);
     float* b = Tiles::Of(memory_.b, k.size * n_.size);
-    WidenRows(PartOf(gemm_.a, gemm_.lda, gemm_.transpose_a, m_, k), a);
-    WidenRows(PartOf(gemm_.b, gemm_.ldb, gemm_.transpose_b, k, n_), b);
+    WidenRows(PartOf(gemm_.dtype, gemm_.a, gemm_.lda, gemm_.transpose_a, m_, k), a);
+    WidenRows(PartOf(gemm_.dtype, gemm_.b, gemm_.ldb, gemm_.transpose_b, k, n_), b);
     return float32.Run({.m = m_.size,
                         .n = n_.size,
                         .k = k.size,

@@ -18,7 +18,7 @@
 //
 // Why blocks of whole rows and not square tiles with an online softmax: the products are then large enough to be worth
 // a call of oneDNN each, and softmax sees a row at once. Working memory is two blocks of 128 x T floats, with their
-// bfloat16 copies, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in float32 (grad_kv),
+// 16-bit copies, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in float32 (grad_kv),
 // in ascending order of queries, and with grouped queries also over the heads of a group. So every sum has one order.
 #include "fsdp/nn/host/host_attention.h"
 
@@ -33,9 +33,11 @@
 namespace fsdp {
 namespace {
 
-// More rows waste more beyond the diagonal; fewer make the products small. Rounded probabilities and gradients of
-// scores exist for bfloat16 alone, whose products read bfloat16.
+// More rows waste more beyond the diagonal; fewer make the products small.
 constexpr int64_t kBlockRows = 128;
+
+// Rounded probabilities and gradients of scores exist for models in 16 bits alone, whose products read 16 bits.
+bool IsRounded(DType dtype) { return dtype != DType::kFloat32; }
 
 int64_t BlockRows(const AttentionShape& shape) { return std::min(kBlockRows, shape.seq_len); }
 
@@ -43,7 +45,7 @@ int64_t BlockRows(const AttentionShape& shape) { return std::min(kBlockRows, sha
 struct ScratchLayout {
   ScratchLayout(const AttentionShape& shape, DType dtype) {
     const int64_t block = BlockRows(shape) * shape.seq_len;
-    const int64_t rounded = dtype == DType::kBFloat16 ? block * SizeOf(dtype) : 0;
+    const int64_t rounded = IsRounded(dtype) ? block * SizeOf(dtype) : 0;
     const int64_t float_size = SizeOf(DType::kFloat32);
     scores = Take(block * float_size);
     grads = Take(block * float_size);
@@ -69,18 +71,18 @@ struct Scratch {
     const ScratchLayout layout(shape, dtype);
     scores = reinterpret_cast<float*>(memory + layout.scores);
     grads = reinterpret_cast<float*>(memory + layout.grads);
-    if (dtype == DType::kBFloat16) {
-      rounded_probabilities = reinterpret_cast<uint16_t*>(memory + layout.rounded_probabilities);
-      rounded_grads = reinterpret_cast<uint16_t*>(memory + layout.rounded_grads);
+    if (IsRounded(dtype)) {
+      rounded_probabilities = memory + layout.rounded_probabilities;
+      rounded_grads = memory + layout.rounded_grads;
     }
     grad_kv = reinterpret_cast<float*>(memory + layout.grad_kv);
     group_kv = reinterpret_cast<float*>(memory + layout.group_kv);
   }
 
-  float* scores;                              // [rows, keys], then the probabilities
-  float* grads;                               // likewise, of the probabilities, then of the scores
-  uint16_t* rounded_probabilities = nullptr;  // what the matrix products of a bfloat16 model read
-  uint16_t* rounded_grads = nullptr;
+  float* scores;                          // [rows, keys], then the probabilities
+  float* grads;                           // likewise, of the probabilities, then of the scores
+  void* rounded_probabilities = nullptr;  // what the matrix products of a model in 16 bits read
+  void* rounded_grads = nullptr;
   float* grad_kv;   // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
   float* group_kv;  // the same, summed over the heads of a group; only where there are groups
 };
@@ -189,11 +191,11 @@ class Head {
   }
 
   const void* Probabilities() const {
-    if (dtype_ == DType::kBFloat16) return scratch_.rounded_probabilities;
+    if (IsRounded(dtype_)) return scratch_.rounded_probabilities;
     return scratch_.scores;
   }
   void* GradScores() const {
-    if (dtype_ == DType::kBFloat16) return scratch_.rounded_grads;
+    if (IsRounded(dtype_)) return scratch_.rounded_grads;
     return scratch_.grads;
   }
 

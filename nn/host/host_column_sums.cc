@@ -30,11 +30,8 @@ void AddRowLoop(const T* row, float* sums, int64_t n) {
 }
 
 void AddRow(DType dtype, const void* row, float* sums, int64_t n) {
-  if (dtype == DType::kBFloat16) {
-    AddRowLoop(static_cast<const uint16_t*>(row), sums, n);
-  } else {
-    AddRowLoop(static_cast<const float*>(row), sums, n);
-  }
+  WithElementType(dtype,
+                  [&](auto element) HWY_ATTR { AddRowLoop(static_cast<const decltype(element)*>(row), sums, n); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -63,8 +60,8 @@ void ColumnSums::Flush() {
   rows_in_partial_ = 0;
 }
 
-// Rounds to float32 and then, for bfloat16, the sum with the old gradient once more: as accumulating a float32 gradient
-// into a bfloat16 one does.
+// Rounds to float32 and then, in 16 bits, the sum with the old gradient once more: as accumulating a float32 gradient
+// into one of 16 bits does.
 void ColumnSums::AddTo(const Tensor& grad) {
   Flush();
   for (int64_t j = 0; j < grad.numel(); ++j) {
@@ -72,6 +69,9 @@ void ColumnSums::AddTo(const Tensor& grad) {
     if (grad.dtype() == DType::kBFloat16) {
       uint16_t& element = grad.data_as<uint16_t>()[j];
       element = FloatToBFloat16(BFloat16ToFloat(element) + sum);
+    } else if (grad.dtype() == DType::kFloat16) {
+      uint16_t& element = grad.data_as<uint16_t>()[j];
+      element = FloatToFloat16(Float16ToFloat(element) + sum);
     } else {
       grad.data_as<float>()[j] += sum;
     }

@@ -20,15 +20,15 @@ class ColumnSums {
   // 0 columns is legal, for a sum that is not wanted.
   explicit ColumnSums(int64_t columns) : partial_(columns, 0.0f), total_(columns, 0.0) {}
 
-  // Adds a row of float32 or bfloat16. `row` may lie at any address.
+  // Adds a row of float32, bfloat16 or float16. `row` may lie at any address.
   void Add(DType dtype, const void* row);
 
   // The same in two halves, for a kernel that computes the row as it adds it: it adds to partial(), then calls RowDone.
   float* partial() { return partial_.data(); }
   void RowDone();
 
-  // grad[j] += sum of column j, rounded once from float32. `grad` is float32 or bfloat16. Call it once, after the last
-  // row.
+  // grad[j] += sum of column j, rounded once from float32. `grad` is of one of these dtypes. Call it once, after the
+  // last row.
   void AddTo(const Tensor& grad);
 
  private:
@@ -41,7 +41,7 @@ class ColumnSums {
   std::vector<double> total_;
 };
 
-// grad_bias [N] += column sums of grad_out [M, N]. Float32 or bfloat16, of one dtype.
+// grad_bias [N] += column sums of grad_out [M, N]. Of one of these dtypes, both.
 void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias);
 
 }  // namespace fsdp

@@ -26,8 +26,10 @@ namespace HWY_NAMESPACE {
 // Single elements, where a vector is not worth it.
 HWY_INLINE float ToFloat(float value) { return value; }
 HWY_INLINE float ToFloat(uint16_t bits) { return BFloat16ToFloat(bits); }
+HWY_INLINE float ToFloat(Float16Bits bits) { return Float16ToFloat(static_cast<uint16_t>(bits)); }
 HWY_INLINE void FromFloat(float value, float* out) { *out = value; }
 HWY_INLINE void FromFloat(float value, uint16_t* out) { *out = FloatToBFloat16(value); }
+HWY_INLINE void FromFloat(float value, Float16Bits* out) { *out = Float16Bits{FloatToFloat16(value)}; }
 
 // The sum over rows of log(sum(e^x)) - x[target].
 template <typename T>
@@ -74,17 +76,19 @@ void GradOf(const Tensor& logits, const int32_t* targets, const SoftmaxStatistic
 
 double LossKernel(const Tensor& logits, const Tensor& targets, const Tensor& statistics) {
   auto* rows = static_cast<SoftmaxStatistics*>(statistics.data());
-  if (logits.dtype() == DType::kBFloat16) return LossOf<uint16_t>(logits, targets.data_as<const int32_t>(), rows);
-  return LossOf<float>(logits, targets.data_as<const int32_t>(), rows);
+  double loss = 0;
+  WithElementType(logits.dtype(), [&](auto element) HWY_ATTR {
+    loss = LossOf<decltype(element)>(logits, targets.data_as<const int32_t>(), rows);
+  });
+  return loss;
 }
 
 void GradKernel(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float factor,
                 const Tensor& grad_logits) {
   const auto* rows = static_cast<const SoftmaxStatistics*>(statistics.data());
-  if (logits.dtype() == DType::kBFloat16) {
-    return GradOf<uint16_t>(logits, targets.data_as<const int32_t>(), rows, factor, grad_logits);
-  }
-  GradOf<float>(logits, targets.data_as<const int32_t>(), rows, factor, grad_logits);
+  WithElementType(logits.dtype(), [&](auto element) HWY_ATTR {
+    GradOf<decltype(element)>(logits, targets.data_as<const int32_t>(), rows, factor, grad_logits);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

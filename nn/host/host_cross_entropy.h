@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// logits [N, V], float32 or bfloat16; targets int32, N elements; loss float32 [1]; statistics float32 [N, 2].
+// logits [N, V], float32, bfloat16 or float16; targets int32, N elements; loss float32 [1]; statistics float32 [N, 2].
 // kOutOfRange names a target outside [0, V) and its place.
 absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                               const Tensor& statistics);

@@ -32,6 +32,9 @@ void HostDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out) {
     if (x.dtype() == DType::kBFloat16) {
       DropRun(random.data(), mask, x.data_as<uint16_t>() + begin, out.data_as<uint16_t>() + begin, n, BFloat16ToFloat,
               FloatToBFloat16);
+    } else if (x.dtype() == DType::kFloat16) {
+      DropRun(random.data(), mask, x.data_as<uint16_t>() + begin, out.data_as<uint16_t>() + begin, n, Float16ToFloat,
+              FloatToFloat16);
     } else {
       const auto same = [](float value) { return value; };
       DropRun(random.data(), mask, x.data_as<float>() + begin, out.data_as<float>() + begin, n, same, same);

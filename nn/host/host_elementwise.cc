@@ -131,57 +131,47 @@ void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_ga
 
 template <typename F>
 void GatedAs(const Tensor& gate, const Tensor& up, const Tensor& out) {
-  if (gate.dtype() == DType::kBFloat16) {
-    GatedLoop<F>(gate.data_as<const uint16_t>(), up.data_as<const uint16_t>(), out.data_as<uint16_t>(), gate.numel());
-  } else {
-    GatedLoop<F>(gate.data_as<const float>(), up.data_as<const float>(), out.data_as<float>(), gate.numel());
-  }
+  WithElementType(gate.dtype(), [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    GatedLoop<F>(gate.data_as<const T>(), up.data_as<const T>(), out.data_as<T>(), gate.numel());
+  });
 }
 
 template <typename F>
 void GatedBackwardAs(const Tensor& grad_out, const Tensor& gate, const Tensor& up, const Tensor& grad_gate,
                      const Tensor& grad_up) {
-  if (gate.dtype() == DType::kBFloat16) {
-    GatedBackwardLoop<F>(grad_out.data_as<const uint16_t>(), gate.data_as<const uint16_t>(),
-                         up.data_as<const uint16_t>(), grad_gate.data_as<uint16_t>(), grad_up.data_as<uint16_t>(),
-                         gate.numel());
-  } else {
-    GatedBackwardLoop<F>(grad_out.data_as<const float>(), gate.data_as<const float>(), up.data_as<const float>(),
-                         grad_gate.data_as<float>(), grad_up.data_as<float>(), gate.numel());
-  }
+  WithElementType(gate.dtype(), [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    GatedBackwardLoop<F>(grad_out.data_as<const T>(), gate.data_as<const T>(), up.data_as<const T>(),
+                         grad_gate.data_as<T>(), grad_up.data_as<T>(), gate.numel());
+  });
 }
 
 template <typename F>
 void ActivateAs(const Tensor& x, const Tensor& out) {
-  if (x.dtype() == DType::kBFloat16) {
-    ActivateLoop<F>(x.data_as<const uint16_t>(), out.data_as<uint16_t>(), x.numel());
-  } else {
-    ActivateLoop<F>(x.data_as<const float>(), out.data_as<float>(), x.numel());
-  }
+  WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    ActivateLoop<F>(x.data_as<const T>(), out.data_as<T>(), x.numel());
+  });
 }
 
 template <typename F>
 void ActivateBackwardAs(const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
-  if (x.dtype() == DType::kBFloat16) {
-    ActivateBackwardLoop<F>(grad_out.data_as<const uint16_t>(), x.data_as<const uint16_t>(), grad_x.data_as<uint16_t>(),
-                            x.numel());
-  } else {
-    ActivateBackwardLoop<F>(grad_out.data_as<const float>(), x.data_as<const float>(), grad_x.data_as<float>(),
-                            x.numel());
-  }
+  WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    ActivateBackwardLoop<F>(grad_out.data_as<const T>(), x.data_as<const T>(), grad_x.data_as<T>(), x.numel());
+  });
 }
 
 void AddKernel(const Tensor& a, const Tensor& b, const Tensor& out) {
-  if (a.dtype() == DType::kBFloat16) {
-    AddLoop(a.data_as<const uint16_t>(), b.data_as<const uint16_t>(), out.data_as<uint16_t>(), a.numel());
-  } else {
-    AddLoop(a.data_as<const float>(), b.data_as<const float>(), out.data_as<float>(), a.numel());
-  }
+  WithElementType(a.dtype(), [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    AddLoop(a.data_as<const T>(), b.data_as<const T>(), out.data_as<T>(), a.numel());
+  });
 }
 
 void AddRoundedKernel(DType dtype, const float* term, float* sum, int64_t n) {
-  if (dtype == DType::kBFloat16) return AddRoundedLoop<uint16_t>(term, sum, n);
-  AddRoundedLoop<float>(term, sum, n);
+  WithElementType(dtype, [&](auto element) HWY_ATTR { AddRoundedLoop<decltype(element)>(term, sum, n); });
 }
 
 // Precondition of these: not kGeluErf, which has no vector form.
@@ -228,15 +218,27 @@ HWY_EXPORT(GatedKernel);
 HWY_EXPORT(GatedBackwardKernel);
 
 float Get(const Tensor& t, int64_t i) {
-  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(t.data_as<uint16_t>()[i]) : t.data_as<float>()[i];
+  switch (t.dtype()) {
+    case DType::kBFloat16:
+      return BFloat16ToFloat(t.data_as<uint16_t>()[i]);
+    case DType::kFloat16:
+      return Float16ToFloat(t.data_as<uint16_t>()[i]);
+    default:
+      return t.data_as<float>()[i];
+  }
 }
 
 void Set(const Tensor& t, int64_t i, double value) {
   const float rounded = static_cast<float>(value);
-  if (t.dtype() == DType::kBFloat16) {
-    t.data_as<uint16_t>()[i] = FloatToBFloat16(rounded);
-  } else {
-    t.data_as<float>()[i] = rounded;
+  switch (t.dtype()) {
+    case DType::kBFloat16:
+      t.data_as<uint16_t>()[i] = FloatToBFloat16(rounded);
+      return;
+    case DType::kFloat16:
+      t.data_as<uint16_t>()[i] = FloatToFloat16(rounded);
+      return;
+    default:
+      t.data_as<float>()[i] = rounded;
   }
 }
 
@@ -249,7 +251,8 @@ double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(
 // `value` as an element of `t` would hold it.
 float RoundAs(const Tensor& t, double value) {
   const float rounded = static_cast<float>(value);
-  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(FloatToBFloat16(rounded)) : rounded;
+  if (t.dtype() == DType::kBFloat16) return BFloat16ToFloat(FloatToBFloat16(rounded));
+  return t.dtype() == DType::kFloat16 ? Float16ToFloat(FloatToFloat16(rounded)) : rounded;
 }
 
 }  // namespace

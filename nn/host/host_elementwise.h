@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's elementwise kernels. They run at once on the calling thread. Tensors are float32 or bfloat16, of one dtype
-// and one numel (the caller checks), and may lie at any address; each element is computed in float32 and rounded once.
-// An output may be an input, and may not overlap one otherwise.
+// The host's elementwise kernels. They run at once on the calling thread. Tensors are of one dtype, float32, bfloat16
+// or float16, and one numel (the caller checks), and may lie at any address; each element is computed in float32 and
+// rounded once. An output may be an input, and may not overlap one otherwise.
 #ifndef FSDP_NN_HOST_HOST_ELEMENTWISE_H_
 #define FSDP_NN_HOST_HOST_ELEMENTWISE_H_
 
@@ -17,7 +17,7 @@ namespace fsdp {
 void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out);
 
 // sum[i] += term[i] rounded to `dtype`.
-// For sums of bfloat16 terms that stay float32: `sum` and `term` are float32.
+// For sums of 16-bit terms that stay float32: `sum` and `term` are float32.
 void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n);
 
 // out = f(x), and grad_x = grad_out * f'(x). GELU's tanh form is computed as x * sigmoid(2 u), which is the same

@@ -35,15 +35,15 @@ absl::Status HostEmbedding(const Tensor& tokens, const Tensor& table, const Tens
 
 namespace {
 
-// Rows to be added up to the gradient of one token. bfloat16 is added as PyTorch does on a CPU, each sum rounded, but
-// in runs that are short enough not to stall; their sums are added as float32.
+// Rows to be added up to the gradient of one token. 16-bit rows are added as PyTorch does on a CPU, each sum rounded,
+// but in runs that are short enough not to stall; their sums are added as float32.
 class TokenSum {
  public:
   TokenSum(DType dtype, int64_t columns)
       : sums_(columns),
-        bits_(dtype == DType::kBFloat16 ? columns : 0),
-        run_(Buffer::Unowned(bits_.data(), static_cast<int64_t>(bits_.size() * sizeof(uint16_t))), DType::kBFloat16,
-             {static_cast<int64_t>(bits_.size())}) {}
+        bits_(dtype == DType::kFloat32 ? 0 : columns),
+        run_(Buffer::Unowned(bits_.data(), static_cast<int64_t>(bits_.size() * sizeof(uint16_t))), dtype,
+             {static_cast<int64_t>(dtype == DType::kFloat32 ? 0 : columns)}) {}
 
   void Add(const Tensor& row) {
     if (row.dtype() == DType::kFloat32) return sums_.Add(row.dtype(), row.data());
@@ -60,7 +60,7 @@ class TokenSum {
   static constexpr int kRowsPerRun = 256;  // where a sum of equal terms reaches the end of bfloat16's precision
 
   void EndRun() {
-    sums_.Add(DType::kBFloat16, bits_.data());
+    sums_.Add(run_.dtype(), bits_.data());
     std::fill(bits_.begin(), bits_.end(), uint16_t{0});
     rows_in_run_ = 0;
   }

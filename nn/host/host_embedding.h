@@ -17,7 +17,7 @@ namespace fsdp {
 absl::Status HostEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out);
 
 // grad_table[tokens[n], :] += grad_out[n, :], each row's sum in the order of n (see ColumnSums), rounded once; row
-// `padding_idx` stays. float32 or bfloat16. Precondition: HostEmbedding accepted the tokens.
+// `padding_idx` stays. float32, bfloat16 or float16. Precondition: HostEmbedding accepted the tokens.
 void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                            const Tensor& grad_table);
 

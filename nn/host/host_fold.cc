@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Both walk over the rows of `columns`: row (c, i, j) is the image of channel c, moved by (i, j). Fold adds each row to
-// its channel in turn; in bfloat16 it adds in a float32 copy of the channel, which is rounded when all its rows are in.
+// its channel in turn; in 16 bits it adds in a float32 copy of the channel, which is rounded when all its rows are in.
 #include "fsdp/nn/host/host_fold.h"
 
 #include <algorithm>
@@ -60,6 +60,8 @@ void FoldAs(const T* columns, const ConvolutionShape& s, T* image, Widen widen, 
 void HostUnfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns) {
   if (image.dtype() == DType::kBFloat16) {
     UnfoldAs(image.data_as<const uint16_t>(), shape, FloatToBFloat16(1), columns.data_as<uint16_t>());
+  } else if (image.dtype() == DType::kFloat16) {
+    UnfoldAs(image.data_as<const uint16_t>(), shape, FloatToFloat16(1), columns.data_as<uint16_t>());
   } else {
     UnfoldAs(image.data_as<const float>(), shape, 1.0f, columns.data_as<float>());
   }
@@ -68,6 +70,8 @@ void HostUnfold(const Tensor& image, const ConvolutionShape& shape, const Tensor
 void HostFold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image) {
   if (image.dtype() == DType::kBFloat16) {
     FoldAs(columns.data_as<const uint16_t>(), shape, image.data_as<uint16_t>(), BFloat16ToFloat, FloatToBFloat16);
+  } else if (image.dtype() == DType::kFloat16) {
+    FoldAs(columns.data_as<const uint16_t>(), shape, image.data_as<uint16_t>(), Float16ToFloat, FloatToFloat16);
   } else {
     const auto same = [](float value) { return value; };
     FoldAs(columns.data_as<const float>(), shape, image.data_as<float>(), same, same);

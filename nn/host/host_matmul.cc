@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Chooses how a product is computed: float32 always by oneDNN; bfloat16 by oneDNN where the processor has fast
-// instructions for it, else converted (converted_matmul.h). The choice is by the processor's features, not by timing
+// instructions for it, else converted (converted_matmul.h); float16, which oneDNN 2.6 has not, always converted. The
+// choice is by the processor's features, not by timing
 // it, so all ranks on one kind of machine compute the same bits.
 #include "fsdp/nn/host/host_matmul.h"
 
@@ -16,7 +17,7 @@ namespace fsdp {
 namespace {
 
 absl::Status CheckDTypes(const Gemm& g) {
-  const bool known = g.dtype == DType::kFloat32 || g.dtype == DType::kBFloat16;
+  const bool known = g.dtype == DType::kFloat32 || g.dtype == DType::kBFloat16 || g.dtype == DType::kFloat16;
   if (known && (g.c_dtype == DType::kFloat32 || g.c_dtype == g.dtype)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("matmul: no kernel for ", std::string(DTypeName(g.dtype)), " to ",
                                                  std::string(DTypeName(g.c_dtype))));
@@ -43,7 +44,8 @@ HostMatmul::HostMatmul(int threads, BFloat16Products products) : products_(produ
 absl::Status HostMatmul::Run(const Gemm& gemm) const {
   if (absl::Status status = CheckDTypes(gemm); !status.ok()) return status;
   if (gemm.m == 0 || gemm.n == 0 || (gemm.k == 0 && gemm.accumulate)) return absl::OkStatus();
-  if (gemm.dtype == DType::kFloat32 || products_ == BFloat16Products::kNative) {
+  const bool native = gemm.dtype == DType::kBFloat16 && products_ == BFloat16Products::kNative;
+  if (gemm.dtype == DType::kFloat32 || native) {
     absl::Status status = onednn_.Run(gemm);
     if (status.code() != absl::StatusCode::kUnimplemented) return status;
   }

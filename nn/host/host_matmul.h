@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMatmul: matrix products on the host, float32 and bfloat16 with float32 accumulation, by oneDNN. Where oneDNN has
-// no bfloat16 for this processor (AVX2), or one at half of float32's speed, operands are converted to float32 tile by
-// tile, multiplied, and the result is rounded once. Runs at once on the calling thread; thread-safe. The bits of a
-// result depend on the operands' values and shape, the processor and `threads`, never on addresses.
+// HostMatmul: matrix products on the host, float32, bfloat16 and float16 with float32 accumulation, by oneDNN. Where
+// oneDNN has no bfloat16 for this processor (AVX2), or one at half of float32's speed, and for float16, operands are
+// converted to float32 tile by tile, multiplied, and the result is rounded once. Runs at once on the calling thread;
+// thread-safe. The bits of a result depend on the operands' values and shape, the processor and `threads`, never on
+// addresses.
 #ifndef FSDP_NN_HOST_HOST_MATMUL_H_
 #define FSDP_NN_HOST_HOST_MATMUL_H_
 

@@ -19,9 +19,10 @@ using testing::HasSubstr;
 
 constexpr DType kF32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBFloat16;
+constexpr DType kF16 = DType::kFloat16;
 
-// bfloat16 has 8 bits; products are summed in float32 and rounded once.
-double ToleranceOf(DType dtype) { return dtype == kBf16 ? 1.0 / 256 : 2e-6; }
+// bfloat16 has 8 bits and float16 has 11; products are summed in float32 and rounded once.
+double ToleranceOf(DType dtype) { return dtype == kF32 ? 2e-6 : dtype == kF16 ? 1.0 / 2048 : 1.0 / 256; }
 
 // A product with its operands.
 struct Product {
@@ -60,11 +61,12 @@ struct Kind {
 
 std::vector<Kind> AllKinds() {
   std::vector<Kind> kinds;
-  for (const auto& [dtype, c_dtype] : {std::pair{kF32, kF32}, std::pair{kBf16, kBf16}, std::pair{kBf16, kF32}}) {
+  for (const auto& [dtype, c_dtype] : {std::pair{kF32, kF32}, std::pair{kBf16, kBf16}, std::pair{kBf16, kF32},
+                                       std::pair{kF16, kF16}, std::pair{kF16, kF32}}) {
     for (const int transposed : {0, 1, 2, 3}) {
       for (const Output output : {Output::kPlain, Output::kBias, Output::kAccumulate}) {
         kinds.push_back({dtype, c_dtype, (transposed & 1) != 0, (transposed & 2) != 0, output});
-        if (dtype == kF32) continue;
+        if (dtype != kBf16) continue;  // of float16 there is one kind
         kinds.push_back(kinds.back());
         kinds.back().products = BFloat16Products::kConverted;
       }
@@ -143,7 +145,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HostMatmulTest, testing::ValuesIn(AllKinds()),
 TEST(HostMatmulTilesTest, TilesMakeOneProduct) {
   constexpr MatmulSizes kLarge = {515, 1027, 2051};
   for (const Kind& kind : AllKinds()) {
-    if (kind.products != BFloat16Products::kConverted || kind.transpose_a == kind.transpose_b) continue;
+    const bool converted = kind.dtype == kF16 || kind.products == BFloat16Products::kConverted;
+    if (!converted || kind.transpose_a == kind.transpose_b) continue;
     SCOPED_TRACE(NameOf(kind));
     const Product product = MakeProduct(kind, kLarge, /*offset=*/1, /*reference=*/false);
     Product wide = product;
@@ -166,7 +169,7 @@ TEST(HostMatmulThreadsTest, TwoThreadsMultiplyToo) {
 // A head of [T, 3 * H * D] has rows that are apart, in operands and result.
 TEST(HostMatmulStrideTest, RowsMayBeApart) {
   constexpr int64_t kM = 5, kN = 6, kK = 4, kStride = 19;
-  for (const DType dtype : {kF32, kBf16}) {
+  for (const DType dtype : {kF32, kBf16, kF16}) {
     const Doubles a = RandomValues(dtype, kM * kStride, 1), b = RandomValues(dtype, kN * kStride, 2);
     const Tensor a_memory = TestTensor(dtype, {kM * kStride}, a, 1), b_memory = TestTensor(dtype, {kN * kStride}, b, 3);
     const Tensor c = TestTensor(dtype, {kM * kStride}, Doubles(kM * kStride, 7.0));
@@ -194,8 +197,8 @@ TEST(HostMatmulStrideTest, RowsMayBeApart) {
 }
 
 TEST(HostMatmulErrorTest, RefusesOtherDtypes) {
-  EXPECT_THAT(HostMatmul(1).Run({.m = 1, .n = 1, .k = 1, .dtype = DType::kFloat16}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("float16 to float32")));
+  EXPECT_THAT(HostMatmul(1).Run({.m = 1, .n = 1, .k = 1, .dtype = DType::kFloat64}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("float64 to float32")));
 }
 
 TEST(HostMatmulErrorTest, NothingToMultiplyIsNoWork) {

@@ -135,16 +135,16 @@ void LayerBackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& we
 
 void LayerForwardKernel(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                         const Tensor& mean, const Tensor& rstd) {
-  if (x.dtype() == DType::kBFloat16) return LayerForwardRows<uint16_t>(x, weight, bias, eps, out, mean, rstd);
-  LayerForwardRows<float>(x, weight, bias, eps, out, mean, rstd);
+  WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
+    LayerForwardRows<decltype(element)>(x, weight, bias, eps, out, mean, rstd);
+  });
 }
 
 void LayerBackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                          const Tensor& rstd, const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
-  if (x.dtype() == DType::kBFloat16) {
-    return LayerBackwardRows<uint16_t>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
-  }
-  LayerBackwardRows<float>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+  WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
+    LayerBackwardRows<decltype(element)>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+  });
 }
 
 template <typename T>
@@ -217,17 +217,15 @@ void RmsBackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weig
 }
 
 void RmsForwardKernel(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd) {
-  if (x.dtype() == DType::kBFloat16) return RmsForwardRows<uint16_t>(x, weight, eps, out, rstd);
-  RmsForwardRows<float>(x, weight, eps, out, rstd);
+  WithElementType(x.dtype(),
+                  [&](auto element) HWY_ATTR { RmsForwardRows<decltype(element)>(x, weight, eps, out, rstd); });
 }
 
-// The one switch on the dtype, outside all loops.
 void RmsBackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, ColumnSums* weight_sums) {
-  if (x.dtype() == DType::kBFloat16) {
-    return RmsBackwardRows<uint16_t>(grad_out, x, weight, rstd, grad_x, weight_sums);
-  }
-  RmsBackwardRows<float>(grad_out, x, weight, rstd, grad_x, weight_sums);
+  WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
+    RmsBackwardRows<decltype(element)>(grad_out, x, weight, rstd, grad_x, weight_sums);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// x [M, C], weight and bias [C], out [M, C] of one dtype, float32 or bfloat16; mean and rstd float64 [M].
+// x [M, C], weight and bias [C], out [M, C] of one dtype, float32, bfloat16 or float16; mean and rstd float64 [M].
 void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd);
 
@@ -18,8 +18,8 @@ void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor
                            const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                            const Tensor& grad_bias);
 
-// x [M, C], weight [C], out [M, C] of one dtype, float32 or bfloat16; rstd float64 [M]. x rstd is rounded to the dtype
-// before it is multiplied by the weight.
+// x [M, C], weight [C], out [M, C] of one dtype, float32, bfloat16 or float16; rstd float64 [M]. x rstd is rounded to
+// the dtype before it is multiplied by the weight.
 void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd);
 
 // Gradients as at LayerOps::RmsNormBackward; grad_weight is added to, and may be undefined.

@@ -68,16 +68,15 @@ void RotateRowsBack(const Tensor& grad_qkv, const Tensor& rotation, const Attent
 
 void RotateKernel(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                   const AttentionShape& shape, const Tensor& qkv) {
-  if (q.dtype() == DType::kBFloat16) return RotateRows<uint16_t>(q, k, v, rotation, shape, qkv);
-  RotateRows<float>(q, k, v, rotation, shape, qkv);
+  WithElementType(q.dtype(),
+                  [&](auto element) HWY_ATTR { RotateRows<decltype(element)>(q, k, v, rotation, shape, qkv); });
 }
 
 void RotateBackKernel(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape, const Tensor& grad_q,
                       const Tensor& grad_k, const Tensor& grad_v) {
-  if (grad_qkv.dtype() == DType::kBFloat16) {
-    return RotateRowsBack<uint16_t>(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
-  }
-  RotateRowsBack<float>(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
+  WithElementType(grad_qkv.dtype(), [&](auto element) HWY_ATTR {
+    RotateRowsBack<decltype(element)>(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

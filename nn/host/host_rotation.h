@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// All of one dtype, float32 or bfloat16, dense, of the sizes that `shape` says; `rotation` as RotaryEmbedding makes it.
-// Backward takes the gradient apart again and rotates by the negated angle.
+// All of one dtype, float32, bfloat16 or float16, dense, of the sizes that `shape` says; `rotation` as RotaryEmbedding
+// makes it. Backward takes the gradient apart again and rotates by the negated angle.
 void HostRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                    const AttentionShape& shape, const Tensor& qkv);
 

@@ -8,8 +8,9 @@
 //   probabilities   p = e^(scale s - m) * (1 / l)      the same arithmetic forward and backward: the same bits
 //   gradient        ds = scale p (dp - sum(p dp))
 //
-// l and sum(p dp) are float64 sums, since each is used by every element of its row. The template parameters say which
-// values are rounded to bfloat16 on the way (AttentionRounding), chosen once for a block and not for each element.
+// l and sum(p dp) are float64 sums, since each is used by every element of its row. The template parameters are the
+// types of elements that values are rounded to on the way (AttentionRounding; float: not at all), chosen once for a
+// block and not for each element.
 #include "fsdp/nn/host/host_softmax.h"
 
 #include <algorithm>
@@ -27,33 +28,23 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// `v` as a bfloat16 would hold it, where `kRounded`.
-template <bool kRounded>
-HWY_INLINE FloatVec RoundIf(FloatTag d, FloatVec v) {
-  if constexpr (kRounded) {
-    return RoundTo<uint16_t>(d, v);
-  } else {
-    return v;
-  }
-}
-
 // Eager attention makes two operations of q k^T and the scaling, each of which rounds.
-template <bool kRounded>
+template <typename Rounded>
 HWY_INLINE FloatVec Scaled(FloatTag d, FloatVec score, float scale) {
-  return RoundIf<kRounded>(d, hn::Mul(RoundIf<kRounded>(d, score), hn::Set(d, scale)));
+  return RoundTo<Rounded>(d, hn::Mul(RoundTo<Rounded>(d, score), hn::Set(d, scale)));
 }
 
-template <bool kRounded>
+template <typename Rounded>
 void StatisticsRows(const CausalBlock& block, const float* scores, float* statistics) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
     const float* row = scores + r * block.cols;
     const int64_t visible = block.first + r + 1;
     // Rounding keeps the order, so the largest score has the largest rounded one.
-    const FloatVec maximum = Scaled<kRounded>(d, hn::Set(d, RowMaximum(row, visible)), block.scale);
+    const FloatVec maximum = Scaled<Rounded>(d, hn::Set(d, RowMaximum(row, visible)), block.scale);
     DoubleSum sum;
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec e = Exp(d, hn::Sub(Scaled<kRounded>(d, LoadUpTo(d, row + i, count), block.scale), maximum));
+      const FloatVec e = Exp(d, hn::Sub(Scaled<Rounded>(d, LoadUpTo(d, row + i, count), block.scale), maximum));
       sum.Add(hn::IfThenElseZero(hn::FirstN(d, count), e));
     });
     statistics[2 * r] = hn::GetLane(maximum);
@@ -61,8 +52,9 @@ void StatisticsRows(const CausalBlock& block, const float* scores, float* statis
   }
 }
 
-template <bool kRounded>
-void ProbabilitiesRows(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
+// `rounded` may be null.
+template <typename Rounded, typename T>
+void ProbabilitiesRows(const CausalBlock& block, float* scores, const float* statistics, T* rounded) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = scores + r * block.cols;
@@ -70,65 +62,67 @@ void ProbabilitiesRows(const CausalBlock& block, float* scores, const float* sta
     const FloatVec maximum = hn::Set(d, statistics[2 * r]);
     const FloatVec inverse_sum = hn::Set(d, statistics[2 * r + 1]);
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec scaled = Scaled<kRounded>(d, LoadUpTo(d, row + i, count), block.scale);
+      const FloatVec scaled = Scaled<Rounded>(d, LoadUpTo(d, row + i, count), block.scale);
       const FloatVec p = hn::Mul(Exp(d, hn::Sub(scaled, maximum)), inverse_sum);
       StoreUpTo(d, p, row + i, count);
       if (rounded != nullptr) StoreUpTo(d, p, rounded + r * block.cols + i, count);
     });
     std::fill(row + visible, row + block.cols, 0.0f);
-    if (rounded != nullptr) std::fill(rounded + r * block.cols + visible, rounded + (r + 1) * block.cols, uint16_t{0});
+    if (rounded != nullptr) std::fill(rounded + r * block.cols + visible, rounded + (r + 1) * block.cols, T{0});
   }
 }
 
-template <bool kRoundGrads, bool kRoundProbabilities, typename T>
+template <typename Grad, typename Probability, typename T>
 void ScoresBackward(const CausalBlock& block, const float* probabilities, const float* grad, T* grad_scores) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
     T* out = grad_scores + r * block.cols;
     const int64_t visible = block.first + r + 1;
     const auto p = [&](int64_t i, size_t count) HWY_ATTR {
-      return RoundIf<kRoundProbabilities>(d, LoadUpTo(d, probabilities + r * block.cols + i, count));
+      return RoundTo<Probability>(d, LoadUpTo(d, probabilities + r * block.cols + i, count));
     };
     const auto g = [&](int64_t i, size_t count)
-                       HWY_ATTR { return RoundIf<kRoundGrads>(d, LoadUpTo(d, grad + r * block.cols + i, count)); };
+                       HWY_ATTR { return RoundTo<Grad>(d, LoadUpTo(d, grad + r * block.cols + i, count)); };
     DoubleSum products;
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR { products.Add(hn::Mul(p(i, count), g(i, count))); });
     const FloatVec mean = hn::Set(d, static_cast<float>(products.Total()));
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec grad_scaled = RoundIf<kRoundGrads>(d, hn::Mul(p(i, count), hn::Sub(g(i, count), mean)));
+      const FloatVec grad_scaled = RoundTo<Grad>(d, hn::Mul(p(i, count), hn::Sub(g(i, count), mean)));
       StoreUpTo(d, hn::Mul(grad_scaled, hn::Set(d, block.scale)), out + i, count);
     });
     std::fill(out + visible, out + block.cols, T{0});
   }
 }
 
-bool RoundsScores(const CausalBlock& block) {
-  return block.dtype == DType::kBFloat16 && block.rounding != AttentionRounding::kFused;
-}
-
 void StatisticsKernel(const CausalBlock& block, const float* scores, float* statistics) {
-  if (RoundsScores(block)) return StatisticsRows<true>(block, scores, statistics);
-  StatisticsRows<false>(block, scores, statistics);
+  if (block.rounding == AttentionRounding::kFused) return StatisticsRows<float>(block, scores, statistics);
+  WithElementType(block.dtype,
+                  [&](auto element) HWY_ATTR { StatisticsRows<decltype(element)>(block, scores, statistics); });
 }
 
-void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
-  if (RoundsScores(block)) return ProbabilitiesRows<true>(block, scores, statistics, rounded);
-  ProbabilitiesRows<false>(block, scores, statistics, rounded);
+void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* statistics, void* rounded) {
+  WithElementType(block.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    if (block.rounding == AttentionRounding::kFused) {
+      return ProbabilitiesRows<float>(block, scores, statistics, static_cast<T*>(rounded));
+    }
+    ProbabilitiesRows<T>(block, scores, statistics, static_cast<T*>(rounded));
+  });
 }
 
 void ScoresBackwardKernel(const CausalBlock& block, const float* probabilities, const float* grad, void* grad_scores) {
-  if (block.dtype == DType::kFloat32) {
-    return ScoresBackward<false, false>(block, probabilities, grad, static_cast<float*>(grad_scores));
-  }
-  auto* out = static_cast<uint16_t*>(grad_scores);
-  switch (block.rounding) {
-    case AttentionRounding::kFused:
-      return ScoresBackward<false, false>(block, probabilities, grad, out);
-    case AttentionRounding::kEagerFloat32Softmax:
-      return ScoresBackward<true, false>(block, probabilities, grad, out);
-    case AttentionRounding::kEager:
-      return ScoresBackward<true, true>(block, probabilities, grad, out);
-  }
+  WithElementType(block.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    auto* out = static_cast<T*>(grad_scores);
+    switch (block.rounding) {
+      case AttentionRounding::kFused:
+        return ScoresBackward<float, float>(block, probabilities, grad, out);
+      case AttentionRounding::kEagerFloat32Softmax:
+        return ScoresBackward<T, float>(block, probabilities, grad, out);
+      case AttentionRounding::kEager:
+        return ScoresBackward<T, T>(block, probabilities, grad, out);
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -146,7 +140,7 @@ void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float*
   HWY_DYNAMIC_DISPATCH(StatisticsKernel)(block, scores, statistics);
 }
 
-void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
+void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, void* rounded) {
   HWY_DYNAMIC_DISPATCH(ProbabilitiesKernel)(block, scores, statistics, rounded);
 }
 

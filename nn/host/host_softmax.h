@@ -26,9 +26,9 @@ struct CausalBlock {
 // statistics[2 r], [2 r + 1] = maximum and 1 / sum of e^(scale * score - maximum) of row r.
 void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float* statistics);
 
-// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to bfloat16 where `rounded` is not
-// null.
-void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded);
+// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to the model's dtype where
+// `rounded` is not null.
+void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, void* rounded);
 
 // Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
 // `grad_scores` in the model's dtype; may be `grad` where that is float32.

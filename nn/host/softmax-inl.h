@@ -41,7 +41,7 @@ HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 
-// Sum of e^(x - maximum). Sums are float64, in the order of DoubleSum. T is float, or uint16_t for bfloat16.
+// Sum of e^(x - maximum). Sums are float64, in the order of DoubleSum. T as for LoadUpTo.
 template <typename T>
 HWY_INLINE double RowExpSum(const T* x, float maximum, int64_t n) {
   const FloatTag d;

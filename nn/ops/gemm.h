@@ -26,7 +26,7 @@ struct Gemm {
   int64_t lda = 0;
   int64_t ldb = 0;
   int64_t ldc = 0;
-  DType dtype = DType::kFloat32;    // of a, b and bias: float32 or bfloat16
+  DType dtype = DType::kFloat32;    // of a, b and bias: float32, bfloat16 or float16
   DType c_dtype = DType::kFloat32;  // float32, or `dtype`
   // How a and b lie in memory, and whether c keeps its old values as a term of the sum.
   bool transpose_a = false;

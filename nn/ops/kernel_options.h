@@ -16,7 +16,7 @@ struct MatmulOptions {
   bool accumulate = false;   // c += a b instead of c = a b
 };
 
-// Where attention in bfloat16 rounds between its matrix products. Fused is the most accurate; eager is what Hugging
+// Where attention in 16 bits rounds between its matrix products. Fused is the most accurate; eager is what Hugging
 // Face's models do op by op, and what a run must do too to follow their curves. In float32 all are the same.
 enum class AttentionRounding : uint8_t {
   kFused,                // only what the products read: the probabilities and the gradient of the scores

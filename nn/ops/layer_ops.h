@@ -3,8 +3,9 @@
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
 // cuda_layer_ops.cc with cuBLASLt). Calls return at once: the work runs in stream order and holds references to its
 // tensors until it has run. Errors of operands (CheckedLayerOps) and of values fail the stream. Activations and
-// parameters are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better. "+=" means
-// added to the values in memory, with the sum rounded once.
+// parameters are float32, bfloat16 or, on hosts, float16, of one dtype per call; sums and statistics are float32 or
+// better. "+=" means added to the values in memory, with the sum rounded once. A value too large for float16 is
+// infinity.
 //
 // Every sum has an order that depends on shapes alone, not on timing, so a run repeated on one kind of machine has the
 // same bits. Hosts and GPUs sum in different orders and agree to rounding.
@@ -44,7 +45,7 @@ class LayerOps {
   // out[n, :] = table[tokens[n], :]; tokens int32. A token outside the table fails the stream, naming it and its place.
   virtual void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const = 0;
   // grad_table[tokens[n], :] += grad_out[n, :], each row summed in the order of n: float32 in float32 or better,
-  // bfloat16 in runs of at most 256 whose every sum is rounded, as PyTorch does on a CPU. The row of `padding_idx`, if
+  // 16 bits in runs of at most 256 whose every sum is rounded, as PyTorch does on a CPU. The row of `padding_idx`, if
   // there is one, gets no gradient.
   virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                  const Tensor& grad_table, Stream& stream) const = 0;

@@ -16,12 +16,14 @@ void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
   const DType wanted = (*operands.begin())->dtype();
   for (const Tensor* t : operands) {
     if (!status_.ok()) return;
-    if (t->dtype() != wanted || (wanted != DType::kFloat32 && wanted != DType::kBFloat16)) {
+    const bool known = wanted == DType::kFloat32 || wanted == DType::kBFloat16 || wanted == DType::kFloat16;
+    if (t->dtype() != wanted || !known) {
       status_ = absl::InvalidArgumentError(
           absl::StrCat(std::string(kernel_), ": operands of dtype ", std::string(DTypeName(wanted)), " and ",
-                       std::string(DTypeName(t->dtype())), ", wanted all float32 or all bfloat16"));
+                       std::string(DTypeName(t->dtype())), ", wanted all float32, all bfloat16 or all float16"));
     }
   }
+  dtype_ = wanted;
 }
 
 void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
@@ -79,6 +81,11 @@ void OperandCheck::CheckPlaces(const DeviceId& wanted) {
 
 bool OperandCheck::FailsOn(Stream& stream) {
   CheckPlaces(stream.device().id());
+  if (status_.ok() && dtype_ == DType::kFloat16 && stream.device().type() != DeviceType::kCpu) {
+    status_ = absl::UnimplementedError(absl::StrCat(std::string(kernel_), ": operands of dtype float16 on ",
+                                                    stream.device().name(),
+                                                    ", whose kernels compute in float32 and bfloat16"));
+  }
   if (status_.ok()) return false;
   stream.Run([status = status_] { return status; });
   return true;
