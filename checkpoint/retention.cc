@@ -127,6 +127,18 @@ bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std:
   return false;
 }
 
+// A step that would go, with a file of its owner's in it, stays and is named.
+void KeepWhatHoldsOthersFiles(const std::string& root, RetentionPlan& plan) {
+  for (Step& step : plan.steps) {
+    if (step.keep) continue;
+    const absl::Status deletable = ProveDeletable(PosixFileSystem(), JoinPath(root, step.name));
+    if (deletable.ok()) continue;
+    step.keep = true;
+    step.reason = std::string(deletable.message());
+    plan.left.push_back({step.name, step.reason});
+  }
+}
+
 // The caller holds the lock of `root`. A step in use stays, and its error is returned after the others are deleted.
 absl::Status DeleteSteps(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
   absl::Status in_use;
@@ -166,7 +178,6 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
   FSDP_RETURN_IF_ERROR(AddSteps(root, plan));
   FSDP_RETURN_IF_ERROR(AddLeftovers(root, plan));
   FSDP_RETURN_IF_ERROR(AddLookalikes(root, plan));
-  std::sort(plan.left.begin(), plan.left.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Step& step = plan.steps[i];
     const bool is_last = plan.steps.size() - i <= static_cast<size_t>(policy.keep_last);
@@ -181,6 +192,8 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
       if (!std::exchange(step.keep, true)) step.reason = "no step is good";
     }
   }
+  KeepWhatHoldsOthersFiles(root, plan);
+  std::sort(plan.left.begin(), plan.left.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   plan.freed_bytes = FreedBy(root, plan);
   return plan;
 }

@@ -149,6 +149,25 @@ TEST(RetentionTest, WhatIsNotProvenIsLeftNamedAndCountsAsNoStep) {
   EXPECT_EQ(ReadFile(root + "/step-00000003/p.txt"), "mine");
 }
 
+TEST(RetentionTest, AStepThatHoldsAFileOfItsOwnersStaysAndIsNamed) {
+  const std::string root = RootWith({1, 2, 3});
+  WriteAll(root + "/step-00000001/thesis.txt", "mine");
+  std::vector<std::string> left;
+  EXPECT_OK(PruneCheckpoints(root, 1, 0, &left));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003"));
+  EXPECT_EQ(ReadFile(root + "/step-00000001/thesis.txt"), "mine");
+  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000001 is left alone: it holds thesis.txt, which no save wrote")));
+  // A file that came after the plan was made is not deleted either.
+  fs::remove(root + "/step-00000001/thesis.txt");
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
+  WriteAll(root + "/step-00000001/late.txt", "mine");
+  EXPECT_THAT(ApplyRetention(PosixFileSystem(), root, plan),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not deleted: it holds late.txt")));
+  fs::remove(root + "/step-00000001/late.txt");
+  EXPECT_OK(PruneCheckpoints(root, 1));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000003"));
+}
+
 TEST(RetentionTest, ADamagedStepOfOursIsDeletedOnceItIsOld) {
   const std::string root = RootWith({1, 2, 3});
   Damage(root, 1);

@@ -147,10 +147,15 @@ class Save {
     const std::string path = JoinPath(root_, StepName(step_));
     if (!options_.overwrite || !files_.Exists(path)) return absl::OkStatus();
     const absl::Status proof = ProveCheckpoint(files_, path);
-    if (!absl::IsFailedPrecondition(proof)) return proof;
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is no checkpoint of this project and is not overwritten: ", proof.message(),
-                     "; move it, or save in another directory"));
+    if (absl::IsFailedPrecondition(proof)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " is no checkpoint of this project and is not overwritten: ", proof.message(),
+                       "; move it, or save in another directory"));
+    }
+    FSDP_RETURN_IF_ERROR(proof);
+    const absl::Status deletable = ProveDeletable(files_, path);
+    if (!absl::IsFailedPrecondition(deletable)) return deletable;
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not overwritten: ", deletable.message()));
   }
 
   // The body that carries out steps 3 to 5.

@@ -289,6 +289,25 @@ TEST(SaveErrorsTest, OverwritingReplacesCheckpointsAlone) {
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
 }
 
+TEST(SaveErrorsTest, ACheckpointThatHoldsAFileOfItsOwnersIsNotOverwritten) {
+  const std::string root = NewTestDirectory();
+  const auto save = [&root] {
+    SaveOptions options;
+    options.overwrite = true;
+    return SaveOnAll(
+        1, root,
+        [](int) {
+          return Holding({0, 12});
+        },
+        options);
+  };
+  EXPECT_THAT(save(), ElementsAre(IsOk()));
+  WriteAll(root + "/step-00000001/thesis.txt", "mine");
+  EXPECT_THAT(save(), ElementsAre(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                           HasSubstr("is not overwritten: it holds thesis.txt, which no save wrote"))));
+  EXPECT_EQ(ReadFile(root + "/step-00000001/thesis.txt"), "mine");
+}
+
 TEST(SaveErrorsTest, ARootThatIsNotSharedIsSaid) {
   const std::string root = NewTestDirectory();
   std::vector<absl::Status> statuses(2);

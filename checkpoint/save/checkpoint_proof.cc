@@ -78,6 +78,11 @@ bool IsLeftByFileSystem(const std::string& name) {
   return absl::StartsWith(name, ".nfs") || absl::StartsWith(name, ".fuse_hidden");
 }
 
+bool IsOfRepair(const std::string& name) {
+  constexpr char kPrefix[] = ".repair-";
+  return absl::StartsWith(name, kPrefix) && IsNonce(name.substr(sizeof(kPrefix) - 1));
+}
+
 // Directories that a save makes to try whether the file system exchanges two (staged_checkpoint.cc).
 bool IsProbe(const std::string& directory, const std::string& name) {
   return (name == "exchange" || name == "exchange-with") &&
@@ -94,6 +99,19 @@ absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory) {
     if (HasRecord(files, directory, name)) return absl::OkStatus();
   }
   return Unproven(Describe(names));
+}
+
+absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
+  FSDP_RETURN_IF_ERROR(ProveCheckpoint(files, directory));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    const bool is_named_by_a_save = IsCheckpointFileName(name) || IsLeftByFileSystem(name);
+    if (IsOfRepair(name)) continue;
+    // A directory in the place of a file is its maker's, with what is in it; of a link only the name goes.
+    if (is_named_by_a_save && TypeOf(JoinPath(directory, name)) != fs::file_type::directory) continue;
+    return Unproven(absl::StrCat("it holds ", Printable(name), ", which no save wrote: move that out first"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory) {

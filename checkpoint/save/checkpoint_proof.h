@@ -23,9 +23,15 @@ namespace fsdp {
 // every page of the rank files.
 absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory);
 
-// The same for a directory whose name (with its nonce) is that of a save or a deletion that was cut short. It may have
-// no manifest yet, or none any more. So it is also OK when it is empty, or when every file in it has a name that a save
-// gives, or one that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
+// Before a proven checkpoint is deleted or replaced: OK when it is proven and nothing lies in it but what saves and
+// repairs write, and what NFS or FUSE keeps of it. kFailedPrecondition names the entry that would go with it: "it holds
+// notes.txt, which no save wrote: move that out first".
+absl::Status ProveDeletable(FileSystem& files, const std::string& directory);
+
+// As ProveCheckpoint, for a directory whose name (with its nonce) is that of a save or a deletion that was cut short.
+// It may have no manifest yet, or none any more. So it is also OK when it is empty, or when every file in it has a name
+// that a save gives, or one that NFS or FUSE gives to a file that is deleted while it is open (".nfs...",
+// ".fuse_hidden...").
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory);
 
 }  // namespace fsdp

@@ -203,7 +203,7 @@ absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& dir
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
   if (absl::IsNotFound(lock.status())) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(lock.status());
-  const absl::Status proof = ProveCheckpoint(PosixFileSystem(), from);
+  const absl::Status proof = ProveDeletable(PosixFileSystem(), from);
   if (absl::IsFailedPrecondition(proof)) {
     return absl::FailedPreconditionError(absl::StrCat(from, " is not deleted: ", proof.message()));
   }
