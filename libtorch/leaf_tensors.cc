@@ -26,7 +26,8 @@ LeafTensors::LeafTensors(const UnitStore& units, const std::vector<MirroredParam
     if (unit == unit_of.end()) continue;
     const int index = static_cast<int>(leaves_.size());
     Leaf leaf{.mirror = parameter.mirror, .tensor = parameter.tensor, .unit = unit->second};
-    leaf.storage = c10::make_intrusive<SlotStorage>(&owner, index, parameter.tensor.device());
+    const int64_t nbytes = leaf.mirror->shape.numel() * SizeOf(units.unit(leaf.unit).compute_dtype);
+    leaf.storage = c10::make_intrusive<SlotStorage>(&owner, index, nbytes, parameter.tensor.device());
     Adopt(units.unit(leaf.unit), leaf);
     of_unit_[leaf.unit].push_back(index);
     leaves_.push_back(std::move(leaf));
@@ -39,12 +40,7 @@ void LeafTensors::Adopt(const Unit& unit, Leaf& leaf) {
   leaf.message = absl::StrCat("parameter \"", leaf.mirror->fqn, "\" is sharded and its unit (", unit.display_name(),
                               ") not gathered: use it within ShardedModule::Forward or SummonFullParams");
   leaf.storage->Unbind(leaf.message);
-  const c10::Device device = leaf.tensor.device();
-  const c10::DispatchKey key = c10::computeDispatchKey(leaf.type, at::kStrided, device);
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(leaf.storage), c10::DispatchKeySet(key),
-                                                             c10::scalarTypeToTypeMeta(leaf.type));
-  view.unsafeGetTensorImpl()->set_sizes_contiguous(SizesOf(leaf.mirror->shape));
-  leaf.tensor.set_data(view);
+  leaf.tensor.set_data(SlotStorage::NewTensor(leaf.storage, leaf.type, SizesOf(leaf.mirror->shape)));
   leaf.tensor.mutable_grad() = at::Tensor();
 }
 

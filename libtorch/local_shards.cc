@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/libtorch/torch_tensor.h"
 
 namespace fsdp {
@@ -10,19 +11,38 @@ namespace fsdp {
 LocalShards::LocalShards(const std::vector<ShardedParameter*>& parameters) {
   for (ShardedParameter* parameter : parameters) {
     if (!parameter->requires_grad) continue;
-    at::Tensor tensor = TorchViewOf(parameter->data, TorchDeviceOf(*parameter->device));
+    const c10::Device device = TorchDeviceOf(*parameter->device);
+    const int index = static_cast<int>(tensors_.size());
+    auto storage = c10::make_intrusive<SlotStorage>(this, index, parameter->data.nbytes(), device);
+    storage->Bind(parameter->data.data(), parameter->data.nbytes());
+    at::Tensor tensor =
+        SlotStorage::NewTensor(storage, ScalarTypeOf(parameter->data.dtype()), {parameter->interval.size()});
     tensor.requires_grad_();
-    versions_.push_back(tensor._version());
+    storages_.push_back(std::move(storage));
+    written_.push_back(false);
     parameters_.push_back(parameter);
     tensors_.push_back(std::move(tensor));
   }
   FollowGradients();
 }
 
+LocalShards::~LocalShards() {
+  for (size_t i = 0; i < storages_.size(); ++i) {
+    tensors_[i].mutable_grad() = at::Tensor();
+    storages_[i]->Unbind(
+        absl::StrCat("this rank's slice of parameter \"", parameters_[i]->fqn, "\": its ShardedModule is gone"));
+    storages_[i]->Disown();
+  }
+}
+
+void LocalShards::OnUse(int index, bool in_place) {
+  if (in_place) written_[index] = true;
+}
+
 void LocalShards::NoteUpdates() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const int64_t version = tensors_[i]._version();
-    if (std::exchange(versions_[i], version) != version) parameters_[i]->NoteChanged();
+    if (written_[i]) parameters_[i]->NoteChanged();
+    written_[i] = false;
     if (!tensors_[i].grad().defined()) parameters_[i]->has_grad = false;
   }
 }

@@ -3,7 +3,7 @@
 // LocalShards: this rank's slices of parameters as leaf tensors for an optimizer of torch::optim. LibTorch and fsdp/
 // each say in their own way that values were written and that there is a gradient; this keeps the two alike:
 //
-//   torch::optim wrote a slice (its version went up)    -> ShardedParameter::NoteChanged
+//   torch::optim wrote a slice (an operator in place)   -> ShardedParameter::NoteChanged
 //   torch::optim's zero_grad made a gradient undefined  -> has_grad = false
 //   our ZeroGrad, or a failed backward: no has_grad     -> the tensor's gradient is undefined
 //   a backward reduced a gradient: has_grad             -> the tensor's gradient is a view of it
@@ -15,14 +15,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "fsdp/libtorch/slot_storage.h"
 #include "fsdp/optim/sharded_parameter.h"
 
 namespace fsdp {
 
-class LocalShards final {
+// A UseObserver must observe the thread whose operators write slices: versions of tensors do not tell, since
+// torch::optim writes through Tensor::data().
+class LocalShards final : public SlotOwner {
  public:
   // Of those that require a gradient. They must outlive it.
   explicit LocalShards(const std::vector<ShardedParameter*>& parameters);
+
+  // Tensors that outlive this are unbound, and say why.
+  ~LocalShards() override;
 
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   // Of tensors()[index].
@@ -35,10 +41,13 @@ class LocalShards final {
   // write them must have been waited for.
   void FollowGradients();
 
+  void OnUse(int index, bool in_place) override;
+
  private:
   std::vector<ShardedParameter*> parameters_;
   std::vector<at::Tensor> tensors_;
-  std::vector<int64_t> versions_;  // of the tensors, at the last NoteUpdates
+  std::vector<c10::intrusive_ptr<SlotStorage>> storages_;  // theirs
+  std::vector<bool> written_;                              // since the last NoteUpdates
 };
 
 }  // namespace fsdp

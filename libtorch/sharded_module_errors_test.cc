@@ -252,9 +252,9 @@ TEST(ShardedModuleErrorsTest, OptionsThatLibTorchCannotHaveAreRefusedByName) {
 
 TEST(ShardedModuleErrorsTest, TensorsThatCannotBeShardedAreNamed) {
   EXPECT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    torch::nn::Linear meta(torch::nn::LinearOptions(2, 2));
-    meta->to(at::kMeta);
-    EXPECT_THAT(Shard(*meta, group).status().message(),
+    torch::nn::Module meta("meta");
+    meta.register_parameter("weight", at::empty({2, 2}, at::TensorOptions().device(at::kMeta)));
+    EXPECT_THAT(Shard(meta, group).status().message(),
                 AllOf(HasSubstr("parameter \"weight\""), HasSubstr("on meta"), HasSubstr("a dense one with memory")));
     torch::nn::Linear twice(2, 2);
     FSDP_ASSIGN_OR_RETURN(const auto first, Shard(*twice, group));

@@ -20,6 +20,15 @@ void SlotStorage::Unbind(const std::string& message) {
   address_ = nullptr;
 }
 
+at::Tensor SlotStorage::NewTensor(const c10::intrusive_ptr<SlotStorage>& storage, at::ScalarType type,
+                                  at::IntArrayRef sizes) {
+  const c10::DispatchKey key = c10::computeDispatchKey(type, at::kStrided, storage->device());
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(key),
+                                                               c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
 SlotStorage* SlotStorage::Of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return dynamic_cast<SlotStorage*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());

@@ -15,18 +15,19 @@
 
 namespace fsdp {
 
-// Is asked to gather a parameter that an operator is about to use. Must not throw.
+// Is told that an operator is about to use a storage of its own, and whether in place. Must not throw.
 class SlotOwner {
  public:
   virtual ~SlotOwner() = default;
-  virtual void OnUse(int index) = 0;
+  virtual void OnUse(int index, bool in_place) = 0;
 };
 
 // Tensors own it by reference count, and may outlive the owner, which must call Disown before it goes.
 class SlotStorage final : public c10::StorageImpl {
  public:
-  SlotStorage(SlotOwner* owner, int index, c10::Device device)
-      : c10::StorageImpl(use_byte_size_t(), /*size_bytes=*/0, at::DataPtr(nullptr, device), /*allocator=*/nullptr,
+  // `nbytes` are those of the tensor that is to be over it.
+  SlotStorage(SlotOwner* owner, int index, int64_t nbytes, c10::Device device)
+      : c10::StorageImpl(use_byte_size_t(), nbytes, at::DataPtr(nullptr, device), /*allocator=*/nullptr,
                          /*resizable=*/false),
         owner_(owner),
         index_(index) {}
@@ -42,6 +43,10 @@ class SlotStorage final : public c10::StorageImpl {
 
   // A use throws c10::Error with `message`.
   void Unbind(const std::string& message);
+
+  // A tensor of contiguous `sizes` over `storage`, which may be unbound.
+  static at::Tensor NewTensor(const c10::intrusive_ptr<SlotStorage>& storage, at::ScalarType type,
+                              at::IntArrayRef sizes);
 
   // The one of a tensor, or null if its storage is another kind.
   static SlotStorage* Of(const at::Tensor& tensor);

@@ -306,6 +306,7 @@ TestModel MakeTestModel(const std::string& name) {
   TestModel model = spec.make();
   model.unit_types = spec.units;
   model.input = spec.input;
+  if (absl::StrContains(name, "transformer")) model.row_dimension = 1;  // dimension 0 is the sequence
   if (name == "tied_transformer") {
     model.input = [](int seed) {
       return at::randint(0, 11, {4, 6}, at::make_generator<at::CPUGeneratorImpl>(1000 + seed),
@@ -411,8 +412,8 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
   const auto input = [&](int seed) {
     const at::Tensor all = model.input(seed);
     if (!training.split_rows) return all;
-    const int64_t rows = all.size(0) / group->size();
-    return all.narrow(0, rows * group->rank(), rows);
+    const int64_t rows = all.size(model.row_dimension) / group->size();
+    return all.narrow(model.row_dimension, rows * group->rank(), rows);
   };
   const auto forward = [&](const at::Tensor& x) { return sharded->Forward(model.forward, x); };
   FSDP_RETURN_IF_ERROR(Caught([&] {

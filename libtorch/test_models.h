@@ -26,6 +26,7 @@ struct TestModel {
   std::function<at::Tensor(const at::Tensor& input)> forward;
   std::function<at::Tensor(int seed)> input;
   std::vector<std::string> unit_types;  // the classes that are units
+  int64_t row_dimension = 0;            // of the input: rows do not see each other
 
   std::vector<at::Tensor> parameters() const;
 };

@@ -219,7 +219,19 @@ void UnitFollower::BeginBackward() {
   Enter(0, /*for_gradients=*/true);
 }
 
+bool UnitFollower::Syncs(int node) const {
+  return fsdp_->requires_gradient_sync() && UnitOf(node).controls.requires_gradient_sync;
+}
+
+// A unit whose gradients an earlier backward kept local, and which this one does not reach (an expert without work).
+void UnitFollower::ReduceOwed() {
+  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
+    if (nodes_[node].owes && Syncs(node)) Enter(node, /*for_gradients=*/true);
+  }
+}
+
 void UnitFollower::EndBackward() {
+  ReduceOwed();
   while (!open_.empty()) Leave();
   pass_ = Pass::kNone;
   for (Node& node : nodes_) node.visits = 0;
@@ -232,12 +244,15 @@ void UnitFollower::EndBackward() {
 
 // What a backward that failed had open is fsdp/'s to give back, at the next forward.
 void UnitFollower::Forget() {
+  if (pass_ == Pass::kBackward) {
+    for (Node& node : nodes_) node.owes = false;  // they are discarded
+  }
   open_.clear();
   recomputing_several_ = false;
   pass_ = Pass::kNone;
 }
 
-void UnitFollower::OnUse(int index) {
+void UnitFollower::OnUse(int index, bool) {
   const Pass pass = pass_;
   if (pass == Pass::kForward && forward_thread_.load() != std::this_thread::get_id()) {
     const std::lock_guard<std::mutex> lock(foreign_mutex_);
@@ -309,6 +324,7 @@ void UnitFollower::Leave() {
   WaitForLibTorch();
   const Open open = open_.back();
   open_.pop_back();
+  if (open.has_gradients && nodes_[open.node].unit >= 0) nodes_[open.node].owes = !Syncs(open.node);
   try {
     Run(/*pre=*/false, open);
   } catch (...) {

@@ -45,7 +45,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   void BeginBackward();
 
   // An operator is about to use leaf `index`.
-  void OnUse(int index) override;
+  void OnUse(int index, bool in_place) override;
 
   // The units that forward uses from now on, for a part that is to run again in backward. EndSegment returns whether
   // they are several.
@@ -80,6 +80,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
     int parent = -1;
     int visits = 0;               // by forwards since the last backward
     int64_t forward_version = 0;  // Unit::shard_version() at the last of them
+    bool owes = false;            // has gradients that were not reduced (no_sync)
   };
   // What a leaf did in the present passes.
   struct LeafState {
@@ -105,6 +106,8 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   bool IsTop(int node) const { return !open_.empty() && open_.back().node == node; }
   void OnAccumulate(int index);
   void OnAccumulated(int index);
+  bool Syncs(int node) const;
+  void ReduceOwed();
   void EndBackward();
   void Forget();
   void WaitForLibTorch() const;

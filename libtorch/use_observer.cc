@@ -2,29 +2,38 @@
 #include "fsdp/libtorch/use_observer.h"
 
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "fsdp/libtorch/slot_storage.h"
 
 namespace fsdp {
 namespace {
 
-void Note(const at::Tensor& tensor) {
-  const SlotStorage* slot = SlotStorage::Of(tensor);
-  if (slot != nullptr && slot->owner() != nullptr) slot->owner()->OnUse(slot->index());
+// Of operators in place the first input is the one that is written, and the name ends in "_".
+bool IsInPlace(const at::RecordFunction& op) {
+  const std::string_view name = op.name();
+  return !name.empty() && name.back() == '_';
 }
 
-void Note(const c10::IValue& value) {
+void Note(const at::Tensor& tensor, const at::RecordFunction& op, bool first) {
+  const SlotStorage* slot = SlotStorage::Of(tensor);
+  if (slot != nullptr && slot->owner() != nullptr) slot->owner()->OnUse(slot->index(), first && IsInPlace(op));
+}
+
+void Note(const c10::IValue& value, const at::RecordFunction& op, bool first) {
   if (value.isTensor()) {
-    Note(value.toTensor());
+    Note(value.toTensor(), op, first);
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) Note(tensor);
+    for (const at::Tensor& tensor : value.toTensorList()) Note(tensor, op, first);
   } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) Note(element);
+    for (const c10::IValue& element : value.toListRef()) Note(element, op, first);
   }
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& op) {
-  for (const c10::IValue& input : op.inputs()) Note(input);
+  bool first = true;
+  for (const c10::IValue& input : op.inputs()) Note(input, op, std::exchange(first, false));
   return nullptr;
 }
 

@@ -324,6 +324,7 @@ absl::Status Executor::BeginBackward() {
     return absl::FailedPreconditionError("backward after one that failed: run a forward first");
   }
   in_pass_ = in_backward_ = true;
+  runtime_->set_full_precision(false);  // an evaluation may have run since the forward
   runner_->ReshardStale();
   ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
