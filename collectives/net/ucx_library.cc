@@ -21,10 +21,14 @@ void SetUnlessSet(const char* name, const char* value) { setenv(name, value, 0);
 }  // namespace
 
 absl::StatusOr<UcpFunctions> LoadUcpFrom(const std::string& path) {
-  // UCX reads its environment when it is loaded.
+  // UCX reads its environment when it is loaded. Of these, ucp_config_modify takes the last, and does nothing.
   SetUnlessSet("UCX_ERROR_SIGNALS", "");
   SetUnlessSet("UCX_MEM_EVENTS", "no");
   SetUnlessSet("UCX_LOG_LEVEL", "fatal");
+  // UCX sends a message over TCP in as many parts as fit into a receive of the peer, each with a system call and a wake
+  // on both sides. With 512 KiB instead of 64 an all_gather of 256 MiB, where processors are the limit, takes half the
+  // time; the price is at most as much memory for each peer that sends.
+  SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = dlerror();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/collectives/net/ucx_library.h"
 
+#include <stdlib.h>
+
+#include <string>
+
 #include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -24,6 +28,20 @@ TEST(UcxLibraryTest, WhatIsInstalledHasAllFunctions) {
   const absl::StatusOr<const UcpFunctions*> ucp = LoadUcp();
   if (!ucp.ok()) GTEST_SKIP() << ucp.status();
   EXPECT_NE((*ucp)->request_free, nullptr);
+}
+
+// The settings are made before the library is looked for.
+TEST(UcxLibraryTest, ASettingOfTheUserIsKeptAndOneThatIsMissingIsMade) {
+  constexpr char kName[] = "UCX_TCP_RX_SEG_SIZE";
+  const char* const before = getenv(kName);
+  const std::string saved = before == nullptr ? "" : before;
+  ASSERT_EQ(setenv(kName, "96k", 1), 0);
+  EXPECT_FALSE(LoadUcpFrom("libucp-that-is-not-there.so.0").ok());
+  EXPECT_STREQ(getenv(kName), "96k");
+  ASSERT_EQ(unsetenv(kName), 0);
+  EXPECT_FALSE(LoadUcpFrom("libucp-that-is-not-there.so.0").ok());
+  EXPECT_STREQ(getenv(kName), "512k");
+  if (!saved.empty()) setenv(kName, saved.c_str(), 1);
 }
 
 }  // namespace
