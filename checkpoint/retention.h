@@ -53,8 +53,8 @@ struct RetentionPlan {
     bool in_use = false;  // a running save holds its lock; never deleted
   };
 
-  // An entry with a name like those of steps and leftovers that is not proven to be one, and so never deleted; or a step
-  // that would have been deleted, and with it what no save wrote.
+  // An entry with a name like those of steps and leftovers that is not proven to be one, and so never deleted; or a
+  // step that would have been deleted, and with it what no save wrote.
   struct Left {
     std::string name;
     std::string reason;  // "it holds notes.txt and no manifest.json of this project"

@@ -18,9 +18,9 @@
 // A unit is gathered when an operator is first given a parameter of it. It is given back, in forward, when a unit
 // beside it is used, and in backward when all its gradients are there. Forward and backward throw c10::Error, as
 // LibTorch does; all else returns a Status. After a forward or backward that threw, the next Forward begins anew. One
-// thread for each rank uses a ShardedModule and its module; set at::set_num_threads(1) where bits matter. All ranks must
-// use the same units in the same order, since gathering one is collective: a rank that uses another waits until the
-// group's timeout.
+// thread for each rank uses a ShardedModule and its module; set at::set_num_threads(1) where bits matter. All ranks
+// must use the same units in the same order, since gathering one is collective: a rank that uses another waits until
+// the group's timeout.
 #ifndef FSDP_LIBTORCH_SHARDED_MODULE_H_
 #define FSDP_LIBTORCH_SHARDED_MODULE_H_
 

@@ -44,8 +44,8 @@ class OperandCheck {
   // The first failure; OK if there was none. Checks after a failure do nothing.
   const absl::Status& status() const { return status_; }
 
-  // If there was a failure, an operand that was named lies on another device than `stream`, or the dtype is not for that
-  // device (kUnimplemented), puts it on `stream` in place of the kernel and returns true: the caller then returns.
+  // If there was a failure, an operand that was named lies on another device than `stream`, or the dtype is not for
+  // that device (kUnimplemented), puts it on `stream` in place of the kernel and returns true: the caller then returns.
   bool FailsOn(Stream& stream);
 
  private:
