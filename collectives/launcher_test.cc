@@ -327,8 +327,13 @@ TEST(LauncherTest, ASecondSignalKillsRanksThatCatchTheFirst) {
   EXPECT_LT(end.after, kLoaded * kPromised);
 }
 
-// The exit status of a launcher whose ranks run `script`, and which gets SIGTERM once nobody reads what they write.
-int EndWithoutReader(const std::string& script) {
+// The exit status of a launcher whose two ranks run `begin` and then write for ever, and which gets SIGTERM once nobody
+// reads what they write.
+int EndWithoutReader(const std::string& begin) {
+  // Each rank makes a file once `begin` is done: the first alone can fill the pipe.
+  std::string ready = testing::TempDir() + "ranks_XXXXXX";
+  EXPECT_NE(mkdtemp(ready.data()), nullptr);
+  const std::string script = absl::StrCat(begin, ": > ", ready, "/$RANK; while true; do echo line; done");
   int output[2];
   EXPECT_EQ(pipe(output), 0);
   const int launcher = fork();
@@ -339,7 +344,8 @@ int EndWithoutReader(const std::string& script) {
   }
   // A pipe is full once none of its pages is free; how many bytes it then holds depends on the sizes of the writes.
   pollfd full = {.fd = output[1], .events = POLLOUT, .revents = 0};
-  while (poll(&full, 1, 0) != 0) absl::SleepFor(absl::Milliseconds(10));
+  const auto is_ready = [&ready](int rank) { return access(absl::StrCat(ready, "/", rank).c_str(), F_OK) == 0; };
+  while (!is_ready(0) || !is_ready(1) || poll(&full, 1, 0) != 0) absl::SleepFor(absl::Milliseconds(10));
   const absl::Time sent = absl::Now();
   kill(launcher, SIGTERM);
   int status = 0;
@@ -351,8 +357,8 @@ int EndWithoutReader(const std::string& script) {
 }
 
 TEST(LauncherTest, AReaderThatDoesNotReadTheOutputKeepsNobodyFromEnding) {
-  EXPECT_EQ(EndWithoutReader("while true; do echo line; done"), 128 + SIGTERM);
-  EXPECT_EQ(EndWithoutReader("trap 'exit 0' TERM; while true; do echo line; done"), 0) << "it has the grace, 30 s";
+  EXPECT_EQ(EndWithoutReader(""), 128 + SIGTERM);
+  EXPECT_EQ(EndWithoutReader("trap 'exit 0' TERM; "), 0) << "it has the grace, 30 s";
 }
 
 TEST(LauncherTest, ARankThatFailsInWhatItFinishesIsNamedByItsOwnStatus) {
