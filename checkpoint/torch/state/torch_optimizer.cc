@@ -94,11 +94,12 @@ absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tens
   FSDP_RETURN_IF_ERROR(flat.Consume(add));
   // Groups without their parameters, and these.
   std::vector<std::pair<PythonJson, PythonJson>> of_groups;
-  for (auto& [fqn, values] : options) {
+  for (auto& [fqn, of_parameter] : options) {
+    // Taken out of the pair's binding, which clang 14 does not let a lambda capture.
+    PythonJson values = std::exchange(of_parameter, PythonJson());
     auto same =
         std::find_if(of_groups.begin(), of_groups.end(), [&](const auto& group) { return group.first == values; });
     if (same == of_groups.end()) same = of_groups.emplace(same, std::move(values), PythonJson::array());
-    values = PythonJson();
     same->second.push_back(fqn);
   }
   PythonJson groups = PythonJson::array();
