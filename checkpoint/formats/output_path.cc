@@ -152,7 +152,7 @@ class OutputCheck {
     // An export among the steps of a ROOT leaves it a ROOT.
     if (!format->traits().is_ours && (IsOwn(directory) || IsRoot(directory))) return absl::OkStatus();
     if (options_.may_lie_beside_models && !format->traits().is_ours) return CheckIsNotOf(*format, directory);
-    return Refused(absl::StrCat(shown_, in, " is a checkpoint (", format->name(), ") and holds nothing else"));
+    return Refused(absl::StrCat(shown_, in, " is a checkpoint (", format->name(), "), to which nothing may be added"));
   }
 
   // The name in `directory` must not be one of the model's in it. A ROOT gets names of steps, which no format has.

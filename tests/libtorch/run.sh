@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds and tests what needs LibTorch, //libtorch and //tests/libtorch, with the LibTorch of PyTorch's wheel:
+# Builds and tests what needs LibTorch, //libtorch, //tests/libtorch and its page, with the LibTorch of PyTorch's wheel:
 #
 #   tests/libtorch/run.sh [--dir=DIR] [--path] [-- OPTION_OF_BAZEL...]
 #
@@ -80,4 +80,4 @@ if [ -n "$path_only" ]; then
   echo "$TORCH_PATH"
   exit
 fi
-./bazelw test --repo_env=TORCH_PATH="$TORCH_PATH" "$@" //libtorch/... //tests/libtorch/...
+./bazelw test --repo_env=TORCH_PATH="$TORCH_PATH" "$@" //libtorch/... //tests/libtorch/... //tests/pages:libtorch_page_test
