@@ -23,8 +23,9 @@ struct DiffOptions {
   bool model_only = false;   // compare no optimizer and no extra values
   bool list_equal = true;    // DiffReport::tensors has those of which every value is equal, too
 
-  // Performance. Memory is two pieces of 16 MiB and some blocks for each thread.
-  int io_threads = 2;
+  // Performance. Memory is two pieces of 8 MiB and some blocks for each thread. More than the cores
+  // of a small machine, so that some read while others compare.
+  int io_threads = 4;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
 

@@ -6,6 +6,7 @@
 #include "fsdp/checkpoint/source/value_statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -31,8 +32,8 @@ int BinOf(uint64_t bits) {
   return std::clamp(exponent - ValueStatistics::kLowestExponent, 0, ValueStatistics::kBins - 1);
 }
 
-// Adds up `count` values that were converted to float64.
-void AddTile(const double* values, int64_t count, ValueStatistics& statistics) {
+// Adds up `count` values that were converted to float64, some of which are not finite.
+void AddEach(const double* values, int64_t count, ValueStatistics& statistics) {
   for (int64_t i = 0; i < count; ++i) {
     const double value = values[i];
     if (!std::isfinite(value)) {
@@ -49,8 +50,69 @@ void AddTile(const double* values, int64_t count, ValueStatistics& statistics) {
       ++(value < 0 ? statistics.negative : statistics.positive)[BinOf(std::bit_cast<uint64_t>(value))];
     }
   }
-  statistics.numel += count;
 }
+
+// The same for many values that are finite, several times as fast: sums in lanes, which do not wait for each other, and
+// counts by sign and exponent as they are in the bits, which Finish puts into bins.
+class FiniteSums {
+ public:
+  // Fewer values cost less one by one.
+  static constexpr int64_t kWorthwhile = 16 * 1024;
+
+  // False, and nothing is added, if some value or sum is not finite.
+  bool Add(const double* values, int64_t count, ValueStatistics& statistics) {
+    double sum[kLanes] = {}, squares[kLanes] = {}, low[kLanes], high[kLanes];
+    std::fill_n(low, kLanes, statistics.min);
+    std::fill_n(high, kLanes, statistics.max);
+    const int64_t whole = count / kLanes * kLanes;
+    for (int64_t i = 0; i < whole; i += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const double value = values[i + lane];
+        sum[lane] += value;
+        squares[lane] += value * value;
+        low[lane] = value < low[lane] ? value : low[lane];
+        high[lane] = value > high[lane] ? value : high[lane];
+      }
+    }
+    for (int lane = 1; lane < kLanes; ++lane) {
+      sum[0] += sum[lane];
+      squares[0] += squares[lane];
+    }
+    if (!std::isfinite(sum[0]) || !std::isfinite(squares[0])) return false;
+    statistics.sum += sum[0];
+    statistics.squares += squares[0];
+    statistics.min = *std::min_element(low, low + kLanes);
+    statistics.max = *std::max_element(high, high + kLanes);
+    for (int64_t i = 0; i < whole; ++i) {
+      const auto bits = std::bit_cast<uint64_t>(values[i]);
+      ++counts_[i % 2][bits >> 52];
+      zeros_[bits >> 63] += bits << 1 == 0;
+    }
+    AddEach(values + whole, count - whole, statistics);
+    return true;
+  }
+
+  void Finish(ValueStatistics& statistics) {
+    // Zeros have the exponent of the smallest numbers.
+    for (int sign = 0; sign < 2; ++sign) {
+      ValueStatistics::Histogram& bins = sign == 0 ? statistics.positive : statistics.negative;
+      for (uint64_t exponent = 0; exponent < kExponents; ++exponent) {
+        const uint64_t at = sign * kExponents + exponent;
+        bins[BinOf(exponent << 52)] += counts_[0][at] + counts_[1][at];
+      }
+      bins[0] -= zeros_[sign];
+      statistics.zeros += zeros_[sign];
+    }
+  }
+
+ private:
+  static constexpr int kLanes = 8;
+  static constexpr uint64_t kExponents = 2048;
+
+  // Two, since neighbours often have one exponent, and a count waits for the one before in the same place.
+  std::array<std::array<int64_t, 2 * kExponents>, 2> counts_ = {};
+  std::array<int64_t, 2> zeros_ = {};
+};
 
 struct Piece {
   const StateKey* key;
@@ -96,12 +158,16 @@ void ValueStatistics::Add(const ValueStatistics& other) {
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics) {
   if (IsComplex(dtype)) return AddElements(PartOf(dtype), data, 2 * numel, statistics);
   double tile[kTile];
+  std::unique_ptr<FiniteSums> sums;
+  if (numel >= FiniteSums::kWorthwhile) sums = std::make_unique<FiniteSums>();
   for (int64_t at = 0; at < numel; at += kTile) {
     const int64_t count = std::min(kTile, numel - at);
     const std::byte* elements = static_cast<const std::byte*>(data) + at * SizeOf(dtype);
     FSDP_RETURN_IF_ERROR(Convert(dtype, elements, DType::kFloat64, tile, count));
-    AddTile(tile, count, statistics);
+    if (sums == nullptr || !sums->Add(tile, count, statistics)) AddEach(tile, count, statistics);
   }
+  if (sums != nullptr) sums->Finish(statistics);
+  statistics.numel += numel;
   return absl::OkStatus();
 }
 

@@ -54,7 +54,7 @@ struct ValueStatistics {
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics);
 
 struct StatisticsOptions {
-  int io_threads = 2;
+  int io_threads = 4;  // more than the cores of a small machine: some read while others add up
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
 };
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/source/value_statistics.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -43,6 +46,45 @@ TEST(ValueStatisticsTest, TheHistogramCountsOctavesBySign) {
   EXPECT_EQ(statistics.negative[one + 1], 2);
   EXPECT_EQ(statistics.positive.front(), 1);
   EXPECT_EQ(statistics.negative.back(), 1);
+}
+
+// Many values are summed up in another way than few.
+TEST(ValueStatisticsTest, ManyValuesCountAsTheyDoOneByOne) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal(0.1, 1);
+  std::vector<double> values(40'013);
+  for (double& value : values) value = normal(random) * std::ldexp(1.0, static_cast<int>(random() % 90) - 45);
+  const double special[] = {0.0, -0.0, -0.0, 5e-324, -5e-324, 1e300, -1e300, 0x1p-36, 0x1p15};
+  for (size_t i = 0; i < 5000; ++i) values[7 * i % 20'000] = special[i % 9];
+  values[30'000] = NAN;
+  values[30'001] = INFINITY;
+  values[30'002] = -INFINITY;
+
+  ValueStatistics all, in_parts;
+  ASSERT_OK(AddElements(DType::kFloat64, values.data(), static_cast<int64_t>(values.size()), all));
+  for (size_t at = 0; at < values.size(); at += 1000) {
+    const auto count = static_cast<int64_t>(std::min<size_t>(1000, values.size() - at));
+    ASSERT_OK(AddElements(DType::kFloat64, values.data() + at, count, in_parts));
+  }
+  EXPECT_EQ(all.numel, in_parts.numel);
+  EXPECT_EQ(all.zeros, in_parts.zeros);
+  EXPECT_EQ(all.nonfinite.nan, 1);
+  EXPECT_EQ(all.nonfinite.inf, 2);
+  EXPECT_EQ(all.min, in_parts.min);
+  EXPECT_EQ(all.max, in_parts.max);
+  EXPECT_EQ(all.negative, in_parts.negative);
+  EXPECT_EQ(all.positive, in_parts.positive);
+
+  // Without the values whose squares are beyond float64 the sums agree too.
+  for (double& value : values) {
+    if (!(std::abs(value) < 1e200)) value = 2;
+  }
+  all = in_parts = {};
+  ASSERT_OK(AddElements(DType::kFloat64, values.data(), static_cast<int64_t>(values.size()), all));
+  for (const double& value : values) ASSERT_OK(AddElements(DType::kFloat64, &value, 1, in_parts));
+  EXPECT_EQ(all.positive, in_parts.positive);
+  EXPECT_NEAR(all.sum / in_parts.sum, 1, 1e-12);
+  EXPECT_NEAR(all.squares / in_parts.squares, 1, 1e-12);
 }
 
 TEST(SourceStatisticsTest, EveryTensorIsReadOnceWhateverTheWorldSize) {
