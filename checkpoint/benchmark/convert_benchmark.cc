@@ -4,18 +4,20 @@
 //
 //   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
 //
-// A model of that many bytes is converted between safetensors, a torch file, a DCP directory and a checkpoint of ours,
-// in every direction. Each row is a process of its own; sources are read once before, so that they are in the page
-// cache like cp's, and targets are durable. The disk is synced before each measurement, so that none pays for
-// the pages of another; the disk's own rate still changes from one second to the next, so cp + sync of the same bytes
-// runs before each row and after it.
+// A model of that many bytes is converted between safetensors, a torch file, a DCP directory and checkpoints of ours,
+// FULL and SHARDED by four ranks, in every direction; and every form is compared with safetensors, summed up for
+// inspect's page, and verified. Each row is a process of its own; targets are durable. What is read, by cp too, is
+// dropped from the page cache before (--cold), as what training has just written by direct I/O, or read once
+// (--nocold). The disk is synced before each measurement, so that none pays for the pages of another; the disk's own
+// rate still changes from one second to the next, so cp + sync of the same bytes runs before each row and after it.
 //
 //   seconds, GB/s   the median of the row; payload bytes / that
 //   cp              the median of cp + sync
 //   of cp           the row's seconds / the mean of cp's before and after it: the median, the lowest and the highest
 //   peak            largest resident set of the process, in MB
 //
-// Where --python has torch, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes.
+// Where --python has them, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes, and the
+// safetensors package reads the model and writes it again.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,22 +28,33 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/benchmark/page_cache.h"
 #include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/diff.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/value_statistics.h"
+#include "fsdp/checkpoint/verify/verify_source.h"
 #include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
 ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
+ABSL_FLAG(bool, cold, true,
+          "drop what is read from the page cache before each measurement; false: read it once before");
 ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
 ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
 ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: none");
@@ -89,6 +102,15 @@ int Convert(const std::string& from, const std::string& to, const FormatTarget& 
   return report.ok() ? 0 : 1;
 }
 
+// Runs in the child, as Convert does: what `work` does with the checkpoint `path`.
+int Read(const std::string& path, const std::string& log,
+         const std::function<absl::Status(const TensorSource& source)>& work) {
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+  const absl::Status status = source.ok() ? work(**source) : source.status();
+  if (!status.ok()) std::ofstream(log) << status.ToString() << "\n";
+  return status.ok() ? 0 : 1;
+}
+
 // Matrices of 64 MB and vectors of 16 KB in turns, about `bytes` together, as the layers of a model have them.
 StateDict Model(int64_t bytes) {
   StateDict state;
@@ -126,13 +148,14 @@ class Benchmark {
     bool done = true;
     for (const Form& from : kForms) {
       for (const Form& to : kForms) {
-        if (from.target.index() == to.target.index()) continue;
+        if (&from == &to) continue;
         const std::string source = SourceOf(from);
         const std::string target = Path(absl::StrCat("to.", to.name));
         done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
                     [&] { return Convert(source, target, to.target, Log()); });
       }
     }
+    for (const Form& form : kForms) done &= ReadingRows(form);
     return PeerRows() && done ? 0 : 1;
   }
 
@@ -144,7 +167,8 @@ class Benchmark {
   inline static const Form kForms[] = {{"safetensors", SafetensorsTarget()},
                                        {"torch", TorchTarget()},
                                        {"dcp", DcpTarget{.world_size = 4}},
-                                       {"hdf5", Hdf5Target()}};
+                                       {"hdf5", Hdf5Target()},
+                                       {"sharded", Hdf5Target{.type = StateDictType::kSharded, .world_size = 4}}};
 
   std::string Path(const std::string& name) const { return directory_ / name; }
 
@@ -162,6 +186,27 @@ class Benchmark {
       Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.target, Log()); }).done, "no source");
     }
     return path;
+  }
+
+  // What reads a checkpoint and writes next to nothing.
+  bool ReadingRows(const Form& form) {
+    const std::string source = SourceOf(form);
+    const std::string model = Path("model.safetensors");
+    bool done = Row(absl::StrCat("diff ", form.name), source, "", [&] {
+      return Read(source, Log(), [&](const TensorSource& a) -> absl::Status {
+        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> b, OpenTensorSource(model));
+        FSDP_ASSIGN_OR_RETURN(const DiffReport report, DiffCheckpoints(a, *b, DiffOptions()));
+        return report.equal() ? absl::OkStatus() : absl::InternalError("the two differ");
+      });
+    });
+    done &= Row(absl::StrCat("inspect ", form.name), source, "", [&] {
+      return Read(source, Log(), [](const TensorSource& read) { return ReadStatistics(read).status(); });
+    });
+    return Row(absl::StrCat("verify ", form.name), source, "",
+               [&] {
+                 return Read(source, Log(), [](const TensorSource& read) { return VerifySource(read).status(); });
+               }) &&
+           done;
   }
 
   // torch's own converters, started as a user starts them: importing torch is part of their time. Not measured, and no
@@ -182,8 +227,25 @@ class Benchmark {
                                   " ", Path(to), " >", Log(), " 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
       });
     };
-    const bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
-    return tool("torch_to_dcp", kForms[1], "peer.dcp") && done;
+    bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
+    done &= tool("torch_to_dcp", kForms[1], "peer.dcp");
+    return SafetensorsPeer(python) && done;
+  }
+
+  bool SafetensorsPeer(const std::string& python) {
+    const std::string name = "safetensors package";
+    if (!IsWanted(name)) return true;
+    if (python.empty()) return NoNumber(name, "--python is empty");
+    const std::string imports = absl::StrCat(python, " -c 'import safetensors.numpy' >", Log(), " 2>&1");
+    if (!Measure([&] { return Shell(imports); }).done) {
+      return NoNumber(name, absl::StrCat(python, ": ", LastLine(Log())));
+    }
+    const std::string source = Path("model.safetensors"), target = Path("peer.safetensors");
+    return Row(name, source, target, [&] {
+      return Shell(absl::StrCat(python,
+                                " -c 'from safetensors.numpy import load_file, save_file; save_file(load_file(\"",
+                                source, "\"), \"", target, "\")' >", Log(), " 2>&1 && sync ", target));
+    });
   }
 
   // The output of a row's process.
@@ -204,35 +266,42 @@ class Benchmark {
     return true;
   }
 
+  // The page cache as a measurement of reading `path` is to find it. False if that fails.
+  bool Prepare(const std::string& path) const {
+    sync();
+    if (absl::GetFlag(FLAGS_cold)) return DropFromPageCache(directory_).ok();
+    const std::string read = absl::StrCat("find ", path, " -type f -exec cat {} + >/dev/null");
+    return Measure([&] { return Shell(read); }).done;
+  }
+
   // Seconds of cp + sync of the model; negative if that fails.
   double CopySeconds() const {
     const std::string copy =
         absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
-    sync();
+    if (!Prepare(Path("model.safetensors"))) return -1;
     const Measurement cp = Measure([&] { return Shell(copy); });
     fs::remove(Path("copy"));
     return cp.done ? cp.seconds : -1;
   }
 
-  // Measures and prints one row. cp runs before the first and after each repetition, so that every repetition has one
-  // on both sides: their mean is the rate of the disk in between. False if the row failed.
+  // Measures and prints one row; `target`, unless it is empty, is removed. cp runs before the first and after each
+  // repetition, so that every repetition has one on both sides: their mean is the rate of the disk in between. False if
+  // the row failed.
   bool Row(const std::string& name, const std::string& source, const std::string& target,
            const std::function<int()>& body) {
     if (!IsWanted(name)) return true;
     fs::remove(Log());
-    const std::string warm = absl::StrCat("find ", source, " -type f -exec cat {} + >/dev/null");
     std::vector<double> seconds;
     std::vector<double> copies = {CopySeconds()};
     std::vector<double> ratios;
     double peak = 0;
     for (int i = 0; i < absl::GetFlag(FLAGS_repetitions); ++i) {
-      const bool is_warm = Measure([&] { return Shell(warm); }).done;
-      sync();
+      const bool is_prepared = Prepare(source);
       const Measurement row = Measure(body);
-      fs::remove_all(target);
+      if (!target.empty()) fs::remove_all(target);
       copies.push_back(CopySeconds());
-      if (std::min(copies[i], copies[i + 1]) < 0 || !is_warm || !row.done) {
-        std::printf("%-26s failed: %s\n", name.c_str(), row.done ? "cp or cat" : LastLine(Log()).c_str());
+      if (std::min(copies[i], copies[i + 1]) < 0 || !is_prepared || !row.done) {
+        std::printf("%-26s failed: %s\n", name.c_str(), row.done ? "cp, or the page cache" : LastLine(Log()).c_str());
         return false;
       }
       seconds.push_back(row.seconds);
@@ -257,8 +326,10 @@ class Benchmark {
 int main(int argc, char** argv) {
   const std::optional<int> status = fsdp::ParseFlags(
       argc, argv,
-      "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 "
-      "compared with cp + sync of the same bytes, and with torch's format_utils where --python has torch; a line each");
+      "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5, "
+      "and "
+      "what reads one, compared with cp + sync of the same bytes, and with torch's format_utils and the safetensors "
+      "package where --python has them; a line each");
   if (status) return *status;
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();
