@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The group of a dimension has the ranks that agree in all other coordinates, so the other coordinate is the color of
+// The group of a dimension has the ranks that agree in all other coordinates, so these as one number are the color of
 // Split. Ranks first agree that each has valid arguments, then that all have the same: a rank that returned early with
 // an error would leave the others in Split.
 #include "fsdp/collectives/device_mesh.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -18,10 +19,7 @@ namespace {
 
 absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
                        const std::vector<std::string>& names) {
-  if (sizes.empty() || sizes.size() > 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device mesh: ", sizes.size(), " dimensions; expected one, or two: replicate and shard"));
-  }
+  if (sizes.empty()) return absl::InvalidArgumentError("device mesh: no dimensions; expected at least one");
   if (names.size() != sizes.size() || std::set<std::string>(names.begin(), names.end()).size() != names.size() ||
       std::set<std::string>(names.begin(), names.end()).count("") != 0) {
     return absl::InvalidArgumentError(absl::StrCat("device mesh: dimension names [", absl::StrJoin(names, ", "),
@@ -51,6 +49,28 @@ absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
   return absl::OkStatus();
 }
 
+std::vector<int> CoordinateOf(int rank, const std::vector<int>& sizes) {
+  std::vector<int> coordinate(sizes.size());
+  for (size_t dim = sizes.size(); dim-- > 0; rank /= sizes[dim]) coordinate[dim] = rank % sizes[dim];
+  return coordinate;
+}
+
+// A coordinate as two numbers: one of the dimensions `along` alone, one of all others, each counted row-major.
+struct Place {
+  int inside = 0;
+  int outside = 0;
+};
+
+Place PlaceAlong(const std::vector<int>& along, const std::vector<int>& sizes, const std::vector<int>& coordinate) {
+  Place place;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    const bool is_along = std::count(along.begin(), along.end(), static_cast<int>(dim)) != 0;
+    int& number = is_along ? place.inside : place.outside;
+    number = number * sizes[dim] + coordinate[dim];
+  }
+  return place;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared_ptr<ProcessGroup> group,
@@ -66,24 +86,66 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared
   mesh->sizes_ = std::move(sizes);
   mesh->names_ = std::move(names);
   FSDP_RETURN_IF_ERROR(CheckRanksAgree(*mesh->all_, mesh->ToString()));
+  mesh->coordinate_ = CoordinateOf(mesh->all_->rank(), mesh->sizes_);
   if (mesh->ndim() == 1) {
     mesh->groups_ = {mesh->all_};
     return mesh;
   }
-  const int row = mesh->all_->rank() / mesh->sizes_[1];
-  const int column = mesh->all_->rank() % mesh->sizes_[1];
-  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_rows, mesh->all_->Split(/*color=*/column, /*key=*/row));
-  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_columns, mesh->all_->Split(/*color=*/row, /*key=*/column));
-  mesh->groups_ = {std::move(along_rows), std::move(along_columns)};
+  for (int dim = 0; dim < mesh->ndim(); ++dim) {
+    const Place place = PlaceAlong({dim}, mesh->sizes_, mesh->coordinate_);
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along, mesh->all_->Split(place.outside, place.inside));
+    mesh->groups_.push_back(std::move(along));
+  }
   return mesh;
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> DeviceMesh::group(std::string_view name) const {
+absl::StatusOr<int> DeviceMesh::DimOf(std::string_view name) const {
   for (int dim = 0; dim < ndim(); ++dim) {
-    if (names_[dim] == name) return groups_[dim];
+    if (names_[dim] == name) return dim;
   }
   return absl::NotFoundError(absl::StrCat("device mesh: no dimension \"", std::string(name), "\"; there are: [",
                                           absl::StrJoin(names_, ", "), "]"));
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> DeviceMesh::group(std::string_view name) const {
+  FSDP_ASSIGN_OR_RETURN(const int dim, DimOf(name));
+  return groups_[dim];
+}
+
+absl::StatusOr<std::vector<int>> DeviceMesh::DimsOf(const std::vector<std::string>& names) const {
+  std::vector<int> dims;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(const int dim, DimOf(name));
+    if (!dims.empty() && dim <= dims.back()) {
+      return absl::InvalidArgumentError(absl::StrCat("submesh [", absl::StrJoin(names, ", "), "] of ", ToString(),
+                                                     ": expected each name once, in the order of the mesh"));
+    }
+    dims.push_back(dim);
+  }
+  if (dims.empty())
+    return absl::InvalidArgumentError(absl::StrCat("submesh of ", ToString(), ": no dimension is named"));
+  return dims;
+}
+
+absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Submesh(const std::vector<std::string>& names) const {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int> dims, DimsOf(names));
+  if (static_cast<int>(dims.size()) == ndim()) return shared_from_this();
+  std::shared_ptr<DeviceMesh> mesh(new DeviceMesh());
+  mesh->root_ = root_ == nullptr ? shared_from_this() : root_;
+  mesh->names_ = names;
+  for (const int dim : dims) {
+    mesh->sizes_.push_back(sizes_[dim]);
+    mesh->coordinate_.push_back(coordinate_[dim]);
+    mesh->groups_.push_back(groups_[dim]);
+  }
+  if (dims.size() == 1) {
+    mesh->all_ = mesh->groups_[0];
+    return mesh;
+  }
+  FSDP_RETURN_IF_ERROR(CheckRanksAgree(*all_, absl::StrCat("submesh ", mesh->ToString())));
+  const Place place = PlaceAlong(dims, sizes_, coordinate_);
+  FSDP_ASSIGN_OR_RETURN(mesh->all_, all_->Split(place.outside, place.inside));
+  return mesh;
 }
 
 std::string DeviceMesh::ToString() const {

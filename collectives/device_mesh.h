@@ -6,6 +6,9 @@
 //                 shard
 //   replicate   0  1  2      group("shard") of rank 4: {3, 4, 5}
 //               3  4  5      group("replicate") of rank 4: {1, 4}
+//
+// A mesh may have any number of dimensions. A submesh is the part of it that some dimensions span: of the mesh {"dp",
+// "tp"}, FSDP takes the submesh "dp", and layers that are parallel by tensors the group of "tp".
 #ifndef FSDP_COLLECTIVES_DEVICE_MESH_H_
 #define FSDP_COLLECTIVES_DEVICE_MESH_H_
 
@@ -19,9 +22,9 @@
 
 namespace fsdp {
 
-class DeviceMesh {
+class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
  public:
-  // `sizes` has one or two dimensions whose product is group->size(); `names` are distinct and not empty.
+  // `sizes` has at least one dimension, and their product is group->size(); `names` are distinct and not empty.
   // kInvalidArgument if not, and if ranks ask for different meshes. Every rank calls it; it blocks.
   static absl::StatusOr<std::shared_ptr<const DeviceMesh>> Create(std::shared_ptr<ProcessGroup> group,
                                                                   std::vector<int> sizes,
@@ -40,15 +43,31 @@ class DeviceMesh {
   // By name; kNotFound lists the names there are.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> group(std::string_view name) const;
 
+  // This rank's index in each dimension.
+  const std::vector<int>& coordinate() const { return coordinate_; }
+
+  // The mesh of this rank along the dimensions `names` alone, which must be in this mesh's order, as PyTorch's
+  // mesh["dp"] and mesh["replicate", "shard"]. Its groups of single dimensions are this mesh's. kNotFound lists the
+  // names there are; kInvalidArgument for none, one twice, or another order. Every rank passes the same names;
+  // collective and blocking for more than one name, unless they are all.
+  absl::StatusOr<std::shared_ptr<const DeviceMesh>> Submesh(const std::vector<std::string>& names) const;
+
+  // The mesh that Create made: this one, or the one that it is a submesh of. Lives at least as long as this mesh.
+  const DeviceMesh& root() const { return root_ == nullptr ? *this : *root_; }
+
   // "replicate=2 x shard=3".
   std::string ToString() const;
 
  private:
   DeviceMesh() = default;
+  absl::StatusOr<int> DimOf(std::string_view name) const;
+  absl::StatusOr<std::vector<int>> DimsOf(const std::vector<std::string>& names) const;
 
+  std::shared_ptr<const DeviceMesh> root_;  // null: this is a root
   std::shared_ptr<ProcessGroup> all_;
   std::vector<int> sizes_;
   std::vector<std::string> names_;
+  std::vector<int> coordinate_;
   std::vector<std::shared_ptr<ProcessGroup>> groups_;  // by dimension
 };
 
