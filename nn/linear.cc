@@ -30,7 +30,7 @@ absl::StatusOr<Tensor> Linear::DoForward(const Tensor& x, Tape& tape) {
   FSDP_RETURN_IF_ERROR(CheckLastDim("linear", x, weight_->shape.dim(1)));
   FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   Tensor bias;
-  if (bias_ != nullptr) {
+  if (bias_ != nullptr && adds_bias_) {
     FSDP_ASSIGN_OR_RETURN(bias, bias_->Data());
   }
   FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));

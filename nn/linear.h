@@ -17,7 +17,7 @@ namespace fsdp {
 // y = x weight^T, plus a bias that starts at 0 where there is one. Parameters: weight [out_features, in_features], bias
 // [out_features]. Backward needs the weight bound again, and skips the gradient of a parameter that does not require
 // it.
-class Linear final : public Module {
+class Linear : public Module {
  public:
   // `initializer` is that of the weight.
   Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias = false);
@@ -28,10 +28,13 @@ class Linear final : public Module {
 
   std::string_view type_name() const override { return "Linear"; }
 
- private:
+ protected:
   // Keeps x on the tape; the output is new memory of the tape.
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  // False: forward leaves the bias out, for layers whose outputs are added up over ranks, one of which has it.
+  bool adds_bias_ = true;
 
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<Parameter> bias_;  // may be null

@@ -31,6 +31,13 @@ absl::StatusOr<Tensor> Parameter::Grad() {
   return grad;
 }
 
+void Parameter::FillInitial(uint64_t seed, const Interval& interval, float* out) const {
+  if (!part) return initializer.Fill(seed, fqn, interval, out);
+  for (const IntervalCopy& run : RunsInWhole(shape, *part, interval)) {
+    initializer.Fill(seed, fqn, {run.to, run.to + run.numel}, out + (run.from - interval.begin));
+  }
+}
+
 // The values are drawn as float32 on the host and rounded once to the parameter's dtype, whatever the device, so that a
 // run on a GPU starts from the bits of a run on a CPU.
 absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream) {
@@ -38,7 +45,7 @@ absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t
   FSDP_ASSIGN_OR_RETURN(parameter.grad, Tensor::Empty(device, parameter.dtype, parameter.shape));
   const int64_t numel = parameter.shape.numel();
   std::vector<float> values(numel);
-  parameter.initializer.Fill(seed, parameter.fqn, {0, numel}, values.data());
+  parameter.FillInitial(seed, {0, numel}, values.data());
   std::vector<std::byte> bytes(parameter.data.nbytes());
   FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), parameter.dtype, bytes.data(), numel));
   stream.CopyAsync(parameter.data.data(), bytes.data(), parameter.data.nbytes());

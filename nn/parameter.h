@@ -8,10 +8,12 @@
 #define FSDP_NN_PARAMETER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "fsdp/nn/initializer.h"
+#include "fsdp/nn/parameter_part.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
@@ -26,6 +28,16 @@ struct Parameter {
   DType dtype = DType::kFloat32;  // of the original parameter; `data` may be bound in a lower precision
   Initializer initializer;
   bool requires_grad = true;
+
+  // Set where the parameter is a part of a larger tensor, that of the same name on other ranks. Its initializer is that
+  // of the larger tensor.
+  std::optional<ParameterPart> part;
+
+  // The shape that state dicts and checkpoints show.
+  const Shape& whole_shape() const { return part ? part->whole : shape; }
+
+  // The first values of elements `interval`, as float32, from the initializer under `seed`.
+  void FillInitial(uint64_t seed, const Interval& interval, float* out) const;
 
   Tensor data;  // `shape`, in the compute dtype; undefined while sharded
   Tensor grad;  // `shape`; backward ADDS the gradient to it; undefined outside its unit's backward

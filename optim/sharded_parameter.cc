@@ -20,6 +20,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(M
     auto sharded = std::make_unique<ShardedParameter>();
     sharded->fqn = name;
     sharded->shape = parameter->shape;
+    sharded->part = parameter->part;
     sharded->interval = {0, numel};
     FSDP_ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
     FSDP_ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,16 @@ namespace fsdp {
 
 struct ShardedParameter {
   std::string fqn;
-  Shape shape;               // of the whole parameter
+  Shape shape;               // of the whole parameter, as the module has it
   Interval interval;         // the elements that this rank owns; may be empty
   Tensor data;               // 1-D, interval.size() elements, float32
   Tensor grad;               // likewise, or 16 bits; counts only while has_grad; undefined in a frozen unit
   Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
+
+  // Set where the module's parameter is a part of a larger tensor (Parameter::part), which state dicts show.
+  std::optional<ParameterPart> part;
+  const Shape& whole_shape() const { return part ? part->whole : shape; }
 
   // False: frozen. The parameter never has a gradient, and optimizers skip it.
   bool requires_grad = true;
