@@ -7,7 +7,8 @@
 //   norm^p = sum over sets of ( sum over the set's ranks of |g|^p )      factor = ClipFactor(norm, max_norm)
 //
 // Every rank makes the same sets in the same order, also for units without gradients here: collectives match up by
-// order alone. Replicas of a hybrid unit hold equal gradients, so they are not summed over.
+// order alone. Ranks of tensor parallelism hold different parts of some parameters, which are summed over them too, and
+// copies of the others, which are not. Replicas of a hybrid unit hold equal gradients, so they are not summed over.
 #include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <algorithm>
@@ -28,15 +29,21 @@ namespace {
 // Gradients that are cut over the same ranks.
 struct GradientSet {
   ProcessGroup* group = nullptr;       // null: every rank has them whole
+  ProcessGroup* also = nullptr;        // parts of larger tensors: the ranks of tensor parallelism
   std::vector<LocatedGradient> grads;  // this rank's parts
+
+  void AllReduce(const Tensor& sum, ReduceOp op, Stream& stream) const {
+    if (group != nullptr) group->AllReduce(sum, op, stream);
+    if (also != nullptr) also->AllReduce(sum, op, stream);
+  }
 };
 
 // The set of `group`, added if it is new. The order of sets is that of first use, which is the same on all ranks.
-GradientSet& SetOf(ProcessGroup* group, std::vector<GradientSet>& sets) {
+GradientSet& SetOf(ProcessGroup* group, ProcessGroup* also, std::vector<GradientSet>& sets) {
   for (GradientSet& set : sets) {
-    if (set.group == group) return set;
+    if (set.group == group && set.also == also) return set;
   }
-  sets.push_back({group, {}});
+  sets.push_back({group, also, {}});
   return sets.back();
 }
 
@@ -45,8 +52,9 @@ std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, 
   std::vector<GradientSet> sets;
   std::set<const Parameter*> known;
   for (const auto& unit : units.units()) {
-    GradientSet& set = SetOf(unit->groups.shard.get(), sets);
     for (const auto& parameter : unit->sharded_parameters) {
+      ProcessGroup* also = parameter->part ? unit->groups.tensor_parallel.get() : nullptr;
+      GradientSet& set = SetOf(unit->groups.shard.get(), also, sets);
       if (parameter->has_grad && !parameter->interval.empty())
         set.grads.push_back({parameter->grad, parameter->device});
     }
@@ -54,7 +62,7 @@ std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, 
   }
   for (const auto& [name, parameter] : root.NamedParameters()) {
     if (!known.insert(parameter.get()).second || !parameter->requires_grad || !parameter->grad.defined()) continue;
-    SetOf(nullptr, sets).grads.push_back({parameter->grad, &device});
+    SetOf(nullptr, nullptr, sets).grads.push_back({parameter->grad, &device});
   }
   return sets;
 }
@@ -85,7 +93,7 @@ class NormSum {
       if (HasKernel(gradient)) stream_.device().ops().AccumulateSquaredNorm(gradient.grad, on_device_, stream_);
     }
     const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
-    if (set.group != nullptr) set.group->AllReduce(on_device_, op, stream_);
+    set.AllReduce(on_device_, op, stream_);
     stream_.CopyAsync(host(), on_device_.data(), sizeof(float));
     FSDP_RETURN_IF_ERROR(stream_.Synchronize());
     return *host();
@@ -197,7 +205,7 @@ absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore&
   for (int64_t i = 0; i < count; ++i) {
     const Tensor square = squares.Slice({i, i + 1});
     for (const LocatedGradient& gradient : sets[i].grads) ops.AccumulateSquaredNorm(gradient.grad, square, stream);
-    if (sets[i].group != nullptr) sets[i].group->AllReduce(square, ReduceOp::kSum, stream);
+    sets[i].AllReduce(square, ReduceOp::kSum, stream);
   }
   ops.ClipCoefficient(squares, max_norm, result, stream);
   return GradClip::Read(result, stream);

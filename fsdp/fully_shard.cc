@@ -69,6 +69,11 @@ absl::Status CheckParameters(const Module& module, const std::string& path, cons
 
 absl::Status CheckMesh(const DeviceMesh* mesh, const FullyShardOptions& options) {
   if (mesh == nullptr) return absl::InvalidArgumentError("FullyShard: mesh is null: expected one of 1 or 2 dimensions");
+  if (mesh->ndim() > 2) {
+    return absl::InvalidArgumentError(absl::StrCat("FullyShard expects a 1D or 2D DeviceMesh but got ",
+                                                   mesh->ToString(),
+                                                   ": DeviceMesh::Submesh takes dimensions from a larger mesh"));
+  }
   if (const int* k = std::get_if<int>(&options.reshard_after_forward)) {
     const int ranks = mesh->group(mesh->ndim() - 1)->size();
     if (*k < 1 || *k > ranks || ranks % *k != 0) {

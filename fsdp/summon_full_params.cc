@@ -164,7 +164,7 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
       bindings[i].full = unit.sharded_parameters[i]->data.View(parameter.shape);
     } else {
       FSDP_ASSIGN_OR_RETURN(bindings[i].full, NewTensor(unit, i));
-      gather_->CopyOut(i, {0, parameter.shape.numel()}, bindings[i].full, options_.offload_to_cpu);
+      gather_->CopyOutOwn(i, bindings[i].full, options_.offload_to_cpu);
     }
     parameter.data = bindings[i].full;
   }
@@ -188,7 +188,7 @@ absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<boo
       binding.full_grad = unit.sharded_parameters[i]->grad.View(unit.parameters[i]->shape);
     } else {
       FSDP_ASSIGN_OR_RETURN(binding.full_grad, NewTensor(unit, i));
-      gather_->CopyOut(i, {0, unit.parameters[i]->shape.numel()}, binding.full_grad, options_.offload_to_cpu);
+      gather_->CopyOutOwn(i, binding.full_grad, options_.offload_to_cpu);
     }
     unit.parameters[i]->grad = binding.full_grad;
   }

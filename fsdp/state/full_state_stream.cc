@@ -35,7 +35,7 @@ class FullState {
     StateDict all = EmptyStateDict(units_);
     for (int u = 0; u < units_.size(); ++u) {
       for (const auto& parameter : units_.unit(u).parameters) {
-        Name(StateKey::Model(parameter->fqn), units_.unit(u).dtype, parameter->shape, all);
+        Name(StateKey::Model(parameter->fqn), units_.unit(u).dtype, parameter->whole_shape(), all);
       }
     }
     for (const ReplicatedTensor& tensor : replicated_) {
@@ -91,7 +91,7 @@ class FullState {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       if (Steps(u, i) == 0) continue;
       Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32,
-           state == kOptimStep ? Shape() : unit.parameters[i]->shape, all);
+           state == kOptimStep ? Shape() : unit.parameters[i]->whole_shape(), all);
     }
   }
 
@@ -120,7 +120,7 @@ class FullState {
     StateDict part;
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
       if (stepped_only && Steps(u, i) == 0) continue;
-      const Shape& shape = unit.parameters[i]->shape;
+      const Shape& shape = unit.parameters[i]->whole_shape();
       FSDP_ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
       part.Set(key_of(unit.parameters[i]->fqn), LiveSlice(shape, {0, shape.numel()}, view, /*replica=*/0));
     }

@@ -57,7 +57,7 @@ absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view f
   if (!own.has_grad && !own.interval.empty()) Clear(own, gather->stream());
   const Tensor& shard = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
   FSDP_RETURN_IF_ERROR(gather->Gather(u, shard));
-  const Shape& shape = unit.parameters[index]->shape;
+  const Shape& shape = unit.parameters[index]->whole_shape();
   FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather->device(), shard.dtype(), shape));
   gather->CopyOut(index, {0, shape.numel()}, whole, /*to_host=*/false);
   FSDP_RETURN_IF_ERROR(gather->Synchronize());

@@ -107,7 +107,7 @@ class ModelLoad {
         const Parameter& parameter = *unit.parameters[i];
         if (left_out.count(parameter.fqn) != 0) continue;
         FSDP_RETURN_IF_ERROR(
-            scatter.Add(u, i, TensorOf(parameter.fqn, parameter.shape), unit.sharded_parameters[i]->data));
+            scatter.Add(u, i, TensorOf(parameter.fqn, parameter.whole_shape()), unit.sharded_parameters[i]->data));
       }
     }
     for (const ReplicatedTensor& tensor : replicated_) {
@@ -180,13 +180,13 @@ absl::Status CheckLocal(const UnitStore& units) {
 absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (const auto& unit : units.units()) {
     if (!form.offload_to_cpu) unit->NoteShardChanged();  // the caller may write to what it is given
-    for (const auto& parameter : unit->sharded_parameters) {
+    for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
+      const auto& parameter = unit->sharded_parameters[i];
       Tensor data = parameter->data;
       if (form.offload_to_cpu && !parameter->interval.empty()) {
         FSDP_ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
       }
-      state.Set(StateKey::Model(parameter->fqn),
-                LiveSlice(parameter->shape, parameter->interval, data, ShardReplica(*unit)));
+      state.Set(StateKey::Model(parameter->fqn), LiveSlicesOf(*parameter, data, ShardReplica(*unit, i)));
     }
   }
   return absl::OkStatus();
@@ -202,6 +202,7 @@ absl::Status NoMemory(const char* what, const std::string& name) {
 StateDict EmptyStateDict(const UnitStore& units) {
   StateDict state;
   state.aliases = units.aliases();
+  if (units.is_tensor_parallel()) return state;  // a flat layout of parts says nothing about the whole tensors
   for (const auto& unit : units.units()) {
     if (unit->layout.is_flat()) state.units.push_back(unit->layout.ToUnitLayout(unit->name));
   }
@@ -277,6 +278,26 @@ absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units) {
   FSDP_RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
   FSDP_RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
   return state;
+}
+
+ShardedTensor LiveSlicesOf(const ShardedParameter& parameter, const Tensor& slice, int replica) {
+  const Interval& interval = parameter.interval;
+  if (!parameter.part) return LiveSlice(parameter.shape, interval, slice, replica);
+  ShardedTensor tensor;
+  tensor.dtype = slice.dtype();
+  tensor.shape = parameter.whole_shape();
+  tensor.replica = replica;
+  for (const IntervalCopy& run : RunsInWhole(parameter.shape, *parameter.part, interval)) {
+    const int64_t at = run.from - interval.begin;
+    tensor.shards.push_back({{run.to, run.to + run.numel}, slice.Slice({at, at + run.numel})});
+  }
+  return tensor;
+}
+
+absl::Status CheckLocalIsFlat(const UnitStore& units, StateDictType type) {
+  if (type != StateDictType::kLocal || !units.is_tensor_parallel()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a LOCAL state dict of a model with tensor parallelism is not supported; ask for SHARDED or FULL");
 }
 
 ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tensor& slice, int replica) {

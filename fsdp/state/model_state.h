@@ -38,8 +38,15 @@ absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& u
 // This rank's live slices of the parameters, and the replicated tensors. All alias the model's memory.
 absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units);
 
+// The live slice of a parameter, or a state of it, that this rank has: `slice` has the elements of
+// `parameter.interval`. A part of a larger tensor is one shard for each run of elements of that tensor.
+ShardedTensor LiveSlicesOf(const ShardedParameter& parameter, const Tensor& slice, int replica);
+
 // One live slice of a whole tensor of `shape`; `replica`: see ShardedTensor.
 ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tensor& slice, int replica);
+
+// kInvalidArgument for a LOCAL state of a model with tensor parallelism.
+absl::Status CheckLocalIsFlat(const UnitStore& units, StateDictType type);
 
 // The sources that loads of these types read from, the model's and the optimizer's.
 StateSource SourceOf(StateDictType type, const LoadStateDictOptions& options);

@@ -109,8 +109,7 @@ absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& g
     const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
     FSDP_RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));
   }
-  gather.GatherOwnPart();
-  return absl::OkStatus();
+  return gather.GatherOwnPart();
 }
 
 }  // namespace fsdp

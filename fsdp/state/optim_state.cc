@@ -39,12 +39,12 @@ class OptimStateWriter {
         state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
       }
     }
-    const bool holds_step = form_.type != StateDictType::kSharded || ChunkGroup(unit).rank() == 0;
-    const int replica = form_.type == StateDictType::kSharded ? ChunkReplica(unit) : gather_.ranks().rank();
+    const bool is_sharded = form_.type == StateDictType::kSharded;
     for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
       if (shards_.steps(u, i) == 0) continue;
-      ShardedTensor step = StepScalar(shards_.steps(u, i), replica);
-      if (!holds_step) step.shards.clear();
+      const ChunkPlace place = ChunkPlaceOf(unit, i);
+      ShardedTensor step = StepScalar(shards_.steps(u, i), is_sharded ? place.replica : gather_.ranks().rank());
+      if (is_sharded && place.index != 0) step.shards.clear();
       state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, kOptimStep), std::move(step));
     }
     return absl::OkStatus();
@@ -60,8 +60,7 @@ class OptimStateWriter {
       if (form_.offload_to_cpu && slice.numel() > 0) {
         FSDP_ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
       }
-      state_.Set(StateKey::OptimState(parameter.fqn, name),
-                 LiveSlice(parameter.shape, parameter.interval, slice, replica));
+      state_.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, replica));
     }
     state_.Set(StateKey::OptimState(parameter.fqn, kOptimStep),
                StepScalar(optimizer.step_count(index), gather_.ranks().rank()));
@@ -83,7 +82,7 @@ class OptimStateWriter {
 std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, int rank) {
   std::map<std::string, int> by_name;
   for (const auto& unit : units.units()) {
-    for (const auto& parameter : unit->parameters) by_name[parameter->fqn] = ShardReplica(*unit);
+    for (size_t i = 0; i < unit->parameters.size(); ++i) by_name[unit->parameters[i]->fqn] = ShardReplica(*unit, i);
   }
   std::vector<int> replicas;
   for (const ShardedParameter* parameter : optimizer.parameters()) {
@@ -96,6 +95,7 @@ std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, 
 }  // namespace
 
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state) {
+  FSDP_RETURN_IF_ERROR(CheckLocalIsFlat(units, form.type));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const OptimShards shards(units, optimizer);
   const std::vector<int> replicas = ReplicasOf(units, optimizer, gather->ranks().rank());
@@ -128,8 +128,7 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
     const ShardedParameter& parameter = *optimizer.parameters()[i];
     for (const std::string& name : optimizer.StateNames()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
-      state.Set(StateKey::OptimState(parameter.fqn, name),
-                LiveSlice(parameter.shape, parameter.interval, slice, /*replica=*/0));
+      state.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, /*replica=*/0));
     }
     live.steps_.push_back(HostScalar(kNotFilled));
     state.Set(StateKey::OptimState(parameter.fqn, kOptimStep),

@@ -88,7 +88,7 @@ class OptimLoad {
     present_[index].states.insert(state);
     if (state != kOptimStep) {
       FSDP_RETURN_IF_ERROR(optimizer_.State(index, state).status());
-      const Shape& shape = optimizer_.parameters()[index]->shape;
+      const Shape& shape = optimizer_.parameters()[index]->whole_shape();
       if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
                                                      item.entry.shape.ToString(),

@@ -25,6 +25,8 @@ absl::Status CheckAll(const OptimStateReader& reader) {
 
 absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const UnitStore& units,
                                                                            const StateDict& state, StateSource from) {
+  FSDP_RETURN_IF_ERROR(
+      CheckLocalIsFlat(units, from == StateSource::kLocal ? StateDictType::kLocal : StateDictType::kFull));
   std::unique_ptr<OptimStateReader> reader(new OptimStateReader(units, state, from));
   FSDP_ASSIGN_OR_RETURN(reader->gather_, StateGather::Create(units));
   reader->scatter_ = std::make_unique<StateScatter>(units, *reader->gather_, from);
@@ -78,6 +80,7 @@ ShardedTensor OptimStateReader::TensorOf(const Item& item) const {
 // All items are checked before the first is read, so an error costs no exchange. Replicas: a slice exists once for each
 // replica of its shard, a scalar or whole tensor once for each rank.
 absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from) {
+  FSDP_RETURN_IF_ERROR(CheckLocalIsFlat(units, StateDictType::kLocal));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const absl::Status checked = CheckAll(*reader);
   const bool alone = from == StateSource::kFull || from == StateSource::kLocal;
@@ -93,8 +96,12 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, entry.is_scalar() ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
     const Tensor slice(std::move(buffer), entry.dtype, {interval.size()});
     FSDP_RETURN_IF_ERROR(reader->Read(item, slice));
-    const int replica = whole ? reader->gather().ranks().rank() : ShardReplica(units.unit(item.unit));
-    slices.Set(entry.key(), LiveSlice(entry.shape, interval, slice, replica));
+    if (whole) {
+      slices.Set(entry.key(), LiveSlice(entry.shape, interval, slice, reader->gather().ranks().rank()));
+      continue;
+    }
+    const Unit& unit = units.unit(item.unit);
+    slices.Set(entry.key(), LiveSlicesOf(*unit.sharded_parameters[item.index], slice, ShardReplica(unit, item.index)));
   }
   FSDP_RETURN_IF_ERROR(reader->FinishReads());
   if (reader->param_groups()) slices.Set(StateKey::ParamGroups(), *reader->param_groups());

@@ -32,10 +32,10 @@ bool Converts(DType from, DType to) { return from == to || (IsFloatingPoint(from
 }  // namespace
 
 WantedTensor WantedOf(const Unit& unit, size_t index, StateSource from, DType dtype) {
-  const Shape& shape = unit.parameters[index]->shape;
+  const Shape& shape = unit.parameters[index]->whole_shape();
   WantedTensor wanted = WantedWhole(shape, from, dtype);
   if (from == StateSource::kSharded) {
-    wanted.interval = Dim0Chunk(shape, ChunkGroup(unit).size(), ChunkGroup(unit).rank());
+    wanted.interval = ChunkPlaceOf(unit, index).Of(shape);
   } else if (from == StateSource::kLocal) {
     wanted.interval = unit.sharded_parameters[index]->interval;
   }

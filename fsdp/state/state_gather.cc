@@ -10,6 +10,10 @@
 // all-gather waits for the copies of the last without an event.
 //
 // A unit that is not sharded is read where it is: gathered_ is its shard, and nothing is copied or communicated.
+//
+// A part of a larger tensor takes two more steps, on every rank, since another rank may be the one that receives:
+//
+//   buffer_ --copy--> own part of parts_ --all-gather over tensor parallelism--> parts_ --CopyOut, run by run--> whole
 #include "fsdp/fsdp/state/state_gather.h"
 
 #include <algorithm>
@@ -20,15 +24,30 @@
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
+namespace {
+
+// True if gathered_ is the shard of an offloaded unit itself: see Gather.
+bool ReadsHost(const Unit& unit) { return unit.offloaded() && !unit.sharded(); }
+
+}  // namespace
 
 ProcessGroup& ChunkGroup(const Unit& unit) { return unit.groups.shard ? *unit.groups.shard : *unit.groups.replicate; }
 
 // Without a shard group, chunks are cut over the replicate group, so no chunk has a copy.
-int ChunkReplica(const Unit& unit) {
-  return unit.groups.shard && unit.groups.replicate ? unit.groups.replicate->rank() : 0;
+ChunkPlace ChunkPlaceOf(const Unit& unit, size_t index) {
+  const ProcessGroup& group = ChunkGroup(unit);
+  const int ranks = unit.groups.tensor_parallel_size();
+  const int rank = unit.groups.tensor_parallel_rank();
+  const int replica = unit.groups.shard && unit.groups.replicate ? unit.groups.replicate->rank() : 0;
+  if (unit.parameters[index]->part) return {group.size() * ranks, group.rank() * ranks + rank, replica};
+  return {group.size(), group.rank(), replica * ranks + rank};
 }
 
-int ShardReplica(const Unit& unit) { return unit.groups.replicate ? unit.groups.replicate->rank() : 0; }
+int ShardReplica(const Unit& unit, size_t index) {
+  const int replica = unit.groups.replicate ? unit.groups.replicate->rank() : 0;
+  if (unit.parameters[index]->part) return replica;
+  return replica * unit.groups.tensor_parallel_size() + unit.groups.tensor_parallel_rank();
+}
 
 absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore& units) {
   std::unique_ptr<StateGather> gather(new StateGather(units));
@@ -44,6 +63,7 @@ absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
     const int64_t itemsize = std::max<int64_t>(SizeOf(unit->dtype), SizeOf(DType::kFloat32));
     nbytes = std::max(nbytes, unit->layout.padded_numel() * itemsize);
   }
+  if (&buffer != &buffer_) nbytes *= units_.is_tensor_parallel() ? units_.groups().tensor_parallel()->size() : 1;
   FSDP_ASSIGN_OR_RETURN(buffer, on_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
   return absl::OkStatus();
 }
@@ -58,45 +78,69 @@ absl::StatusOr<Tensor> StateGather::OwnPart(int u, DType dtype) {
   return gathered_.Slice({begin, begin + unit.layout.shard_numel()});
 }
 
-void StateGather::GatherOwnPart() {
+absl::Status StateGather::GatherOwnPart() {
   const Unit& unit = units_.unit(unit_);
-  if (!unit.sharded()) return;
-  const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
-  unit.groups.shard->AllGather(gathered_.Slice({begin, begin + unit.layout.shard_numel()}), gathered_, *stream_);
+  if (unit.sharded()) {
+    const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
+    unit.groups.shard->AllGather(gathered_.Slice({begin, begin + unit.layout.shard_numel()}), gathered_, *stream_);
+  }
+  return GatherParts();
+}
+
+absl::Status StateGather::GatherParts() {
+  const Unit& unit = units_.unit(unit_);
+  parts_.assign(unit.parameters.size(), Tensor());
+  if (!units_.is_tensor_parallel()) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(Reserve(parts_buffer_, /*on_host=*/false));
+  const UnitGroups& groups = unit.groups;
+  int64_t at = 0;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    if (!unit.parameters[i]->part) continue;
+    const int64_t numel = unit.parameters[i]->shape.numel();
+    const int64_t all = numel * groups.tensor_parallel_size();
+    const int64_t itemsize = SizeOf(gathered_.dtype());
+    parts_[i] = Tensor(parts_buffer_.Slice(at * itemsize, all * itemsize), gathered_.dtype(), {all});
+    at += all;
+    const Tensor own =
+        parts_[i].Slice({numel * groups.tensor_parallel_rank(), numel * (groups.tensor_parallel_rank() + 1)});
+    RunCopies(gathered_, own, CopiesOf(i, {0, numel}), ReadsHost(unit));
+    groups.tensor_parallel->AllGather(own, parts_[i], *stream_);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StateGather::Gather(int u, const Tensor& shard) {
   if (!units_.unit(u).sharded()) {
     unit_ = u;
     gathered_ = shard;
-    return absl::OkStatus();
+    return GatherParts();
   }
   // Copied to the own part first: collectives take device memory, and the shard of an offloaded unit is in host memory.
   FSDP_ASSIGN_OR_RETURN(const Tensor own, OwnPart(u, shard.dtype()));
   FSDP_RETURN_IF_ERROR(Copy(shard, own));
-  GatherOwnPart();
-  return absl::OkStatus();
+  return GatherOwnPart();
 }
 
 // On a CPU device, a parameter of a flat layout is in one piece that the host can read, so nothing is copied.
 absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
   const ShardLayout& layout = units_.unit(unit_).layout;
   const ShardLayout::Entry& entry = layout.parameters()[index];
-  if (layout.in_place() && device().type() == DeviceType::kCpu) {
+  const bool is_part = parts_[index].defined();
+  if (!is_part && layout.in_place() && device().type() == DeviceType::kCpu) {
     return gathered_.Slice({entry.offset, entry.offset + entry.shape.numel()});
   }
   FSDP_RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
   const int64_t itemsize = SizeOf(gathered_.dtype());
-  const Tensor staged(staging_.Slice(entry.offset * itemsize, entry.shape.numel() * itemsize), gathered_.dtype(),
-                      {entry.shape.numel()});
-  CopyOut(index, {0, entry.shape.numel()}, staged, /*to_host=*/true);
+  const int64_t offset = entry.offset * units_.unit(unit_).groups.tensor_parallel_size();  // room for whole tensors
+  const int64_t numel = units_.unit(unit_).parameters[index]->whole_shape().numel();
+  const Tensor staged(staging_.Slice(offset * itemsize, numel * itemsize), gathered_.dtype(), {numel});
+  CopyOut(index, {0, numel}, staged, /*to_host=*/true);
   return staged;
 }
 
-void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host) {
-  const Unit& unit = units_.unit(unit_);
-  const ShardLayout& layout = unit.layout;
-  const int64_t itemsize = SizeOf(out.dtype());
+// From gathered_: elements count in the parameter as the module has it.
+std::vector<IntervalCopy> StateGather::CopiesOf(size_t index, const Interval& wanted) const {
+  const ShardLayout& layout = units_.unit(unit_).layout;
   std::vector<IntervalCopy> copies;
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     const ShardLayout::Slice slice = layout.ShardSlice(index, rank);
@@ -105,25 +149,63 @@ void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& ou
     const int64_t at = rank * layout.shard_numel() + slice.offset_in_shard + part.begin - slice.interval.begin;
     copies.push_back({at, part.begin - wanted.begin, part.size()});
   }
-  const bool from_host = unit.offloaded() && !unit.sharded();  // see Gather
-  // The kernel reads and writes device memory; where one side is host memory, each piece is a copy on the stream.
-  if (!to_host && !from_host) return device().ops().CastDivideIntervals(gathered_, out, std::move(copies), 1, *stream_);
+  return copies;
+}
+
+// From parts_[index].
+std::vector<IntervalCopy> StateGather::CopiesOfParts(size_t index, const Interval& wanted) const {
+  const Parameter& parameter = *units_.unit(unit_).parameters[index];
+  const int64_t numel = parameter.shape.numel();
+  std::vector<IntervalCopy> copies;
+  for (int rank = 0; rank < units_.unit(unit_).groups.tensor_parallel_size(); ++rank) {
+    ParameterPart part = *parameter.part;
+    part.begin = rank * parameter.shape.dim(part.dim);
+    for (const IntervalCopy& run : RunsInWhole(parameter.shape, part, {0, numel})) {
+      const Interval common = Intersect({run.to, run.to + run.numel}, wanted);
+      if (common.empty()) continue;
+      copies.push_back({rank * numel + run.from + common.begin - run.to, common.begin - wanted.begin, common.size()});
+    }
+  }
+  return copies;
+}
+
+// The kernel reads and writes device memory; where one side is host memory, each piece is a copy on the stream.
+void StateGather::RunCopies(const Tensor& from, const Tensor& out, std::vector<IntervalCopy> copies,
+                            bool over_memories) {
+  if (!over_memories) return device().ops().CastDivideIntervals(from, out, std::move(copies), 1, *stream_);
+  const int64_t itemsize = SizeOf(out.dtype());
   for (const IntervalCopy& copy : copies) {
-    stream_->CopyAsync(out.buffer().data() + copy.to * itemsize, gathered_.buffer().data() + copy.from * itemsize,
+    stream_->CopyAsync(out.buffer().data() + copy.to * itemsize, from.buffer().data() + copy.from * itemsize,
                        copy.numel * itemsize);
   }
-  stream_->Run([out, from = gathered_] { return absl::OkStatus(); });  // holds both until the copies have run
+  stream_->Run([out, from] { return absl::OkStatus(); });  // holds both until the copies have run
+}
+
+void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host) {
+  const Unit& unit = units_.unit(unit_);
+  if (parts_[index].defined()) {
+    const bool over_memories = to_host && device().type() != DeviceType::kCpu;
+    return RunCopies(parts_[index], out, CopiesOfParts(index, wanted), over_memories);
+  }
+  RunCopies(gathered_, out, CopiesOf(index, wanted), to_host || ReadsHost(unit));
+}
+
+void StateGather::CopyOutOwn(size_t index, const Tensor& out, bool to_host) {
+  const Unit& unit = units_.unit(unit_);
+  const Interval all{0, unit.parameters[index]->shape.numel()};
+  RunCopies(gathered_, out, CopiesOf(index, all), to_host || ReadsHost(unit));
 }
 
 absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm& form) {
   const Unit& unit = units_.unit(unit_);
   ShardedTensor result;
   result.dtype = gathered_.dtype();
-  result.shape = unit.layout.parameters()[index].shape;
+  result.shape = unit.parameters[index]->whole_shape();
   Interval wanted{0, result.shape.numel()};
   if (form.type == StateDictType::kSharded) {
-    wanted = Dim0Chunk(result.shape, ChunkGroup(unit).size(), ChunkGroup(unit).rank());
-    result.replica = ChunkReplica(unit);
+    const ChunkPlace place = ChunkPlaceOf(unit, index);
+    wanted = place.Of(result.shape);
+    result.replica = place.replica;
   } else {
     result.replica = ranks_.rank();
   }

@@ -3,6 +3,10 @@
 // StateGather: makes whole parameters or dim-0 chunks of a unit's shards; state_scatter.h is the reverse. Parameters
 // and optimizer states are sharded alike, so the same code gathers both. Works unit by unit in one buffer, so that
 // memory beyond the result is one unsharded unit. Only Synchronize blocks.
+//
+// Parameters that are parts of larger tensors are gathered whole, over the ranks of tensor parallelism too, so their
+// chunks and wholes are intervals as those of any tensor are, however their columns were cut: a state never lists the
+// runs of a column cut. Memory is one unsharded unit more, with the whole tensors.
 #ifndef FSDP_FSDP_STATE_STATE_GATHER_H_
 #define FSDP_FSDP_STATE_STATE_GATHER_H_
 
@@ -21,10 +25,21 @@ namespace fsdp {
 // The group over which a unit's SHARDED state is cut: its shard group; the group of all ranks if it is not sharded.
 ProcessGroup& ChunkGroup(const Unit& unit);
 
-// Equal chunks, and equal shards, exist on several ranks of a hybrid model: which of the copies, counted from 0, this
-// rank holds. See ShardedTensor::replica.
-int ChunkReplica(const Unit& unit);
-int ShardReplica(const Unit& unit);
+// The dim-0 chunk of a tensor that this rank has in a SHARDED state. A part of a larger tensor (Parameter::part) is cut
+// over the chunk group and the ranks of tensor parallelism together: chunk rank * T + t of rank `rank` of the chunk
+// group and rank t of T. Of all other parameters these T ranks hold copies.
+struct ChunkPlace {
+  int count = 1;
+  int index = 0;
+  int replica = 0;  // ShardedTensor::replica
+
+  Interval Of(const Shape& shape) const { return Dim0Chunk(shape, count, index); }
+};
+ChunkPlace ChunkPlaceOf(const Unit& unit, size_t index);
+
+// Equal shards exist on several ranks of a hybrid model, and of one with tensor parallelism: which of the copies,
+// counted from 0, of its slice of parameter `index` this rank holds. See ShardedTensor::replica.
+int ShardReplica(const Unit& unit, size_t index);
 
 class StateGather {
  public:
@@ -38,10 +53,11 @@ class StateGather {
   // Gather in two steps, without its copy: OwnPart returns this rank's part of the buffer, which work on stream()
   // fills; GatherOwnPart then all-gathers. GatherOwnPart is collective.
   absl::StatusOr<Tensor> OwnPart(int unit, DType dtype);
-  void GatherOwnPart();
+  absl::Status GatherOwnPart();
 
-  // All elements of parameter `index` of the unit gathered last, for the host to read after Synchronize and before the
-  // next Gather: a view of the buffer, or a copy in a second buffer if the elements are in pieces or on a GPU.
+  // All elements of parameter `index`, whole, of the unit gathered last, for the host to read after Synchronize and
+  // before the next Gather: a view of the buffer, or a copy in a second buffer if the elements are in pieces or on a
+  // GPU.
   absl::StatusOr<Tensor> HostView(size_t index);
 
   // A copy, in the given form (not kLocal), of parameter `index` of the unit gathered last; without shards if this rank
@@ -49,7 +65,11 @@ class StateGather {
   absl::StatusOr<ShardedTensor> Extract(size_t index, const StateForm& form);
 
   // Copies elements `wanted` of that parameter to `out`, in host memory if `to_host`, else on the device.
+  // Elements count in the whole tensor.
   void CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host);
+
+  // All elements of that parameter as the module has it, which is a part of a larger tensor under tensor parallelism.
+  void CopyOutOwn(size_t index, const Tensor& out, bool to_host);
 
   // destination = source, converted, in stream order; either may be on the device or in host memory.
   absl::Status Copy(const Tensor& source, const Tensor& destination);
@@ -68,12 +88,20 @@ class StateGather {
   explicit StateGather(const UnitStore& units) : units_(units), ranks_(units.groups()) {}
 
   absl::Status Reserve(Buffer& buffer, bool on_host);
+  absl::Status GatherParts();
+  std::vector<IntervalCopy> CopiesOf(size_t index, const Interval& wanted) const;
+  std::vector<IntervalCopy> CopiesOfParts(size_t index, const Interval& wanted) const;
+  void RunCopies(const Tensor& from, const Tensor& out, std::vector<IntervalCopy> copies, bool over_memories);
 
   const UnitStore& units_;
   const AllRanks ranks_;
-  Buffer buffer_;    // of the largest unit
-  Buffer staging_;   // likewise, in host memory
+  Buffer buffer_;   // of the largest unit
+  Buffer staging_;  // likewise, in host memory, for whole tensors
+  Buffer parts_buffer_;
   Tensor gathered_;  // [shard_world_size * shard_numel] of unit_, in buffer_
+  // By parameter of unit_: [T, numel] of a part of a larger tensor, from all ranks of tensor parallelism, in
+  // parts_buffer_; undefined for others.
+  std::vector<Tensor> parts_;
   int unit_ = -1;
   std::unique_ptr<Stream> stream_;  // last, so that it ends before the memory it uses goes
 };

@@ -8,6 +8,9 @@
 //               flat shards are not, so a rank may need elements of several chunks
 //   kFullFirst  broadcast of the whole tensor from rank 0, then that interval of it
 //
+// A part of a larger tensor is several intervals of it. Its chunks are gathered over the ranks of tensor parallelism
+// first, whose chunks are neighbours.
+//
 // The last two wait in a batch. Tensors of one batch are exchanged as one coalesced call, for each run of equal groups
 // in the order in which they were added; the order is the same on all ranks, which is what matches the calls up.
 #include "fsdp/fsdp/state/state_scatter.h"
@@ -30,6 +33,16 @@ int64_t BytesOfLargest(const UnitStore& units) {
   return nbytes;
 }
 
+// This rank's slice of a parameter, from the whole tensor to the slice.
+std::vector<IntervalCopy> WantedRuns(const ShardedParameter& parameter) {
+  const Interval& interval = parameter.interval;
+  if (interval.empty()) return {};
+  if (!parameter.part) return {{interval.begin, 0, interval.size()}};
+  std::vector<IntervalCopy> runs = RunsInWhole(parameter.shape, *parameter.part, interval);
+  for (IntervalCopy& run : runs) run = {run.to, run.from - interval.begin, run.numel};
+  return runs;
+}
+
 }  // namespace
 
 StateScatter::StateScatter(const UnitStore& units, StateGather& gather, StateSource from)
@@ -38,42 +51,50 @@ StateScatter::StateScatter(const UnitStore& units, StateGather& gather, StateSou
 absl::Status StateScatter::Add(int u, size_t index, const ShardedTensor& source, const Tensor& destination) {
   const Unit& unit = units_.unit(u);
   const Interval mine = unit.sharded_parameters[index]->interval;
+  std::vector<IntervalCopy> wanted = WantedRuns(*unit.sharded_parameters[index]);
   switch (from_) {
     case StateSource::kLocal:
       return mine.empty() ? absl::OkStatus() : gather_.Copy(source.shards[0].data, destination);
     case StateSource::kFull:
-      return mine.empty() ? absl::OkStatus() : gather_.Copy(source.shards[0].data.Slice(mine), destination);
+      return mine.empty() ? absl::OkStatus() : CopyRuns(source.shards[0].data, wanted, destination);
     case StateSource::kSharded: {
-      FSDP_ASSIGN_OR_RETURN(Item item, FromChunks(ChunkGroup(unit), source, destination.dtype()));
-      return Push(std::move(item), mine, destination);
+      FSDP_ASSIGN_OR_RETURN(Item item, FromChunks(unit, index, source, destination.dtype()));
+      return Push(std::move(item), std::move(wanted), destination);
     }
     case StateSource::kFullFirst:
       break;
   }
   FSDP_ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
-  return Push(std::move(item), mine, destination);
+  return Push(std::move(item), std::move(wanted), destination);
 }
 
 absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tensor& destination) {
   if (destination.numel() == 0) return absl::OkStatus();
   if (from_ != StateSource::kFullFirst) return gather_.Copy(source.shards[0].data, destination);
   FSDP_ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
-  return Push(std::move(item), {0, destination.numel()}, destination);
+  return Push(std::move(item), {{0, 0, destination.numel()}}, destination);
 }
 
 // Chunk r begins at r times the size of the first, so the padded chunks in sequence are the whole tensor and then
 // padding.
-absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(ProcessGroup& group, const ShardedTensor& source,
+absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(const Unit& unit, size_t index, const ShardedTensor& source,
                                                             DType dtype) {
-  const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();
-  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * group.size()}));
-  const Tensor own = whole.Slice({group.rank() * chunk, (group.rank() + 1) * chunk});
+  ProcessGroup& group = ChunkGroup(unit);
+  const ChunkPlace place = ChunkPlaceOf(unit, index);
+  const int64_t chunk = Dim0Chunk(source.shape, place.count, 0).size();
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * place.count}));
+  const Tensor own = whole.Slice({place.index * chunk, (place.index + 1) * chunk});
   gather_.device().ops().Zero(own, gather_.stream());
   if (!source.shards.empty()) {
     const Tensor& data = source.shards[0].data;
     FSDP_RETURN_IF_ERROR(gather_.Copy(data, own.Slice({0, data.numel()})));
   }
-  return Item{.group = &group, .whole = std::move(whole), .own = own};
+  Item item{.group = &group, .whole = whole, .own = own};
+  if (place.count == group.size()) return item;
+  const int64_t of_rank = place.count / group.size() * chunk;
+  item.first = unit.groups.tensor_parallel.get();
+  item.chunks = whole.Slice({group.rank() * of_rank, (group.rank() + 1) * of_rank});
+  return item;
 }
 
 absl::StatusOr<StateScatter::Item> StateScatter::FromFirst(const ShardedTensor& source, DType dtype) {
@@ -83,10 +104,25 @@ absl::StatusOr<StateScatter::Item> StateScatter::FromFirst(const ShardedTensor& 
   return Item{.whole = std::move(whole)};
 }
 
-absl::Status StateScatter::Push(Item item, const Interval& wanted, const Tensor& destination) {
+// Converts at most once: a part of a larger tensor may be many runs.
+absl::Status StateScatter::CopyRuns(const Tensor& whole, const std::vector<IntervalCopy>& runs,
+                                    const Tensor& destination) {
+  Tensor from = whole;
+  if (runs.size() > 1 && whole.dtype() != destination.dtype()) {
+    FSDP_ASSIGN_OR_RETURN(from, Tensor::Empty(gather_.device(), destination.dtype(), whole.shape()));
+    FSDP_RETURN_IF_ERROR(gather_.Copy(whole, from));
+  }
+  for (const IntervalCopy& run : runs) {
+    FSDP_RETURN_IF_ERROR(
+        gather_.Copy(from.Slice({run.from, run.from + run.numel}), destination.Slice({run.to, run.to + run.numel})));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateScatter::Push(Item item, std::vector<IntervalCopy> wanted, const Tensor& destination) {
   if (nbytes_ > 0 && nbytes_ + item.whole.nbytes() > batch_bytes_) FSDP_RETURN_IF_ERROR(Flush());
   nbytes_ += item.whole.nbytes();
-  item.wanted = wanted;
+  item.wanted = std::move(wanted);
   item.destination = destination;
   items_.push_back(std::move(item));
   return absl::OkStatus();
@@ -96,11 +132,14 @@ absl::Status StateScatter::Flush() {
   const std::vector<Item> items = std::exchange(items_, {});
   nbytes_ = 0;
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
-    while (end < items.size() && items[end].group == items[begin].group) ++end;
+    const auto is_like_first = [&](const Item& item) {
+      return item.group == items[begin].group && item.first == items[begin].first;
+    };
+    while (end < items.size() && is_like_first(items[end])) ++end;
     Exchange(absl::MakeSpan(items).subspan(begin, end - begin));
   }
   for (const Item& item : items) {
-    if (!item.wanted.empty()) FSDP_RETURN_IF_ERROR(gather_.Copy(item.whole.Slice(item.wanted), item.destination));
+    FSDP_RETURN_IF_ERROR(CopyRuns(item.whole, item.wanted, item.destination));
   }
   return absl::OkStatus();
 }
@@ -112,8 +151,14 @@ void StateScatter::Exchange(absl::Span<const Item> items) {
     for (const Item& item : items) wholes.push_back(item.whole);
     return gather_.ranks().BroadcastFromFirst(wholes, gather_.stream());
   }
+  if (items[0].first != nullptr) {
+    const CoalescedCalls coalesced(*items[0].first);
+    for (const Item& item : items) item.first->AllGather(item.own, item.chunks, gather_.stream());
+  }
   const CoalescedCalls coalesced(*group);
-  for (const Item& item : items) group->AllGather(item.own, item.whole, gather_.stream());
+  for (const Item& item : items) {
+    group->AllGather(item.first == nullptr ? item.own : item.chunks, item.whole, gather_.stream());
+  }
 }
 
 }  // namespace fsdp

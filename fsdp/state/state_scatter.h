@@ -39,16 +39,19 @@ class StateScatter final {
  private:
   // A tensor that is to be exchanged.
   struct Item {
-    ProcessGroup* group = nullptr;  // all-gather over this group; null: broadcast from rank 0
-    Tensor whole;                   // the whole tensor; before the exchange with this rank's part only
-    Tensor own = {};                // this rank's part of `whole`, for the all-gather
-    Interval wanted = {};           // the elements that this rank needs
+    ProcessGroup* group = nullptr;          // all-gather over this group; null: broadcast from rank 0
+    ProcessGroup* first = nullptr;          // not null: all-gather `own` over this group first, to `chunks`
+    Tensor whole;                           // the whole tensor; before the exchange with this rank's part only
+    Tensor own = {};                        // this rank's part of `whole`, for the all-gather
+    Tensor chunks = {};                     // what the members of `first` have of `whole`
+    std::vector<IntervalCopy> wanted = {};  // the elements that this rank needs, from `whole` to `destination`
     Tensor destination = {};
   };
 
-  absl::StatusOr<Item> FromChunks(ProcessGroup& group, const ShardedTensor& source, DType dtype);
+  absl::StatusOr<Item> FromChunks(const Unit& unit, size_t index, const ShardedTensor& source, DType dtype);
   absl::StatusOr<Item> FromFirst(const ShardedTensor& source, DType dtype);
-  absl::Status Push(Item item, const Interval& wanted, const Tensor& destination);
+  absl::Status CopyRuns(const Tensor& whole, const std::vector<IntervalCopy>& runs, const Tensor& destination);
+  absl::Status Push(Item item, std::vector<IntervalCopy> wanted, const Tensor& destination);
   void Exchange(absl::Span<const Item> items);  // all of one group
 
   const UnitStore& units_;

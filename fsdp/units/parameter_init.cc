@@ -107,7 +107,7 @@ absl::Status CopyInitialValues(const Parameter& parameter, const Interval& inter
     FSDP_RETURN_IF_ERROR(Convert(source.dtype(), values.data(), out.dtype(), staging.data(), interval.size()));
   } else {
     std::vector<float> values(interval.size());
-    parameter.initializer.Fill(seed, parameter.fqn, interval, values.data());
+    parameter.FillInitial(seed, interval, values.data());
     FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), out.dtype(), staging.data(), interval.size()));
   }
   stream.CopyAsync(out.data(), staging.data(), out.nbytes());

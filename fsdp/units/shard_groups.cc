@@ -9,6 +9,7 @@
 // after the first step every member of the second group has the first group's result, so the second step completes it.
 #include "fsdp/fsdp/units/shard_groups.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -39,12 +40,12 @@ void BroadcastIn(ProcessGroup& group, absl::Span<const Tensor> tensors, Stream& 
 
 }  // namespace
 
-ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : from_mesh_(true) {
-  if (mesh == nullptr) return;  // Validate tells
-  all_ = mesh->all();
-  if (mesh->ndim() != 2) return;
-  replicate_ = mesh->group(0);
-  shard_ = mesh->group(1);
+ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : mesh_(std::move(mesh)), from_mesh_(true) {
+  if (mesh_ == nullptr) return;  // Validate tells
+  all_ = mesh_->all();
+  if (mesh_->ndim() != 2) return;
+  replicate_ = mesh_->group(0);
+  shard_ = mesh_->group(1);
 }
 
 absl::Status ShardGroups::Validate() const {
@@ -52,9 +53,34 @@ absl::Status ShardGroups::Validate() const {
   if (!from_pair_ && all_ == nullptr) null = from_mesh_ ? "device mesh" : "process group";
   if (from_pair_ && replicate_ == nullptr) null = "replicate group";
   if (from_pair_ && shard_ == nullptr) null = "shard group";
+  if (null == nullptr && mesh_ != nullptr && mesh_->ndim() > 2) {
+    return absl::InvalidArgumentError(absl::StrCat("device mesh ", mesh_->ToString(), " has ", mesh_->ndim(),
+                                                   " dimensions: expected one (shard) or two (replicate, shard); "
+                                                   "DeviceMesh::Submesh takes them from a larger mesh"));
+  }
   if (null == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the ", null, " is null: expected one group, a pair of groups (shard, replicate), or a mesh"));
+}
+
+absl::Status ShardGroups::UseTensorParallelism() {
+  const std::string given = mesh_ == nullptr ? "no mesh" : absl::StrCat("mesh ", mesh_->ToString());
+  if (mesh_ != nullptr) {
+    const DeviceMesh& root = mesh_->root();
+    std::vector<int> others;
+    for (int dim = 0; dim < root.ndim(); ++dim) {
+      const std::vector<std::string>& mine = mesh_->names();
+      if (std::count(mine.begin(), mine.end(), root.names()[dim]) == 0) others.push_back(dim);
+    }
+    if (others.size() == 1) {
+      tensor_parallel_ = root.group(others[0]);
+      everyone_ = root.all();
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a model with layers that are parallel by tensors was given ", given,
+                   ": expected a submesh that leaves out one dimension of its mesh, as {\"dp\"} of {\"dp\", \"tp\"}"));
 }
 
 absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
@@ -103,12 +129,12 @@ const std::shared_ptr<ProcessGroup>& ShardGroups::RootGroup(ShardingStrategy roo
 }
 
 absl::Status ShardGroups::AgreeOn(const absl::Status& mine) const {
-  if (all_ != nullptr) return fsdp::AgreeOn(*all_, mine);
+  if (everyone() != nullptr) return fsdp::AgreeOn(*everyone(), mine);
   return fsdp::AgreeOn(*replicate_, fsdp::AgreeOn(*shard_, mine));
 }
 
 absl::Status ShardGroups::CheckEqual(const std::string& blob, std::string_view what) const {
-  if (all_ != nullptr) return CheckEqualIn(*all_, blob, what);
+  if (everyone() != nullptr) return CheckEqualIn(*everyone(), blob, what);
   FSDP_RETURN_IF_ERROR(CheckEqualIn(*shard_, blob, what));
   return CheckEqualIn(*replicate_, blob, what);
 }
@@ -116,12 +142,12 @@ absl::Status ShardGroups::CheckEqual(const std::string& blob, std::string_view w
 AllRanks::AllRanks(const ShardGroups& groups) : groups_(groups) {}
 
 int AllRanks::rank() const {
-  if (groups_.all() != nullptr) return groups_.all()->rank();
+  if (groups_.everyone() != nullptr) return groups_.everyone()->rank();
   return groups_.replicate()->rank() * groups_.shard()->size() + groups_.shard()->rank();
 }
 
 int AllRanks::size() const {
-  if (groups_.all() != nullptr) return groups_.all()->size();
+  if (groups_.everyone() != nullptr) return groups_.everyone()->size();
   return groups_.replicate()->size() * groups_.shard()->size();
 }
 
@@ -134,7 +160,7 @@ absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobsUnordered(std::str
 }
 
 absl::StatusOr<std::vector<std::string>> AllRanks::GatherBy(Gather gather, std::string_view blob) const {
-  if (groups_.all() != nullptr) return ((*groups_.all()).*gather)(blob);
+  if (groups_.everyone() != nullptr) return ((*groups_.everyone()).*gather)(blob);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shard, ((*groups_.shard()).*gather)(blob));
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(nlohmann::json(shard));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> packs,
@@ -151,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> AllRanks::GatherBy(Gather gather, std::
 }
 
 void AllRanks::BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const {
-  if (groups_.all() != nullptr) return BroadcastIn(*groups_.all(), tensors, stream);
+  if (groups_.everyone() != nullptr) return BroadcastIn(*groups_.everyone(), tensors, stream);
   // After the first broadcast rank 0 of each shard group has the tensors, after the second every rank.
   BroadcastIn(*groups_.replicate(), tensors, stream);
   BroadcastIn(*groups_.shard(), tensors, stream);

@@ -6,6 +6,9 @@
 //   Wrap(module, group, options);                        // one group; hybrid groups by shard_group_size, or by hosts
 //   Wrap(module, std::pair(shard, replicate), options);  // hybrid: two given groups
 //   Wrap(module, mesh, options);                         // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
+//
+// The mesh may be a submesh. The one dimension that it leaves out is then that of tensor parallelism, if the model has
+// parallel layers: ranks along it hold different parts of those layers' parameters, and copies of all others.
 #ifndef FSDP_FSDP_UNITS_SHARD_GROUPS_H_
 #define FSDP_FSDP_UNITS_SHARD_GROUPS_H_
 
@@ -29,6 +32,12 @@ struct UnitGroups {
   std::shared_ptr<ProcessGroup> shard;      // null: every rank has whole parameters
   std::shared_ptr<ProcessGroup> replicate;  // null: shards have no copies on other ranks
 
+  // Over which parallel layers are cut by tensors; null: there are none in the model.
+  std::shared_ptr<ProcessGroup> tensor_parallel = nullptr;
+
+  int tensor_parallel_size() const { return tensor_parallel ? tensor_parallel->size() : 1; }
+  int tensor_parallel_rank() const { return tensor_parallel ? tensor_parallel->rank() : 0; }
+
   int shard_world_size() const { return shard ? shard->size() : 1; }
   int shard_rank() const { return shard ? shard->rank() : 0; }
 
@@ -49,7 +58,8 @@ class ShardGroups {
 
   ShardGroups(std::shared_ptr<const DeviceMesh> mesh);  // NOLINT
 
-  // kInvalidArgument, naming it, for a group or mesh that is null. Nothing else may be called then.
+  // kInvalidArgument, naming it, for a group or mesh that is null, and for a mesh of more than two dimensions. Nothing
+  // else may be called then.
   absl::Status Validate() const;
 
   // Splits the one group into blocks of `shard_group_size` consecutive ranks that shard, ranks of equal place
@@ -59,6 +69,10 @@ class ShardGroups {
   // The same where the ranks of a host shard and the hosts replicate, as PyTorch does by the number of devices; on one
   // host all ranks shard, and each is its own replicate group. RanksPerHost has the further errors. Collective; blocks.
   absl::Status SplitByHosts();
+
+  // For a model with parallel layers: from now on the dimension that the submesh leaves out is tensor_parallel(), and
+  // every rank of its root mesh is one of everyone(). kInvalidArgument unless it leaves out exactly one.
+  absl::Status UseTensorParallelism();
 
   // True if one group was given and nothing was made of it: the two above may be called.
   bool is_one_group() const { return all_ != nullptr && !from_mesh_ && !has_hybrid(); }
@@ -74,6 +88,12 @@ class ShardGroups {
 
   // All ranks; null where only a pair was given.
   const std::shared_ptr<ProcessGroup>& all() const { return all_; }
+
+  // All ranks of the model; differs from all() for a model with parallel layers.
+  const std::shared_ptr<ProcessGroup>& everyone() const { return everyone_ ? everyone_ : all_; }
+
+  // Null where UseTensorParallelism was not called.
+  const std::shared_ptr<ProcessGroup>& tensor_parallel() const { return tensor_parallel_; }
 
   // The two of the hybrid strategies; null where there are none.
   const std::shared_ptr<ProcessGroup>& shard() const { return shard_; }
@@ -95,13 +115,16 @@ class ShardGroups {
  private:
   std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
   std::shared_ptr<ProcessGroup> shard_, replicate_;
+  std::shared_ptr<ProcessGroup> tensor_parallel_, everyone_;
+  std::shared_ptr<const DeviceMesh> mesh_;  // null where none was given
   bool from_pair_ = false;
   bool from_mesh_ = false;
 };
 
 // Every rank of a model as if it were one group, for what concerns all of them: agreement, and values that only rank 0
-// has. A model that was given one group or a mesh has such a group. A pair of groups (shard, replicate) has none, so
-// each call goes through one group and then the other. Rank = replicate rank * shard group's size + shard rank.
+// has. A model that was given one group or a mesh has such a group (ShardGroups::everyone). A pair of groups (shard,
+// replicate) has none, so each call goes through one group and then the other. Rank = replicate rank * shard group's
+// size + shard rank.
 class AllRanks {
  public:
   // `groups` must outlive it.

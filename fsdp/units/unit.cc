@@ -62,6 +62,7 @@ void AddUnit(const Unit& unit, RankAgreement& agreement) {
   for (const auto& parameter : unit.parameters) {
     agreement.Add(absl::StrCat("parameter \"", parameter->fqn, "\""),
                   absl::StrCat(std::string(DTypeName(parameter->dtype)), " ", parameter->shape.ToString(),
+                               parameter->part ? absl::StrCat(" of ", parameter->part->whole.ToString()) : "",
                                parameter->requires_grad ? "" : ", frozen"));
   }
 }
@@ -87,6 +88,35 @@ void WarnOfNoShard(const Unit& unit, std::vector<std::string>& warnings) {
       absl::StrCat("FSDP switches to no_shard instead of ",
                    std::string(ShardingStrategyName(unit.settings.sharding_strategy)), ", since the world size is 1");
   if (std::count(warnings.begin(), warnings.end(), warning) == 0) warnings.push_back(std::move(warning));
+}
+
+bool HasParts(const Partition& partition) {
+  const auto is_part = [](const auto& parameter) { return parameter->part.has_value(); };
+  return std::any_of(partition.units.begin(), partition.units.end(), [&](const UnitModule& unit) {
+    return std::any_of(unit.parameters.begin(), unit.parameters.end(), is_part);
+  });
+}
+
+// State dicts find a rank's part by its rank: equal parts, in the order of the ranks.
+absl::Status CheckParts(const Unit& unit) {
+  const int ranks = unit.groups.tensor_parallel_size();
+  for (const auto& parameter : unit.parameters) {
+    if (!parameter->part) continue;
+    const ParameterPart& part = *parameter->part;
+    const bool has_dim = part.dim >= 0 && part.dim < parameter->shape.rank();
+    const int64_t size = has_dim ? parameter->shape.dim(part.dim) : 0;
+    std::vector<int64_t> whole(parameter->shape.dims().begin(), parameter->shape.dims().end());
+    if (has_dim) whole[part.dim] *= ranks;
+    if (has_dim && std::equal(whole.begin(), whole.end(), part.whole.dims().begin(), part.whole.dims().end()) &&
+        part.begin == unit.groups.tensor_parallel_rank() * size)
+      continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", parameter->fqn, "\" ", parameter->shape.ToString(), " is the part from ",
+                     part.begin, " on of dimension ", part.dim, " of ", part.whole.ToString(), ", which is not part ",
+                     unit.groups.tensor_parallel_rank(), " of ", ranks,
+                     " equal ones: make parallel layers on the group of the dimension that the submesh leaves out"));
+  }
+  return absl::OkStatus();
 }
 
 // Sets dtypes and layout from settings, groups and parameters.
@@ -175,6 +205,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     auto sharded = std::make_unique<ShardedParameter>();
     sharded->fqn = parameter.fqn;
     sharded->shape = parameter.shape;
+    sharded->part = parameter.part;
     sharded->interval = slice.interval;
     sharded->requires_grad = parameter.requires_grad;
     sharded->data = unit.shard.Slice(in_shard);
@@ -209,6 +240,7 @@ absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition
                                                              ShardGroups groups, const ParameterInit& init) {
   std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
   store->host_ = CreateHostDevice();
+  if (HasParts(partition)) FSDP_RETURN_IF_ERROR(store->groups_.UseTensorParallelism());
   FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
   FSDP_RETURN_IF_ERROR(AgreementOf(*store, settings, init).Check(store->groups_));
   FSDP_RETURN_IF_ERROR(store->SplitPostForwardGroups());
@@ -267,6 +299,12 @@ absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& s
   const ShardingStrategy root_strategy =
       settings.units.empty() ? ShardingStrategy::kFullShard : settings.units[0].sharding_strategy;
   root_group_ = groups_.RootGroup(root_strategy);
+  for (const auto& [name, parameter] : partition.unmanaged) {
+    if (!parameter->part) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", name, "\" is a part of a larger tensor ", parameter->part->whole.ToString(),
+                     " and is ignored: expected it in a unit, since ignored parameters are whole on every rank"));
+  }
   aliases_ = partition.aliases;
   unmanaged_ = partition.unmanaged;
   warnings_ = partition.warnings;
@@ -279,8 +317,10 @@ absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& s
     unit->parameters = made.parameters;
     unit->settings = settings.units[u];
     FSDP_ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
+    unit->groups.tensor_parallel = groups_.tensor_parallel();
     if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
     unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
+    FSDP_RETURN_IF_ERROR(CheckParts(*unit));
     FSDP_RETURN_IF_ERROR(Lay(*unit));
     for (const Module* module : unit->modules) index_[module] = static_cast<int>(u);
     units_.push_back(std::move(unit));

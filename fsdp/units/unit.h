@@ -154,6 +154,9 @@ class UnitStore {
 
   const ShardGroups& groups() const { return groups_; }
 
+  // True if some parameters are parts of larger tensors (Parameter::part).
+  bool is_tensor_parallel() const { return groups_.tensor_parallel() != nullptr; }
+
   // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
   const std::shared_ptr<ProcessGroup>& root_group() const { return root_group_; }
 
