@@ -15,8 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
 #include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/state/gather_gradient.h"
 #include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/restore_state.h"
 
 namespace fsdp {
 namespace {
@@ -100,6 +104,83 @@ absl::StatusOr<IncompatibleKeys> FsdpModule::LoadStateDict(const StateDict& stat
   FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("LoadStateDict"));
   const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
   return LoadModelState(root->module(), root->units(), state, type, options);
+}
+
+absl::Status FsdpModule::AddOptimStateDict(Optimizer& optimizer, StateDict& state, const OptimStateDictConfig& config) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("AddOptimStateDict"));
+  const StateForm form = FormOf(config);
+  if (!state.empty() && state.type != form.type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AddOptimStateDict: the config is of ", std::string(StateDictTypeName(form.type)),
+                     ", the state dict is ", std::string(StateDictTypeName(state.type)),
+                     ": expected one type; give the optimizer's config of the state dict's type, or an empty one"));
+  }
+  state.type = form.type;
+  return AddOptimState(root->units(), optimizer, form, state);
+}
+
+absl::StatusOr<std::vector<std::string>> FsdpModule::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
+                                                                        const LoadStateDictOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("LoadOptimStateDict"));
+  const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
+  return LoadOptimState(root->units(), state, SourceOf(type, options), options.strict, optimizer);
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> FsdpModule::Restore(
+    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("Restore"));
+  return RestoreState(root->module(), root->units(), optimizer, load, options, root->stream());
+}
+
+absl::StatusOr<StateDict> FsdpModule::DescribeFullState(Optimizer* optimizer) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  return fsdp::DescribeFullState(root->module(), root->units(), optimizer);
+}
+
+absl::Status FsdpModule::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("StreamFullState"));
+  return fsdp::StreamFullState(root->module(), root->units(), optimizer, visit);
+}
+
+absl::StatusOr<float> FsdpModule::ClipGradNorm(float max_norm, double norm_type) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("clip_grad_norm"));
+  return ClipShardedGradNorm(root->module(), root->units(), max_norm, norm_type, root->stream());
+}
+
+absl::StatusOr<GradClip> FsdpModule::DeferClipGradNorm(float max_norm) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckBetweenPasses("clip_grad_norm"));
+  return DeferClipShardedGradNorm(root->module(), root->units(), max_norm, root->stream());
+}
+
+absl::StatusOr<Tensor> FsdpModule::FullGradient(std::string_view parameter) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("FullGradient"));
+  return GatherGradient(root->units(), parameter);
+}
+
+// The root that this module joined, or itself.
+absl::StatusOr<FsdpRoot*> FsdpModule::AnyRoot() {
+  if (root_ == nullptr) return Root();
+  return root_;
+}
+
+absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FsdpModule::SummonFullParams(
+    const SummonFullParamsOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("SummonFullParams"));
+  return SummonFullParamsGuard::Create(*modules_[0], root->units(), options);
+}
+
+absl::Status FsdpModule::Apply(const std::function<absl::Status(Module&)>& fn) {
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("Apply"));
+  return ApplyToModules(*modules_[0], root->units(), fn);
 }
 
 absl::Status FsdpModule::Unshard() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FsdpModule: the object that FullyShard adds to a module, PyTorch's FSDPModule: the settings of one unit and, on the
-// root, the model's state. Settings may be changed before the first step and between passes, by all ranks alike; within
-// a forward or backward setters return kFailedPrecondition. One thread for each rank; calls that say "collective" must
-// be made by every rank.
+// root, the model's state, its gradients and the state of its optimizer. Settings may be changed before the first step
+// and between passes, by all ranks alike; within a forward or backward setters return kFailedPrecondition. One thread
+// for each rank; calls that say "collective" must be made by every rank.
 #ifndef FSDP_FSDP_FSDP_MODULE_H_
 #define FSDP_FSDP_FSDP_MODULE_H_
 
@@ -11,17 +11,23 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/collectives/device_mesh.h"
+#include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/fsdp/options/fully_shard_options.h"
+#include "fsdp/fsdp/options/restore_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
 #include "fsdp/fsdp/options/unit_controls.h"
+#include "fsdp/fsdp/state/full_state_stream.h"
 #include "fsdp/fsdp/state/incompatible_keys.h"
+#include "fsdp/fsdp/summon_full_params.h"
 #include "fsdp/fsdp/unshard_handle.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/optim/optimizer.h"
 #include "fsdp/optim/sharded_parameter.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -58,16 +64,49 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // backward. No communication; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
-  // A FULL state dict: whole tensors, copied. Collective; blocks. FullyShardedDataParallel::FromFullyShard has the
-  // other forms, and those of optimizers.
+  // A FULL state dict: whole tensors, copied. Collective; blocks.
   absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
 
   // Copies a state dict of either type into the rows. Missing or unexpected names are kInvalidArgument if
   // options.strict; otherwise they are returned. Collective; blocks.
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options = {});
 
+  // Adds the state of `optimizer`, which was made over parameters(), to `state`, in the form that `config` says:
+  // tensors, which are copies, "step" scalars and param_groups, by names of parameters. `state` is empty or a state
+  // dict of the same type, else kInvalidArgument. kFailedPrecondition, naming the parameter, if ranks differ in its
+  // steps. Collective; blocks.
+  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state,
+                                 const OptimStateDictConfig& config = ShardedOptimStateDictConfig{
+                                     .offload_to_cpu = false});
+
+  // The inverse, of a state dict of any type, which may have the model's entries too. Parameters without an entry go
+  // back to never having stepped. Returns the names that `optimizer` does not have. These are kInvalidArgument if
+  // options.strict, as always is an entry of another shape or form, before anything is changed. Collective; blocks.
+  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
+                                                              const LoadStateDictOptions& options = {});
+
+  // As FullyShardedDataParallel's methods of these names.
+  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
+                                                           const std::function<absl::Status(StateDict& wanted)>& load,
+                                                           const RestoreOptions& options = {});
+  absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
+  absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
+  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
+  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
+  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
+
   // All units below and their executor, for code that treats both APIs alike.
   absl::StatusOr<FsdpRoot*> Root();
+
+  // For this module and those below, of the root or after its first use.
+
+  // Binds whole parameters while the guard lives, as FullyShardedDataParallel::SummonFullParams. kFailedPrecondition
+  // within a forward or backward. Collective; blocks.
+  absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParams(const SummonFullParamsOptions& options = {});
+
+  // Calls `fn` for every module, children first, while the parameters of the units around it are whole. Values that
+  // `fn` writes are kept. Collective; blocks.
+  absl::Status Apply(const std::function<absl::Status(Module&)>& fn);
 
   // For the unit of this module.
 
@@ -140,6 +179,7 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) override;
 
   absl::Status CheckBetweenPasses() const;
+  absl::StatusOr<FsdpRoot*> AnyRoot();
   absl::Status Set(const std::function<void(UnitControls&)>& change, Recurse recurse);
 
   const std::vector<Module*> modules_;

@@ -29,6 +29,7 @@ class FsdpRoot final {
   Module& module() const { return module_; }
   const UnitStore& units() const { return *units_; }
   Executor& executor() const { return *executor_; }
+  Stream& stream() const { return executor_->runtime().compute_stream(); }
   const std::shared_ptr<const LayerOps>& layer_ops() const { return layer_ops_; }
   const std::shared_ptr<UnitStore>& shared_units() const { return units_; }
   const std::shared_ptr<Executor>& shared_executor() const { return executor_; }
