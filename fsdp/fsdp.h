@@ -6,6 +6,7 @@
 //     fully_sharded_data_parallel.h   FullyShardedDataParallel: training, clipping, state dicts; its guards
 //     options/options.h               FsdpOptions
 //     options/wrap_policy.h           which submodules become units
+//     wrap/manual_wrap.h              the same by hand, with options for each
 //     units/comm_hook.h               a gradient reduction of the program's own
 //     optim_forms.h                   PyTorch's three older functions on optimizer state dicts
 //     manual_units.h                  wrapping submodule by submodule
@@ -36,5 +37,6 @@
 #include "fsdp/fsdp/step_graph.h"                   // IWYU pragma: export
 #include "fsdp/fsdp/summon_full_params.h"           // IWYU pragma: export
 #include "fsdp/fsdp/units/comm_hook.h"              // IWYU pragma: export
+#include "fsdp/fsdp/wrap/manual_wrap.h"             // IWYU pragma: export
 
 #endif  // FSDP_FSDP_FSDP_H_

@@ -44,8 +44,9 @@ absl::Status CheckDeviceId(const FsdpOptions& options, const Device& device) {
 
 // A module without parameters of its own: FSDP1 casts the inputs of the root alone where there is nothing to gather.
 UnitSettings SettingsOfBare(const FsdpOptions& options, const UnitModule& bare) {
-  UnitSettings settings = UnitSettingsOf(options, bare.overrides, bare.name.empty());
-  if (!bare.name.empty()) settings.cast_inputs = settings.restore_output_dtype = false;
+  UnitSettings settings = UnitSettingsOf(options, bare.overrides, bare.is_root);
+  if (!bare.is_root) settings.cast_inputs = settings.restore_output_dtype = false;
+  if (bare.name.empty() && !bare.is_root) settings.activation_checkpointing = false;  // a plain module around the roots
   return settings;
 }
 
@@ -74,6 +75,7 @@ void WarnOfNoRecomputation(const FsdpOptions& options, UnitStore& units) {
 bool HasHybridUnit(const FsdpOptions& options, const Partition& partition) {
   bool hybrid = IsHybrid(options.sharding_strategy);
   for (const UnitModule& unit : partition.units) {
+    if (unit.overrides.process_group.has_value()) continue;  // which has its two groups
     hybrid |= IsHybrid(unit.overrides.sharding_strategy.value_or(options.sharding_strategy));
   }
   return hybrid;
@@ -87,12 +89,14 @@ absl::Status MakeHybridGroups(const FsdpOptions& options, const Partition& parti
 }
 
 // Names the parameters and cuts the module, once all arguments are checked that one rank can check alone.
-absl::StatusOr<Partition> CheckAndCut(Module* module, const ShardGroups& groups, const FsdpOptions& options) {
+absl::StatusOr<Partition> CheckAndCut(
+    Module* module, const ShardGroups& groups, const FsdpOptions& options,
+    const std::function<absl::StatusOr<Partition>(Module&, const FsdpOptions&)>& cut) {
   if (module == nullptr) return absl::InvalidArgumentError("Wrap: the module is null: expected the root of a model");
   FSDP_RETURN_IF_ERROR(Validate(options));
   FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
   module->AssignNames();
-  FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*module, options));
+  FSDP_ASSIGN_OR_RETURN(Partition partition, cut(*module, options));
   for (const UnitModule& unit : partition.units) {
     FSDP_RETURN_IF_ERROR(Annotate(Validate(unit.overrides), absl::StrCat("unit ", unit.display_name())));
   }
@@ -103,7 +107,7 @@ absl::StatusOr<Partition> CheckAndCut(Module* module, const ShardGroups& groups,
 ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition) {
   ModelSettings settings;
   for (const UnitModule& unit : partition.units) {
-    settings.units.push_back(UnitSettingsOf(options, unit.overrides, unit.name.empty()));
+    settings.units.push_back(UnitSettingsOf(options, unit.overrides, unit.is_root));
   }
   for (const UnitModule& bare : partition.bare) settings.bare.push_back(SettingsOfBare(options, bare));
   settings.agreement.Add("backward_prefetch", std::string(BackwardPrefetchName(options.backward_prefetch)));
@@ -120,10 +124,22 @@ FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(std::unique_ptr<Module> module,
                                                                                          ShardGroups groups,
                                                                                          const FsdpOptions& options) {
+  return WrapBy(Partition::ByPolicy, std::move(module), std::move(groups), options);
+}
+
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::WrapRootsBelow(
+    std::unique_ptr<Module> module, ShardGroups groups, const FsdpOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(auto model, WrapBy(Partition::BelowPlain, std::move(module), std::move(groups), options));
+  model->below_plain_ = true;
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::WrapBy(
+    const CutModule& cut, std::unique_ptr<Module> module, ShardGroups groups, const FsdpOptions& options) {
   FSDP_RETURN_IF_ERROR(groups.Validate());
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
   model->module_ = std::move(module);
-  absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options);
+  absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options, cut);
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   FSDP_RETURN_IF_ERROR(MakeHybridGroups(options, *partition, groups));
   const ModelSettings settings = SettingsOf(options, *partition);
@@ -285,11 +301,19 @@ absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Mo
 }
 
 std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root_only) const {
-  std::vector<Module::NamedModule> modules{{"", module_.get()}};
+  std::vector<Module::NamedModule> modules;
+  if (!below_plain_) modules.emplace_back("", module_.get());
   for (const auto& unit : units_->units()) {
-    if (!root_only && unit->module != module_.get()) modules.emplace_back(unit->name, unit->module);
+    if (unit->module == module_.get() || (root_only && !CheckIsRoot(*unit->module))) continue;
+    modules.emplace_back(unit->name, unit->module);
   }
   return modules;
+}
+
+bool FullyShardedDataParallel::CheckIsRoot(const Module& module) const {
+  if (!below_plain_) return &module == module_.get();
+  const int unit = units_->IndexOf(module);
+  return unit >= 0 && units_->unit(unit).settings.is_root;
 }
 
 void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { executor_->set_sync(sync); }

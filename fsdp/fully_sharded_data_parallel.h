@@ -51,10 +51,12 @@ namespace fsdp {
 
 class Executor;
 class UnitStore;
+struct Partition;
 
 class FullyShardedDataParallel final {
  public:
-  // Takes over `module`, the root: names its parameters, cuts it into units, gives each rank an equal shard of each
+  // Takes over `module`, the root: names its parameters, cuts it into units by options.auto_wrap_policy or where
+  // WrapModule marked modules (wrap/manual_wrap.h), gives each rank an equal shard of each
   // unit's flat parameter and allocates all memory that training will need. Parameters without memory are initialised
   // from their Initializers, equal on any number of ranks; others keep their values. `groups` is one group of ranks, a
   // pair of groups, or a mesh: see ShardGroups. kInvalidArgument, naming the parameters, for several dtypes in one unit
@@ -62,6 +64,15 @@ class FullyShardedDataParallel final {
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         ShardGroups groups,
                                                                         const FsdpOptions& options = {});
+
+  // For several FSDP roots below a plain module (PyTorch's FSDP instances in a module that is none): takes over
+  // `module`, which is no unit. Each outermost module that WrapModule marked is a root, with the units marked below it,
+  // and has `options` with its own overrides; all other parameters stay as they are, like ignored ones: the program
+  // gives them memory and reduces their gradients, or marks their module with kNoShard. Forward runs `module`, and the
+  // calls below are for all of it. Errors as Wrap's; kInvalidArgument if nothing is marked. Collective; blocks.
+  static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> WrapRootsBelow(std::unique_ptr<Module> module,
+                                                                                  ShardGroups groups,
+                                                                                  const FsdpOptions& options = {});
 
   // For programs that treat both APIs alike: takes over a module that FullyShard was applied to (FSDP2). If this is the
   // module's first use, it gets names, shards and values now. kInvalidArgument if FullyShard was not applied.
@@ -178,11 +189,11 @@ class FullyShardedDataParallel final {
   absl::Status Apply(const std::function<absl::Status(Module&)>& fn);
 
   // The modules that are units, with names, parents first. The root ("") always is one; with `root_only` it is the only
-  // one.
+  // one. Of WrapRootsBelow the plain module is none, and there may be several roots.
   std::vector<Module::NamedModule> FsdpModules(bool root_only = false) const;
 
-  // True for the module that was wrapped.
-  bool CheckIsRoot(const Module& module) const { return &module == module_.get(); }
+  // True for the module that was wrapped; of WrapRootsBelow, for each root.
+  bool CheckIsRoot(const Module& module) const;
 
   // Off: backward accumulates unsharded gradients without communication. See NoSyncGuard.
   void set_requires_gradient_sync(bool sync);
@@ -217,9 +228,16 @@ class FullyShardedDataParallel final {
   Stream& stream() const;
 
  private:
+  using CutModule = std::function<absl::StatusOr<Partition>(Module& root, const FsdpOptions& options)>;
+
   FullyShardedDataParallel();
+  static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> WrapBy(const CutModule& cut,
+                                                                          std::unique_ptr<Module> module,
+                                                                          ShardGroups groups,
+                                                                          const FsdpOptions& options);
 
   std::unique_ptr<Module> module_;
+  bool below_plain_ = false;  // module_ is no unit, and the roots are below it
   std::shared_ptr<const LayerOps> layer_ops_;
   std::shared_ptr<UnitStore> units_;    // with FullyShard also the root's
   std::shared_ptr<Executor> executor_;  // likewise; refers to module_ and units_

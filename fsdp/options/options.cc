@@ -52,6 +52,10 @@ absl::Status CheckStrategy(ShardingStrategy strategy) {
   return CheckEnum<ShardingStrategy>(kStrategies, "sharding_strategy", "ShardingStrategy", strategy);
 }
 
+absl::Status CheckPrefetch(BackwardPrefetch prefetch) {
+  return CheckEnum<BackwardPrefetch>(kPrefetches, "backward_prefetch", "BackwardPrefetch", prefetch);
+}
+
 }  // namespace
 
 absl::Status Validate(const MixedPrecision& precision) {
@@ -68,6 +72,10 @@ absl::Status Validate(const MixedPrecisionPolicy& policy) {
 
 absl::Status Validate(const UnitOverrides& overrides) {
   if (overrides.sharding_strategy.has_value()) FSDP_RETURN_IF_ERROR(CheckStrategy(*overrides.sharding_strategy));
+  if (overrides.backward_prefetch.has_value()) FSDP_RETURN_IF_ERROR(CheckPrefetch(*overrides.backward_prefetch));
+  if (overrides.process_group.has_value() && overrides.process_group->shard == nullptr) {
+    return absl::InvalidArgumentError("process_group has no shard group: expected a group of ranks");
+  }
   return overrides.mixed_precision.has_value() ? Validate(*overrides.mixed_precision) : absl::OkStatus();
 }
 
@@ -76,8 +84,7 @@ absl::Status Validate(const FsdpOptions& options) {
   if (options.shard_group_size.has_value()) {
     FSDP_RETURN_IF_ERROR(CheckAtLeast1("shard_group_size", *options.shard_group_size));
   }
-  FSDP_RETURN_IF_ERROR(
-      CheckEnum<BackwardPrefetch>(kPrefetches, "backward_prefetch", "BackwardPrefetch", options.backward_prefetch));
+  FSDP_RETURN_IF_ERROR(CheckPrefetch(options.backward_prefetch));
   return Validate(options.mixed_precision);
 }
 

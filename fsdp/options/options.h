@@ -22,21 +22,6 @@
 
 namespace fsdp {
 
-// At which point of a unit's backward the unit that backward needs next is all-gathered.
-enum class BackwardPrefetch : uint8_t {
-  kBackwardPre,   // before the current unit's gradients are computed: most overlap, one more unit in memory
-  kBackwardPost,  // after they were computed and the unit resharded, before its reduce-scatter
-  kNone,          // when it is needed: least memory, no overlap
-};
-
-// "pre", "post", "none".
-std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
-absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
-
-// Gives the parameters of `module` itself, not of its children, memory and values: Parameter::data, of the parameter's
-// shape, on the host or on the device.
-using ParamInitFn = std::function<absl::Status(Module& module)>;
-
 struct FsdpOptions {
   // Behaviour.
 

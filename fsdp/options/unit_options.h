@@ -21,7 +21,7 @@
 //
 //   FsdpOptions        the program's, for a whole model; taken by FullyShardedDataParallel::Wrap
 //   FullyShardOptions  the program's, for one module; taken by each call of FullyShard
-//   UnitOverrides      a custom wrap policy's, for one unit; made by AutoWrap when the model is cut into units
+//   UnitOverrides      a custom wrap policy's, made by AutoWrap when the model is cut into units, or WrapModule's
 //   UnitSettings       one unit's, fixed once the unit is made, with all rules of precedence applied
 //   UnitControls       one unit's, which FSDP2's setters change between passes; FSDP1's keep their defaults
 //   ExecutorOptions    the model's prefetching and checks; copied from FsdpOptions when the Executor is made
@@ -32,11 +32,15 @@
 #define FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/options/module_predicate.h"
+#include "fsdp/nn/module.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -61,6 +65,21 @@ inline bool IsHybrid(ShardingStrategy strategy) {
 inline bool ReshardsAfterForward(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
 }
+
+// At which point of a unit's backward the unit that backward needs next is all-gathered.
+enum class BackwardPrefetch : uint8_t {
+  kBackwardPre,   // before the current unit's gradients are computed: most overlap, one more unit in memory
+  kBackwardPost,  // after they were computed and the unit resharded, before its reduce-scatter
+  kNone,          // when it is needed: least memory, no overlap
+};
+
+// "pre", "post", "none".
+std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
+absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
+
+// Gives the parameters of `module` itself, not of its children, memory and values: Parameter::data, of the parameter's
+// shape, on the host or on the device.
+using ParamInitFn = std::function<absl::Status(Module& module)>;
 
 // FSDP1's precision of a unit. The sharded parameters that the optimizer updates keep their original dtype.
 struct MixedPrecision {
@@ -115,7 +134,14 @@ struct CpuOffloadPolicy {
 };
 using OffloadPolicy = std::optional<CpuOffloadPolicy>;
 
-// The options that a wrap policy sets for one unit. A field that is not set has the model's option.
+// The groups of one unit: PyTorch's process_group of an inner instance, one group or a tuple. Together they have the
+// ranks that the model has.
+struct UnitProcessGroup {
+  std::shared_ptr<ProcessGroup> shard;
+  std::shared_ptr<ProcessGroup> replicate = nullptr;  // of the hybrid strategies, and of these alone
+};
+
+// The options that a wrap policy or WrapModule sets for one unit. A field that is not set has the model's option.
 struct UnitOverrides {
   std::optional<ShardingStrategy> sharding_strategy = {};
   std::optional<MixedPrecision> mixed_precision = {};
@@ -127,6 +153,16 @@ struct UnitOverrides {
 
   // Keep only the unit's input for backward, which runs its forward again.
   std::optional<bool> activation_checkpointing = {};
+
+  // The collectives of this unit go through these groups; default: the model's.
+  std::optional<UnitProcessGroup> process_group = {};
+
+  // What is all-gathered ahead while this unit runs.
+  std::optional<BackwardPrefetch> backward_prefetch = {};
+  std::optional<bool> forward_prefetch = {};
+
+  // Gives this unit's parameters their values, instead of the model's function or the Initializers.
+  ParamInitFn param_init_fn = {};
 };
 
 // As Validate of the model's options.

@@ -118,6 +118,10 @@ int Following(const std::vector<int>& order, int unit) {
 // A unit whose backward does not read its parameters still needs them if backward runs its forward again.
 bool NeedsParametersInBackward(const UnitTraits& unit) { return unit.unshard_in_backward || unit.recompute; }
 
+BackwardPrefetch BackwardOrder(int unit, const ScheduleOptions& options) {
+  return options.units[unit].backward_prefetch_order.value_or(options.backward_prefetch);
+}
+
 // The events that end a unit's forward. Evaluation keeps nothing: no backward will use it.
 void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
@@ -132,7 +136,7 @@ void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
 void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
   if (traits.ReshardsAfterBackward()) builder.Reshard(unit);
-  if (options.backward_prefetch == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
+  if (BackwardOrder(unit, options) == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
   if (!traits.sync || !traits.trainable) return;
   if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
   if (traits.replicated && (traits.all_reduce || !traits.sharded)) builder.Add(Kind::kAllReduce, unit);
@@ -181,9 +185,11 @@ Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<b
       FinishForward(visit.unit, options, builder);
       continue;
     }
+    const UnitTraits& traits = options.units[visit.unit];
     builder.Unshard(visit.unit);
-    builder.Prefetch(options.units[visit.unit].forward_prefetch,
-                     options.forward_prefetch ? Following(order, visit.unit) : -1);
+    builder.Prefetch(traits.forward_prefetch, traits.forward_prefetch_next.value_or(options.forward_prefetch)
+                                                  ? Following(order, visit.unit)
+                                                  : -1);
     builder.Add(Kind::kForward, visit.unit);
   }
   return builder.Take();
@@ -215,7 +221,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
     }
     const UnitTraits& traits = options.units[visit->unit];
     if (NeedsParametersInBackward(traits)) builder.Unshard(visit->unit);
-    builder.Prefetch(traits.backward_prefetch, options.backward_prefetch == BackwardPrefetch::kBackwardPre ? next : -1);
+    const bool before = BackwardOrder(visit->unit, options) == BackwardPrefetch::kBackwardPre;
+    builder.Prefetch(traits.backward_prefetch, before ? next : -1);
     if (traits.recompute) {
       builder.Add(Kind::kRecompute, visit->unit);
       if (traits.recomputes_inner) Recompute(Inside(visits, visits.rend() - visit - 1), options, builder);

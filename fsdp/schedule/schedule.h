@@ -75,6 +75,10 @@ struct UnitTraits {
   std::optional<std::vector<int>> forward_prefetch = {};
   std::optional<std::vector<int>> backward_prefetch = {};
 
+  // What this unit all-gathers ahead where nothing is listed; default: the options of the pass.
+  std::optional<BackwardPrefetch> backward_prefetch_order = {};
+  std::optional<bool> forward_prefetch_next = {};
+
   bool ReshardsAfterBackward() const { return sync ? reshard_after_sync : reshard_after_backward; }
 
   // The traits of a unit under FSDP1: those that follow from its strategy alone; the others keep their defaults.

@@ -119,7 +119,7 @@ UnitTraits Executor::TraitsOf(int index) const {
   const Unit& unit = units_.unit(index);
   const UnitControls& controls = unit.controls;
   const bool fsdp2 = unit.settings.gradient_rules == GradientRules::kFsdp2;
-  UnitTraits traits = UnitTraits::Of(unit.strategy, index == units_.root_unit());
+  UnitTraits traits = UnitTraits::Of(unit.strategy, unit.settings.is_root || index == units_.root_unit());
   // In a world of one FSDP1 calls its collective, and FSDP2 none.
   if (fsdp2 && unit.groups.data_parallel_size() == 1) traits.replicated = false;
   traits.trainable = unit.trainable();
@@ -131,6 +131,8 @@ UnitTraits Executor::TraitsOf(int index) const {
   traits.unshard_in_backward = controls.unshard_in_backward;
   traits.recompute = unit.settings.activation_checkpointing;
   traits.recomputes_inner = unit.modules.size() == 1;
+  traits.backward_prefetch_order = unit.settings.backward_prefetch;
+  traits.forward_prefetch_next = unit.settings.forward_prefetch;
   traits.forward_prefetch = controls.forward_prefetch;
   traits.backward_prefetch = controls.backward_prefetch;
   return traits;

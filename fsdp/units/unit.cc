@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
@@ -58,6 +59,11 @@ void AddUnit(const Unit& unit, RankAgreement& agreement) {
   add("keep_low_precision_grads", TrueOrFalse(settings.keep_low_precision_grads));
   add("activation_checkpointing", TrueOrFalse(settings.activation_checkpointing));
   add("ranks after forward", absl::StrCat(settings.post_forward_group_size));
+  const std::optional<BackwardPrefetch>& order = settings.backward_prefetch;
+  add("backward_prefetch", order.has_value() ? std::string(BackwardPrefetchName(*order)) : "the model's");
+  const std::optional<bool>& ahead = settings.forward_prefetch;
+  add("forward_prefetch", ahead.has_value() ? TrueOrFalse(*ahead) : "the model's");
+  add("process_group", settings.process_group.has_value() ? "its own" : "the model's");
   add("shard group", absl::StrCat(unit.groups.shard_world_size(), " ranks"));
   for (const auto& parameter : unit.parameters) {
     agreement.Add(absl::StrCat("parameter \"", parameter->fqn, "\""),
@@ -117,6 +123,25 @@ absl::Status CheckParts(const Unit& unit) {
                      " equal ones: make parallel layers on the group of the dimension that the submesh leaves out"));
   }
   return absl::OkStatus();
+}
+
+// The groups of the unit's own, if it has any, else those that the model has for its strategy. State dicts join what
+// all ranks of the model have, so groups of fewer ranks would lose parameters.
+absl::StatusOr<UnitGroups> GroupsOf(const Unit& unit, const ShardGroups& of_model) {
+  const std::optional<UnitProcessGroup>& own = unit.settings.process_group;
+  if (!own.has_value()) return of_model.Of(unit.settings.sharding_strategy);
+  const ShardGroups groups =
+      own->replicate == nullptr ? ShardGroups(own->shard) : ShardGroups(std::pair(own->shard, own->replicate));
+  const AllRanks ranks(groups), wanted(of_model);
+  if (ranks.size() != wanted.size() || ranks.rank() != wanted.rank()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process_group of unit ", unit.display_name(), ": this is rank ", ranks.rank(), " of ",
+                     ranks.size(), ", of the model rank ", wanted.rank(), " of ", wanted.size(),
+                     ": expected the model's ranks in their order, as one group or as shard group times replicate "
+                     "group"));
+  }
+  absl::StatusOr<UnitGroups> made = groups.Of(unit.settings.sharding_strategy);
+  return made.ok() ? made : Annotate(made.status(), absl::StrCat("process_group of unit ", unit.display_name()));
 }
 
 // Sets dtypes and layout from settings, groups and parameters.
@@ -253,7 +278,8 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device().CreateStream("init"));
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
-    absl::Status made = MaterializeUnit(partition.units[u], init.param_init_fn);
+    absl::Status made = MaterializeUnit(partition.units[u],
+                                        unit.settings.param_init_fn ? unit.settings.param_init_fn : init.param_init_fn);
     if (init.sync_module_states) {
       FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
       made = SyncParameters(partition.units[u], unit.groups, init.seed, *stream);
@@ -316,7 +342,7 @@ absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& s
     unit->modules = made.modules;
     unit->parameters = made.parameters;
     unit->settings = settings.units[u];
-    FSDP_ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
+    FSDP_ASSIGN_OR_RETURN(unit->groups, GroupsOf(*unit, groups_));
     unit->groups.tensor_parallel = groups_.tensor_parallel();
     if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
     unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;

@@ -8,6 +8,11 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
   UnitSettings settings;
   settings.sharding_strategy = overrides.sharding_strategy.value_or(options.sharding_strategy);
   settings.layout = options.use_orig_params ? LayoutKind::kFlatAligned : LayoutKind::kFlat;
+  settings.is_root = is_root;
+  settings.process_group = overrides.process_group;
+  settings.backward_prefetch = overrides.backward_prefetch;
+  settings.forward_prefetch = overrides.forward_prefetch;
+  settings.param_init_fn = overrides.param_init_fn;
   settings.param_dtype = precision.param_dtype;
   settings.reduce_dtype = precision.reduce_dtype;
   settings.buffer_dtype = precision.buffer_dtype;

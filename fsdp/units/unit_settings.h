@@ -26,6 +26,16 @@ enum class GradientRules : uint8_t {
 struct UnitSettings {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
   LayoutKind layout = LayoutKind::kFlat;
+
+  // One of several roots below a plain module: as the root of a model, it is kept from forward to backward.
+  bool is_root = false;
+
+  // As the fields of UnitOverrides of these names.
+  std::optional<UnitProcessGroup> process_group = {};
+  std::optional<BackwardPrefetch> backward_prefetch = {};
+  std::optional<bool> forward_prefetch = {};
+  ParamInitFn param_init_fn = {};
+
   GradientRules gradient_rules = GradientRules::kFsdp1;
 
   // Precision. An empty dtype is the original one, an empty reduce_dtype the param_dtype.

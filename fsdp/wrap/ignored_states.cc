@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/wrap/manual_wrap.h"
 
 namespace fsdp {
 namespace {
@@ -34,8 +35,7 @@ absl::Status IgnoreModules(Module& root, const std::vector<Module*>& ignored, st
                                                      "\", is sharded on its own: expected modules that FSDP was not "
                                                      "applied to"));
     }
-    for (const auto& [name, module] : ignored[i]->NamedModules()) states.modules.insert(module);
-    for (const auto& [name, parameter] : ignored[i]->NamedParameters()) states.parameters.insert(parameter.get());
+    IgnoreSubtree(*ignored[i], states);
   }
   return absl::OkStatus();
 }
@@ -56,6 +56,14 @@ absl::Status IgnoreParameters(Module& root, const std::vector<std::shared_ptr<Pa
 }
 
 }  // namespace
+
+void IgnoreSubtree(const Module& module, IgnoredStates& states) {
+  states.modules.insert(&module);
+  for (const auto& [name, parameter] : module.own_parameters()) states.parameters.insert(parameter.get());
+  for (const auto& [name, child] : module.children()) {
+    if (ManualWrap::Of(*child) == nullptr) IgnoreSubtree(*child, states);
+  }
+}
 
 absl::StatusOr<IgnoredStates> ResolveIgnoredStates(Module& root, const FsdpOptions& options) {
   const auto* modules = std::get_if<std::vector<Module*>>(&options.ignored_states);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/wrap/auto_wrap.h"
+#include "fsdp/fsdp/wrap/manual_wrap.h"
 
 namespace fsdp {
 namespace {
@@ -200,6 +201,41 @@ void WarnOfFullPrecision(const std::vector<WrappedModule>& wrapped, Partition& p
                                             absl::StrJoin(classes, ", ")));
 }
 
+// The modules that WrapModule marked below `root`, parents first.
+std::vector<UnitRequest> Marked(Module& root) {
+  std::vector<UnitRequest> requests;
+  for (const auto& [name, module] : root.NamedModules()) {
+    const ManualWrap* mark = ManualWrap::Of(*module);
+    if (mark != nullptr && module != &root) requests.push_back({{module}, mark->overrides()});
+  }
+  return requests;
+}
+
+// The outermost marked modules below `module`.
+void AddRoots(const Module& module, std::set<const Module*>& roots) {
+  for (const auto& [name, child] : module.children()) {
+    if (ManualWrap::Of(*child) == nullptr) {
+      AddRoots(*child, roots);
+    } else {
+      roots.insert(child.get());
+    }
+  }
+}
+
+absl::Status CheckPlain(const Module& root, const FsdpOptions& options, bool some_marked) {
+  const std::string type_name(root.type_name());
+  if (ManualWrap::Of(root) != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("WrapRootsBelow of a ", type_name, " that WrapModule marked: expected a plain module; use Wrap"));
+  }
+  if (options.auto_wrap_policy) {
+    return absl::InvalidArgumentError("WrapRootsBelow with an auto_wrap_policy: expected units that WrapModule marked");
+  }
+  if (some_marked) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("WrapRootsBelow of a ", type_name, ": no module below it was marked: call WrapModule first"));
+}
+
 }  // namespace
 
 absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequest>& requests,
@@ -213,12 +249,35 @@ absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequ
   return partition;
 }
 
+absl::StatusOr<Partition> Partition::BelowPlain(Module& root, const FsdpOptions& options) {
+  std::vector<UnitRequest> requests = Marked(root);
+  FSDP_RETURN_IF_ERROR(CheckPlain(root, options, !requests.empty()));
+  FSDP_ASSIGN_OR_RETURN(IgnoredStates ignored, ResolveIgnoredStates(root, options));
+  IgnoreSubtree(root, ignored);
+  requests.push_back({.modules = {&root}});
+  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  FSDP_RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
+  std::set<const Module*> roots;
+  AddRoots(root, roots);
+  for (UnitModule& unit : partition.units) unit.is_root = roots.count(unit.module) != 0;
+  for (UnitModule& bare : partition.bare) bare.is_root = roots.count(bare.module) != 0;
+  return partition;
+}
+
 absl::StatusOr<Partition> Partition::ByPolicy(Module& root, const FsdpOptions& options) {
+  if (ManualWrap::Of(root) != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("the ", std::string(root.type_name()),
+                                                   " was marked by WrapModule: expected marks below the root alone, "
+                                                   "whose options are those of the model"));
+  }
   FSDP_ASSIGN_OR_RETURN(const IgnoredStates ignored, ResolveIgnoredStates(root, options));
   FSDP_ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(root, options, ignored));
-  std::vector<UnitRequest> requests{{.modules = {&root}}};
+  std::vector<UnitRequest> requests = Marked(root);  // none, if there is a policy
+  requests.insert(requests.begin(), {.modules = {&root}});
   for (const WrappedModule& one : wrapped) requests.push_back({{one.module}, one.overrides});
   FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  for (UnitModule& unit : partition.units) unit.is_root = unit.module == &root;
+  for (UnitModule& bare : partition.bare) bare.is_root = bare.module == &root;
   FSDP_RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
   if (ignored.contains(root)) partition.warnings.push_back("the wrapped module is ignored itself: nothing is managed");
   WarnOfContainers(partition);

@@ -35,6 +35,9 @@ struct UnitModule {
   std::vector<std::shared_ptr<Parameter>> parameters;  // in the order of the flat parameter, shared ones once
   UnitOverrides overrides;
 
+  // A root of PyTorch's: the model's own module, or one of several below a plain module.
+  bool is_root = false;
+
   // "root" or the module's path, as schedules name it.
   std::string display_name() const { return name.empty() ? "root" : name; }
 };
@@ -68,10 +71,16 @@ struct Partition {
   static absl::StatusOr<Partition> Of(Module& root, const std::vector<UnitRequest>& requests,
                                       const IgnoredStates& ignored);
 
-  // FSDP1's partition: the root, the modules that options.auto_wrap_policy selects, and without what the options
-  // ignore. kInvalidArgument also for the errors of ResolveIgnoredStates and AutoWrap, and for a unit with both frozen
-  // and trainable parameters without use_orig_params, naming all of them.
+  // FSDP1's partition: the root, the modules that options.auto_wrap_policy selects or WrapModule marked, and without
+  // what the options ignore. kInvalidArgument also for the errors of ResolveIgnoredStates and AutoWrap, and for a unit
+  // with both frozen and trainable parameters without use_orig_params, naming all of them.
   static absl::StatusOr<Partition> ByPolicy(Module& root, const FsdpOptions& options);
+
+  // The same where `root` stays a plain module: the units are the modules that WrapModule marked, and those that no
+  // other mark lies around are roots. `root` itself is bare, so that its forward and backward are the passes. What lies
+  // outside of all units is ignored. kInvalidArgument if nothing is marked, for a mark on `root`, and for an
+  // auto_wrap_policy.
+  static absl::StatusOr<Partition> BelowPlain(Module& root, const FsdpOptions& options);
 };
 
 }  // namespace fsdp
