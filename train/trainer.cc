@@ -8,7 +8,7 @@
 //                  (run_attributes.h).
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
 //   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
-//   4. OpenOutputs metrics and trace, on rank 0, before hours of training depend on a path that cannot be written.
+//   4. OpenLog     metrics and trace (run_log.h), before hours of training depend on a path that cannot be written.
 //   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
 //                  last, on rank 0 alone, the wait for uploads.
 //
@@ -42,20 +42,13 @@
 #include "fsdp/train/model_export.h"
 #include "fsdp/train/run_attributes.h"
 #include "fsdp/train/run_outputs.h"
+#include "fsdp/train/say.h"
 #include "fsdp/train/sharded_model.h"
 #include "fsdp/train/stop_signal.h"
 #include "fsdp/train/token_data.h"
 
 namespace fsdp {
 namespace {
-
-// Prints a line for people and flushes it, so that a log file has the line even if the run is killed next.
-template <typename... Args>
-void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
-  absl::PrintF(format, args...);
-  std::putchar('\n');
-  std::fflush(stdout);
-}
 
 absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
   if (!options.tokens.empty()) return TokenData::FromTokenFile(options.tokens);
@@ -132,7 +125,7 @@ absl::Status Trainer::Build() {
   FSDP_RETURN_IF_ERROR(OpenData());
   FSDP_RETURN_IF_ERROR(BuildModel());
   FSDP_RETURN_IF_ERROR(FillModel());
-  return AgreeOn(*group_, OpenOutputs());
+  return AgreeOn(*group_, OpenLog());
 }
 
 absl::Status Trainer::OpenData() {
@@ -275,14 +268,9 @@ void Trainer::SayStart(const std::string& source) const {
   for (const std::string& change : DescribeFrozenChange(start_.frozen, frozen)) Say("%s", change);
 }
 
-absl::Status Trainer::OpenOutputs() {
-  if (options_.print_schedule || !is_rank0()) return absl::OkStatus();
-  if (trace_ != nullptr) {
-    FSDP_ASSIGN_OR_RETURN(trace_file_, TraceFile::Open(options_.trace));
-  }
-  if (options_.metrics.empty()) return absl::OkStatus();
-  const auto mode = start_.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
-  FSDP_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics, mode));
+absl::Status Trainer::OpenLog() {
+  if (options_.print_schedule) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(log_, RunLog::Open(options_, start_, *group_, trace_));
   return absl::OkStatus();
 }
 
@@ -338,13 +326,7 @@ absl::Status Trainer::TrainAndExport() {
 // known to have ended without an error.
 absl::Status Trainer::FinishTrace() {
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
-  if (trace_ == nullptr) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(*group_, trace_->Spans()));
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
-  if (is_rank0()) {
-    Say("traced to %s%s", options_.trace, trace_->full() ? "; it has the beginning of the run only" : "");
-  }
-  return absl::OkStatus();
+  return log_->FinishTrace();
 }
 
 absl::StatusOr<StepOutcome> Trainer::RunStep(int64_t step) {
@@ -361,14 +343,14 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
   step_began_ = now;
   const int64_t tokens = batches_->shape().tokens_per_step();
-  FSDP_RETURN_IF_ERROR(ReportStep({.step = step,
-                                   .loss = outcome.loss,
-                                   .grad_norm = outcome.grad_norm,
-                                   .lr = lr,
-                                   .tokens_per_second = static_cast<double>(tokens) / seconds,
-                                   .step_seconds = seconds,
-                                   .peak_bytes = outcome.peak_bytes,
-                                   .scale = outcome.scale}));
+  FSDP_RETURN_IF_ERROR(log_->AddStep({.step = step,
+                                      .loss = outcome.loss,
+                                      .grad_norm = outcome.grad_norm,
+                                      .lr = lr,
+                                      .tokens_per_second = static_cast<double>(tokens) / seconds,
+                                      .step_seconds = seconds,
+                                      .peak_bytes = outcome.peak_bytes,
+                                      .scale = outcome.scale}));
   if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
     FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
@@ -377,17 +359,6 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
     step_began_ = absl::Now();  // steps are timed without their checkpoints
   }
   return outcome.stop_requested;
-}
-
-absl::Status Trainer::ReportStep(const StepMetrics& metrics) {
-  if (metrics_ != nullptr) FSDP_RETURN_IF_ERROR(metrics_->Write(metrics));
-  const absl::Time now = absl::Now();
-  const bool last = metrics.step + 1 == options_.learning_rate.steps;
-  if (!is_rank0() || (!last && now - last_progress_ < absl::Milliseconds(500))) return absl::OkStatus();
-  last_progress_ = now;
-  Say("step %d of %d: loss %.4f, grad_norm %.3f, lr %.3g, %.0f tokens/s", metrics.step, options_.learning_rate.steps,
-      metrics.loss, metrics.grad_norm, metrics.lr, metrics.tokens_per_second);
-  return absl::OkStatus();
 }
 
 absl::Status Trainer::PrintSchedule() {

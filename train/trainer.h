@@ -20,9 +20,8 @@
 #include "fsdp/tensor/trace.h"
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/checkpoint_saver.h"
-#include "fsdp/train/metrics.h"
+#include "fsdp/train/run_log.h"
 #include "fsdp/train/run_start.h"
-#include "fsdp/train/trace_file.h"
 #include "fsdp/train/train_options.h"
 #include "fsdp/train/train_step.h"
 
@@ -59,7 +58,7 @@ class Trainer {
   absl::Status StartUploads();
   void SayStart(const std::string& source) const;
   absl::Status SayHosts() const;  // on rank 0, if there are several; collective
-  absl::Status OpenOutputs();
+  absl::Status OpenLog();
   absl::Status FinishTrace();
 
   // Train without the wait for uploads, which are rank 0's alone.
@@ -68,10 +67,9 @@ class Trainer {
   // Computes one step.
   absl::StatusOr<StepOutcome> RunStep(int64_t step);
 
-  // Trains one step, reports its metrics and saves a checkpoint if one is due. True when a signal asked the run to
+  // Trains one step, logs it and saves a checkpoint if one is due. True when a signal asked the run to
   // stop.
   absl::StatusOr<bool> TrainOneStep(int64_t step);
-  absl::Status ReportStep(const StepMetrics& metrics);
 
   bool is_rank0() const { return group_->rank() == 0; }
 
@@ -97,16 +95,14 @@ class Trainer {
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<CheckpointSaver> saver_;
 
-  // Null without --trace; the file is null on other ranks than 0, too.
+  // Null without --trace.
   std::shared_ptr<Trace> trace_;
-  std::unique_ptr<TraceFile> trace_file_;
 
-  // Null without --metrics, and on other ranks than 0.
-  std::unique_ptr<MetricsWriter> metrics_;
+  // Null with --print_schedule.
+  std::unique_ptr<RunLog> log_;
 
-  // When the step before was done, and when a line of progress was last printed.
+  // When the step before was done.
   absl::Time step_began_;
-  absl::Time last_progress_ = absl::InfinitePast();
 };
 
 }  // namespace fsdp

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Say: a line for people, on stdout. Rank 0's alone, since ranks share the terminal.
+#ifndef FSDP_TRAIN_SAY_H_
+#define FSDP_TRAIN_SAY_H_
+
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+
+namespace fsdp {
+
+// Prints a line and flushes it, so that a log file has the line even if the run is killed next.
+template <typename... Args>
+void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  absl::PrintF(format, args...);
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_SAY_H_
