@@ -45,7 +45,11 @@ void Trace::End(Stream& stream) {
     TraceSpan span = std::move(open.back());
     open.pop_back();
     span.end_ns = self->Now();
-    if (self->ended_++ < self->max_spans_) self->spans_.push_back(std::move(span));
+    if (static_cast<int64_t>(self->spans_.size()) < self->max_spans_) {
+      self->spans_.push_back(std::move(span));
+    } else {
+      self->full_ = true;
+    }
     return so_far;
   });
 }
@@ -55,9 +59,14 @@ std::vector<TraceSpan> Trace::Spans() const {
   return spans_;
 }
 
+std::vector<TraceSpan> Trace::TakeSpans() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(spans_, {});
+}
+
 bool Trace::full() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return ended_ > max_spans_;
+  return full_;
 }
 
 }  // namespace fsdp

@@ -32,7 +32,7 @@ struct TraceSpan {
 // Thread-safe. Must be owned by a shared_ptr: marks on streams share it.
 class Trace : public std::enable_shared_from_this<Trace> {
  public:
-  // Spans after the first `max_spans` are left out, so that memory is bounded however long the run.
+  // Spans beyond the first `max_spans` that nobody took are left out, so that memory is bounded however long the run.
   static std::shared_ptr<Trace> Create(int64_t max_spans = 200'000);
 
   // Begin opens a span on `stream`; End closes the one that was opened there last. Every Begin needs its End, and
@@ -44,6 +44,10 @@ class Trace : public std::enable_shared_from_this<Trace> {
   // The spans that have ended, each stream's in the order in which they ended. A copy: O(spans). Marks that have not
   // run yet are missing, so synchronize the streams first.
   std::vector<TraceSpan> Spans() const;
+
+  // The same, and removes them, so that a run of any length can be looked at bit by bit: the spans that have ended since
+  // the last call. Their places count as free again.
+  std::vector<TraceSpan> TakeSpans();
 
   // True when spans were left out.
   bool full() const;
@@ -59,7 +63,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   mutable std::mutex mutex_;
   std::vector<TraceSpan> spans_;
   std::map<const Stream*, std::vector<TraceSpan>> open_;
-  int64_t ended_ = 0;
+  bool full_ = false;
 };
 
 // A span as long as this object lives, in the order of what is put on the stream. `trace` may be null; then `name`, a

@@ -83,6 +83,21 @@ TEST_F(TraceTest, SpansBeyondTheLimitAreLeftOut) {
   EXPECT_TRUE(trace->full());
 }
 
+TEST_F(TraceTest, SpansThatWereTakenMakeRoomForOthers) {
+  const std::shared_ptr<Trace> trace = Trace::Create(/*max_spans=*/1);
+  for (const std::string name : {"a", "b"}) {
+    {
+      const TraceScope span(trace.get(), *compute_, [&] { return name; });
+    }
+    ASSERT_OK(compute_->Synchronize());
+    const std::vector<TraceSpan> taken = trace->TakeSpans();
+    ASSERT_EQ(taken.size(), 1u);
+    EXPECT_EQ(taken[0].name, name);
+  }
+  EXPECT_TRUE(trace->TakeSpans().empty());
+  EXPECT_FALSE(trace->full());
+}
+
 TEST_F(TraceTest, AnErrorOfTheStreamStaysWhatItWas) {
   const std::shared_ptr<Trace> trace = Trace::Create();
   {

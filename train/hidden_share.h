@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HiddenShare: how much of a rank's communication cost it nothing, because it computed in the meantime.
+#ifndef FSDP_TRAIN_HIDDEN_SHARE_H_
+#define FSDP_TRAIN_HIDDEN_SHARE_H_
+
+#include <optional>
+#include <vector>
+
+#include "fsdp/tensor/trace.h"
+
+namespace fsdp {
+
+// The share, from 0 to 1, of the time in collectives (all-gathers, reductions) of one rank's `spans` during which
+// another span of it computes: 1 - exposed / total. The waiting for other ranks in a collective counts as time in it.
+// Spans that hold others, such as the root's forward, do not count as computing, since they also hold the waiting
+// between those. Nothing when no time was spent in collectives. Pure; O(n log n).
+std::optional<double> HiddenShare(const std::vector<TraceSpan>& spans);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_HIDDEN_SHARE_H_
