@@ -46,11 +46,18 @@ bool IsMetrics(const nlohmann::json& line) {
   for (const char* name : {"step", "loss", "grad_norm", "lr", "tokens_per_second", "step_seconds", "peak_bytes"}) {
     if (!line.contains(name) || !(line[name].is_number() || line[name].is_null())) return false;
   }
-  if (line.contains("scale") && !line["scale"].is_number()) return false;
+  for (const char* name : {"scale", "hidden_share"}) {
+    if (line.contains(name) && !line[name].is_number()) return false;
+  }
+  if (line.contains("restart") && !line["restart"].is_boolean()) return false;
   return line["step"].is_number_integer() && line["peak_bytes"].is_number_integer();
 }
 
 double Number(const nlohmann::json& value) { return value.is_null() ? NAN : value.get<double>(); }
+
+std::optional<double> Optional(const nlohmann::json& line, const char* name) {
+  return line.contains(name) ? std::optional<double>(Number(line[name])) : std::nullopt;
+}
 
 StepMetrics Decode(const nlohmann::json& line) {
   return {.step = line["step"].get<int64_t>(),
@@ -60,7 +67,9 @@ StepMetrics Decode(const nlohmann::json& line) {
           .tokens_per_second = Number(line["tokens_per_second"]),
           .step_seconds = Number(line["step_seconds"]),
           .peak_bytes = line["peak_bytes"].get<int64_t>(),
-          .scale = line.contains("scale") ? std::optional<double>(Number(line["scale"])) : std::nullopt};
+          .scale = Optional(line, "scale"),
+          .hidden_share = Optional(line, "hidden_share"),
+          .restart = line.value("restart", false)};
 }
 
 }  // namespace
@@ -78,6 +87,8 @@ std::string MetricsLine(const StepMetrics& metrics) {
       {"peak_bytes", metrics.peak_bytes},
   };
   if (metrics.scale.has_value()) line["scale"] = *metrics.scale;
+  if (metrics.hidden_share.has_value()) line["hidden_share"] = *metrics.hidden_share;
+  if (metrics.restart) line["restart"] = true;
   return line.dump();
 }
 

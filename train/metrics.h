@@ -42,6 +42,13 @@ struct StepMetrics {
   // What the losses of the step were multiplied by; absent without a gradient scaler. A step whose grad_norm is null
   // was left out.
   std::optional<double> scale = std::nullopt;
+
+  // The share of rank 0's time in collectives, from 0 to 1, during which it computed (hidden_share.h); absent where it
+  // was not measured.
+  std::optional<double> hidden_share = std::nullopt;
+
+  // True, and then in the line, for the first step of a run that continues from a checkpoint.
+  bool restart = false;
 };
 
 // "{"step":3,...}" without a newline, with the members in the order of the struct.

@@ -28,6 +28,7 @@ TEST(MetricsWriterTest, DoublesReadBackAsTheSameDoubles) {
   EXPECT_EQ(line["lr"].get<double>(), metrics.lr);
   EXPECT_TRUE(line.contains("tokens_per_second") && line.contains("step_seconds") && line.contains("peak_bytes"));
   EXPECT_FALSE(line.contains("scale")) << "no gradient scaler";
+  EXPECT_FALSE(line.contains("hidden_share") || line.contains("restart"));
 }
 
 TEST(MetricsWriterTest, ALineIsInTheFileAsSoonAsItIsWritten) {
@@ -60,8 +61,13 @@ TEST(MetricsWriterTest, CutsTheUnfinishedLineThatACrashLeft) {
 TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   const std::string path = PathOf("read.jsonl");
   ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate));
-  ASSERT_OK(writer->Write(
-      {.step = 7, .loss = 1.0 / 3, .grad_norm = INFINITY, .peak_bytes = int64_t{1} << 40, .scale = 65536}));
+  ASSERT_OK(writer->Write({.step = 7,
+                           .loss = 1.0 / 3,
+                           .grad_norm = INFINITY,
+                           .peak_bytes = int64_t{1} << 40,
+                           .scale = 65536,
+                           .hidden_share = 0.75,
+                           .restart = true}));
   std::ofstream(path, std::ios::app) << "{\"st";
   ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(path));
   ASSERT_EQ(steps.size(), 1u);
@@ -70,6 +76,8 @@ TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   EXPECT_TRUE(std::isnan(steps[0].grad_norm));  // JSON has no infinity
   EXPECT_EQ(steps[0].peak_bytes, int64_t{1} << 40);
   EXPECT_EQ(steps[0].scale, 65536);
+  EXPECT_EQ(steps[0].hidden_share, 0.75);
+  EXPECT_TRUE(steps[0].restart);
 }
 
 TEST(MetricsWriterTest, ReadingNamesTheLineThatIsNotOurs) {

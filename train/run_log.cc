@@ -1,18 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/train/run_log.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/train/hidden_share.h"
 #include "fsdp/train/say.h"
 
 namespace fsdp {
+namespace {
+
+// As many as a Trace keeps.
+constexpr size_t kMaxSpans = 200'000;
+
+}  // namespace
+
+std::shared_ptr<Trace> RunLog::MakeTrace(const TrainOptions& options, const ProcessGroup& group) {
+  const bool measures = !options.tensorboard.empty() && !options.cuda_graph && !options.print_schedule;
+  return !options.trace.empty() || (measures && group.rank() == 0) ? Trace::Create() : nullptr;
+}
 
 absl::StatusOr<std::unique_ptr<RunLog>> RunLog::Open(const TrainOptions& options, const RunStart& start,
                                                      ProcessGroup& group, std::shared_ptr<Trace> trace) {
-  std::unique_ptr<RunLog> log(new RunLog(options, group, std::move(trace)));
+  std::unique_ptr<RunLog> log(new RunLog(options, start, group, std::move(trace)));
   if (!log->is_rank0()) return log;
   if (!options.trace.empty()) {
     FSDP_ASSIGN_OR_RETURN(log->trace_file_, TraceFile::Open(options.trace));
@@ -21,14 +36,60 @@ absl::StatusOr<std::unique_ptr<RunLog>> RunLog::Open(const TrainOptions& options
     const auto mode = start.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
     FSDP_ASSIGN_OR_RETURN(log->metrics_, MetricsWriter::Open(options.metrics, mode));
   }
+  if (!options.tensorboard.empty()) FSDP_RETURN_IF_ERROR(log->OpenEvents(start));
   return log;
 }
 
-absl::Status RunLog::AddStep(const StepMetrics& metrics) {
+absl::Status RunLog::OpenEvents(const RunStart& start) {
+  absl::StatusOr<std::unique_ptr<EventFile>> events = EventFile::Create(options_.tensorboard, start.step);
+  FSDP_RETURN_IF_ERROR(Annotate(events.status(), "--tensorboard"));
+  events_ = *std::move(events);
+  if (!start.resumed()) return absl::OkStatus();
+  return events_->WriteText(
+      start.step, "restart",
+      absl::StrFormat("continues from %s on %d ranks: %d steps are done", start.checkpoint, group_.size(), start.step));
+}
+
+absl::Status RunLog::AddStep(StepMetrics metrics) {
   if (!is_rank0()) return absl::OkStatus();
+  metrics.restart = std::exchange(is_restart_, false);
+  if (events_ != nullptr) {
+    metrics.hidden_share = MeasureHiddenShare();
+    FSDP_RETURN_IF_ERROR(WriteEvents(metrics));
+  }
   if (metrics_ != nullptr) FSDP_RETURN_IF_ERROR(metrics_->Write(metrics));
   SayProgress(metrics);
   return absl::OkStatus();
+}
+
+absl::Status RunLog::WriteEvents(const StepMetrics& metrics) {
+  const auto scalar = [](const char* tag, double value) { return EventScalar{tag, static_cast<float>(value)}; };
+  std::vector<EventScalar> scalars = {scalar("train/loss", metrics.loss), scalar("train/grad_norm", metrics.grad_norm),
+                                      scalar("train/lr", metrics.lr),
+                                      scalar("speed/tokens_per_second", metrics.tokens_per_second),
+                                      scalar("memory/peak_bytes", static_cast<double>(metrics.peak_bytes))};
+  if (metrics.hidden_share) scalars.push_back(scalar("speed/hidden_share", *metrics.hidden_share));
+  if (metrics.scale) scalars.push_back(scalar("train/scale", *metrics.scale));
+  return events_->WriteScalars(metrics.step, scalars);
+}
+
+absl::Status RunLog::AddSave(int64_t step, const std::string& saved, double seconds) {
+  if (events_ == nullptr) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(events_->WriteText(step, "checkpoint", saved));
+  return events_->WriteScalars(step, {{"checkpoint/blocked_seconds", static_cast<float>(seconds)}});
+}
+
+// A step's collectives have ended when its gradients were clipped; its update may still run, and counts with the next
+// step.
+std::optional<double> RunLog::MeasureHiddenShare() {
+  if (trace_ == nullptr) return std::nullopt;
+  const std::vector<TraceSpan> taken = trace_->TakeSpans();
+  if (!options_.trace.empty()) {
+    const size_t room = std::min(taken.size(), kMaxSpans - spans_.size());
+    left_out_ |= room < taken.size();
+    spans_.insert(spans_.end(), taken.begin(), taken.begin() + static_cast<std::ptrdiff_t>(room));
+  }
+  return HiddenShare(taken);
 }
 
 // The last step, and others twice a second.
@@ -43,10 +104,12 @@ void RunLog::SayProgress(const StepMetrics& metrics) {
 
 absl::Status RunLog::FinishTrace() {
   if (options_.trace.empty()) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(group_, trace_->Spans()));
+  if (events_ != nullptr) (void)MeasureHiddenShare();  // the last step's update
+  const std::vector<TraceSpan> mine = events_ != nullptr ? std::exchange(spans_, {}) : trace_->Spans();
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(group_, mine));
   FSDP_RETURN_IF_ERROR(AgreeOn(group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
   if (is_rank0()) {
-    Say("traced to %s%s", options_.trace, trace_->full() ? "; it has the beginning of the run only" : "");
+    Say("traced to %s%s", options_.trace, trace_->full() || left_out_ ? "; it has the beginning of the run only" : "");
   }
   return absl::OkStatus();
 }

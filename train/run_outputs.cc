@@ -59,6 +59,7 @@ absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data)
   const OutputOptions file = {.may_lie_beside_models = true};
   const OutputOptions root = {.kind = OutputKind::kRoot, .may_lie_beside_models = true};
   FSDP_RETURN_IF_ERROR(CheckFlag("metrics", options.metrics, inputs, file));
+  FSDP_RETURN_IF_ERROR(CheckFlag("tensorboard", options.tensorboard, inputs, root));
   FSDP_RETURN_IF_ERROR(CheckFlag("trace", options.trace, inputs, file));
   FSDP_RETURN_IF_ERROR(CheckFlag("checkpoint_dir", options.checkpoint_dir, inputs, root));
   return CheckExport(options, inputs);

@@ -122,6 +122,11 @@ ABSL_FLAG(std::string, upload, "",
           "asks it too (keys and endpoint: AWS_* and ~/.aws)");
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
+ABSL_FLAG(
+    std::string, tensorboard, "",
+    "a directory, made if needed, for a file of events that TensorBoard shows: loss, gradient norm, learning rate, "
+    "tokens per second, peak memory, the share of communication that is hidden (not with --cuda_graph), saves and "
+    "restarts");
 ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
 ABSL_FLAG(
     std::string, export_format, "safetensors",

@@ -76,6 +76,7 @@ ABSL_DECLARE_FLAG(std::string, allow);
 ABSL_DECLARE_FLAG(bool, overwrite);
 ABSL_DECLARE_FLAG(std::string, upload);
 ABSL_DECLARE_FLAG(std::string, metrics);
+ABSL_DECLARE_FLAG(std::string, tensorboard);
 ABSL_DECLARE_FLAG(std::string, export);
 ABSL_DECLARE_FLAG(std::string, export_format);
 ABSL_DECLARE_FLAG(std::string, trace);

@@ -151,6 +151,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   FSDP_RETURN_IF_ERROR(ReadSharding(options));
   FSDP_RETURN_IF_ERROR(ReadCheckpointing(options));
   options.metrics = absl::GetFlag(FLAGS_metrics);
+  options.tensorboard = absl::GetFlag(FLAGS_tensorboard);
   options.export_to = absl::GetFlag(FLAGS_export);
   options.export_format = absl::GetFlag(FLAGS_export_format);
   options.trace = absl::GetFlag(FLAGS_trace);

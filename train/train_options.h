@@ -133,6 +133,7 @@ struct TrainOptions {
 
   // Other outputs.
   std::string metrics;                        // a file of JSON lines; empty: none
+  std::string tensorboard;                    // a directory of event files; empty: none
   std::string export_to;                      // a Hugging Face directory; empty: none
   std::string export_format = "safetensors";  // or "torch", "dcp"
   std::string trace;                          // a Chrome trace; empty: none

@@ -8,7 +8,8 @@
 //                  (run_attributes.h).
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
 //   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
-//   4. OpenLog     metrics and trace (run_log.h), before hours of training depend on a path that cannot be written.
+//   4. OpenLog     metrics, events and trace (run_log.h), before hours of training depend on a path that cannot be
+//   written.
 //   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
 //                  last, on rank 0 alone, the wait for uploads.
 //
@@ -150,7 +151,7 @@ absl::Status Trainer::OpenData() {
 }
 
 absl::Status Trainer::BuildModel() {
-  if (!options_.trace.empty()) trace_ = Trace::Create();
+  trace_ = RunLog::MakeTrace(options_, *group_);
   FSDP_ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
   optimizer_ =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
@@ -356,6 +357,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
     FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
     train_step_->UpdateAfter(saver_->copied());
     if (is_rank0()) Say("%s", saved);
+    FSDP_RETURN_IF_ERROR(log_->AddSave(step, saved, absl::ToDoubleSeconds(absl::Now() - now)));
     step_began_ = absl::Now();  // steps are timed without their checkpoints
   }
   return outcome.stop_requested;

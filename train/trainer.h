@@ -95,7 +95,7 @@ class Trainer {
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<CheckpointSaver> saver_;
 
-  // Null without --trace.
+  // RunLog::MakeTrace's; may be null.
   std::shared_ptr<Trace> trace_;
 
   // Null with --print_schedule.
