@@ -45,8 +45,8 @@ class Trace : public std::enable_shared_from_this<Trace> {
   // run yet are missing, so synchronize the streams first.
   std::vector<TraceSpan> Spans() const;
 
-  // The same, and removes them, so that a run of any length can be looked at bit by bit: the spans that have ended since
-  // the last call. Their places count as free again.
+  // The same, and removes them, so that a run of any length can be looked at bit by bit: the spans that have ended
+  // since the last call. Their places count as free again.
   std::vector<TraceSpan> TakeSpans();
 
   // True when spans were left out.
