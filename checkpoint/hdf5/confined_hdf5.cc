@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,8 +36,7 @@
 namespace fsdp {
 namespace {
 
-// Descriptors of the child: /dev/null as standard input, output and error, its answer, the file; one more for the
-// library to open the file again.
+// Descriptors of the child: nothing as standard input, output and error, its answer, the file.
 constexpr int kAnswerFd = 3;
 constexpr int kFileFd = 4;
 constexpr int kOpenFiles = 6;
@@ -59,23 +59,47 @@ bool WriteAll(int fd, const char* bytes, size_t size) {
   return true;
 }
 
+// A descriptor of which nothing can be read and whose writes come to nothing: /dev/null, or a pipe with no other end
+// where there is no /dev. -1 for an error.
+int OpenNothing() {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null >= 0) return null;
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+  close(ends[1]);
+  return ends[0];
+}
+
+// Closes every descriptor from `first` on.
+bool CloseFrom(int first) {
+  if (close_range(first, ~0U, 0) == 0) return true;
+  if (errno != ENOSYS) return false;
+  // A kernel before 5.9. The limit on how many there can be may have been lowered below one that is open, but then it
+  // was this program that did it.
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  constexpr rlim_t kMost = 1 << 20;  // what kernels allow unless an administrator has raised it
+  for (rlim_t fd = first; fd < std::min(limit.rlim_cur, kMost); ++fd) close(static_cast<int>(fd));
+  return true;
+}
+
 // The child: confines itself, lists the file, writes its answer and exits. `call` is a copy of the parent's, whose lock
 // the forking thread held, so the library is in a consistent state here. _exit, not exit: buffers and destructors are
 // the parent's.
 [[noreturn]] void Answer(const Hdf5LibraryCall& call, int file, int answer, const ConfinedHdf5Options& options) {
-  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int nothing = OpenNothing();
   const int parked_file = fcntl(file, F_DUPFD, kParkedFd);
   const int parked_answer = fcntl(answer, F_DUPFD, kParkedFd);
   bool ready = nothing >= 0 && parked_file >= 0 && parked_answer >= 0;
   for (const int fd : {0, 1, 2}) ready = ready && dup2(nothing, fd) == fd;
   ready = ready && dup2(parked_answer, kAnswerFd) == kAnswerFd && dup2(parked_file, kFileFd) == kFileFd &&
-          close_range(kFileFd + 1, ~0U, 0) == 0 &&
+          CloseFrom(kFileFd + 1) &&
           Confine({.memory_bytes = options.memory_bytes, .cpu_seconds = options.cpu_seconds, .open_files = kOpenFiles});
   if (!ready) {
     const std::string text = absl::StrCat(std::string(1, kError), "cannot confine a process: ", strerror(errno));
     _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
   }
-  const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, absl::StrCat("/proc/self/fd/", kFileFd));
+  const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, kFileFd);
   const std::string text = listing.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*listing))
                                         : absl::StrCat(std::string(1, kError), listing.status().message());
   _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);

@@ -11,11 +11,13 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -51,7 +53,7 @@ constexpr uint32_t kNumber = offsetof(seccomp_data, nr);
 constexpr uint32_t kArch = offsetof(seccomp_data, arch);
 constexpr uint32_t kOpenFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
 
-// Installs the filter; true also when the kernel has no seccomp.
+// Installs the filter; true also where there is no seccomp to be had.
 bool FilterSystemCalls() {
   if (kArchitecture == 0) return true;
   constexpr size_t kCount = sizeof(kAllowed) / sizeof(kAllowed[0]);
@@ -75,8 +77,9 @@ bool FilterSystemCalls() {
   add(deny);
   add(allow);
   const sock_fprog filter = {static_cast<uint16_t>(size), program};
-  // A kernel without seccomp leaves the limits.
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 || errno == EINVAL || errno == ENOSYS;
+  // A kernel without seccomp, or a container whose own filter refuses another one, leaves the limits.
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 || errno == EINVAL || errno == ENOSYS ||
+         errno == EPERM;
 }
 
 bool Limit(int resource, rlim_t value) {
@@ -84,12 +87,32 @@ bool Limit(int resource, rlim_t value) {
   return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
 }
 
+// The address space of this process where /proc is not mounted: the least limit under which one more page can be
+// mapped.
+int64_t ProbedAddressSpaceBytes() {
+  rlimit old;
+  if (getrlimit(RLIMIT_AS, &old) != 0) return 0;
+  const auto page = static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  rlim_t below = 0;
+  rlim_t enough = std::min<rlim_t>(rlim_t{1} << 47, old.rlim_max);
+  while (enough - below > page) {
+    const rlimit tried = {below + (enough - below) / 2, old.rlim_max};
+    if (setrlimit(RLIMIT_AS, &tried) != 0) break;
+    void* mapped = mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped != MAP_FAILED) munmap(mapped, page);
+    (mapped != MAP_FAILED ? enough : below) = tried.rlim_cur;
+  }
+  setrlimit(RLIMIT_AS, &old);
+  return static_cast<int64_t>(enough);
+}
+
 // The address space of this process, in bytes. Parsed by hand: streams and strings would allocate.
 int64_t AddressSpaceBytes() {
   const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ProbedAddressSpaceBytes();
   char text[64] = {};
-  const ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-  if (fd >= 0) close(fd);
+  const ssize_t length = read(fd, text, sizeof(text) - 1);
+  close(fd);
   int64_t pages = 0;
   for (const char* digit = text; length > 0 && *digit >= '0' && *digit <= '9'; ++digit) {
     pages = pages * 10 + (*digit - '0');

@@ -19,6 +19,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
 #include "fsdp/tensor/box.h"
 
@@ -230,14 +231,13 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
   const Handle access = PropertyList(H5P_FILE_ACCESS);
   const Handle creation = PropertyList(H5P_FILE_CREATE);
   const H5F_libver_t version = options.virtual_datasets ? H5F_LIBVER_V110 : H5F_LIBVER_V18;
-  // The stdio driver: the POSIX driver resolves the symbolic link of the path, which leads nowhere for a memory file.
-  const bool access_ok = lists_ok && H5Pset_fapl_stdio(access.get()) >= 0 &&
+  const bool access_ok = lists_ok && SetDescriptor(access.get(), image.descriptor()) &&
                          H5Pset_libver_bounds(access.get(), version, version) >= 0 &&
                          H5Pset_alignment(access.get(), kAlignmentThreshold, kAlignment) >= 0 &&
                          H5Pset_meta_block_size(access.get(), options.metadata_bytes) >= 0 &&
                          H5Pset_obj_track_times(creation.get(), false) >= 0;
   if (!access_ok) return Hdf5Error("prepare", "a file");
-  made->file = Handle(H5Fcreate(image.path().c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
+  made->file = Handle(H5Fcreate("a file in memory", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
   if (!made->file.ok()) return Hdf5Error("create", "a file in memory");
   return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made)));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The rules and helpers for every caller of HDF5's C API: one call at a time, errors as absl::Status, identifiers that
-// close themselves. For hdf5_file.cc, hdf5_listing.cc and the child of confined_hdf5.cc alone: HDF5's macros stay
+// close themselves. For the sources of this room alone: HDF5's macros stay
 // there.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
 #include "fsdp/tensor/dtype.h"
 
@@ -24,6 +25,7 @@ namespace fsdp {
 namespace {
 
 constexpr int kMaxDepth = 16;
+constexpr char kName[] = "the file";  // in errors; the caller knows its path
 constexpr size_t kMaxAttributeBytes = 64 * 1024;
 
 // The string attribute `name` of an object; empty when there is none, or none of the kind that hdf5_file.cc writes.
@@ -307,12 +309,11 @@ class Lister {
 
 }  // namespace
 
-absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall&, const std::string& path) {
+absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall&, int fd) {
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  // The stdio driver, for the reason in hdf5_file.cc.
-  if (H5Pset_fapl_stdio(access.get()) < 0) return Hdf5Error("prepare to open", path);
-  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
-  if (!file.ok()) return Hdf5Error("open", path);
+  if (!SetDescriptor(access.get(), fd)) return Hdf5Error("prepare to open", kName);
+  const Hdf5Handle file(H5Fopen(kName, H5F_ACC_RDONLY, access.get()), H5Fclose);
+  if (!file.ok()) return Hdf5Error("open", kName);
   const Hdf5Handle root(H5Gopen2(file.get(), "/", H5P_DEFAULT), H5Gclose);
   if (!root.ok()) return Hdf5Error("open group", "/");
   Lister lister;

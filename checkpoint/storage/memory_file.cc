@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A memfd and not HDF5's own in-memory driver ("core"): that one allocates the whole file, payload included, while a
-// memfd is sparse. It has no name in any directory, but HDF5 opens files by path, so path() goes through /proc/self/fd.
+// memfd is sparse. HDF5 gets its descriptor (checkpoint/hdf5/hdf5_descriptor.h).
 #include "fsdp/checkpoint/storage/memory_file.h"
 
 #include <sys/mman.h>
@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
 
 namespace fsdp {
 
@@ -32,8 +30,6 @@ MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
 MemoryFile::~MemoryFile() {
   if (fd_ >= 0) close(fd_);
 }
-
-std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
 
 absl::StatusOr<int64_t> MemoryFile::Size() const {
   struct stat info;

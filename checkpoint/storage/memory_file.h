@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,8 +22,9 @@ class MemoryFile {
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
 
-  // A path under which this process can open the file while the MemoryFile lives.
-  std::string path() const;
+  // For reading and writing while the MemoryFile lives, which closes it. It has no path that leads to it everywhere:
+  // /proc need not be mounted.
+  int descriptor() const { return fd_; }
 
   absl::StatusOr<int64_t> Size() const;
 

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A driver of HDF5's virtual file layer (H5FDdevelop.h in newer releases). Its answers to `query` are those of the
+// library's own drivers for files, on which the layout of a file depends.
+#include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#if __has_include(<H5FDdevelop.h>)
+#include <H5FDdevelop.h>
+#endif
+
+namespace fsdp {
+namespace {
+
+// What H5Pset_driver copies into an access list.
+struct Descriptor {
+  int fd;
+};
+
+struct DescriptorFile {
+  H5FD_t base;  // first: the library's pointer to a file is one to this
+  int fd;
+  haddr_t end_of_addresses;
+  haddr_t end_of_file;
+  dev_t device;
+  ino_t inode;
+};
+
+constexpr haddr_t kLastAddress = INT64_MAX;
+
+DescriptorFile& Of(H5FD_t* file) { return *reinterpret_cast<DescriptorFile*>(file); }
+const DescriptorFile& Of(const H5FD_t* file) { return *reinterpret_cast<const DescriptorFile*>(file); }
+
+H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
+  const auto* descriptor = static_cast<const Descriptor*>(H5Pget_driver_info(access));
+  struct stat info;
+  if (descriptor == nullptr || fstat(descriptor->fd, &info) != 0) return nullptr;
+  if ((flags & H5F_ACC_TRUNC) != 0 && ftruncate(descriptor->fd, 0) != 0) return nullptr;
+  const haddr_t size = (flags & H5F_ACC_TRUNC) != 0 ? 0 : info.st_size;
+  return &(new DescriptorFile{{}, descriptor->fd, 0, size, info.st_dev, info.st_ino})->base;
+}
+
+herr_t Close(H5FD_t* file) {
+  delete &Of(file);
+  return 0;
+}
+
+// The library keeps no file open twice: it asks whether two are one.
+int Compare(const H5FD_t* a, const H5FD_t* b) {
+  if (Of(a).device != Of(b).device) return Of(a).device < Of(b).device ? -1 : 1;
+  if (Of(a).inode != Of(b).inode) return Of(a).inode < Of(b).inode ? -1 : 1;
+  return 0;
+}
+
+herr_t Query(const H5FD_t*, unsigned long* flags) {  // NOLINT(runtime/int): HDF5's own type
+  *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
+           H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+  return 0;
+}
+
+haddr_t EndOfAddresses(const H5FD_t* file, H5FD_mem_t) { return Of(file).end_of_addresses; }
+haddr_t EndOfFile(const H5FD_t* file, H5FD_mem_t) { return Of(file).end_of_file; }
+
+herr_t SetEndOfAddresses(H5FD_t* file, H5FD_mem_t, haddr_t address) {
+  Of(file).end_of_addresses = address;
+  return 0;
+}
+
+herr_t GetHandle(H5FD_t* file, hid_t, void** handle) {
+  *handle = &Of(file).fd;
+  return 0;
+}
+
+bool IsInside(const DescriptorFile& file, haddr_t address, size_t size) {
+  return address <= kLastAddress && size <= kLastAddress - address && address + size <= file.end_of_addresses;
+}
+
+herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* out) {
+  if (!IsInside(Of(file), address, size)) return -1;
+  auto* to = static_cast<char*>(out);
+  while (size > 0) {
+    const ssize_t n = pread(Of(file).fd, to, size, static_cast<off_t>(address));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) {  // beyond the end of the file: zeros, as the library's own drivers have it
+      std::memset(to, 0, size);
+      return 0;
+    }
+    to += n;
+    address += n;
+    size -= n;
+  }
+  return 0;
+}
+
+herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, const void* bytes) {
+  if (!IsInside(Of(file), address, size)) return -1;
+  const auto* from = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t n = pwrite(Of(file).fd, from, size, static_cast<off_t>(address));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return -1;
+    from += n;
+    address += n;
+    size -= n;
+  }
+  Of(file).end_of_file = std::max(Of(file).end_of_file, address);
+  return 0;
+}
+
+// Makes the file as long as what the library has given out of it.
+herr_t Truncate(H5FD_t* file, hid_t, hbool_t) {
+  if (Of(file).end_of_addresses == Of(file).end_of_file) return 0;
+  if (ftruncate(Of(file).fd, static_cast<off_t>(Of(file).end_of_addresses)) != 0) return -1;
+  Of(file).end_of_file = Of(file).end_of_addresses;
+  return 0;
+}
+
+// Nobody else has the file.
+herr_t Lock(H5FD_t*, hbool_t) { return 0; }
+herr_t Unlock(H5FD_t*) { return 0; }
+
+// Assigned by name, since releases of HDF5 differ in what else a class has.
+H5FD_class_t DriverClass() {
+  H5FD_class_t made = {};
+#ifdef H5FD_CLASS_VERSION
+  made.version = H5FD_CLASS_VERSION;
+  made.value = static_cast<H5FD_class_value_t>(300);  // 256 to 511 are for drivers that no one else sees
+#endif
+  made.name = "fsdp_descriptor";
+  made.maxaddr = kLastAddress;
+  made.fc_degree = H5F_CLOSE_WEAK;
+  made.fapl_size = sizeof(Descriptor);
+  made.open = Open;
+  made.close = Close;
+  made.cmp = Compare;
+  made.query = Query;
+  made.get_eoa = EndOfAddresses;
+  made.set_eoa = SetEndOfAddresses;
+  made.get_eof = EndOfFile;
+  made.get_handle = GetHandle;
+  made.read = Read;
+  made.write = Write;
+  made.truncate = Truncate;
+  made.lock = Lock;
+  made.unlock = Unlock;
+  const H5FD_mem_t map[] = H5FD_FLMAP_DICHOTOMY;
+  std::copy(std::begin(map), std::end(map), made.fl_map);
+  return made;
+}
+
+}  // namespace
+
+bool SetDescriptor(hid_t access, int fd) {
+  static const H5FD_class_t driver_class = DriverClass();
+  static hid_t driver = -1;
+  // A program that calls H5close takes the driver away with everything else.
+  if (driver < 0 || H5Iget_type(driver) != H5I_VFL) driver = H5FDregister(&driver_class);
+  const Descriptor descriptor = {fd};
+  return driver >= 0 && H5Pset_driver(access, driver, &descriptor) >= 0;
+}
+
+}  // namespace fsdp
