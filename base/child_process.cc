@@ -61,6 +61,14 @@ struct Pipe {
   }
 };
 
+// A descriptor that is at its end: /dev/null, or a pipe with no other end where there is no /dev.
+FileDescriptor OpenEmptyInput() {
+  FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (null.ok()) return null;
+  absl::StatusOr<Pipe> pipe = Pipe::Create();
+  return pipe.ok() ? std::move(pipe->read) : FileDescriptor();
+}
+
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (const std::string& s : strings) {
@@ -259,7 +267,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor output, Open(options.output, child->output_));
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor errors, Open(options.errors, child->errors_));
   const bool is_errors_as_output = options.errors.kind_ == ChildOutput::Kind::kSameAsOutput;
-  const FileDescriptor null(options.input_fd < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1);
+  const FileDescriptor null = options.input_fd < 0 ? OpenEmptyInput() : FileDescriptor();
   const std::vector<char*> arguments = Pointers(command);
   const std::vector<std::string> variables = EnvironmentOf(options);
   const std::vector<char*> environment = Pointers(variables);

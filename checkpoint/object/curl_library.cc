@@ -31,8 +31,8 @@ absl::StatusOr<const CurlLibrary*> LoadOnce() {
     if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   }
   if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        "object stores want libcurl.so.4, which is not installed here: apt-get install libcurl4");
+    return absl::FailedPreconditionError(absl::StrCat("object stores want libcurl.so.4, which is not installed here (",
+                                                      dlerror(), "): apt-get install libcurl4"));
   }
   static CurlLibrary curl;
   int (*global_init)(long) = nullptr;  // NOLINT(runtime/int): curl's own type

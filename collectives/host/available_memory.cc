@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/collectives/host/available_memory.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -63,6 +65,14 @@ int64_t OwnCgroupAvailableBytes() {
   return available;
 }
 
+// Where /proc is not mounted: what the kernel says of the whole host, which leaves out the page cache that it could
+// give up.
+int64_t FreeBytes() {
+  struct sysinfo host;
+  if (sysinfo(&host) != 0) return kUnlimited;
+  return static_cast<int64_t>(host.freeram + host.bufferram + host.freeswap) * host.mem_unit;
+}
+
 }  // namespace
 
 int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage, const std::string& stat) {
@@ -77,8 +87,9 @@ int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage,
 }
 
 int64_t AvailableMemoryBytes() {
-  const int64_t host_kib = SumOf(TextOf("/proc/meminfo"), {"MemAvailable:", "SwapFree:"});
-  return std::min(host_kib * 1024, OwnCgroupAvailableBytes());
+  const std::string host = TextOf("/proc/meminfo");
+  if (host.empty()) return FreeBytes();
+  return std::min(SumOf(host, {"MemAvailable:", "SwapFree:"}) * 1024, OwnCgroupAvailableBytes());
 }
 
 }  // namespace fsdp
