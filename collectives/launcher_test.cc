@@ -327,8 +327,8 @@ TEST(LauncherTest, ASecondSignalKillsRanksThatCatchTheFirst) {
   EXPECT_LT(end.after, kLoaded * kPromised);
 }
 
-// The exit status of a launcher whose two ranks run `begin` and then write for ever, and which gets SIGTERM once nobody
-// reads what they write.
+// Starts two ranks by a launcher in a process of its own. Each rank runs `begin`, and then writes without end to a pipe
+// that nobody reads. When the pipe is full, the launcher gets SIGTERM. Returns its exit status.
 int EndWithoutReader(const std::string& begin) {
   // Each rank makes a file once `begin` is done: the first alone can fill the pipe.
   std::string ready = testing::TempDir() + "ranks_XXXXXX";

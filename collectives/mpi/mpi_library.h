@@ -38,10 +38,10 @@ struct MpiPlace {
   int size = 1;
 };
 
-// Loads MPI, and initialises it if nobody has. Where the launcher of this MPI started the processes, it waits for all
-// of them. kFailedPrecondition if MPI cannot be loaded, if it is finalized, if its thread level is below
-// MPI_THREAD_MULTIPLE, or if this process was forked from the one that initialised it. An error inside of MPI_Init ends
-// the process: that is MPI's rule.
+// Loads the MPI library, and calls MPI_Init_thread unless MPI is initialised already. MPI_Init_thread waits for all
+// processes that this MPI's launcher started. kFailedPrecondition if MPI cannot be loaded, if it is finalized, if its
+// thread level is below MPI_THREAD_MULTIPLE, or if this process was forked from the one that initialised it. An error
+// inside of MPI_Init_thread ends the process: that is MPI's rule.
 absl::StatusOr<MpiPlace> StartMpi();
 
 // "Open MPI v4.1.4"; once StartMpi was called.

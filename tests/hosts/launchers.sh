@@ -165,10 +165,16 @@ run_hydra_mpi() {
     "${program[@]}" --backend=mpi || [ $? = 124 ]
 }
 
-# built_without LIBRARY: says so if train_gpt is not linked with it.
+# built_without LIBRARY: says so if the libfsdp_mpi.so that train_gpt loads is not made with it: where Bazel built both,
+# or beside the program.
 built_without() {
-  [[ $(ldd "$TRAIN_GPT") == *$1* ]] && return 1
-  echo "train_gpt is not built with $1 (tests/mpi/run.sh does)"
+  local directory
+  directory=$(dirname "$TRAIN_GPT")
+  local made=$directory/../collectives/mpi/libfsdp_mpi.so
+  [ -e "$made" ] || made=$directory/libfsdp_mpi.so
+  [ -e "$made" ] || { echo "train_gpt has no libfsdp_mpi.so (tests/mpi/run.sh builds both)"; return; }
+  [[ $(ldd "$made") == *$1* ]] && return 1
+  echo "$made is not made with $1 (tests/mpi/run.sh does)"
 }
 
 # ------------------------------------------------ one test after the other -------------------------------------------

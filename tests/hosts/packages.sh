@@ -19,15 +19,12 @@ install() {
   done
 }
 
-# make_venv DIR: a virtual environment with torch, unless it is there; without DIR/bin/torchrun if it does not come. It
-# needs 5.5 GB.
+# make_venv DIR: a virtual environment with torch of PyPI, unless it is there; without DIR/bin/torchrun if it does not
+# come. It needs 5.5 GB.
 make_venv() {
   [ -x "$1/bin/torchrun" ] && return
   install python3-venv
   echo "installing torch in $1" >&2
   python3 -m venv "$1" || return
-  local pip=("$1/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
-  # The wheel without CUDA is a tenth of the size. pip waits for an index that does not answer for minutes.
-  { timeout 20 curl -sSfo /dev/null https://download.pytorch.org/whl/cpu/torch/ 2>/dev/null &&
-    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu torch; } || "${pip[@]}" torch
+  "$1/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check torch
 }
