@@ -61,9 +61,9 @@ std::string Describe(const Hdf5LeftOut& left_out);
 // The parameter of ListHdf5 proves that the caller holds the lock of the library.
 class Hdf5LibraryCall;
 
-// Lists the open file `fd`. Follows hard links only, visits each object once, under the first of its paths in the order of names, and descends
-// through at most 16 levels of groups. Every other link is in Hdf5Listing::left_out. An error names the operation that
-// the library failed. Runs in this process: for confined_hdf5.cc only.
+// Lists the open file `fd`. Follows hard links only, visits each object once, under the first of its paths in the order
+// of names, and descends through at most 16 levels of groups. Every other link is in Hdf5Listing::left_out. An error
+// names the operation that the library failed. Runs in this process: for confined_hdf5.cc only.
 absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall& call, int fd);
 
 // As one JSON text, and back. Names that are not UTF-8 are replaced. kDataLoss for a text that is not a listing. Pure.
