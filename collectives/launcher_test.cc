@@ -328,7 +328,7 @@ TEST(LauncherTest, ASecondSignalKillsRanksThatCatchTheFirst) {
 }
 
 // Starts two ranks by a launcher in a process of its own. Each rank runs `begin`, and then writes without end to a pipe
-// that nobody reads. When the pipe is full, the launcher gets SIGTERM. Returns its exit status.
+// that is never read. When the pipe is full, the launcher gets SIGTERM. Returns the launcher's exit status.
 int EndWithoutReader(const std::string& begin) {
   // Each rank makes a file once `begin` is done: the first alone can fill the pipe.
   std::string ready = testing::TempDir() + "ranks_XXXXXX";

@@ -42,8 +42,8 @@ namespace {
 constexpr int64_t kTokens = 64, kWidth = 32, kBlocks = 3;
 constexpr int64_t kRows = 48;  // of a step, on all ranks together
 
-// x + fc2(gelu(fc1(norm(x)))). A layer says how it computes its output and the gradient of its input; those of its
-// parameters are what Linear and LayerNorm add up themselves. It knows nothing of sharding.
+// x + fc2(gelu(fc1(norm(x)))). A layer computes its output and, in backward, the gradient of its input. Linear and
+// LayerNorm add up the gradients of their own parameters. Nothing here depends on sharding.
 class ResidualBlock final : public Module {
  public:
   ResidualBlock() {

@@ -32,7 +32,7 @@ struct TraceSpan {
 // Thread-safe. Must be owned by a shared_ptr: marks on streams share it.
 class Trace : public std::enable_shared_from_this<Trace> {
  public:
-  // Spans beyond the first `max_spans` that nobody took are left out, so that memory is bounded however long the run.
+  // Keeps at most `max_spans` spans, and leaves out further ones until TakeSpans has made room: memory is bounded.
   static std::shared_ptr<Trace> Create(int64_t max_spans = 200'000);
 
   // Begin opens a span on `stream`; End closes the one that was opened there last. Every Begin needs its End, and

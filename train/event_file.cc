@@ -20,9 +20,9 @@
 #include "fsdp/train/event_file.h"
 
 #include <fcntl.h>
+#include <isa-l/crc.h>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -99,20 +99,10 @@ std::string HostName() {
 
 }  // namespace
 
-// By a table of the remainders of single bytes: an event has a few hundred bytes, once a step.
 uint32_t Crc32c(std::string_view bytes) {
-  static const std::array<uint32_t, 256> remainders = [] {
-    std::array<uint32_t, 256> table = {};
-    for (uint32_t byte = 0; byte < table.size(); ++byte) {
-      uint32_t remainder = byte;
-      for (int bit = 0; bit < 8; ++bit) remainder = (remainder >> 1) ^ (remainder & 1 ? 0x82f63b78U : 0);
-      table[byte] = remainder;
-    }
-    return table;
-  }();
-  uint32_t crc = ~0U;
-  for (const char c : bytes) crc = (crc >> 8) ^ remainders[(crc ^ static_cast<uint8_t>(c)) & 0xff];
-  return ~crc;
+  // ISA-L does not write to what it reads, though its parameter is not const; it leaves both inversions to its caller.
+  auto* begin = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
+  return ~crc32_iscsi(begin, static_cast<int>(bytes.size()), ~0U);
 }
 
 // A new name each time: a file that is there belongs to an earlier run, perhaps of the same second.

@@ -123,7 +123,7 @@ herr_t Truncate(H5FD_t* file, hid_t, hbool_t) {
   return 0;
 }
 
-// Nobody else has the file.
+// No locks are taken: the caller holds the only descriptor of the file.
 herr_t Lock(H5FD_t*, hbool_t) { return 0; }
 herr_t Unlock(H5FD_t*) { return 0; }
 

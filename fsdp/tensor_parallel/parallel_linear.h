@@ -18,7 +18,9 @@
 //   FSDP_ASSIGN_OR_RETURN(auto dp, mesh->Submesh({"dp"}));
 //   FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), dp, options));
 //
-// Ranks of the group must be given the same inputs: the same batch, and the same random numbers.
+// Ranks of the group must be given the same inputs: the same batch, and the same random numbers. A ShardedGradScaler
+// takes the group of the whole mesh, so that all ranks skip the same steps. sync_module_states copies values over the
+// ranks of FSDP alone: without it, or with it, ranks of the group begin with equal copies if they have one init_seed.
 #ifndef FSDP_FSDP_TENSOR_PARALLEL_PARALLEL_LINEAR_H_
 #define FSDP_FSDP_TENSOR_PARALLEL_PARALLEL_LINEAR_H_
 

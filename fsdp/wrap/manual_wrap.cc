@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hooks of a mark refuse forward: a marked module that no model took would compute as a plain one, unsharded and
-// without reductions, and nobody would notice. The model's executor replaces them.
+// A marked module that no model took would compute as a plain one, without sharding and without reductions. So the mark
+// installs hooks that refuse forward. The model's executor replaces them.
 #include "fsdp/fsdp/wrap/manual_wrap.h"
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functions of ISA-L that this project calls, for static programs: distributions ship that library without an
-// archive. Same names, same arguments, same bytes as ISA-L's: static_test.cc compares the two. Fields and tables are
+// archive. Same names, same arguments, same bytes as ISA-L's: isal_test.cc compares the two. Fields and tables are
 // those of its documentation: GF(2^8) by the polynomial 0x11d, and for a coefficient c 32 bytes, c * i and c * 16 i for
 // i = 0 to 15, so that a product is two look-ups by four bits. The processor decides at run time how many are done at a
 // time.
