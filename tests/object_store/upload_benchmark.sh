@@ -8,14 +8,16 @@
 #
 # Two hosts of tests/hosts/two_hosts.sh: on one GPT-2 trains with two ranks, on the other s3_sink.py is the object store;
 # the link between them is limited to --rate by a token bucket (tc-tbf(8)). A checkpoint of 354 MB is made first. In each
-# round two runs continue from it for --steps steps, one with --upload and one without, the first of them in turn: the
-# upload of that checkpoint begins with the first step. Each run saves at its end, and with --upload waits until that is
-# uploaded too.
+# round three runs continue from it for --steps steps, in changing order: with --upload, where the upload of that
+# checkpoint begins with the first step; without; and without, while another program sends as many bytes through a
+# plain socket to the same host. Each run saves at its end, and with --upload waits until that is uploaded too.
 #
 #   upload / link   bytes per second of the uploads that the run reports, while it trains and, apart, while it only waits;
 #                   over what a plain socket sends through the same link, measured in each round
-#   slowed          mean seconds of the steps that ended during the upload, over those of as many steps of the other run;
-#                   in parentheses of medians. The first three steps are left out
+#   slowed          seconds of the steps that ended during the upload, over those of as many steps of the run without,
+#                   of means and of medians. The first three steps are left out. And the same of the run beside the plain
+#                   socket: the link, the store's host and training share this machine's processors, so this is what no
+#                   upload can be below here
 #
 # Each is the median over rounds. Exit status 0 if uploads have at least 0.9 of the link and steps are slowed by at most
 # 3 %, else 3. TRAIN_GPT is the program; without it ./bazelw builds it.
@@ -54,19 +56,29 @@ inside() {
 generator = random.Random(1)
 sys.stdout.buffer.write(struct.pack("<65537H", *(generator.randrange(8192) for _ in range(65537))))' >"$work/tokens.u16"
   train "$work/start" "$work/start.jsonl" --steps=2 >"$work/log" 2>&1 || { cat "$work/log" >&2; die "no training"; }
-  local round kind kinds
+  local round kind kinds sender
   for ((round = 1; round <= rounds; ++round)); do
     onhost host-a python3 "$repository/tests/object_store/upload_table.py" link host-b 9001 >>"$work/links" ||
       die "the link does not answer"
-    kinds='with without'
-    ((round % 2 == 0)) && kinds='without with'
+    case $((round % 3)) in
+      0) kinds='without socket with' ;;
+      1) kinds='with without socket' ;;
+      2) kinds='socket with without' ;;
+    esac
     for kind in $kinds; do
-      echo "round $round: $kind upload, load $(cut -d' ' -f1 /proc/loadavg)" >&2
+      echo "round $round: $kind, load $(cut -d' ' -f1 /proc/loadavg)" >&2
       mkdir "$work/run" && cp -r "$work/start/." "$work/run" || die "no room in $work"
       local flags=(--steps=$((2 + steps)))
       [ "$kind" = with ] && flags+=("--upload=s3://models/run-$round")
+      sender=
+      if [ "$kind" = socket ]; then
+        onhost host-a python3 "$repository/tests/object_store/upload_table.py" send host-b 9001 "$work/start" \
+          "$work/$kind-$round.jsonl" >"$work/$kind-$round.sent" &
+        sender=$!
+      fi
       train "$work/run" "$work/$kind-$round.jsonl" "${flags[@]}" >"$work/$kind-$round.log" 2>&1 ||
-        { cat "$work/$kind-$round.log" >&2; die "the run $kind upload failed"; }
+        { cat "$work/$kind-$round.log" >&2; die "the run \"$kind\" failed"; }
+      [ -z "$sender" ] || wait "$sender" || die "the plain socket sent nothing"
       rm -r "$work/run"
     done
   done

@@ -3,10 +3,14 @@
 """The parts of upload_benchmark.sh that are arithmetic; its head says what the figures are.
 
   upload_table.py link HOST PORT             bytes per second of 64 MB through a plain socket
+  upload_table.py send HOST PORT CHECKPOINT METRICS
+                                             the files of CHECKPOINT through a plain socket, from the first line of METRICS
+                                             on; prints the bytes and the seconds that it took
   upload_table.py table WORK ROUNDS RATE     the figures; exit status 3 if a goal was missed
 """
 
 import json
+import os
 import pathlib
 import re
 import socket
@@ -27,6 +31,28 @@ def link(host, port):
         if int(connection.recv(64)) != count << 20:
             sys.exit("upload_table.py: the link lost bytes")
         print((count << 20) / (time.perf_counter() - begin))
+
+
+def send(host, port, checkpoint, metrics):
+    metrics = pathlib.Path(metrics)
+    limit = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size):
+        if time.monotonic() > limit:
+            sys.exit(f"upload_table.py: {metrics} has no line after 60 s")
+        time.sleep(0.01)
+    begin, count = time.perf_counter(), 0
+    with socket.create_connection((host, int(port))) as connection:
+        for path in sorted(pathlib.Path(checkpoint).rglob("*.h5")):
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                offset = 0
+                while offset < size:
+                    offset += os.sendfile(connection.fileno(), file.fileno(), offset, size - offset)
+                count += size
+        connection.shutdown(socket.SHUT_WR)
+        if int(connection.recv(64)) != count:
+            sys.exit("upload_table.py: the link lost bytes")
+    print(count, time.perf_counter() - begin)
 
 
 def seconds_of(text):
@@ -54,10 +80,24 @@ def steps_within(seconds, limit):
     return ended
 
 
+def slowed(beside, alone, seconds):
+    """(count, ratio of means, ratio of medians) of the steps that ended within `seconds`, over as many of `alone`."""
+    count = steps_within(beside, seconds)
+    if count <= WARMUP:
+        sys.exit(f"upload_table.py: {count} steps ended while the bytes were sent, expected more")
+    beside, alone = beside[WARMUP:count], alone[WARMUP:count]
+    return (count, statistics.mean(beside) / statistics.mean(alone), statistics.median(beside) / statistics.median(alone))
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
 def table(work, rounds, rate):
     work = pathlib.Path(work)
     links = [float(line) for line in (work / "links").read_text().split()]
-    training, waiting, means, medians, counts, largest = [], [], [], [], [], 0
+    training, waiting, largest = [], [], 0
+    by_upload, by_socket = [], []
     for number in range(1, int(rounds) + 1):
         done = uploads(work / f"with-{number}.log")
         if len(done) != 2:
@@ -65,24 +105,22 @@ def table(work, rounds, rate):
         for shares, (nbytes, took) in zip((training, waiting), done):
             shares.append(nbytes / took / links[number - 1])
             largest = max(largest, nbytes)
-        beside, alone = steps(work / f"with-{number}.jsonl"), steps(work / f"without-{number}.jsonl")
-        count = steps_within(beside, done[0][1])
-        if count <= WARMUP:
-            sys.exit(f"upload_table.py: round {number}: {count} steps ended during the upload, expected more")
-        counts.append(count)
-        means.append(statistics.mean(beside[WARMUP:count]) / statistics.mean(alone[WARMUP:count]))
-        medians.append(statistics.median(beside[WARMUP:count]) / statistics.median(alone[WARMUP:count]))
+        alone = steps(work / f"without-{number}.jsonl")
+        by_upload.append(slowed(steps(work / f"with-{number}.jsonl"), alone, done[0][1]))
+        sent = (work / f"socket-{number}.sent").read_text().split()
+        by_socket.append(slowed(steps(work / f"socket-{number}.jsonl"), alone, float(sent[1])))
 
-    def spread(values):
-        return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+    def row(index):
+        upload, plain = [[one[index] for one in of] for of in (by_upload, by_socket)]
+        return f"{spread(upload)}, beside a plain socket {spread(plain)}"
 
     print(f"\nlink {rate}, by a plain socket {statistics.median(links) * 8e-6:.1f} Mbit/s; {rounds} rounds, {largest} bytes, "
-          f"{min(counts)} to {max(counts)} steps during an upload")
+          f"{min(one[0] for one in by_upload)} to {max(one[0] for one in by_upload)} steps during an upload")
     print(f"upload / link, while training   {spread(training)}, goal at least 0.9")
     print(f"upload / link, while waiting    {spread(waiting)}")
-    print(f"steps slowed, of means          {spread(means)}, goal at most 1.03")
-    print(f"steps slowed, of medians        {spread(medians)}")
-    missed = statistics.median(training) < 0.9 or statistics.median(means) > 1.03
+    print(f"steps slowed, of means          {row(1)}, goal at most 1.03")
+    print(f"steps slowed, of medians        {row(2)}")
+    missed = statistics.median(training) < 0.9 or statistics.median(one[1] for one in by_upload) > 1.03
     print("a goal was MISSED" if missed else "both goals held")
     sys.exit(3 if missed else 0)
 
@@ -90,6 +128,8 @@ def table(work, rounds, rate):
 def main():
     if sys.argv[1] == "link":
         return link(*sys.argv[2:])
+    if sys.argv[1] == "send":
+        return send(*sys.argv[2:])
     return table(*sys.argv[2:])
 
 
