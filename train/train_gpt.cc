@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
@@ -43,6 +44,10 @@ constexpr char kProgram[] = "train_gpt";
 
 // Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
+
+// Launchers end a job when the first of its ranks fails, and what another one prints then, or has just printed, may be
+// lost (MPICH's does that most times). So a rank that fails waits for the others to have their say.
+constexpr absl::Duration kLastWords = absl::Milliseconds(300);
 
 // checkpoint/ calls an option by its C++ name; users of this program know flags.
 void Report(absl::string_view message) {
@@ -91,7 +96,9 @@ int RunRank(const TrainOptions& options) {
   if (status.ok()) return kExitDone;
   (*group)->Abort(status);
   // After an abort all ranks have the same error, which names its rank: one of each host prints it.
-  return job->local_rank == 0 ? Fail(status) : ExitCodeOf(status);
+  const int exit_code = job->local_rank == 0 ? Fail(status) : ExitCodeOf(status);
+  absl::SleepFor(kLastWords);
+  return exit_code;
 }
 
 // A rank that was killed was lost, whoever killed it: the operator, or the kernel for want of memory. The others have

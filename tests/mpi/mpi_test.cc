@@ -199,13 +199,13 @@ TEST_F(MpiTest, ARankThatIsStoppedIsNoticedByTheWatch) {
 }
 
 TEST(WithoutMpisLauncherTest, TheErrorSaysWhatIsMissing) {
+  if (!FSDP_HAS_MPI) GTEST_SKIP() << "this was built without MPI: the error of WithoutMpiTest is all there is";
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   ASSERT_OK_AND_ASSIGN(
       const ProgramResult result,
       RunProgram(Flags{program, "--nproc=2", "--backend=mpi", "--steps=1"} + RunOfAnyRanks(), kLong, MpiOptions()));
   EXPECT_EQ(result.exit_status, kExitFailed) << result.output;
-  EXPECT_THAT(result.output, HasSubstr(FSDP_HAS_MPI ? "is in an MPI_COMM_WORLD of 1 rank, wanted one of at least 2"
-                                                    : "libfsdp_mpi.so cannot be loaded"));
+  EXPECT_THAT(result.output, HasSubstr("is in an MPI_COMM_WORLD of 1 rank, wanted one of at least 2"));
 }
 
 // The loader of the system prints the libraries that it needs instead of starting it.
