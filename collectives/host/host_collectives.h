@@ -60,6 +60,14 @@ class HostCollectives final : public BlockingCollectives {
   // with equal `begin` and `count`.
   absl::Status RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum);
 
+  // One round without the protocol of Run, for those who have one of their own: what each rank wrote into the
+  // slot_bytes() bytes of OwnSlot before, the others read in SlotOf(its rank) after ShareSlots, until the next call of
+  // any function here. All ranks take part. `grace` is added to the timeout, but not to what errors say.
+  std::byte* OwnSlot() { return fabric_->Slot(rank_, barrier_.write_parity()); }
+  const std::byte* SlotOf(int r) const { return fabric_->Slot(r, barrier_.read_parity()); }
+  int64_t slot_bytes() const { return fabric_->slot_bytes(); }
+  absl::Status ShareSlots(const CollectiveId& what, absl::Duration grace) { return barrier_.Await(what, grace); }
+
   // As Split, with the names of `members` in a group that they are a part of.
   absl::StatusOr<std::unique_ptr<HostCollectives>> SplitHost(const std::vector<int>& members, const BlobGather& gather,
                                                              RankNames names);

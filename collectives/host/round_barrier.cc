@@ -56,7 +56,7 @@ RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNam
       names_(std::move(names)),
       may_spin_(fabric.size() <= AvailableCores()) {}
 
-absl::Status RoundBarrier::Await(const CollectiveId& what) {
+absl::Status RoundBarrier::Await(const CollectiveId& what, absl::Duration grace) {
   EndReading();
   RankControl& mine = control_.rank(fabric_.rank());
   ++round_;
@@ -67,7 +67,7 @@ absl::Status RoundBarrier::Await(const CollectiveId& what) {
       FutexWakeAll(control_.group().arrivals);
     }
   } else if (!Spin()) {
-    FSDP_RETURN_IF_ERROR(Sleep(what, absl::Now()));
+    FSDP_RETURN_IF_ERROR(Sleep(what, absl::Now() + grace));
   }
   if (control_.group().aborted_by.load(std::memory_order_acquire) != 0) {
     FSDP_RETURN_IF_ERROR(CheckNobodyGaveUp(what));

@@ -44,8 +44,8 @@ class RoundBarrier {
 
   // Arrives at the next round and blocks until all ranks have arrived. `what` is for errors, which name the ranks:
   // kUnavailable if a missing rank died or left, noticed after at most 50 ms; the code of the rank that gave up, if one
-  // did; kDeadlineExceeded after the timeout.
-  absl::Status Await(const CollectiveId& what);
+  // did; kDeadlineExceeded after the timeout and `grace`, for a rank that waits for peers who may wait for others.
+  absl::Status Await(const CollectiveId& what, absl::Duration grace = absl::ZeroDuration());
 
   // Bracket every read of memory that peers published, so that they can wait for this rank before they free it. Begin
   // fails when a peer gave up, after which its memory may be gone. Await and EndReading end it.

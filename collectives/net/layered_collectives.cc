@@ -27,9 +27,9 @@
 // results go back; then come the slices of host 1, of which nothing goes back, and a direct piece with each item. So a
 // step sends about as much in one direction as in the other.
 //
-// All else is flat (net_collectives.h), and so is everything small, for which one wait for the network is less than
-// several meetings, and everything where hosts have unequally many ranks or ranks that alternate. Every collective
-// begins with the flat meeting, whatever its route, so errors are the same.
+// Every collective begins with a meeting of columns (column_meeting.h), which moves the data too if they are small. All
+// else is flat (net_collectives.h), and everything, with its meeting, where hosts have unequally many ranks or ranks
+// that alternate.
 #include "fsdp/collectives/net/layered_collectives.h"
 
 #include <algorithm>
@@ -39,20 +39,18 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/host/reduce_rows.h"
 #include "fsdp/collectives/host/shm_fabric.h"
+#include "fsdp/collectives/net/chain_plan.h"
 
 namespace fsdp {
 namespace {
 
-// Up to here flat. Layered, each host's block is two meetings of its ranks.
+// Up to here flat, where the data did not go along with the meeting. Layered, each host's block is two rounds of its
+// ranks.
 constexpr int64_t kEagerBytes = 16 << 10;
 
 // Of a rank's shard at a time in an all_gather. Large enough that two meetings of the host's ranks cost little beside
 // its way through the link, small enough that little is left to copy when the last one has come.
 constexpr int64_t kGatherBytes = 4 << 20;
-
-// Of the sum of an item of a chain. Large enough that a step takes longer than its meetings, small enough that the
-// hosts at the end of the chain begin soon.
-constexpr int64_t kItemBytes = 1 << 20;
 
 // A gather over the ranks of one host: `gather` is over all ranks, `ranks` are that host's.
 BlobGather GatherOn(std::vector<int> ranks, const BlobGather& gather) {
@@ -68,18 +66,30 @@ BlobGather GatherOn(std::vector<int> ranks, const BlobGather& gather) {
 
 LayeredCollectives::LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host,
                                        HostLayout layout, std::optional<ReductionRoute> route)
-    : net_(std::move(net)), host_(std::move(host)), layout_(std::move(layout)), route_(route) {}
+    : net_(std::move(net)), host_(std::move(host)), layout_(std::move(layout)), route_(route) {
+  if (layout_.is_regular()) meeting_.emplace(*net_, *host_, layout_);
+}
 
 absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collective) {
-  if (!IsLayered(collective.spec)) return net_->Run(sequence, collective);
-  FSDP_RETURN_IF_ERROR(net_->Meet(sequence, collective.spec));
-  FSDP_RETURN_IF_ERROR(MoveLayered(sequence, collective));
+  if (!meeting_) return net_->Run(sequence, collective);
+  if (meeting_->IsSmall(collective.spec)) {
+    FSDP_RETURN_IF_ERROR(meeting_->RunSmall(sequence, collective));
+  } else {
+    FSDP_RETURN_IF_ERROR(meeting_->Meet(sequence, collective.spec));
+    FSDP_RETURN_IF_ERROR(IsLayered(collective.spec) ? MoveLayered(sequence, collective) : net_->Move(collective));
+  }
   net_->Complete();
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> LayeredCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
+  if (!meeting_) return net_->GatherBlobs(sequence, blob);
+  const CollectiveSpec spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
+  FSDP_RETURN_IF_ERROR(meeting_->Meet(sequence, spec));
+  return net_->MoveBlobs(blob);
+}
+
 bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
-  if (!layout_.is_regular()) return false;
   const int64_t nbytes = spec.count * SizeOf(spec.dtype);
   const auto has_chain = [&] { return RouteOf(spec.dtype) != ReductionRoute::kFlat; };
   switch (spec.op) {
@@ -164,14 +174,6 @@ absl::Status LayeredCollectives::Broadcast(uint64_t sequence, const Collective& 
   return host_->Run(sequence, inside);
 }
 
-// Elements [begin, begin + count) of each slice of the ranks of host `block`; none where count is 0, before the first
-// item of a host and after the last one.
-struct LayeredCollectives::ChainItem {
-  int block = 0;
-  int64_t begin = 0;
-  int64_t count = 0;
-};
-
 // A step, with its half of sum_before_ and sum_: what this host adds, what the host before has added and sends for the
 // step after the next, what the last host has added and therefore sends to its owner, and a direct piece of the slices
 // of host 0 with its half of direct_.
@@ -185,41 +187,6 @@ struct LayeredCollectives::ChainStep {
   std::byte* direct_rows = nullptr;  // of host 1's ranks, in their order
 };
 
-// The items of a chain, in their order, and the direct pieces of the mixed route: one goes with each item of host 1.
-struct LayeredCollectives::ChainPlan {
-  // `direct`: elements of each of host 0's slices that do not go by the chain.
-  ChainPlan(const CollectiveSpec& spec, int hosts, int64_t direct)
-      : count(spec.count),
-        direct(direct),
-        most(kItemBytes / SumSizeOf(spec.dtype)),
-        first_items((count - direct + most - 1) / most),
-        items_per_block((count + most - 1) / most),
-        items(first_items + items_per_block * (hosts - 1)),
-        piece((direct + items_per_block - 1) / items_per_block) {}
-
-  ChainItem ItemAt(int64_t i) const {
-    if (i < 0 || i >= items) return {};
-    const bool is_first = i < first_items;
-    const int64_t begin = is_first ? direct + i * most : (i - first_items) % items_per_block * most;
-    const auto block = static_cast<int>(is_first ? 0 : 1 + (i - first_items) / items_per_block);
-    return {block, begin, std::min(most, count - begin)};
-  }
-
-  ChainItem DirectWithItem(int64_t i) const {
-    const int64_t begin = (i - first_items) * piece;
-    if (i < first_items || begin >= direct) return {};
-    return {0, begin, std::min(piece, direct - begin)};
-  }
-
-  int64_t count;
-  int64_t direct;
-  int64_t most;             // elements of an item
-  int64_t first_items;      // of host 0's slices
-  int64_t items_per_block;  // of those of each other host
-  int64_t items;
-  int64_t piece;  // elements of a direct piece
-};
-
 absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   const int host = layout_.host_of(rank());
@@ -228,14 +195,14 @@ absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collecti
   const ChainPlan plan(spec, layout_.hosts(),
                        is_mixed ? DirectCount(layout_.hosts(), layout_.ranks_per_host(), spec.dtype, spec.count) : 0);
   const int64_t direct_bytes = plan.piece * SizeOf(spec.dtype) * layout_.ranks_per_host();
-  sum_before_.resize(kStepsUnderWay * kItemBytes);
-  sum_.resize(kStepsUnderWay * kItemBytes);
+  sum_before_.resize(kStepsUnderWay * kChainItemBytes);
+  sum_.resize(kStepsUnderWay * kChainItemBytes);
   direct_.resize(kStepsUnderWay * direct_bytes);
   const auto added_by = [&](int64_t step, int of) { return plan.ItemAt(step - kStepsUnderWay * of); };
   const auto step_at = [&](int64_t step) -> ChainStep {
     const int64_t half = step % kStepsUnderWay;
-    return {.sum_before = sum_before_.data() + half * kItemBytes,
-            .sum = sum_.data() + half * kItemBytes,
+    return {.sum_before = sum_before_.data() + half * kChainItemBytes,
+            .sum = sum_.data() + half * kChainItemBytes,
             .added = added_by(step, host),
             .next = host == 0 ? ChainItem() : added_by(step, host - 1),
             .finished = added_by(step, last),

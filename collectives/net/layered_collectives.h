@@ -15,6 +15,7 @@
 
 #include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/host/host_collectives.h"
+#include "fsdp/collectives/net/column_meeting.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/net_collectives.h"
 #include "fsdp/collectives/net/reduction_route.h"
@@ -36,9 +37,7 @@ class LayeredCollectives final : public BlockingCollectives {
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return host_->Allocate(nbytes); }
 
   absl::Status Run(uint64_t sequence, const Collective& collective) override;
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override {
-    return net_->GatherBlobs(sequence, blob);
-  }
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
   // Ranks of one host get collectives of backend "shm".
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
@@ -49,7 +48,8 @@ class LayeredCollectives final : public BlockingCollectives {
   int first_rank_to_give_up() const override { return net_->first_rank_to_give_up(); }
 
  private:
-  // True if the algorithms of this class are of use, or else every rank is as if on a host of its own.
+  // True if the algorithms of this class are of use after the meeting, or else every rank is as if on a host of its
+  // own.
   bool IsLayered(const CollectiveSpec& spec) const;
   absl::Status MoveLayered(uint64_t sequence, const Collective& collective);
   absl::Status AllGather(uint64_t sequence, const Collective& collective);
@@ -57,10 +57,8 @@ class LayeredCollectives final : public BlockingCollectives {
   absl::Status AllReduce(uint64_t sequence, const Collective& collective);
   // reduce_scatter by the chain of hosts, or the mixed route.
   absl::Status ReduceScatter(uint64_t sequence, const Collective& collective);
-  // A piece of a block on its way through the hosts.
-  struct ChainItem;
+  // What happens to pieces of blocks on their way through the hosts at one time.
   struct ChainStep;
-  struct ChainPlan;
   ReductionRoute RouteOf(DType dtype) const;
   absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step);
   absl::Status ReduceDirect(uint64_t sequence, const Collective& collective, const ChainStep& step);
@@ -71,6 +69,7 @@ class LayeredCollectives final : public BlockingCollectives {
   const std::unique_ptr<HostCollectives> host_;
   const HostLayout layout_;
   const std::optional<ReductionRoute> route_;
+  std::optional<ColumnMeeting> meeting_;  // none where ranks do not lie in columns
 
   // Of a chain, for each step that is under way: the sum that came from the host before, and that of this host.
   std::vector<std::byte> sum_before_;

@@ -10,14 +10,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/net/thread_transport.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 10000;
 constexpr int64_t kShard = kCount * 4;
@@ -27,11 +32,13 @@ using RankFunction = std::function<absl::Status(BlockingCollectives& collectives
 
 // The bytes that ranks on hosts with these identities send to other hosts while each runs `rank_main`.
 absl::StatusOr<int64_t> BytesBetweenHosts(const std::vector<std::string>& identities, const RankFunction& rank_main,
-                                          std::optional<ReductionRoute> route = std::nullopt) {
+                                          std::optional<ReductionRoute> route = std::nullopt,
+                                          absl::Duration timeout = NetOptions().timeout) {
   const HostLayout layout = HostLayout::Of(identities);
   ThreadNetwork network(layout.size());
   FSDP_RETURN_IF_ERROR(RunRanks(layout.size(), [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
-    auto net = std::make_unique<NetCollectives>(network.Join(meeting->rank()), meeting->device(), NetOptions());
+    auto net = std::make_unique<NetCollectives>(network.Join(meeting->rank()), meeting->device(),
+                                                NetOptions{.timeout = timeout});
     FSDP_ASSIGN_OR_RETURN(
         const std::unique_ptr<BlockingCollectives> collectives,
         CreateLayeredCollectives(
@@ -51,9 +58,9 @@ absl::Status AllGather(BlockingCollectives& collectives) {
 }
 
 TEST(LayeredCollectivesTest, AnAllGatherSendsEveryByteToEachHostOnce) {
-  // Of six shards, each host lacks four; of other hosts' ranks each rank meets four.
+  // Of six shards, each host lacks four; of other hosts' ranks each rank meets the two of its column.
   ASSERT_OK_AND_ASSIGN(const int64_t nbytes, BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, AllGather));
-  EXPECT_EQ(nbytes, 3 * 4 * kShard + 6 * 4 * kHeader);
+  EXPECT_EQ(nbytes, 3 * 4 * kShard + 6 * 2 * kHeader);
 }
 
 TEST(LayeredCollectivesTest, RanksThatAlternateAreAsIfOnHostsOfTheirOwn) {
@@ -71,7 +78,74 @@ TEST(LayeredCollectivesTest, ABroadcastSendsEveryByteToEachHostOnce) {
                 .input = t.data(),
                 .output = t.data()});
       }));
-  EXPECT_EQ(nbytes, kShard + 4 * 2 * kHeader);
+  EXPECT_EQ(nbytes, kShard + 4 * kHeader);
+}
+
+// Of 2 x 2 ranks, with `count` elements.
+absl::StatusOr<int64_t> BytesOfSmall(CollectiveOp op, int64_t count) {
+  return BytesBetweenHosts({"a", "a", "b", "b"}, [&](BlockingCollectives& collectives) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const Buffer t, collectives.Allocate(kShard * collectives.size()));
+    const CollectiveSpec spec = {.op = op, .dtype = DType::kFloat32, .root = 1, .count = count};
+    return collectives.Run(1, {.spec = spec, .input = t.data(), .output = t.data()});
+  });
+}
+
+TEST(LayeredCollectivesTest, SmallDataGoOnceToEachHostWithTheHeaders) {
+  constexpr int64_t kFew = 8;
+  ASSERT_OK_AND_ASSIGN(const int64_t gathered, BytesOfSmall(CollectiveOp::kAllGather, kFew));
+  EXPECT_EQ(gathered, 4 * (kFew * 4 + kHeader));
+  ASSERT_OK_AND_ASSIGN(const int64_t reduced, BytesOfSmall(CollectiveOp::kAllReduce, kFew));
+  EXPECT_EQ(reduced, 4 * (kFew * 4 + kHeader));
+  ASSERT_OK_AND_ASSIGN(const int64_t slices, BytesOfSmall(CollectiveOp::kReduceScatter, kFew));
+  EXPECT_EQ(slices, 4 * (2 * kFew * 4 + kHeader));  // those of the other host's two ranks
+  ASSERT_OK_AND_ASSIGN(const int64_t sent, BytesOfSmall(CollectiveOp::kBroadcast, kFew));
+  EXPECT_EQ(sent, kFew * 4 + 4 * kHeader);
+  ASSERT_OK_AND_ASSIGN(const int64_t met, BytesOfSmall(CollectiveOp::kBarrier, 0));
+  EXPECT_EQ(met, 4 * kHeader);
+}
+
+// What the ranks of hosts a, a, b, b return, of which rank 3 does `last` when the others run a small all_reduce.
+std::vector<absl::Status> WhenTheLastRankDiffers(const RankFunction& last) {
+  std::vector<absl::Status> statuses(4);
+  absl::BlockingCounter others(3);
+  EXPECT_OK(BytesBetweenHosts(
+      {"a", "a", "b", "b"},
+      [&](BlockingCollectives& collectives) -> absl::Status {
+        FSDP_ASSIGN_OR_RETURN(const Buffer t, collectives.Allocate(kShard));
+        const CollectiveSpec spec = {.op = CollectiveOp::kAllReduce, .dtype = DType::kFloat32, .count = 8};
+        absl::Status& mine = statuses[collectives.rank()];
+        if (collectives.rank() == 3) {
+          mine = last(collectives);
+          if (!mine.ok()) collectives.GiveUp(mine);
+          others.Wait();
+          return absl::OkStatus();
+        }
+        mine = collectives.Run(1, {.spec = spec, .input = t.data(), .output = t.data()});
+        collectives.GiveUp(mine);
+        others.DecrementCount();
+        return absl::OkStatus();
+      },
+      std::nullopt, absl::Milliseconds(300)));
+  return statuses;
+}
+
+TEST(LayeredCollectivesTest, ARankThatDoesNotComeIsNamedByTheRanksOfAllColumns) {
+  const std::vector<absl::Status> statuses =
+      WhenTheLastRankDiffers([](BlockingCollectives&) { return absl::OkStatus(); });
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_THAT(statuses[r], StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing ranks: 3"))) << r;
+  }
+}
+
+TEST(LayeredCollectivesTest, ARankThatRunsSomethingElseGetsTheErrorThatAllOthersGet) {
+  const std::vector<absl::Status> statuses = WhenTheLastRankDiffers([](BlockingCollectives& collectives) {
+    const Buffer t = *collectives.Allocate(kShard);
+    const CollectiveSpec spec = {.op = CollectiveOp::kAllReduce, .dtype = DType::kFloat32, .count = kCount};
+    return collectives.Run(1, {.spec = spec, .input = t.data(), .output = t.data()});
+  });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    "all_reduce #1: rank 3 of 4 has sum float32[10000], rank 0 has sum float32[8]"));
+  for (const absl::Status& status : statuses) EXPECT_EQ(status, statuses[0]);
 }
 
 absl::Status ReduceScatter(BlockingCollectives& collectives) {
@@ -86,20 +160,20 @@ TEST(LayeredCollectivesTest, AChainPassesTheSumsOfAllSlicesFromHostToHost) {
   ASSERT_OK_AND_ASSIGN(const int64_t chain,
                        BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kChain));
   // Six slices over two links, and the four that the last host does not own.
-  EXPECT_EQ(chain, (2 * 6 + 4) * kShard + 6 * 4 * kHeader);
+  EXPECT_EQ(chain, (2 * 6 + 4) * kShard + 6 * 2 * kHeader);
   ASSERT_OK_AND_ASSIGN(const int64_t flat,
                        BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kFlat));
-  EXPECT_EQ(flat, 6 * 4 * (kShard + kHeader));
+  EXPECT_EQ(flat, 6 * 4 * kShard + 6 * 2 * kHeader);
 }
 
 TEST(LayeredCollectivesTest, OnTheMixedRouteTheHostsSendEachOtherEquallyMuch) {
   ASSERT_OK_AND_ASSIGN(const int64_t mixed, BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter));
   // Sums of the second host's two slices and of half of the first host's; the results of the latter, and of the other
   // half the rows of two ranks.
-  EXPECT_EQ(mixed, (2 + 1 + 1 + 2) * kShard + 4 * 2 * kHeader);
+  EXPECT_EQ(mixed, (2 + 1 + 1 + 2) * kShard + 4 * kHeader);
   ASSERT_OK_AND_ASSIGN(const int64_t flat,
                        BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter, ReductionRoute::kFlat));
-  EXPECT_EQ(flat, 4 * 2 * (kShard + kHeader));
+  EXPECT_EQ(flat, 4 * 2 * kShard + 4 * kHeader);
 }
 
 // What all ranks get, one after the other, of slices of `count` elements that are several items of a chain.

@@ -99,12 +99,16 @@ absl::Status NetCollectives::Run(uint64_t sequence, const Collective& collective
 
 absl::Status NetCollectives::Meet(uint64_t sequence, const CollectiveSpec& spec) {
   FSDP_RETURN_IF_ERROR(Exchange(HeaderMessages(sequence, spec)));
-  return CheckHeaders(sequence);
+  return CheckMeeting(sequence);
+}
+
+const MeetingHeader& NetCollectives::BeginMeeting(uint64_t sequence, const CollectiveSpec& spec) {
+  id_ = {.op = spec.op, .sequence = sequence};
+  return headers_[rank_] = MeetingHeader::Of(sequence, spec);
 }
 
 Messages NetCollectives::HeaderMessages(uint64_t sequence, const CollectiveSpec& spec) {
-  id_ = {.op = spec.op, .sequence = sequence};
-  headers_[rank_] = MeetingHeader::Of(sequence, spec);
+  BeginMeeting(sequence, spec);
   Messages messages;
   for (const int peer : Others()) {
     messages.sends.push_back({peer, reinterpret_cast<const std::byte*>(&headers_[rank_]), sizeof(MeetingHeader)});
@@ -113,14 +117,16 @@ Messages NetCollectives::HeaderMessages(uint64_t sequence, const CollectiveSpec&
   return messages;
 }
 
-absl::Status NetCollectives::CheckHeaders(uint64_t sequence) {
-  FSDP_RETURN_IF_ERROR(transport_->CheckNobodyGaveUp(id_));
+// What ranks disagree about comes first: they all have the headers, so they all give this error, also those that see
+// another one give up because of it.
+absl::Status NetCollectives::CheckMeeting(uint64_t sequence) {
   for (int r = 0; r < size_; ++r) {
     absl::StatusOr<CollectiveSpec> theirs = headers_[r].ToSpec(r, sequence);
     FSDP_RETURN_IF_ERROR(Annotate(theirs.status(), absl::StrCat("rank ", rank_, " of ", size_, ": ", id_.ToString())));
     specs_[r] = *theirs;
   }
-  return CheckAgreement(specs_, sequence);
+  FSDP_RETURN_IF_ERROR(CheckAgreement(specs_, sequence));
+  return transport_->CheckNobodyGaveUp(id_);
 }
 
 bool NetCollectives::IsSmall(const CollectiveSpec& spec) const {
@@ -142,7 +148,7 @@ absl::Status NetCollectives::RunSmall(uint64_t sequence, const Collective& colle
     return step == 0 ? HeaderMessages(sequence, collective.spec) : SmallMessages(collective);
   };
   const auto end = [&](int64_t step) {
-    if (step == 0) return CheckHeaders(sequence);
+    if (step == 0) return CheckMeeting(sequence);
     ReduceSmall(collective);
     return absl::OkStatus();
   };
@@ -311,6 +317,10 @@ absl::Status NetCollectives::AllReduce(const Collective& collective) {
 
 absl::StatusOr<std::vector<std::string>> NetCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
   FSDP_RETURN_IF_ERROR(Meet(sequence, {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())}));
+  return MoveBlobs(blob);
+}
+
+absl::StatusOr<std::vector<std::string>> NetCollectives::MoveBlobs(std::string_view blob) {
   std::vector<std::string> blobs(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) {
     if (specs_[r].count > kMaxBlobBytes) {

@@ -47,23 +47,29 @@ class NetCollectives final : public BlockingCollectives {
   void Depart() override;
   int first_rank_to_give_up() const override { return transport_->first_rank_to_give_up(); }
 
-  // The parts of Run. Meet blocks until all ranks have come to collective number `sequence`, and fails unless they have
-  // equal specs; Move carries out what was agreed on; Complete says that this rank has done its part. Exchange is the
-  // transport's, for the collective that Meet was called for last.
+  // The parts of Run and GatherBlobs. Meet blocks until all ranks have come to collective number `sequence`, and fails
+  // unless they have equal specs; Move and MoveBlobs carry out what was agreed on; Complete says that this rank has
+  // done its part. Exchange is the transport's, for the collective that Meet was called for last.
   absl::Status Meet(uint64_t sequence, const CollectiveSpec& spec);
   absl::Status Move(const Collective& collective);
+  absl::StatusOr<std::vector<std::string>> MoveBlobs(std::string_view blob);
   void Complete() { completed_.store(id_.sequence, std::memory_order_relaxed); }
   absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives);
   absl::Status Exchange(const Messages& messages) { return Exchange(messages.sends, messages.receives); }
   absl::Status ExchangeInSteps(const Pipeline& pipeline);
 
+  // The parts of Meet, for those who exchange the headers in another way: begin, set the header of every rank, check.
+  // The reference stays valid; its bytes change at the next meeting.
+  const MeetingHeader& BeginMeeting(uint64_t sequence, const CollectiveSpec& spec);
+  void SetHeader(int rank, const MeetingHeader& header) { headers_[rank] = header; }
+  absl::Status CheckMeeting(uint64_t sequence);
+
   // A transport and options for a part of this group; see Split.
   absl::StatusOr<std::unique_ptr<NetCollectives>> SplitNet(const std::vector<int>& members, const BlobGather& gather);
 
  private:
-  // The two halves of Meet.
+  // The first half of Meet; CheckMeeting is the other.
   Messages HeaderMessages(uint64_t sequence, const CollectiveSpec& spec);
-  absl::Status CheckHeaders(uint64_t sequence);
 
   // Whether data go along with the headers. RunSmall is Run for those; SmallMessages are the data, and ReduceSmall
   // reduces what came.
