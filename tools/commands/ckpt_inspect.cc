@@ -2,7 +2,6 @@
 //
 // ckpt inspect: the summary comes from metadata alone, so it takes the same time for any size of model. Only --html
 // reads values, for its histograms.
-#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -11,15 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
-#include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/storage/staged_path.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
@@ -28,6 +24,7 @@
 #include "fsdp/tools/inspect/ckpt_page.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 #include "fsdp/tools/inspect/options_diff.h"
+#include "fsdp/tools/page/page_file.h"
 
 namespace fsdp {
 namespace {
@@ -63,15 +60,7 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
     if (values.unread > 0) summary.not_wholly_read.push_back({key, values.numel, values.unread});
   }
   summary.FillManifest();
-  const std::string page = CheckpointPage(summary, statistics);
-  StagedPathOptions options;
-  options.overwrite = true;
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
-                        StagedPath::CreateFile(PosixFileSystem(), path, options));
-  FSDP_RETURN_IF_ERROR(
-      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(page.data()), page.size())));
-  FSDP_RETURN_IF_ERROR(staged->file().Sync());
-  return staged->Commit();
+  return WritePageFile(CheckpointPage(summary, statistics), path);
 }
 
 // Both sides are opened before anything is printed.

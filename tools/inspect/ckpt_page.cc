@@ -25,7 +25,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/page_charts.h"
-#include "fsdp/tools/inspect/page_style.h"
+#include "fsdp/tools/page/html.h"
 
 namespace fsdp {
 namespace {
@@ -38,21 +38,9 @@ constexpr size_t kMaxDrawnShards = 16;
 constexpr int kBarHeight = 16;
 constexpr int kHistogramHeight = 30;
 
-std::string Html(const std::string& name) { return EscapeHtml(Printable(name)); }
 std::string Size(int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); }
-// With narrow spaces between groups of three digits.
-std::string Count(int64_t count) {
-  std::string digits = absl::StrCat(count);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, "\u202f");
-  return digits;
-}
-std::string Short(std::optional<double> value) { return value ? absl::StrFormat("%.3g", *value) : "–"; }
 
 int64_t BytesOf(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
-
-std::string Tile(const std::string& value, const std::string& what, const char* css = "") {
-  return absl::StrCat("<div class=\"tile\"><b class=\"", css, "\">", value, "</b><span>", what, "</span></div>");
-}
 
 std::string Row(const std::string& label, const std::string& chart, const std::string& number, const char* css = "") {
   return absl::StrCat("<div class=\"row ", css, "\"><span class=\"label\" title=\"", Html(label), "\"><bdi>",
@@ -62,15 +50,6 @@ std::string Row(const std::string& label, const std::string& chart, const std::s
 // A row without a label or a number.
 std::string AxisRow(const std::string& axis) {
   return absl::StrCat("<div class=\"row\"><span></span>", axis, "</div>\n");
-}
-
-std::string LegendEntry(const char* css, const std::string& text) {
-  return absl::StrCat("<span><svg viewBox=\"0 0 10 10\"><rect class=\"", css, "\" width=\"10\" height=\"10\"/></svg>",
-                      text, "</span>");
-}
-
-std::string Opening(const std::string& title, const std::string& note, const char* css = "") {
-  return absl::StrCat("<section class=\"", css, "\"><h2>", title, "</h2><p>", note, "</p>\n");
 }
 
 std::string Headline(const CheckpointSummary& summary) {
@@ -337,18 +316,17 @@ std::string Tensors(const Manifest& manifest, const TensorStatistics& statistics
 
 std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatistics& statistics) {
   const CheckpointLayers layers = LayersOf(summary.manifest, statistics);
-  std::string html = absl::StrCat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
-                                  "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>",
-                                  Html(summary.path), "</title><style>", kPageStyle, "</style></head>\n<body><main>\n");
+  std::string html = PageHead(summary.path);
   absl::StrAppend(&html, Headline(summary), Tiles(summary.manifest, statistics), LeftOut(summary),
                   NotWhollyReadSection(statistics));
   absl::StrAppend(&html, ShardMap(layers), Sizes(layers), Values(layers), Moments(layers),
                   Tensors(summary.manifest, statistics));
   const bool is_all =
       std::all_of(statistics.begin(), statistics.end(), [](const auto& of) { return of.second.unread == 0; });
-  return absl::StrCat(html, "<footer>Made by ckpt inspect --html. ",
-                      is_all ? "Every stored value was read" : "Not every stored value was read (see above)",
-                      ", and digests were verified where the format has them.</footer>\n</main></body></html>\n");
+  return absl::StrCat(html, PageFoot(absl::StrCat(
+                                "Made by ckpt inspect --html. ",
+                                is_all ? "Every stored value was read" : "Not every stored value was read (see above)",
+                                ", and digests were verified where the format has them.")));
 }
 
 }  // namespace fsdp

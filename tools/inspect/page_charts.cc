@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/tools/page/html.h"
 
 namespace fsdp {
 namespace {
@@ -47,30 +48,6 @@ std::vector<int64_t> Columns(const ValueStatistics& statistics, const OctaveRang
 }
 
 }  // namespace
-
-// Enough for text and for attributes in double quotes; nothing on the page uses single quotes.
-std::string EscapeHtml(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
-}
 
 std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height) {
   std::string svg = Open(height);

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The charts of a page about a checkpoint, as inline SVG without scripts or styles of their own: colours are classes
-// that page_style.h defines. Titles are escaped here; classes are not, and come from constants. All functions are pure.
+// that tools/page/page_style.h defines. Titles are escaped here; classes are not, and come from constants. All functions are pure.
 #ifndef FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 #define FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fsdp/checkpoint/source/value_statistics.h"
 
 namespace fsdp {
-
-// `text` as it can stand between tags or in a quoted attribute. Names come from checkpoints, which may be anyone's, so
-// every name on the page passes through here.
-std::string EscapeHtml(std::string_view text);
 
 // A part of a bar.
 struct BarPart {

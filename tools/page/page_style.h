@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The style sheet of a page about a checkpoint: light and dark, screen and paper, no fonts or images from elsewhere, so
-// that the page opens without a network and can be sent as one file.
+// The style sheet of all pages: light and dark, screen and paper, no fonts or images from elsewhere, so that a page
+// opens without a network and can be sent as one file.
 //
-// Colours are variables of :root, so the dark scheme replaces values and no rules. Classes that page_charts.h and
-// ckpt_page.cc give to parts of charts: model, optim and extra, the kinds of payload; odd, every second layer, so that
-// neighbouring parts of a bar differ; second, a second series; bad and good, the result of checks. The sheet is part of
-// every page, so its size counts.
-#ifndef FSDP_TOOLS_INSPECT_PAGE_STYLE_H_
-#define FSDP_TOOLS_INSPECT_PAGE_STYLE_H_
+// Colours are variables of :root, so the dark scheme replaces values and no rules. Classes that tools/inspect/ gives to
+// parts of charts: model, optim and extra, the kinds of payload; odd, every second layer, so that neighbouring parts of
+// a bar differ; second, a second series; bad and good, the result of checks. The sheet is part of every page, so its
+// size counts.
+#ifndef FSDP_TOOLS_PAGE_PAGE_STYLE_H_
+#define FSDP_TOOLS_PAGE_PAGE_STYLE_H_
 
 namespace fsdp {
 
@@ -65,4 +65,4 @@ footer { color: var(--soft); margin-top: 18px; font-size: 12.5px; }
 
 }  // namespace fsdp
 
-#endif  // FSDP_TOOLS_INSPECT_PAGE_STYLE_H_
+#endif  // FSDP_TOOLS_PAGE_PAGE_STYLE_H_

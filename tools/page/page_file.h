@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef FSDP_TOOLS_PAGE_PAGE_FILE_H_
+#define FSDP_TOOLS_PAGE_PAGE_FILE_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+// Writes `page` to the file `path`, which appears whole or not at all and replaces a file of that name. Blocks until it
+// is durable. Errors are those of StagedPath (checkpoint/storage/staged_path.h). The caller has asked CheckOutput
+// before.
+absl::Status WritePageFile(std::string_view page, const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_PAGE_PAGE_FILE_H_
