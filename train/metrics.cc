@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -49,7 +51,9 @@ bool IsMetrics(const nlohmann::json& line) {
   for (const char* name : {"scale", "hidden_share"}) {
     if (line.contains(name) && !line[name].is_number()) return false;
   }
-  if (line.contains("restart") && !line["restart"].is_boolean()) return false;
+  for (const char* name : {"restart", "save"}) {
+    if (line.contains(name) && !line[name].is_boolean()) return false;
+  }
   return line["step"].is_number_integer() && line["peak_bytes"].is_number_integer();
 }
 
@@ -69,7 +73,37 @@ StepMetrics Decode(const nlohmann::json& line) {
           .peak_bytes = line["peak_bytes"].get<int64_t>(),
           .scale = Optional(line, "scale"),
           .hidden_share = Optional(line, "hidden_share"),
-          .restart = line.value("restart", false)};
+          .restart = line.value("restart", false),
+          .save = line.value("save", false)};
+}
+
+// `line` with null for each NaN, Infinity and -Infinity that is not in a string.
+std::string WithNulls(std::string_view line) {
+  std::string result;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (in_string && line[i] == '\\' && i + 1 < line.size()) {
+      result += line[i++];
+    } else if (line[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      bool found = false;
+      for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
+        if (line.substr(i, word.size()) != word) continue;
+        result += "null";
+        i += word.size() - 1;
+        found = true;
+        break;
+      }
+      if (found) continue;
+    }
+    result += line[i];
+  }
+  return result;
+}
+
+nlohmann::json ParseJson(std::string_view text) {
+  return nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace
@@ -89,7 +123,18 @@ std::string MetricsLine(const StepMetrics& metrics) {
   if (metrics.scale.has_value()) line["scale"] = *metrics.scale;
   if (metrics.hidden_share.has_value()) line["hidden_share"] = *metrics.hidden_share;
   if (metrics.restart) line["restart"] = true;
+  if (metrics.save) line["save"] = true;
   return line.dump();
+}
+
+absl::StatusOr<StepMetrics> ParseMetricsLine(std::string_view line) {
+  constexpr size_t kShown = 200;
+  nlohmann::json json = ParseJson(line);
+  if (json.is_discarded()) json = ParseJson(WithNulls(line));
+  if (IsMetrics(json)) return Decode(json);
+  return absl::InvalidArgumentError(absl::StrFormat("is no JSON object with a step's metrics: %s%s",
+                                                    Printable(line.substr(0, kShown)),
+                                                    line.size() > kShown ? "..." : ""));
 }
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& path, Mode mode) {
@@ -125,13 +170,9 @@ absl::StatusOr<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   std::vector<StepMetrics> steps;
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    const nlohmann::json line =
-        nlohmann::json::parse(text.begin() + begin, text.begin() + end, nullptr, /*allow_exceptions=*/false);
-    if (!IsMetrics(line)) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s, line %d: is no JSON object with a step's metrics: %s",
-                                                        path, steps.size() + 1, text.substr(begin, end - begin)));
-    }
-    steps.push_back(Decode(line));
+    absl::StatusOr<StepMetrics> step = ParseMetricsLine(std::string_view(text).substr(begin, end - begin));
+    FSDP_RETURN_IF_ERROR(Annotate(step.status(), absl::StrFormat("%s, line %d", path, steps.size() + 1)));
+    steps.push_back(*std::move(step));
     begin = end + 1;
   }
   return steps;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -49,10 +50,19 @@ struct StepMetrics {
 
   // True, and then in the line, for the first step of a run that continues from a checkpoint.
   bool restart = false;
+
+  // True, and then in the line, for a step whose result is saved as a checkpoint. The line is written before the save,
+  // so the last line of a run that was killed may announce one that was never committed.
+  bool save = false;
 };
 
 // "{"step":3,...}" without a newline, with the members in the order of the struct.
 std::string MetricsLine(const StepMetrics& metrics);
+
+// The step in a line without its newline. A null is NaN, and so are the words NaN, Infinity and -Infinity, which
+// Python's json writes for such values. Further members are ignored. kInvalidArgument, with the line's beginning, for
+// any other text.
+absl::StatusOr<StepMetrics> ParseMetricsLine(std::string_view line);
 
 // Used by one thread of one rank.
 class MetricsWriter {

@@ -28,7 +28,7 @@ TEST(MetricsWriterTest, DoublesReadBackAsTheSameDoubles) {
   EXPECT_EQ(line["lr"].get<double>(), metrics.lr);
   EXPECT_TRUE(line.contains("tokens_per_second") && line.contains("step_seconds") && line.contains("peak_bytes"));
   EXPECT_FALSE(line.contains("scale")) << "no gradient scaler";
-  EXPECT_FALSE(line.contains("hidden_share") || line.contains("restart"));
+  EXPECT_FALSE(line.contains("hidden_share") || line.contains("restart") || line.contains("save"));
 }
 
 TEST(MetricsWriterTest, ALineIsInTheFileAsSoonAsItIsWritten) {
@@ -67,7 +67,8 @@ TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
                            .peak_bytes = int64_t{1} << 40,
                            .scale = 65536,
                            .hidden_share = 0.75,
-                           .restart = true}));
+                           .restart = true,
+                           .save = true}));
   std::ofstream(path, std::ios::app) << "{\"st";
   ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(path));
   ASSERT_EQ(steps.size(), 1u);
@@ -78,6 +79,18 @@ TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   EXPECT_EQ(steps[0].scale, 65536);
   EXPECT_EQ(steps[0].hidden_share, 0.75);
   EXPECT_TRUE(steps[0].restart);
+  EXPECT_TRUE(steps[0].save);
+}
+
+TEST(MetricsWriterTest, ValuesThatPythonWritesAsWordsAreNaN) {
+  ASSERT_OK_AND_ASSIGN(
+      const StepMetrics metrics,
+      ParseMetricsLine(R"({"step": 4, "loss": NaN, "grad_norm": -Infinity, "lr": Infinity, )"
+                       R"("tokens_per_second": 2.5, "step_seconds": 1, "peak_bytes": 0, "n\"": "NaN"})"));
+  EXPECT_TRUE(std::isnan(metrics.loss) && std::isnan(metrics.grad_norm) && std::isnan(metrics.lr));
+  EXPECT_EQ(metrics.tokens_per_second, 2.5);
+  EXPECT_THAT(ParseMetricsLine(R"({"step": NaN, "loss": 1})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no JSON object with a step's metrics: {")));
 }
 
 TEST(MetricsWriterTest, ReadingNamesTheLineThatIsNotOurs) {

@@ -344,6 +344,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
   step_began_ = now;
   const int64_t tokens = batches_->shape().tokens_per_step();
+  const bool saves = saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty());
   FSDP_RETURN_IF_ERROR(log_->AddStep({.step = step,
                                       .loss = outcome.loss,
                                       .grad_norm = outcome.grad_norm,
@@ -351,8 +352,9 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
                                       .tokens_per_second = static_cast<double>(tokens) / seconds,
                                       .step_seconds = seconds,
                                       .peak_bytes = outcome.peak_bytes,
-                                      .scale = outcome.scale}));
-  if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
+                                      .scale = outcome.scale,
+                                      .save = saves}));
+  if (saves) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
     FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
     train_step_->UpdateAfter(saver_->copied());
