@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Programs, HelpTest,
                                          "train/bare_benchmark", "examples/quickstart", "train/train_gpt",
                                          "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
                                          "optim/adamw_benchmark", "tensor/convert_benchmark",
-                                         "tensor/host_stream_benchmark", "tools/ckpt", "tools/launch"),
+                                         "tensor/host_stream_benchmark", "tools/ckpt", "tools/launch", "tools/report"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == '/' ? '_' : c;

@@ -22,6 +22,9 @@
 namespace fsdp {
 namespace {
 
+// A double has every integer up to it.
+constexpr int64_t kMaxStep = int64_t{1} << 53;
+
 absl::Status FileError(const std::string& path, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: cannot %s: %s", path, what, std::strerror(errno)));
 }
@@ -54,7 +57,9 @@ bool IsMetrics(const nlohmann::json& line) {
   for (const char* name : {"restart", "save"}) {
     if (line.contains(name) && !line[name].is_boolean()) return false;
   }
-  return line["step"].is_number_integer() && line["peak_bytes"].is_number_integer();
+  if (!line["step"].is_number_integer() || !line["peak_bytes"].is_number_integer()) return false;
+  const auto step = line["step"].get<int64_t>();
+  return step >= 0 && step <= kMaxStep;
 }
 
 double Number(const nlohmann::json& value) { return value.is_null() ? NAN : value.get<double>(); }

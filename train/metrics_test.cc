@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_files.h"
 #include "gmock/gmock-matchers.h"
@@ -89,6 +90,12 @@ TEST(MetricsWriterTest, ValuesThatPythonWritesAsWordsAreNaN) {
                        R"("tokens_per_second": 2.5, "step_seconds": 1, "peak_bytes": 0, "n\"": "NaN"})"));
   EXPECT_TRUE(std::isnan(metrics.loss) && std::isnan(metrics.grad_norm) && std::isnan(metrics.lr));
   EXPECT_EQ(metrics.tokens_per_second, 2.5);
+  const std::string rest =
+      R"(, "loss": 1, "grad_norm": 1, "lr": 1, "tokens_per_second": 1, "step_seconds": 1, "peak_bytes": 1})";
+  EXPECT_OK(ParseMetricsLine("{\"step\": 9007199254740992" + rest).status());
+  for (const char* step : {"-1", "9007199254740993", "18446744073709551615", "1e3", "1e999"}) {
+    EXPECT_FALSE(ParseMetricsLine(absl::StrCat("{\"step\": ", step, rest)).ok()) << step;
+  }
   EXPECT_THAT(ParseMetricsLine(R"({"step": NaN, "loss": 1})"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no JSON object with a step's metrics: {")));
 }

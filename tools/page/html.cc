@@ -42,10 +42,10 @@ std::string Count(int64_t count) {
 
 std::string Short(std::optional<double> value) { return value ? absl::StrFormat("%.3g", *value) : "–"; }
 
-std::string PageHead(const std::string& title, const char* more_style) {
+std::string PageHead(const std::string& title, const char* more_style, const char* more_head) {
   return absl::StrCat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
-                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>", Html(title),
-                      "</title><style>", kPageStyle, more_style, "</style></head>\n<body><main>\n");
+                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">", more_head, "<title>",
+                      Html(title), "</title><style>", kPageStyle, more_style, "</style></head>\n<body><main>\n");
 }
 
 std::string PageFoot(const std::string& footer) {

@@ -29,8 +29,9 @@ std::string Count(int64_t count);
 // Three significant digits; a dash for none.
 std::string Short(std::optional<double> value);
 
-// From the doctype to the opening of <main>. `title` is escaped here; `more_style` is a style sheet after page_style.h.
-std::string PageHead(const std::string& title, const char* more_style = "");
+// From the doctype to the opening of <main>. `title` is escaped here; `more_style` is a style sheet after page_style.h;
+// `more_head` is HTML.
+std::string PageHead(const std::string& title, const char* more_style = "", const char* more_head = "");
 
 // The footer, a line of HTML, and the end of the page.
 std::string PageFoot(const std::string& footer);

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/curves/line_chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/page/html.h"
+
+namespace fsdp {
+namespace {
+
+constexpr double kLeft = 58;
+constexpr double kRight = 14;
+constexpr double kTop = 14;
+constexpr double kBottom = 26;
+constexpr double kMinLogRatio = 50;
+
+// Marks share places of this width, in units of the drawing, so that their number is bounded.
+constexpr double kMarkDistance = 3;
+
+// Beyond this a difference of two values overflows.
+constexpr double kLargest = 1e300;
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+
+  void Include(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  bool empty() const { return low > high; }
+};
+
+// Marks of one kind and run: a place has one.
+class MarkPlaces {
+ public:
+  // Whether a mark may be drawn at `x`, which is then taken.
+  bool Take(double x) { return taken_.insert(static_cast<int>(x / kMarkDistance)).second; }
+
+ private:
+  std::set<int> taken_;
+};
+
+// The distance of about `wanted` ticks: 1, 2 or 5 times a power of ten.
+double TickStep(double span, int wanted) {
+  const double power = std::pow(10, std::floor(std::log10(span / wanted)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (span / (power * factor) <= wanted) return power * factor;
+  }
+  return power * 10;
+}
+
+// A drawing under way.
+class Drawing {
+ public:
+  Drawing(const std::vector<RunCurves>& runs, const ChartOptions& options) : runs_(runs), options_(options) {}
+
+  LineChart Draw();
+
+ private:
+  bool SetAxes();
+  void DrawGrid();
+  void DrawRun(size_t index);
+  void DrawPart(const RunCurves& run, const RunPart& part, double superseded_from, const std::string& css);
+  void DrawMarks(size_t index, const std::string& css);
+  void DrawNonFinite(const RunCurves& run, const std::string& css);
+  void Line(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css);
+  void Band(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css);
+
+  double X(double step) const {
+    return chart_.x0 + (step - chart_.step0) / (chart_.step1 - chart_.step0) * (chart_.x1 - chart_.x0);
+  }
+  double Scaled(double value) const {
+    return chart_.is_log ? std::log10(value) : std::clamp(value, -kLargest, kLargest);
+  }
+  double Y(double value) const {
+    return chart_.y0 + (Scaled(value) - chart_.value0) / (chart_.value1 - chart_.value0) * (chart_.y1 - chart_.y0);
+  }
+  double Middle(const CurvePoint& point) const {
+    return X((static_cast<double>(point.first_step) + static_cast<double>(point.last_step)) / 2);
+  }
+  const CurveValues& ValuesOf(const CurvePoint& point) const { return point.of(options_.curve); }
+
+  const std::vector<RunCurves>& runs_;
+  const ChartOptions& options_;
+  LineChart chart_;
+  std::string svg_;
+};
+
+bool Drawing::SetAxes() {
+  Range steps;
+  Range values;
+  for (const RunCurves& run : runs_) {
+    for (const RunPart& part : run.parts) {
+      for (const CurvePoint& point : part.points) {
+        steps.Include(static_cast<double>(point.first_step));
+        steps.Include(static_cast<double>(point.last_step));
+      }
+    }
+    const CurveValues& total = run.total(options_.curve);
+    if (total.finite == 0) continue;
+    values.Include(total.min);
+    values.Include(total.max);
+  }
+  if (values.empty()) return false;
+  chart_.is_log = options_.may_be_log && values.low > 0 && values.high / values.low >= kMinLogRatio;
+  chart_.value0 = Scaled(values.low);
+  chart_.value1 = Scaled(values.high);
+  if (options_.from_zero) chart_.value0 = std::min(chart_.value0, 0.0);
+  if (options_.unit == ValueUnit::kShare) chart_.value1 = std::max(chart_.value1, 1.0);
+  double margin = 0.05 * (chart_.value1 - chart_.value0);
+  if (!(margin > 0)) margin = chart_.value0 == 0 ? 1 : 0.05 * std::abs(chart_.value0);
+  if (options_.unit != ValueUnit::kShare) chart_.value1 += margin;
+  if (!options_.from_zero || chart_.value0 < 0) chart_.value0 -= margin;
+  const double step_margin = steps.low == steps.high ? 1 : 0;
+  chart_.step0 = steps.low - step_margin;
+  chart_.step1 = steps.high + step_margin;
+  chart_.x0 = kLeft;
+  chart_.x1 = options_.width - kRight;
+  chart_.y0 = options_.height - kBottom;
+  chart_.y1 = kTop;
+  return true;
+}
+
+void Drawing::DrawGrid() {
+  const auto label_y = [&](double scaled, const std::string& text) {
+    const double y = chart_.y0 + (scaled - chart_.value0) / (chart_.value1 - chart_.value0) * (chart_.y1 - chart_.y0);
+    absl::StrAppendFormat(&svg_, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", chart_.x0, y, chart_.x1);
+    absl::StrAppendFormat(&svg_, "<text class=\"end\" x=\"%.1f\" y=\"%.1f\">%s</text>", chart_.x0 - 8, y + 4, text);
+  };
+  if (chart_.is_log) {
+    const double span = chart_.value1 - chart_.value0;
+    const double every = std::max(1.0, std::ceil(span / 5));
+    for (double power = std::ceil(chart_.value0); power <= chart_.value1; ++power) {
+      if (std::fmod(power, every) != 0) continue;
+      for (const double factor : {1.0, 2.0, 5.0}) {
+        const double scaled = power + std::log10(factor);
+        if ((factor != 1 && span > 2.2) || scaled > chart_.value1) break;
+        label_y(scaled, ValueText(factor * std::pow(10, power), options_.unit));
+      }
+    }
+  } else {
+    const double step = TickStep(chart_.value1 - chart_.value0, options_.height > 250 ? 6 : 5);
+    // Counted, since adding a small step to a large value may not change it.
+    const double first = std::ceil(chart_.value0 / step);
+    for (int i = 0; i < 12 && (first + i) * step <= chart_.value1; ++i) {
+      label_y((first + i) * step, ValueText((first + i) * step, options_.unit));
+    }
+  }
+  const double step = std::max(1.0, TickStep(chart_.step1 - chart_.step0, options_.width > 800 ? 12 : 6));
+  const double first = std::ceil(chart_.step0 / step);
+  for (int i = 0; i < 20 && (first + i) * step <= chart_.step1; ++i) {
+    absl::StrAppendFormat(&svg_, "<text x=\"%.1f\" y=\"%.1f\">%s</text>", X((first + i) * step), chart_.y0 + 17,
+                          ValueText((first + i) * step, ValueUnit::kNumber));
+  }
+  absl::StrAppendFormat(&svg_, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/>", chart_.x0, chart_.y0, chart_.x1);
+}
+
+// Dots where a line has one point, since a line of no length shows nothing.
+void Drawing::Line(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css) {
+  std::string path;
+  size_t length = 0;
+  for (size_t i = begin; i < end; ++i) {
+    if (ValuesOf(points[i]).finite == 0) {
+      if (length == 1) path += "h0";
+      length = 0;
+      continue;
+    }
+    absl::StrAppendFormat(&path, "%c%.1f %.1f", length == 0 ? 'M' : 'L', Middle(points[i]),
+                          Y(ValuesOf(points[i]).mean));
+    ++length;
+  }
+  if (length == 1) path += "h0";
+  if (!path.empty()) absl::StrAppend(&svg_, "<path class=\"line ", css, "\" d=\"", path, "\"/>");
+}
+
+void Drawing::Band(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css) {
+  std::string path;
+  while (begin < end) {
+    size_t stop = begin;
+    while (stop < end && ValuesOf(points[stop]).finite > 0) ++stop;
+    for (size_t i = begin; i < stop; ++i) {
+      absl::StrAppendFormat(&path, "%c%.1f %.1f", i == begin ? 'M' : 'L', Middle(points[i]),
+                            Y(ValuesOf(points[i]).max));
+    }
+    for (size_t i = stop; i > begin; --i) {
+      absl::StrAppendFormat(&path, "L%.1f %.1f", Middle(points[i - 1]), Y(ValuesOf(points[i - 1]).min));
+    }
+    if (stop > begin) path += "Z";
+    begin = stop + 1;
+  }
+  if (!path.empty()) absl::StrAppend(&svg_, "<path class=\"band ", css, "\" d=\"", path, "\"/>");
+}
+
+// The steps from `superseded_from` on were trained again. The pale line begins at the last point of the other one.
+void Drawing::DrawPart(const RunCurves& run, const RunPart& part, double superseded_from, const std::string& css) {
+  const std::vector<CurvePoint>& points = part.points;
+  const auto is_superseded = [&](const CurvePoint& point) {
+    return static_cast<double>(point.last_step) >= superseded_from;
+  };
+  const size_t kept = std::find_if(points.begin(), points.end(), is_superseded) - points.begin();
+  if (run.stride > 1) Band(points, 0, points.size(), css);
+  if (kept < points.size()) Line(points, kept == 0 ? 0 : kept - 1, points.size(), absl::StrCat(css, " lost"));
+  if (kept > 0) Line(points, 0, kept, css);
+}
+
+void Drawing::DrawMarks(size_t index, const std::string& css) {
+  const RunCurves& run = runs_[index];
+  MarkPlaces restarts;
+  for (size_t i = 1; i < run.parts.size(); ++i) {
+    const double x = X(static_cast<double>(run.parts[i].first_step));
+    if (!restarts.Take(x)) continue;
+    absl::StrAppendFormat(&svg_,
+                          "<path class=\"restart %s\" d=\"M%.1f %.1fV%.1f\"><title>restart at step %s%s</title></path>",
+                          css, x, chart_.y1, chart_.y0, Count(run.parts[i].first_step),
+                          runs_.size() > 1 ? absl::StrCat(" of ", Html(run.path)) : "");
+  }
+  std::string saves;
+  MarkPlaces places;
+  const double lift = 4.0 * static_cast<double>(index % 8);  // else those of the last run would cover the others
+  for (const int64_t step : run.save_marks) {
+    const double x = X(static_cast<double>(step));
+    if (!places.Take(x)) continue;
+    absl::StrAppendFormat(&saves, "M%.1f %.1fl4 7h-8z", x, chart_.y0 - 7 - lift);
+  }
+  if (!saves.empty()) absl::StrAppend(&svg_, "<path class=\"save ", css, "\" d=\"", saves, "\"/>");
+}
+
+void Drawing::DrawNonFinite(const RunCurves& run, const std::string& css) {
+  const int64_t count = run.total(options_.curve).nonfinite;
+  if (count == 0) return;
+  std::string crosses;
+  MarkPlaces places;
+  for (const RunPart& part : run.parts) {
+    for (const CurvePoint& point : part.points) {
+      const double x = Middle(point);
+      if (ValuesOf(point).nonfinite == 0 || !places.Take(x)) continue;
+      absl::StrAppendFormat(&crosses, "M%.1f %.1fl6 6m0 -6l-6 6", x - 3, 3.0);
+    }
+  }
+  absl::StrAppendFormat(&svg_, "<path class=\"nonfinite %s\" d=\"%s\"><title>%s of %s lines not finite</title></path>",
+                        css, crosses, Count(count), Count(run.lines));
+}
+
+void Drawing::DrawRun(size_t index) {
+  const RunCurves& run = runs_[index];
+  const std::string css = RunClass(index);
+  // From the last part to the first, so that what was trained again lies below what replaced it.
+  std::vector<double> superseded(run.parts.size(), INFINITY);
+  for (size_t i = run.parts.size(); i-- > 1;) {
+    superseded[i - 1] = std::min(superseded[i], static_cast<double>(run.parts[i].first_step));
+  }
+  for (size_t i = 0; i < run.parts.size(); ++i) DrawPart(run, run.parts[i], superseded[i], css);
+  DrawMarks(index, css);
+  DrawNonFinite(run, css);
+}
+
+LineChart Drawing::Draw() {
+  if (!SetAxes()) return {};
+  svg_ = absl::StrFormat("<svg class=\"chart\" viewBox=\"0 0 %d %d\">", options_.width, options_.height);
+  DrawGrid();
+  for (size_t i = 0; i < runs_.size(); ++i) DrawRun(i);
+  chart_.svg = svg_ + "</svg>";
+  return chart_;
+}
+
+}  // namespace
+
+std::string ValueText(double value, ValueUnit unit) {
+  if (!std::isfinite(value)) return "–";
+  if (unit == ValueUnit::kShare) return absl::StrFormat("%.3g %%", 100 * value);
+  if (unit == ValueUnit::kBytes) return value < 0 ? absl::StrFormat("%.4g B", value) : FormatBytes(value);
+  const double size = std::abs(value);
+  constexpr struct {
+    double from;
+    const char* suffix;
+  } kLarge[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
+  std::string text = absl::StrFormat("%.4g", value);
+  for (const auto& [from, suffix] : kLarge) {
+    if (size < std::max(from, 1e4) || size < from || size >= 1e15) continue;
+    text = absl::StrFormat("%.4g%s", value / from, suffix);
+    break;
+  }
+  if (size != 0 && size < 1e-3) text = absl::StrFormat("%.3e", value);
+  // "3.000e-04" as "3e-4".
+  const size_t e = text.find('e');
+  if (e == std::string::npos) return text;
+  std::string digits = text.substr(0, e);
+  if (digits.find('.') != std::string::npos) {
+    digits.erase(digits.find_last_not_of('0') + 1);
+    if (digits.back() == '.') digits.pop_back();
+  }
+  int exponent = 0;
+  const bool ok = absl::SimpleAtoi(text.substr(e + 1), &exponent);
+  return ok ? absl::StrCat(digits, "e", exponent) : text;
+}
+
+std::string RunClass(size_t index) { return absl::StrCat("r", index % 8, index < 8 ? "" : " dashed"); }
+
+LineChart DrawLineChart(const std::vector<RunCurves>& runs, const ChartOptions& options) {
+  return Drawing(runs, options).Draw();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a page of charts over steps adds to the style of all pages (tools/page/page_style.h). The colours of runs are
+// those of Okabe and Ito, which people who do not see all colours can tell apart, brighter in the dark.
+#ifndef FSDP_TOOLS_CURVES_REPORT_STYLE_H_
+#define FSDP_TOOLS_CURVES_REPORT_STYLE_H_
+
+namespace fsdp {
+
+inline constexpr char kReportStyle[] = R"css(
+:root { --r0: #0072b2; --r1: #d55e00; --r2: #009e73; --r3: #aa4499; --r4: #b8860b; --r5: #3a9bd9; --r6: #882255;
+  --r7: #555b66; }
+@media (prefers-color-scheme: dark) { :root { --r0: #56a8ee; --r1: #ff9152; --r2: #2fd3a0; --r3: #e08ad2; --r4: #e8c34a;
+  --r5: #9ad4ff; --r6: #e0709a; --r7: #b4bac4; } }
+.r0 { --c: var(--r0); } .r1 { --c: var(--r1); } .r2 { --c: var(--r2); } .r3 { --c: var(--r3); } .r4 { --c: var(--r4); }
+.r5 { --c: var(--r5); } .r6 { --c: var(--r6); } .r7 { --c: var(--r7); }
+rect[class^="r"] { fill: var(--c); }
+.charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 18px; margin-top: 18px; }
+.charts section { margin: 0; padding: 14px 16px 10px; min-width: 0; } .charts .wide { grid-column: 1 / -1; }
+.charts h2 { display: inline; } .charts h2 + small { color: var(--soft); margin-left: 8px; font-size: 12.5px; }
+.readout { float: right; font-size: 12.5px; font-variant-numeric: tabular-nums; color: var(--soft); }
+.readout b { color: var(--c); font-weight: 600; margin-left: 10px; }
+.chart { overflow: visible; margin-top: 8px; touch-action: pan-y; } .chart text { font-size: 11.5px; fill: var(--soft);
+  text-anchor: middle; } .chart .end { text-anchor: end; }
+.chart path { fill: none; } .chart .grid { stroke: var(--line); } .chart .base { stroke: var(--soft); opacity: .6; }
+.chart .line { stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
+.chart .lost { opacity: .38; } .chart .dashed.line { stroke-dasharray: 6 4; }
+.chart .band { fill: var(--c); opacity: .2; }
+.chart .restart { stroke: var(--c); stroke-dasharray: 2 3; opacity: .8; } .chart .save { fill: var(--c); opacity: .85; }
+.chart .nonfinite { stroke: var(--bad); stroke-width: 1.8; }
+.chart .cursor { stroke: var(--soft); opacity: .7; }
+.legend .mark { width: 22px; height: 12px; } .legend .mark path { fill: none; stroke: var(--soft); }
+.legend .mark .save { fill: var(--soft); stroke: none; } .legend .mark .nonfinite { stroke: var(--bad); stroke-width: 1.8; }
+.legend .mark .band { fill: var(--soft); opacity: .3; stroke: none; } .legend .mark .lost { opacity: .45; stroke-width: 1.6; }
+.notes { padding: 12px 20px; } .notes p { margin: 2px 0; }
+td svg.swatch { width: 11px; height: 11px; display: inline-block; margin-right: 8px; }
+td.run { white-space: normal; overflow-wrap: anywhere; min-width: 140px; } td .bad { margin-left: 6px; }
+@media (max-width: 820px) { .charts { grid-template-columns: minmax(0, 1fr); } .readout { float: none; display: block; } }
+@media print { .charts section { break-inside: avoid; } }
+)css";
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_CURVES_REPORT_STYLE_H_

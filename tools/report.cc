@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// report: a page of HTML about one or several training runs, from what train_gpt --metrics wrote.
+//
+//   report metrics.jsonl --html=report.html
+//   report runs/lr-1e-3/metrics.jsonl runs/lr-3e-4/metrics.jsonl --html=compare.html
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/curves/report_page.h"
+#include "fsdp/tools/page/page_file.h"
+
+ABSL_FLAG(std::string, html, "",
+          "the page to make, which replaces a file of that name; must be given, and be no METRICS.jsonl");
+
+namespace fsdp {
+namespace {
+
+constexpr char kUsage[] =
+    "report METRICS.jsonl... --html=FILE\n"
+    "Makes one self-contained page of 1 to 16 training runs, from what train_gpt --metrics wrote: curves, "
+    "checkpoints,\n"
+    "restarts, and a table. A last line without its newline, which a killed run leaves, is left out, and the page "
+    "says\n"
+    "so. Exit status: 0 done; 1 a file cannot be read, a line is malformed, or the page cannot be written; 2 the "
+    "command\n"
+    "line is wrong.";
+
+// Asked before anything is read: the page must be neither what is read nor in a checkpoint.
+absl::Status CheckPage(const std::string& page, const std::vector<std::string>& metrics) {
+  InputPaths inputs;
+  for (const std::string& path : metrics) inputs.Add(path);
+  return Annotate(CheckOutput(page, inputs, {.may_lie_beside_models = true}), absl::StrCat("--html=", page));
+}
+
+absl::Status MakeReport(const std::vector<std::string>& metrics, const std::string& path) {
+  FSDP_RETURN_IF_ERROR(CheckPage(path, metrics));
+  std::vector<RunCurves> runs;
+  int64_t lines = 0;
+  for (const std::string& file : metrics) {
+    FSDP_ASSIGN_OR_RETURN(RunCurves run, ReadRunCurves(file, PointsOfRun(metrics.size())));
+    lines += run.lines;
+    runs.push_back(std::move(run));
+  }
+  const std::string page = ReportPage(runs);
+  FSDP_RETURN_IF_ERROR(WritePageFile(page, path));
+  std::printf("%s: %zu %s, %lld steps, %s\n", Printable(path).c_str(), runs.size(), runs.size() == 1 ? "run" : "runs",
+              static_cast<long long>(lines), FormatBytes(static_cast<double>(page.size())).c_str());
+  return absl::OkStatus();
+}
+
+absl::Status CheckCommandLine(const std::vector<std::string>& metrics, const std::string& page) {
+  if (metrics.empty()) return absl::InvalidArgumentError("METRICS.jsonl is missing: a file of train_gpt --metrics");
+  if (metrics.size() > kMaxRuns) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(metrics.size(), " files, expected at most ", kMaxRuns, ": more runs cannot be told apart"));
+  }
+  if (page.empty()) return absl::InvalidArgumentError("--html is missing: the page to make");
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::vector<std::string> metrics;
+  if (const std::optional<int> status = ParseFlags(argc, argv, kUsage, &metrics)) return *status;
+  const std::string page = absl::GetFlag(FLAGS_html);
+  if (const absl::Status status = CheckCommandLine(metrics, page); !status.ok()) {
+    return ReportUsageError("report", status);
+  }
+  const absl::Status status = MakeReport(metrics, page);
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "report: %s\n", std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
