@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The story in five commands: train on 4 ranks; kill all processes with SIGKILL between two checkpoints; run the same
-// command on 3 ranks, which must find the checkpoint by itself and lose only the steps after it; verify; convert. Each
-// step checks what it claims, so the quickstart is a test of the installation too.
+// The story in six commands: train on 4 ranks; kill all processes with SIGKILL between two checkpoints; run the same
+// command on 3 ranks, which must find the checkpoint by itself and lose only the steps after it; verify; convert; draw.
+// Each step checks what it claims, so the quickstart is a test of the installation too.
 #include "fsdp/examples/quickstart_run.h"
 
 #include <signal.h>
@@ -124,18 +124,22 @@ absl::Status ExpectNoProcess(const std::string& text) {
 
 }  // namespace
 
-QuickstartRun::QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt)
+QuickstartRun::QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt, std::string report)
     : output_dir_(std::move(output_dir)),
       train_gpt_(std::move(train_gpt)),
       ckpt_(std::move(ckpt)),
+      report_(std::move(report)),
       checkpoint_dir_(output_dir_ + "/checkpoints"),
       metrics_(output_dir_ + "/metrics.jsonl"),
-      model_(output_dir_ + "/model.safetensors") {}
+      events_(output_dir_ + "/tensorboard"),
+      model_(output_dir_ + "/model.safetensors"),
+      page_(output_dir_ + "/report.html") {}
 
 absl::StatusOr<QuickstartRun> QuickstartRun::Create(const std::string& output_dir) {
   FSDP_ASSIGN_OR_RETURN(std::string train_gpt, FindRunfile("train/train_gpt"));
   FSDP_ASSIGN_OR_RETURN(std::string ckpt, FindRunfile("tools/ckpt"));
-  return QuickstartRun(output_dir, std::move(train_gpt), std::move(ckpt));
+  FSDP_ASSIGN_OR_RETURN(std::string report, FindRunfile("tools/report"));
+  return QuickstartRun(output_dir, std::move(train_gpt), std::move(ckpt), std::move(report));
 }
 
 absl::Status QuickstartRun::Run() {
@@ -144,6 +148,7 @@ absl::Status QuickstartRun::Run() {
   FSDP_RETURN_IF_ERROR(Continue());
   FSDP_RETURN_IF_ERROR(Verify());
   FSDP_RETURN_IF_ERROR(Convert());
+  FSDP_RETURN_IF_ERROR(Report());
   return Summarise();
 }
 
@@ -161,7 +166,8 @@ std::vector<std::string> QuickstartRun::TrainCommand(int nproc) const {
           "--state_dict_type=sharded",
           absl::StrCat("--checkpoint_every=", kCheckpointEvery),
           absl::StrCat("--checkpoint_dir=", checkpoint_dir_),
-          absl::StrCat("--metrics=", metrics_)};
+          absl::StrCat("--metrics=", metrics_),
+          absl::StrCat("--tensorboard=", events_)};
 }
 
 std::string QuickstartRun::CheckpointPath(int64_t step) const {
@@ -241,12 +247,19 @@ absl::Status QuickstartRun::Convert() {
   return absl::OkStatus();
 }
 
+absl::Status QuickstartRun::Report() {
+  Say("5. Draw both runs as one page: loss, speed, memory, checkpoints, the restart.");
+  return RunCommand({report_, metrics_, absl::StrCat("--html=", page_)});
+}
+
 absl::Status QuickstartRun::Summarise() {
   FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
   const double ratio = steps.back().loss / steps.front().loss;
   Say("Done. The loss fell from %.3f to %.3f, %.0f %% of its first value.", steps.front().loss, steps.back().loss,
       100 * ratio);
   Say("   %s: every step of both runs", metrics_);
+  Say("   %s: both runs as a page, for any browser", page_);
+  Say("   %s: both runs for TensorBoard", events_);
   Say("   %s: saved by 4 ranks; verified", CheckpointPath(kCheckpointEvery));
   Say("   %s: saved by 3 ranks; verified", CheckpointPath(kSteps));
   Say("   %s: the model; equal to the checkpoint", model_);

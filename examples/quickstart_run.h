@@ -17,8 +17,8 @@ namespace fsdp {
 // Used by one thread. The files stay in the output directory, so that a person can look at them afterwards.
 class QuickstartRun {
  public:
-  // All files go to `output_dir`, an absolute path of an empty directory. kNotFound when train_gpt or ckpt, which Bazel
-  // builds together with this program, are missing.
+  // All files go to `output_dir`, an absolute path of an empty directory. kNotFound when train_gpt, ckpt or report,
+  // which Bazel builds together with this program, are missing.
   static absl::StatusOr<QuickstartRun> Create(const std::string& output_dir);
 
   // Runs all steps; blocks. The first step that fails ends the run; the error has its output. Call once, since the
@@ -26,13 +26,14 @@ class QuickstartRun {
   absl::Status Run();
 
  private:
-  QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt);
+  QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt, std::string report);
 
   // The steps of Run, in order. Each prints what it does and checks the result.
   absl::Status TrainAndKill();
   absl::Status Continue();
   absl::Status Verify();
   absl::Status Convert();
+  absl::Status Report();
   absl::Status Summarise();
 
   // The command line of train_gpt on `nproc` ranks, the only difference between the two runs.
@@ -47,14 +48,18 @@ class QuickstartRun {
   // The directory of the checkpoint after `step` steps.
   std::string CheckpointPath(int64_t step) const;
 
-  // Absolute paths of the outputs and of the two programs. The last three lie in output_dir_: the directory of the
-  // checkpoints, the file of metrics, and the safetensors file that the last checkpoint is converted to.
+  // Absolute paths of the outputs and of the three programs. The last five lie in output_dir_: the directory of the
+  // checkpoints, the file of metrics, the directory of TensorBoard's events, the safetensors file that the last
+  // checkpoint is converted to, and the page about both runs.
   std::string output_dir_;
   std::string train_gpt_;
   std::string ckpt_;
+  std::string report_;
   std::string checkpoint_dir_;
   std::string metrics_;
+  std::string events_;
   std::string model_;
+  std::string page_;
 };
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"
@@ -30,9 +31,9 @@ TEST(QuickstartTest, TrainsIsKilledContinuesVerifiesAndConverts) {
   ASSERT_OK_AND_ASSIGN(const ProgramResult run, RunProgram({program, "--output_dir=" + directory}, absl::Minutes(8)));
   std::printf("%s\n", run.output.c_str());
   ASSERT_EQ(run.exit_status, 0) << run.output;
-  EXPECT_THAT(run.output,
-              AllOf(HasSubstr("train_gpt --nproc=4"), HasSubstr("kill -9"), HasSubstr("train_gpt --nproc=3"),
-                    HasSubstr("ckpt verify"), HasSubstr("ckpt convert"), HasSubstr(directory)));
+  EXPECT_THAT(run.output, AllOf(HasSubstr("train_gpt --nproc=4"), HasSubstr("kill -9"),
+                                HasSubstr("train_gpt --nproc=3"), HasSubstr("ckpt verify"), HasSubstr("ckpt convert"),
+                                HasSubstr("tools/report"), HasSubstr(directory)));
   EXPECT_THAT(ProcessesWith("--checkpoint_dir=" + directory), IsEmpty());
 
   EXPECT_THAT(ListCheckpoints(directory + "/checkpoints"), IsOkAndHolds(ElementsAre("step-00000120", "step-00000240")));
@@ -49,6 +50,12 @@ TEST(QuickstartTest, TrainsIsKilledContinuesVerifiesAndConverts) {
   EXPECT_EQ(steps.front().step, 0);
   EXPECT_EQ(steps.back().step, 239);
   EXPECT_LT(steps.back().loss, 0.6 * steps.front().loss);
+  EXPECT_TRUE(steps[119].save && steps.back().save);
+
+  const std::string page = ReadFile(directory + "/report.html");
+  EXPECT_THAT(page, AllOf(HasSubstr("<title>restart at step 120</title>"), HasSubstr("class=\"save r0\""),
+                          HasSubstr("data-curve=\"loss\""), HasSubstr("data-curve=\"hidden_share\"")));
+  EXPECT_TRUE(std::filesystem::is_directory(directory + "/tensorboard"));
 }
 
 TEST(QuickstartTest, RefusesADirectoryThatIsNotEmpty) {

@@ -27,7 +27,9 @@ const textAt = (curve, part, i, unit) => {
   const values = part[curve];
   if (!values) return null;
   if (Array.isArray(values)) return values[i] === null ? "–" : unit(values[i]);
-  return values.mean[i] === null ? "–" : unit(values.mean[i]) + " (" + unit(values.min[i]) + " to " + unit(values.max[i]) + ")";
+  if (values.mean[i] === null) return "–";
+  const range = data.runs.length > 1 ? "" : " (" + unit(values.min[i]) + " to " + unit(values.max[i]) + ")";
+  return unit(values.mean[i]) + range;
 };
 const charts = [...document.querySelectorAll("section[data-curve]")].map(section => {
   const svg = section.querySelector("svg.chart");

@@ -18,9 +18,10 @@ rect[class^="r"] { fill: var(--c); }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 18px; margin-top: 18px; }
 .charts section { margin: 0; padding: 14px 16px 10px; min-width: 0; } .charts .wide { grid-column: 1 / -1; }
 .charts h2 { display: inline; } .charts h2 + small { color: var(--soft); margin-left: 8px; font-size: 12.5px; }
-.readout { float: right; font-size: 12.5px; font-variant-numeric: tabular-nums; color: var(--soft); }
+.readout { display: block; height: 20px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; font-size: 12.5px;
+  font-variant-numeric: tabular-nums; color: var(--soft); }
 .readout b { color: var(--c); font-weight: 600; margin-left: 10px; }
-.chart { overflow: visible; margin-top: 8px; touch-action: pan-y; } .chart text { font-size: 11.5px; fill: var(--soft);
+.chart { overflow: visible; margin-top: 2px; touch-action: pan-y; } .chart text { font-size: 11.5px; fill: var(--soft);
   text-anchor: middle; } .chart .end { text-anchor: end; }
 .chart path { fill: none; } .chart .grid { stroke: var(--line); } .chart .base { stroke: var(--soft); opacity: .6; }
 .chart .line { stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
@@ -35,7 +36,7 @@ rect[class^="r"] { fill: var(--c); }
 .notes { padding: 12px 20px; } .notes p { margin: 2px 0; }
 td svg.swatch { width: 11px; height: 11px; display: inline-block; margin-right: 8px; }
 td.run { white-space: normal; overflow-wrap: anywhere; min-width: 140px; } td .bad { margin-left: 6px; }
-@media (max-width: 820px) { .charts { grid-template-columns: minmax(0, 1fr); } .readout { float: none; display: block; } }
+@media (max-width: 820px) { .charts { grid-template-columns: minmax(0, 1fr); } }
 @media print { .charts section { break-inside: avoid; } }
 )css";
 
