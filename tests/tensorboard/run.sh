@@ -19,7 +19,7 @@ trap 'rm -rf "$work"' EXIT
 
 venv=${TENSORBOARD:-$work/venv}
 if [ -z "${TENSORBOARD:-}" ]; then
-  python3 -m venv "$venv" >"$work/venv.log" 2>&1 && "$venv/bin/pip" install --quiet tensorboard >>"$work/venv.log" 2>&1 || {
+  { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --retries=1 tensorboard; } >"$work/venv.log" 2>&1 || {
     echo "tensorboard: SKIPPED: tensorboard cannot be installed here: $(tail -1 "$work/venv.log")"
     exit 77
   }
