@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the tables of docs/benchmarks.md that have peers in the same run as one picture.
+"""Draws the tables of docs/benchmarks.md and docs/formats.md that have peers in the same run as one picture.
 
   tools/plot_benchmarks.py            writes docs/benchmarks.svg
   tools/plot_benchmarks.py --check    exits with 1 unless docs/benchmarks.svg is what the tables give
 
-Bars are numbers of the page, as they are there: nothing is measured or computed here but a ratio of two of its cells for
+Bars are numbers of the pages, as they are there: nothing is measured or computed here but a ratio of two of its cells for
 a step. Standard library only.
 """
 
@@ -14,7 +14,9 @@ import pathlib
 import re
 import sys
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/benchmarks.md"
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
+FORMATS = DOCS / "formats.md"
 
 # Title, what the bars are, and the rows: a label, the beginning of the table's row, and the column of the number.
 # Column C of the table of checkpoints is the run in which the peers were measured beside ours.
@@ -32,6 +34,13 @@ CHECKPOINTS = [
         ("h5py", "| `load warm, h5py`"), ("torch.load", "| `load warm, torch`"),
         ("torch.distributed.checkpoint", "| `load warm, dcp`")]),
 ]
+# Of docs/formats.md, beside their peers; column 1 is seconds.
+CONVERSIONS = [
+    ("Convert 2 GB, DCP to a torch file", "seconds, lower is better", [
+        ("ours", "| DCP to torch, ours |"), ("torch's format_utils", "| DCP to torch, `format_utils` |")]),
+    ("Convert 2 GB, a torch file to DCP", "seconds, lower is better", [
+        ("ours", "| torch to DCP, ours |"), ("torch's format_utils", "| torch to DCP, `format_utils` |")]),
+]
 STEPS = [("tiny, float32", "| tiny, float32 |"), ("tiny, bfloat16", "| tiny, bfloat16 |")]
 
 LABEL, BAR, ROW, HEAD, WIDTH = 210, 360, 20, 46, 640
@@ -41,9 +50,9 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #1d2129; } .soft { fil
 
 
 def cells(page, beginning):
-    rows = [line for line in page.splitlines() if line.startswith(beginning)]
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(beginning)]
     if len(rows) != 1:
-        sys.exit(f"plot_benchmarks.py: {PAGE.name} has {len(rows)} rows that begin with {beginning!r}, expected 1")
+        sys.exit(f"plot_benchmarks.py: {page.name} has {len(rows)} rows that begin with {beginning!r}, expected 1")
     return [cell.strip() for cell in rows[0].strip().strip("|").split("|")]
 
 
@@ -51,23 +60,24 @@ def number(page, beginning, column):
     cell = cells(page, beginning)[column]
     match = re.match(r"[0-9.]+", cell)
     if not match:
-        sys.exit(f"plot_benchmarks.py: {PAGE.name}: column {column} of the row {beginning!r} is {cell!r}, no number")
+        sys.exit(f"plot_benchmarks.py: {page.name}: column {column} of the row {beginning!r} is {cell!r}, no number")
     return float(match.group())
 
 
-def panels(page):
+def panels():
     """[(title, unit, [(label, value)])]; the first bar of each is ours."""
-    found = [(title, unit, [(label, number(page, row, 3)) for label, row in rows]) for title, unit, rows in CHECKPOINTS]
+    found = [(title, unit, [(label, number(PAGE, row, 3)) for label, row in rows]) for title, unit, rows in CHECKPOINTS]
+    found += [(title, unit, [(label, number(FORMATS, row, 1)) for label, row in rows]) for title, unit, rows in CONVERSIONS]
     for label, row in STEPS:
         found.append((f"A training step, GPT-2 {label}, 2 ranks", "tokens per second, higher is better",
-                      [("ours", number(page, row, 3)), ("PyTorch FSDP1", number(page, row, 5)),
-                       ("PyTorch FSDP2", number(page, row, 6))]))
+                      [("ours", number(PAGE, row, 3)), ("PyTorch FSDP1", number(PAGE, row, 5)),
+                       ("PyTorch FSDP2", number(PAGE, row, 6))]))
     return found
 
 
-def draw(page):
+def draw():
     y, parts = 8, []
-    for title, unit, bars in panels(page):
+    for title, unit, bars in panels():
         parts.append(f'<text class="title" x="8" y="{y + 14}">{html.escape(title)}</text>')
         parts.append(f'<text class="soft" x="8" y="{y + 32}">{html.escape(unit)}</text>')
         y += HEAD - 4
@@ -80,17 +90,17 @@ def draw(page):
             y += ROW
         y += 12
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img">\n'
-            f"<title>Saves, loads and training steps beside their peers</title>\n<style>{STYLE}</style>\n"
+            f"<title>Saves, loads, conversions and training steps beside their peers</title>\n<style>{STYLE}</style>\n"
             + "\n".join(parts) + "\n</svg>\n")
 
 
 def main():
-    svg = draw(PAGE.read_text(encoding="utf-8"))
+    svg = draw()
     path = PAGE.with_suffix(".svg")
     if sys.argv[1:] == ["--check"]:
         if path.exists() and path.read_text(encoding="utf-8") == svg:
             return 0
-        print("docs/benchmarks.svg is not what docs/benchmarks.md gives: run tools/plot_benchmarks.py", file=sys.stderr)
+        print("docs/benchmarks.svg is not what the tables give: run tools/plot_benchmarks.py", file=sys.stderr)
         return 1
     if sys.argv[1:]:
         sys.exit(__doc__)
