@@ -89,7 +89,8 @@ std::string Tiles(const RunCurves& run) {
       "<div class=\"tiles\">",
       Tile(run.last ? Count(run.last->step + 1) : "0", absl::StrCat("steps, in ", TimeText(run))),
       Tile(run.last ? LossText(run.last->loss) : "–", "final loss"),
-      Tile(BestLoss(run), absl::StrCat("best loss, at step ", Count(run.best_step))),
+      Tile(BestLoss(run), run.total(Curve::kLoss).finite > 0 ? absl::StrCat("best loss, at step ", Count(run.best_step))
+                                                             : "best loss"),
       Tile(TokensPerSecond(run), "tokens per second, mean"),
       Tile(TotalText(run, Curve::kPeakBytes, &CurveValues::max, ValueUnit::kBytes), "peak memory"),
       Tile(absl::StrCat(run.saves, " / ", run.restarts()), "checkpoints / restarts"),

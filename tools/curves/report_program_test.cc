@@ -113,6 +113,12 @@ TEST(ReportProgramTest, AMalformedLineLeavesTheEarlierPage) {
   EXPECT_EQ(ReadFile(directory + "/page.html"), "earlier");
   EXPECT_EQ(Report({directory + "/none.jsonl", "--html=" + directory + "/page.html"}).exit_status, 1);
   EXPECT_EQ(Report({metrics, "--html=" + directory + "/no/page.html"}).exit_status, 1);
+  fs::create_directory(directory + "/empty");
+  const std::string good = WriteRun(directory + "/good.jsonl", 4);
+  const ProgramResult on_directory = Report({good, "--html=" + directory + "/empty"});
+  EXPECT_EQ(on_directory.exit_status, 1);
+  EXPECT_THAT(on_directory.output, HasSubstr("is a directory"));
+  EXPECT_TRUE(fs::is_directory(directory + "/empty"));
 }
 
 std::string Chromium() {

@@ -2,8 +2,11 @@
 #include "fsdp/tools/page/page_file.h"
 
 #include <cstddef>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -11,7 +14,15 @@
 
 namespace fsdp {
 
+// A StagedPath replaces whatever has the name, a directory with all that is in it, too.
 absl::Status WritePageFile(std::string_view page, const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": is ", std::filesystem::is_directory(status) ? "a directory" : "no file",
+                     ", expected a file or a name that is free; choose another place for the page"));
+  }
   StagedPathOptions options;
   options.overwrite = true;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,

@@ -10,8 +10,9 @@
 namespace fsdp {
 
 // Writes `page` to the file `path`, which appears whole or not at all and replaces a file of that name. Blocks until it
-// is durable. Errors are those of StagedPath (checkpoint/storage/staged_path.h). The caller has asked CheckOutput
-// before.
+// is durable. kFailedPrecondition when `path` is something else than a file, such as a directory or a device, which
+// stays as it is; further errors are those of StagedPath (checkpoint/storage/staged_path.h). The caller has asked
+// CheckOutput before.
 absl::Status WritePageFile(std::string_view page, const std::string& path);
 
 }  // namespace fsdp
