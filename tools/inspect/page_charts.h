@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The charts of a page about a checkpoint, as inline SVG without scripts or styles of their own: colours are classes
-// that tools/page/page_style.h defines. Titles are escaped here; classes are not, and come from constants. All functions are pure.
+// that tools/page/page_style.h defines. Titles are escaped here; classes are not, and come from constants. All
+// functions are pure.
 #ifndef FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 #define FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 
