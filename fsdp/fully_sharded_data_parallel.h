@@ -60,7 +60,7 @@ class FullyShardedDataParallel final {
   // unit's flat parameter and allocates all memory that training will need. Parameters without memory are initialised
   // from their Initializers, equal on any number of ranks; others keep their values. `groups` is one group of ranks, a
   // pair of groups, or a mesh: see ShardGroups. kInvalidArgument, naming the parameters, for several dtypes in one unit
-  // or a parameter shared across units; kFailedPrecondition if ranks wrap different models. Collective; blocks.
+  // and for what Partition::ByPolicy refuses; kFailedPrecondition if ranks wrap different models. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         ShardGroups groups,
                                                                         const FsdpOptions& options = {});

@@ -2,8 +2,10 @@
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
@@ -46,32 +48,35 @@ TEST(FullyShardedDataParallelTest, ForwardOfAUnitAloneIsAnErrorAndNotAWrongNumbe
   }));
 }
 
-// Two names for one weight, in two units.
-class Twins final : public Module {
- public:
-  explicit Twins(std::shared_ptr<Parameter> shared = nullptr) {
-    if (shared != nullptr) {
-      AddSharedParameter("weight", shared);
-      return;
-    }
-    std::shared_ptr<Parameter> weight = AddParameter("weight", {3}, Initializer::Constant(1));
-    AddChild("twin", std::make_unique<Twins>(weight));
+// GPT-2's embedding is also its head.
+TEST(FullyShardedDataParallelTest, AParameterSharedAcrossUnitsStaysOneAndTrainsToTheSameBits) {
+  for (const ShardingStrategy strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
+    ASSERT_OK(RunRanks(3, [strategy](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FsdpOptions options = BlockOptions();
+      options.sharding_strategy = strategy;
+      FSDP_ASSIGN_OR_RETURN(TestModel together, MakeTestModel(group, options));
+      options.auto_wrap_policy = NameWrapPolicy({"transformer.h.*", "transformer.wte", "lm_head"});
+      FSDP_ASSIGN_OR_RETURN(TestModel apart, MakeTestModel(group, options));
+      EXPECT_THAT(apart.model->warnings(), testing::Contains(HasSubstr("\"transformer.wte.weight\" is shared across")));
+      for (int step = 0; step < 3; ++step) {
+        FSDP_RETURN_IF_ERROR(together.Train(step));
+        FSDP_RETURN_IF_ERROR(apart.Train(step));
+      }
+      FSDP_ASSIGN_OR_RETURN(const StateDict expected, together.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, apart.AllState());
+      EXPECT_EQ(state.aliases, expected.aliases);
+      EXPECT_EQ(state.entries().size(), expected.entries().size());
+      for (const auto& [key, value] : expected.entries()) {
+        const auto* tensor = std::get_if<ShardedTensor>(&value);
+        if (tensor == nullptr) continue;
+        const ShardedTensor* found = state.FindTensor(key);
+        if (found == nullptr) return absl::NotFoundError(key.fqn);
+        const Tensor &want = tensor->shards.at(0).data, &got = found->shards.at(0).data;
+        EXPECT_EQ(std::memcmp(want.data(), got.data(), want.nbytes()), 0) << key.fqn;
+      }
+      return absl::OkStatus();
+    }));
   }
-  std::string_view type_name() const override { return "Twins"; }
-
- private:
-  absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape&) override { return input; }
-  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape&) override { return grad_output; }
-};
-
-TEST(FullyShardedDataParallelTest, AParameterSharedAcrossUnitsIsRefusedByBothNames) {
-  const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) {
-    const FsdpOptions options{.auto_wrap_policy = LambdaWrapPolicy([](Module&) { return true; })};
-    return FullyShardedDataParallel::Wrap(std::make_unique<Twins>(), group, options).status();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                               testing::AllOf(HasSubstr("parameter \"weight\" is shared across units"),
-                                              HasSubstr("\"twin.weight\""))));
 }
 
 TEST(FullyShardedDataParallelTest, RanksThatWrapDifferentlyGetAnError) {

@@ -4,8 +4,9 @@
 // unit takes its parameters away from the outer one by being entered. The walk also is a forward in the order of
 // registration, so its entries and exits of units are the first order of execution.
 //
-// A parameter belongs to the unit under whose module it is met first; met again in another unit it is an error, since
-// it would have two flat parameters and two gradients.
+// A parameter belongs to the unit under whose module it is met first, or to the one that it was moved to
+// (shared_parameters.h). Met again in another unit it is an error, since it would have two flat parameters and two
+// gradients.
 #include "fsdp/fsdp/wrap/partition.h"
 
 #include <algorithm>
@@ -28,8 +29,8 @@ std::string Join(const std::string& path, const std::string& name) {
 // Walks the tree of modules, parents first.
 class Partitioner {
  public:
-  Partitioner(const std::vector<UnitRequest>& requests, const IgnoredStates& ignored)
-      : requests_(requests), ignored_(ignored) {
+  Partitioner(const std::vector<UnitRequest>& requests, const IgnoredStates& ignored, const MovedParameters& moved)
+      : requests_(requests), ignored_(ignored), moved_(moved) {
     for (size_t i = 0; i < requests.size(); ++i) {
       for (const Module* module : requests[i].modules) request_of_.emplace(module, i);
     }
@@ -69,8 +70,10 @@ class Partitioner {
     const UnitRequest& request = requests_[requested->second];
     const auto known = unit_of_request_.find(requested->second);
     if (known != unit_of_request_.end()) return known->second;
-    if (std::none_of(request.modules.begin(), request.modules.end(),
-                     [&](const Module* one) { return OwnsParameters(*one); })) {
+    const size_t index = requested->second;
+    const bool is_given = std::any_of(moved_.begin(), moved_.end(), [&](const auto& to) { return to.second == index; });
+    if (!is_given && std::none_of(request.modules.begin(), request.modules.end(),
+                                  [&](const Module* one) { return OwnsParameters(*one); })) {
       return -1;
     }
     const int unit = static_cast<int>(made_.units.size());
@@ -95,10 +98,10 @@ class Partitioner {
     return known->second;
   }
 
-  // True if some parameter of `module` and below is in no unit further inside.
+  // True if some parameter of `module` and below is in no unit further inside, and was not moved.
   bool OwnsParameters(const Module& module) const {
     for (const auto& [name, parameter] : module.own_parameters()) {
-      if (!ignored_.contains(*parameter)) return true;
+      if (!ignored_.contains(*parameter) && moved_.count(parameter.get()) == 0) return true;
     }
     for (const auto& [name, child] : module.children()) {
       if (request_of_.count(child.get()) == 0 && OwnsParameters(*child)) return true;
@@ -116,12 +119,14 @@ class Partitioner {
     return own;
   }
 
-  absl::Status AdoptParameters(Module& module, const std::string& path, int unit) {
+  absl::Status AdoptParameters(Module& module, const std::string& path, int unit_around) {
     for (const auto& [name, parameter] : module.own_parameters()) {
       if (ignored_.contains(*parameter)) {
         made_.unmanaged.emplace_back(Join(path, name), parameter);
         continue;
       }
+      const auto moved = moved_.find(parameter.get());
+      const int unit = moved == moved_.end() ? unit_around : unit_of_request_.at(moved->second);
       const auto [known, added] = unit_of_.emplace(parameter.get(), unit);
       if (added) {
         made_.units[unit].parameters.push_back(parameter);
@@ -145,6 +150,7 @@ class Partitioner {
 
   const std::vector<UnitRequest>& requests_;
   const IgnoredStates& ignored_;
+  const MovedParameters& moved_;
   std::map<const Module*, size_t> request_of_;
   std::map<size_t, int> unit_of_request_;
   std::map<const Parameter*, int> unit_of_;
@@ -239,8 +245,8 @@ absl::Status CheckPlain(const Module& root, const FsdpOptions& options, bool som
 }  // namespace
 
 absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequest>& requests,
-                                        const IgnoredStates& ignored) {
-  Partitioner partitioner(requests, ignored);
+                                        const IgnoredStates& ignored, const MovedParameters& moved) {
+  Partitioner partitioner(requests, ignored, moved);
   FSDP_RETURN_IF_ERROR(partitioner.Descend(root, "", /*enclosing=*/-1));
   Partition partition = partitioner.Take();
   for (const auto& [name, parameter] : root.NamedParameters()) {
@@ -255,7 +261,10 @@ absl::StatusOr<Partition> Partition::BelowPlain(Module& root, const FsdpOptions&
   FSDP_ASSIGN_OR_RETURN(IgnoredStates ignored, ResolveIgnoredStates(root, options));
   IgnoreSubtree(root, ignored);
   requests.push_back({.modules = {&root}});
-  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  FSDP_ASSIGN_OR_RETURN(SharedParameters shared, SharedAcrossUnits(root, requests, ignored));
+  shared.LeaveOut(requests.size() - 1);
+  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored, shared.moved));
+  shared.Warn(partition.warnings);
   FSDP_RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
   std::set<const Module*> roots;
   AddRoots(root, roots);
@@ -275,7 +284,9 @@ absl::StatusOr<Partition> Partition::ByPolicy(Module& root, const FsdpOptions& o
   std::vector<UnitRequest> requests = Marked(root);  // none, if there is a policy
   requests.insert(requests.begin(), {.modules = {&root}});
   for (const WrappedModule& one : wrapped) requests.push_back({{one.module}, one.overrides});
-  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  FSDP_ASSIGN_OR_RETURN(const SharedParameters shared, SharedAcrossUnits(root, requests, ignored));
+  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored, shared.moved));
+  shared.Warn(partition.warnings);
   for (UnitModule& unit : partition.units) unit.is_root = unit.module == &root;
   for (UnitModule& bare : partition.bare) bare.is_root = bare.module == &root;
   FSDP_RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));

@@ -15,6 +15,7 @@
 #include "fsdp/fsdp/options/unit_options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/wrap/ignored_states.h"
+#include "fsdp/fsdp/wrap/shared_parameters.h"
 #include "fsdp/nn/module.h"
 
 namespace fsdp {
@@ -66,20 +67,23 @@ struct Partition {
   // Messages for people about what is legal but surprising.
   std::vector<std::string> warnings;
 
-  // Cuts `root` at `requests`, one of which is for the root. The parameters must have names (Module::AssignNames).
-  // kInvalidArgument for a parameter shared across units, with both of its names.
+  // Cuts `root` at `requests`, one of which is for the root. The parameters must have names (Module::AssignNames). A
+  // parameter in `moved` (SharedAcrossUnits) goes to the request that it is mapped to; kInvalidArgument for any other
+  // that is shared across units, with both of its names.
   static absl::StatusOr<Partition> Of(Module& root, const std::vector<UnitRequest>& requests,
-                                      const IgnoredStates& ignored);
+                                      const IgnoredStates& ignored, const MovedParameters& moved = {});
 
   // FSDP1's partition: the root, the modules that options.auto_wrap_policy selects or WrapModule marked, and without
-  // what the options ignore. kInvalidArgument also for the errors of ResolveIgnoredStates and AutoWrap, and for a unit
-  // with both frozen and trainable parameters without use_orig_params, naming all of them.
+  // what the options ignore. A parameter that modules of several units have belongs to the innermost unit around all of
+  // them, with a warning. kInvalidArgument if a unit inside that one has it and a precision of its own, for the errors
+  // of ResolveIgnoredStates and AutoWrap, and for a unit with both frozen and trainable parameters without
+  // use_orig_params, naming all of them.
   static absl::StatusOr<Partition> ByPolicy(Module& root, const FsdpOptions& options);
 
   // The same where `root` stays a plain module: the units are the modules that WrapModule marked, and those that no
   // other mark lies around are roots. `root` itself is bare, so that its forward and backward are the passes. What lies
-  // outside of all units is ignored. kInvalidArgument if nothing is marked, for a mark on `root`, and for an
-  // auto_wrap_policy.
+  // outside of all units is ignored. kInvalidArgument if nothing is marked, for a mark on `root`, for an
+  // auto_wrap_policy, and for a parameter that two roots share.
   static absl::StatusOr<Partition> BelowPlain(Module& root, const FsdpOptions& options);
 };
 

@@ -117,13 +117,20 @@ TEST_F(PartitionTest, IgnoringTheRootManagesNothingAndSaysSo) {
   EXPECT_THAT(partition.warnings, ElementsAre("the wrapped module is ignored itself: nothing is managed"));
 }
 
-TEST_F(PartitionTest, SharedParametersLieInOneUnitOnceOrAreRefusedByBothNames) {
+TEST_F(PartitionTest, SharedParametersLieInOneUnitOnce) {
   block_->AddAlias("tied", first_->own_parameters()[0].second);
   root_.AssignNames();
   ASSERT_OK_AND_ASSIGN(const Partition partition,
                        Partition::ByPolicy(root_, {.auto_wrap_policy = LambdaWrapPolicy(HasTypeName({"Block"}))}));
   EXPECT_THAT(NamesOf(partition.units[1]), ElementsAre("0.tied", "0.0.bias", "0.1.weight", "0.1.bias"));
-  EXPECT_THAT(Partition::ByPolicy(root_, {.auto_wrap_policy = AlwaysWrapPolicy()}).status(),
+  EXPECT_THAT(partition.warnings, IsEmpty());
+}
+
+TEST_F(PartitionTest, ParametersSharedAcrossUnitsAreRefusedByBothNamesUnlessTheyAreMoved) {
+  block_->AddAlias("tied", first_->own_parameters()[0].second);
+  root_.AssignNames();
+  const std::vector<UnitRequest> requests = {{.modules = {&root_}}, {.modules = {block_}}, {.modules = {first_}}};
+  EXPECT_THAT(Partition::Of(root_, requests, {}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("is shared across units"), HasSubstr("\"0.0.weight\" lies in unit 0.0"),
                              HasSubstr("its first name in unit 0;"), HasSubstr("wrap a module that holds both"))));
