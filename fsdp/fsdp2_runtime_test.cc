@@ -220,9 +220,9 @@ TEST(Fsdp2RuntimeTest, TheDivideFactorReplacesTheNumberOfRanks) {
 // Gathers and scatters by the group, from memory of its own, and counts.
 class CountingComm final : public AllGatherComm, public ReduceScatterComm {
  public:
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
     ++allocations;
-    return group.device()->Allocate(nbytes);
+    return Tensor::Empty(*group.device(), dtype, {numel});
   }
   void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) override {
     ++calls;
@@ -249,8 +249,8 @@ TEST(Fsdp2RuntimeTest, CustomCommsReplaceThoseOfOneUnitAndChangeNoBit) {
       for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       EXPECT_EQ(gather->calls, own ? 4 : 0);
       EXPECT_EQ(scatter->calls, own ? 2 : 0);
-      EXPECT_EQ(gather->allocations, own ? 1 : 0);
-      EXPECT_EQ(scatter->allocations, own ? 1 : 0);
+      EXPECT_EQ(gather->allocations, own ? 4 : 0);
+      EXPECT_EQ(scatter->allocations, own ? 2 : 0);
       (own ? custom : plain).AddParameters(made.parameters());
       return absl::OkStatus();
     }));

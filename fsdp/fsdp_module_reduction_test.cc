@@ -105,32 +105,44 @@ TEST(FsdpModuleReductionTest, ADivideFactorIsAboveZero) {
   }));
 }
 
+// The start of one buffer of the group's memory for every call, which `pool` keeps.
+absl::StatusOr<Tensor> Take(int64_t numel, DType dtype, ProcessGroup& group, Buffer& pool) {
+  constexpr int64_t kPoolBytes = 1 << 16;
+  if (!pool) {
+    FSDP_ASSIGN_OR_RETURN(pool, group.Allocate(kPoolBytes));
+  }
+  return Tensor(pool.Slice(0, numel * SizeOf(dtype)), dtype, {numel});
+}
+
 // Count calls, and forward them to the group.
 struct ForwardingAllGather final : AllGatherComm {
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
-    ++allocations;
-    return group.Allocate(nbytes);
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
+    dtypes.push_back(dtype);
+    return Take(numel, dtype, group, pool);
   }
   void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) override {
     ++runs;
     // The input is this rank's slot of the output.
-    EXPECT_EQ(input.data(), output.data_as<float>() + group.rank() * input.numel());
+    EXPECT_EQ(input.data(), output.Slice({group.rank() * input.numel(), (group.rank() + 1) * input.numel()}).data());
     group.AllGather(input, output, stream);
   }
-  int allocations = 0, runs = 0;
+  std::vector<DType> dtypes;  // of each allocation
+  Buffer pool;
+  int runs = 0;
 };
 
 struct ForwardingReduceScatter final : ReduceScatterComm {
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
-    ++allocations;
-    return group.Allocate(nbytes);
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
+    dtypes.push_back(dtype);
+    return Take(numel, dtype, group, pool);
   }
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,
                      Stream& stream) override {
     ops.push_back(op);
     group.ReduceScatter(input, output, op, stream);
   }
-  int allocations = 0;
+  std::vector<DType> dtypes;
+  Buffer pool;
   std::vector<ReduceOp> ops;
 };
 
@@ -144,12 +156,64 @@ TEST(FsdpModuleReductionTest, CustomCommsAllocateAndRunInPlaceOfTheGroups) {
                             return test.root->set_custom_reduce_scatter(reduce_scatter);
                           }));
     EXPECT_EQ(got, wanted);
-    EXPECT_EQ(all_gather->runs, 5);         // three units forward, two backward: the setting is recursive
-    EXPECT_EQ(all_gather->allocations, 3);  // once a unit
+    EXPECT_EQ(all_gather->runs, 5);  // three units forward, two backward: the setting is recursive
+    EXPECT_EQ(all_gather->dtypes, std::vector<DType>(5, DType::kFloat32));
     EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kAvg));  // the root's alone
-    EXPECT_EQ(reduce_scatter->allocations, 1);
+    EXPECT_THAT(reduce_scatter->dtypes, ElementsAre(DType::kFloat32));
     return absl::OkStatus();
   }));
+}
+
+TEST(FsdpModuleReductionTest, CustomCommsAllocateForEachCollectiveInItsDtypeAndMayGiveTheSameMemory) {
+  for (const int replicas : {1, 2}) {
+    ASSERT_OK(RunRanks(4, [replicas](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      const FullyShardOptions options{.mp_policy = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32}};
+      FSDP_ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, options, nullptr, replicas));
+      auto all_gather = std::make_shared<ForwardingAllGather>();
+      auto reduce_scatter = std::make_shared<ForwardingReduceScatter>();
+      const auto set = [&](TestFullyShard& test) -> absl::Status {
+        FSDP_RETURN_IF_ERROR(test.root->set_custom_all_gather(all_gather));
+        for (FsdpModule* block : test.blocks) FSDP_RETURN_IF_ERROR(block->set_custom_reduce_scatter(reduce_scatter));
+        return test.root->set_custom_reduce_scatter(reduce_scatter);
+      };
+      FSDP_ASSIGN_OR_RETURN(const Gradients got, StepWith(group, options, set, replicas));
+      EXPECT_EQ(got, wanted);
+      EXPECT_EQ(all_gather->dtypes, std::vector<DType>(5, DType::kBFloat16));
+      EXPECT_EQ(reduce_scatter->dtypes, std::vector<DType>(3, DType::kFloat32));
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// Give memory for one element less, and none.
+struct ShortAllGather final : AllGatherComm {
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
+    return Tensor::Empty(*group.device(), dtype, {numel - 1});
+  }
+  void AllGather(const Tensor&, const Tensor&, ProcessGroup&, Stream&) override {}
+};
+
+struct EmptyReduceScatter final : ReduceScatterComm {
+  absl::StatusOr<Tensor> Allocate(int64_t, DType, ProcessGroup&) override { return Tensor(); }
+  void ReduceScatter(const Tensor&, const Tensor&, ReduceOp, ProcessGroup&, Stream&) override {}
+};
+
+TEST(FsdpModuleReductionTest, MemoryThatDoesNotFitTheCollectiveIsRefusedByUnit) {
+  const auto step_with = [](const std::function<absl::Status(TestFullyShard&)>& set) {
+    return RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) { return StepWith(group, {}, set).status(); });
+  };
+  // Two ranks' rows of the root: weight [4, 7] and bias [7], padded to 8.
+  EXPECT_THAT(step_with([](TestFullyShard& test) {
+                return test.root->set_custom_all_gather(std::make_shared<ShortAllGather>(), Recurse::kNo);
+              }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("AllGatherComm of unit root allocated [35] in float32 on cpu: expected [36] in "
+                                 "float32 on cpu")));
+  EXPECT_THAT(step_with([](TestFullyShard& test) {
+                return test.blocks[0]->set_custom_reduce_scatter(std::make_shared<EmptyReduceScatter>());
+              }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ReduceScatterComm of unit 0 allocated an undefined tensor: expected [")));
 }
 
 TEST(FsdpModuleReductionTest, ForcedSumsReachTheCollectivesAndDivideAfterwards) {

@@ -35,8 +35,8 @@ std::function<absl::Status()> Until(std::function<bool()> reached, absl::Duratio
 // Reduce-scatters that end only when they are let go.
 class HeldReduceScatter final : public ReduceScatterComm {
  public:
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
-    return group.device()->Allocate(nbytes);
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
+    return Tensor::Empty(*group.device(), dtype, {numel});
   }
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,
                      Stream& stream) override {
@@ -52,8 +52,8 @@ class HeldReduceScatter final : public ReduceScatterComm {
 // Counts the all-gathers that have run.
 class CountedAllGather final : public AllGatherComm {
  public:
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
-    return group.device()->Allocate(nbytes);
+  absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
+    return Tensor::Empty(*group.device(), dtype, {numel});
   }
   void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) override {
     group.AllGather(input, output, stream);

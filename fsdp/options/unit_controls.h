@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/process_group.h"
-#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 
@@ -24,8 +24,10 @@ class AllGatherComm {
  public:
   virtual ~AllGatherComm() = default;
 
-  // Memory for the output, on the group's device. Called once for each unit.
-  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
+  // Memory for the output of one all-gather: [numel] in `dtype`, on the group's device, else the forward or backward
+  // that needs it is kInvalidArgument. Called before each AllGather. The streams hold it until the work that reads it
+  // has run. That work is on one stream, as are the calls, so memory may be given again by the next call.
+  virtual absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) = 0;
 
   // Puts the all-gather on `stream`. `input` is this rank's slice of `output`. Errors surface at the stream.
   virtual void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) = 0;
@@ -36,8 +38,8 @@ class ReduceScatterComm {
  public:
   virtual ~ReduceScatterComm() = default;
 
-  // Memory for the input, on the group's device. Called once for each unit.
-  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
+  // Memory for the input of one reduce-scatter, of which the output is a slice: as AllGatherComm::Allocate.
+  virtual absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) = 0;
 
   // Puts the reduce-scatter on `stream`. `output` is this rank's slice of `input`. Errors surface at the stream.
   virtual void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,

@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/stream_priority.h"
@@ -160,19 +161,19 @@ void GradientReduction::Unbind(int index, Sync sync) {
   state.grad = Tensor();
 }
 
+// The last reduction's work, which may be on another stream, reads staging, or memory that a ReduceScatterComm may give
+// again.
 absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   const Unit& unit = units_.unit(index);
-  State& state = states_[index];
   const Shape padded{unit.layout.padded_numel()};
+  post_backward_->Wait(staging_free_);
   if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
-    post_backward_->Wait(staging_free_);
     return Tensor(reduce_staging_, unit.reduce_dtype, padded);
   }
-  if (!state.comm_memory) {
-    const int64_t nbytes = padded.numel() * SizeOf(unit.reduce_dtype);
-    FSDP_ASSIGN_OR_RETURN(state.comm_memory, unit.controls.reduce_scatter->Allocate(nbytes, *unit.groups.shard));
-  }
-  return Tensor(state.comm_memory, unit.reduce_dtype, padded);
+  FSDP_ASSIGN_OR_RETURN(const Tensor memory,
+                        unit.controls.reduce_scatter->Allocate(padded.numel(), unit.reduce_dtype, *unit.groups.shard));
+  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, "ReduceScatterComm"));
+  return memory.View(padded);
 }
 
 // The gradient as the collectives read it: in the reduce dtype, divided, in the order of the ranks' shards. A gradient

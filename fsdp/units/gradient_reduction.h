@@ -91,9 +91,6 @@ class GradientReduction {
     // has_partial.
     Tensor partial;
     bool has_partial = false;
-
-    // The memory that a custom ReduceScatterComm asked for.
-    Buffer comm_memory;
   };
 
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute);

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/stream_priority.h"
@@ -120,25 +121,23 @@ absl::Status UnitRuntime::Unshard(int index) {
   return absl::OkStatus();
 }
 
-// The buffer that the all-gather writes: the slot, the staging buffer, or the memory of the program's own
-// AllGatherComm, which is allocated once a unit, for the wider of the dtypes that the unit is ever unsharded in.
+// The buffer that the all-gather writes: the slot, the staging buffer, or what the program's own AllGatherComm
+// allocates. Only the work on the unshard stream reads the latter, and holds it.
 absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
-  State& state = states_[index];
   const Shape padded{unit.layout.padded_numel()};
   if (unit.controls.all_gather != nullptr && unit.sharded()) {
-    if (!state.comm_memory) {
-      const int64_t nbytes = padded.numel() * std::max(SizeOf(unit.dtype), SizeOf(unit.compute_dtype));
-      FSDP_ASSIGN_OR_RETURN(state.comm_memory, unit.controls.all_gather->Allocate(nbytes, *unit.groups.shard));
-    }
-    return Tensor(state.comm_memory, dtype, padded);
+    FSDP_ASSIGN_OR_RETURN(const Tensor memory,
+                          unit.controls.all_gather->Allocate(padded.numel(), dtype, *unit.groups.shard));
+    FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, "AllGatherComm"));
+    return memory.View(padded);
   }
-  return unit.layout.in_place() ? state.unsharded : Tensor(gather_staging_, dtype, padded);
+  return unit.layout.in_place() ? states_[index].unsharded : Tensor(gather_staging_, dtype, padded);
 }
 
 absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  const State& state = states_[index];
   FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
   const Tensor own = gathered.Slice(OwnShard(unit));
   if (!unit.sharded()) {

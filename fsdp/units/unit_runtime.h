@@ -83,7 +83,6 @@ class UnitRuntime {
     Tensor post_forward_shard;  // of units with a post-forward group
     bool in_group = false;      // the parameters are in post_forward_shards
     Event moved_to_group;
-    Buffer comm_memory;  // of a custom AllGatherComm
   };
 
   explicit UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
