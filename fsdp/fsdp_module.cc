@@ -67,7 +67,7 @@ void FsdpModule::JoinRoot(FsdpRoot* root, int unit) {
 }
 
 absl::StatusOr<Tape> FsdpModule::NewTape(bool training) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
   return Tape(root->executor().runtime().compute_stream(), *root->layer_ops(), training);
 }
 
@@ -315,7 +315,8 @@ absl::Status FsdpModule::set_post_optim_event(Event event) {
 absl::Status FsdpModule::PreForward(Module& module, absl::Span<Tensor>, Tape&) {
   return absl::FailedPreconditionError(absl::StrCat("forward of a ", std::string(module.type_name()),
                                                     " before its root was used: make the tape with NewTape() of the "
-                                                    "outermost module that FullyShard was applied to"));
+                                                    "outermost module that FullyShard was applied to, or of this one, "
+                                                    "which is then a root of its own"));
 }
 
 absl::Status FsdpModule::PostForward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }

@@ -52,7 +52,9 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // names, shards and values. That call is collective and blocks. kFailedPrecondition if a module below is a root
   // already, or if this is a unit of several modules.
 
-  // A tape for forward and backward of the model. Off `training`, forward keeps nothing for a backward.
+  // A tape for forward and backward of the model, or of a module below the root that FullyShard was applied to: such a
+  // module may be called alone, and forward and backward are then those of what is below it. Of a module below, after
+  // the root's first use: the root's tape. Off `training`, forward keeps nothing for a backward.
   absl::StatusOr<Tape> NewTape(bool training = true);
 
   // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.

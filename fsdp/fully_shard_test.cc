@@ -117,7 +117,7 @@ TEST(FullyShardTest, AModuleThatWasARootCannotJoinAnother) {
 TEST(FullyShardTest, AnInnerModuleUsedAsTheRootIsAnError) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
     FSDP_RETURN_IF_ERROR(test.root->parameters().status());
-    EXPECT_THAT(test.blocks[1]->NewTape().status(),
+    EXPECT_THAT(test.blocks[1]->parameters().status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("module \"1\" is not the root")));
     EXPECT_TRUE(test.root->is_root());
     EXPECT_FALSE(test.blocks[1]->is_root());

@@ -8,6 +8,8 @@
 //
 //      idle --PreForward(root)--> forward --PostForward(root)--> idle --PreBackward(root)--> backward --...--> idle
 //
+// With passes_below_root the module that a program calls first takes the place of the root in this picture (top_).
+//
 // Everything that a hook runs is work put on streams. No hook waits for any of it, so the host runs ahead of the
 // device. Under FSDP2's rules the root's PostBackward waits for the other hosts, which say what backward used.
 //
@@ -45,7 +47,8 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
     : root_(root),
       units_(units),
       options_(options),
-      expected_(units.registration_order()),
+      top_(&root),
+      orders_{{&root, units.registration_order()}},
       states_(units.num_scheduled()),
       casts_(units) {
   for (size_t b = 0; b < units.bare_modules().size(); ++b) {
@@ -58,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitSto
                                                            const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
   const SlotCounts slots =
-      SlotCounts::Of(executor->expected_, units, executor->CurrentOptions(), options.limit_all_gathers);
+      SlotCounts::Of(executor->orders_[&root], units, executor->CurrentOptions(), options.limit_all_gathers);
   FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots)));
   executor->runner_.emplace(units, *executor->runtime_);
   const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
@@ -193,18 +196,53 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 
 absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
-  if (&module == &root_) {
-    FSDP_RETURN_IF_ERROR(BeginForward(tape));  // never a recomputation: that of the root begins below its own hooks
+  FSDP_ASSIGN_OR_RETURN(const bool opens, OpensForward(module));
+  if (opens) {
+    FSDP_RETURN_IF_ERROR(BeginForward(module, tape));
     FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
-  } else if (!in_pass_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
   return casts_.Inputs(CastIndexOf(module), training(), inputs, tape);
 }
 
-absl::Status Executor::BeginForward(Tape& tape) {
+// The module that opened a pass opens the next one too if it is called again: the pass failed, since it is never called
+// within it, not for a recomputation either, which begins below its own hooks.
+absl::StatusOr<bool> Executor::OpensForward(const Module& module) const {
+  if (&module == &root_) return true;
+  if (!options_.passes_below_root && !in_pass_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
+  }
+  if (!in_pass_ || &module == top_) return true;
+  if (top_ == &root_ || below_.count(&module) != 0) return false;
+  return absl::FailedPreconditionError(absl::StrCat("forward of ", NameOf(module), " after a pass of ", NameOf(*top_),
+                                                    " that failed: run a forward of that or of the root first"));
+}
+
+void Executor::SetTop(Module& module) {
+  if (top_ == &module) return;
+  top_ = &module;
+  below_.clear();
+  if (top_ == &root_) return;
+  for (const auto& [name, below] : module.NamedModules()) below_.insert(below);
+}
+
+std::vector<UnitVisit> Executor::ExpectedBelow(const Module& module) const {
+  const auto known = orders_.find(&module);
+  if (known != orders_.end()) return known->second;
+  std::vector<UnitVisit> visits;
+  const std::vector<UnitVisit>& all = orders_.at(&root_);
+  const int index = ScheduleIndexOf(module);
+  const auto is_visit = [index](bool enter) {
+    return [index, enter](const UnitVisit& visit) { return visit.unit == index && visit.enter == enter; };
+  };
+  const auto begin = std::find_if(all.begin(), all.end(), is_visit(/*enter=*/true));
+  const auto end = std::find_if(begin, all.end(), is_visit(/*enter=*/false));
+  if (end != all.end()) visits.assign(begin, end + 1);
+  return visits;
+}
+
+absl::Status Executor::BeginForward(Module& module, Tape& tape) {
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("forward"));
   if (&tape.stream() != &runtime_->compute_stream()) {
     return absl::FailedPreconditionError(
@@ -226,7 +264,8 @@ absl::Status Executor::BeginForward(Tape& tape) {
     if (!pass.training && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
   }
   in_pass_ = true;
-  Schedule plan = ForwardSchedule(expected_, runner_->Unsharded(), pass);
+  SetTop(module);
+  Schedule plan = ForwardSchedule(ExpectedBelow(module), runner_->Unsharded(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
@@ -253,7 +292,7 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
     visits_.push_back({index, /*enter=*/false});
     FSDP_RETURN_IF_ERROR(runner_->LeaveUnit(index, Direction::kForward));
   }
-  if (&module != &root_) return absl::OkStatus();
+  if (&module != top_) return absl::OkStatus();
   if (order_check_.has_value() && training()) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->EndForward(&warning));
@@ -279,7 +318,7 @@ absl::Status Executor::LeaveRecompute(int index) {
 
 void Executor::EndForward() {
   // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
-  const auto end = visits_.end() - (ScheduleIndexOf(root_) >= 0 ? 1 : 0);
+  const auto end = visits_.end() - (ScheduleIndexOf(*top_) >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
     const int modules_run = states_[index].modules_run;
@@ -289,7 +328,7 @@ void Executor::EndForward() {
                                    units_.unit(index).modules.size(), " modules ran in a forward"));
   }
   visits_.insert(end, unfinished.begin(), unfinished.end());
-  expected_ = visits_;
+  orders_[top_] = visits_;
   in_pass_ = false;
   for (int index = 0; index < units_.size(); ++index) {
     if (!training()) Reshard(index);
@@ -301,12 +340,8 @@ void Executor::EndForward() {
 
 absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) {
   const int index = ScheduleIndexOf(module);
-  if (&module == &root_) {
-    FSDP_RETURN_IF_ERROR(BeginBackward());
-  } else if (!in_backward_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("backward of ", NameOf(module), " outside of a backward of the model: call the root's"));
-  }
+  FSDP_ASSIGN_OR_RETURN(const bool opens, OpensBackward(module));
+  if (opens) FSDP_RETURN_IF_ERROR(BeginBackward(module));
   FSDP_RETURN_IF_ERROR(casts_.GradOutputs(CastIndexOf(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
   if (states_[index].modules_run == 0) {
@@ -320,7 +355,16 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
   return runtime_->gradients().Bind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
 }
 
-absl::Status Executor::BeginBackward() {
+absl::StatusOr<bool> Executor::OpensBackward(const Module& module) const {
+  if (&module == &root_ || (in_backward_ && &module == top_)) return true;
+  if (in_backward_) return false;
+  if (orders_.count(&module) != 0) return true;
+  return absl::FailedPreconditionError(
+      absl::StrCat("backward of ", NameOf(module), " outside of a backward of the model: call ",
+                   options_.passes_below_root ? "that of the module whose forward was called" : "the root's"));
+}
+
+absl::Status Executor::BeginBackward(Module& module) {
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
   if (in_backward_) {
     return absl::FailedPreconditionError("backward after one that failed: run a forward first");
@@ -330,7 +374,8 @@ absl::Status Executor::BeginBackward() {
   runner_->ReshardStale();
   ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
-  Schedule plan = BackwardSchedule(visits_, runner_->Unsharded(), pass);
+  SetTop(module);
+  Schedule plan = BackwardSchedule(ExpectedBelow(module), runner_->Unsharded(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
@@ -338,7 +383,7 @@ absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inpu
   const int index = ScheduleIndexOf(module);
   FSDP_RETURN_IF_ERROR(casts_.GradInputs(CastIndexOf(module), grad_inputs, tape));
   if (index >= 0 && RanAllModules(index, states_[index].modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
-  if (&module != &root_) return absl::OkStatus();
+  if (&module != top_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
   for (int other = 0; other < units_.size(); ++other) {
     if (states_[other].modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
@@ -391,7 +436,7 @@ void Executor::Reshard(int index) { runner_->Reshard(index); }
 Schedule Executor::PlanStep(int micro_steps) const {
   ScheduleOptions options = CurrentOptions();
   options.training = true;
-  return StepSchedule(expected_, micro_steps, options);
+  return StepSchedule(orders_.at(&root_), micro_steps, options);
 }
 
 void Executor::BeginSpan(std::string_view pass, int index) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,12 +28,15 @@
 
 namespace fsdp {
 
-// The fields of FsdpOptions that concern the executor; they mean the same there.
+// The fields of FsdpOptions that concern the executor, where they mean the same, and what FSDP2 does otherwise.
 struct ExecutorOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool check_execution_order = false;
+
+  // A pass may begin at any module of a unit, and is then one of what lies below it, as in PyTorch's fully_shard.
+  bool passes_below_root = false;
 };
 
 // One thread for each rank calls it. Its calls do not wait for the device unless their comments say so.
@@ -46,8 +50,8 @@ class Executor final : public ModuleHooks {
 
   // The hooks issue work and do not wait for it, but for the end of a backward under FSDP2's rules, which waits for the
   // other hosts, and on a host group for its collectives. kFailedPrecondition for a unit that runs outside of a pass of
-  // the root, while a SummonFullParamsGuard lives, and for a tape of another stream than compute_stream(). Each may
-  // replace tensors by cast ones. Collective, in the order of the schedule.
+  // the root (or of any unit, see passes_below_root), while a SummonFullParamsGuard lives, and for a tape of another
+  // stream than compute_stream(). Each may replace tensors by cast ones. Collective, in the order of the schedule.
   absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
   absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
   absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
@@ -113,12 +117,19 @@ class Executor final : public ModuleHooks {
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
   absl::Status WriteBack();
-  absl::Status BeginForward(Tape& tape);
+  absl::StatusOr<bool> OpensForward(const Module& module) const;
+  absl::Status BeginForward(Module& module, Tape& tape);
   absl::Status EnterForward(int index);
   void EndForward();
   absl::Status EnterRecompute(int index);
   absl::Status LeaveRecompute(int index);
-  absl::Status BeginBackward();
+  absl::StatusOr<bool> OpensBackward(const Module& module) const;
+  void SetTop(Module& module);
+
+  // The order in which units are expected in a pass that `module` opens: by the last complete forward that it opened.
+  std::vector<UnitVisit> ExpectedBelow(const Module& module) const;
+
+  absl::Status BeginBackward(Module& module);
   absl::Status EndBackward();
 
   absl::Status LeaveBackward(int index);
@@ -136,10 +147,12 @@ class Executor final : public ModuleHooks {
   std::optional<ScheduleRunner> runner_;  // set by Create
   std::optional<ExecutionOrder> order_check_;
 
-  std::vector<UnitVisit> expected_;    // by the last complete forward
-  std::vector<UnitVisit> visits_;      // by the current or last forward
-  std::vector<UnitState> states_;      // by index in schedules
-  std::map<const Module*, int> bare_;  // of every bare module: its index after the units
+  Module* top_;                                             // opened the current or last pass: root_, or a module below
+  std::set<const Module*> below_;                           // top_ and what is below it, if that is not root_
+  std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
+  std::vector<UnitVisit> visits_;                           // by the current or last forward
+  std::vector<UnitState> states_;                           // by index in schedules
+  std::map<const Module*, int> bare_;                       // of every bare module: its index after the units
   UnitCasts casts_;
 
   bool in_pass_ = false;      // also after one that failed, until the next forward of the root
