@@ -52,8 +52,9 @@ std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, 
   std::vector<GradientSet> sets;
   std::set<const Parameter*> known;
   for (const auto& unit : units.units()) {
-    for (const auto& parameter : unit->sharded_parameters) {
-      ProcessGroup* also = parameter->part ? unit->groups.tensor_parallel.get() : nullptr;
+    for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
+      const auto& parameter = unit->sharded_parameters[i];
+      ProcessGroup* also = unit->parameters[i]->part ? unit->groups.tensor_parallel.get() : nullptr;
       GradientSet& set = SetOf(unit->groups.shard.get(), also, sets);
       if (parameter->has_grad && !parameter->interval.empty())
         set.grads.push_back({parameter->grad, parameter->device});

@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
 absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
   FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("GetStateDict"));
-  if (root->units().is_tensor_parallel()) {  // rows of parts are not rows of the whole tensors
+  if (!root->units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
     return GetModelState(root->module(), root->units(), {.type = StateDictType::kSharded});
   }
   FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));

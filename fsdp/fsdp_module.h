@@ -60,10 +60,11 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
-  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory: what is written to
-  // them before the next forward is what it computes with; for later writes see ShardedParameter::NoteChanged. Every
-  // rank must call it if units are unsharded, since these are gathered again. kFailedPrecondition within a forward or
-  // backward. No communication; blocks.
+  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory (but for models with
+  // tensor parallelism or with parameters that are cut on another dimension than 0: there the call is collective, and
+  // the rows are copies): what is written to them before the next forward is what it computes with; for later writes
+  // see ShardedParameter::NoteChanged. Every rank must call it if units are unsharded, since these are gathered again.
+  // kFailedPrecondition within a forward or backward. No communication; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
   // A FULL state dict: whole tensors, copied. Collective; blocks.

@@ -56,6 +56,7 @@ UnitSettings SettingsOf(const FsdpModule& module) {
   UnitSettings settings;
   settings.sharding_strategy = mesh.ndim() == 2 ? ShardingStrategy::kHybridShard : ShardingStrategy::kFullShard;
   settings.layout = LayoutKind::kDim0;
+  settings.shard_placement_fn = options.shard_placement_fn;
   settings.gradient_rules = GradientRules::kFsdp2;
   settings.offload = options.offload_policy;
   settings.activation_checkpointing = options.activation_checkpointing;

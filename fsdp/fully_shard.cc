@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/shard_placement.h"
 
 namespace fsdp {
 namespace {
@@ -29,9 +30,9 @@ absl::Status CheckModule(const Module& module) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPlacement(const Parameter& parameter, const std::string& name, const FullyShardOptions& options) {
-  const int rank = parameter.shape.rank();
-  if (rank == 0) {
+absl::Status CheckPlacement(const Parameter& parameter, const std::string& name, const FullyShardOptions& options,
+                            int ranks) {
+  if (parameter.shape.rank() == 0) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", name,
                                                    "\" is a scalar, which has no dimension to cut: "
                                                    "expected a tensor of shape [1]"));
@@ -40,29 +41,19 @@ absl::Status CheckPlacement(const Parameter& parameter, const std::string& name,
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter \"", name, "\" is ", std::string(DTypeName(parameter.dtype)), ": expected a floating-point dtype"));
   }
-  if (options.shard_placement_fn == nullptr) return absl::OkStatus();
-  const int given = options.shard_placement_fn(parameter).value_or(0);
-  if (given < -rank || given >= rank) {
-    return absl::InvalidArgumentError(absl::StrCat("shard_placement_fn: parameter \"", name, "\" ",
-                                                   parameter.shape.ToString(), ": dimension ", given,
-                                                   " is out of range"));
-  }
-  if (given != 0 && given != -rank) {
-    return absl::UnimplementedError(absl::StrCat("shard_placement_fn: parameter \"", name, "\" ",
-                                                 parameter.shape.ToString(), ": dimension ", given,
-                                                 ": expected 0, since a shard is an interval of row-major elements"));
-  }
-  return absl::OkStatus();
+  return ShardDimOf(options.shard_placement_fn, parameter, name, ranks).status();
 }
 
 // Checks the parameters of `module` and below that no inner unit has: a module that has hooks is a unit already.
 absl::Status CheckParameters(const Module& module, const std::string& path, const FullyShardOptions& options,
-                             const std::set<const Parameter*>& ignored) {
+                             const std::set<const Parameter*>& ignored, int ranks) {
   for (const auto& [name, parameter] : module.own_parameters()) {
-    if (ignored.count(parameter.get()) == 0) FSDP_RETURN_IF_ERROR(CheckPlacement(*parameter, path + name, options));
+    if (ignored.count(parameter.get()) == 0)
+      FSDP_RETURN_IF_ERROR(CheckPlacement(*parameter, path + name, options, ranks));
   }
   for (const auto& [name, child] : module.children()) {
-    if (child->hooks() == nullptr) FSDP_RETURN_IF_ERROR(CheckParameters(*child, path + name + ".", options, ignored));
+    if (child->hooks() == nullptr)
+      FSDP_RETURN_IF_ERROR(CheckParameters(*child, path + name + ".", options, ignored, ranks));
   }
   return absl::OkStatus();
 }
@@ -110,12 +101,13 @@ absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std:
   if (modules.empty()) return absl::InvalidArgumentError("FullyShard: no modules: expected at least one");
   FSDP_RETURN_IF_ERROR(Validate(options));
   FSDP_RETURN_IF_ERROR(CheckMesh(mesh.get(), options));
+  const int ranks = mesh->group(mesh->ndim() - 1)->size();
   std::set<const Parameter*> ignored;
   for (const auto& parameter : options.ignored_params) ignored.insert(parameter.get());
   for (size_t i = 0; i < modules.size(); ++i) {
     FSDP_RETURN_IF_ERROR(CheckListed(modules, i));
     FSDP_RETURN_IF_ERROR(CheckModule(*modules[i]));
-    FSDP_RETURN_IF_ERROR(CheckParameters(*modules[i], "", options, ignored));
+    FSDP_RETURN_IF_ERROR(CheckParameters(*modules[i], "", options, ignored, ranks));
   }
   auto made = std::make_shared<FsdpModule>(modules, std::move(mesh), options);
   for (Module* module : modules) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FullyShard: FSDP2. Marks a module as a unit, in place: each of its parameters that no inner unit has is cut on
-// dimension 0 over the ranks of a mesh. Apply it to inner modules first, to the whole model last:
+// dimension 0, or on the one that shard_placement_fn says, over the ranks of a mesh. Apply it to inner modules first,
+// to the whole model last:
 //
 //   FSDP_ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, {8}, {"shard"}));
 //   for (Module* block : blocks) FSDP_RETURN_IF_ERROR(FullyShard(*block, mesh).status());
@@ -33,7 +34,7 @@ namespace fsdp {
 // `mesh` has one dimension (shard) or two (replicate, shard). The result lives as long as `module`. kInvalidArgument,
 // naming it, for a container without a forward, a module that is sharded already, a parameter that is a scalar or of
 // integers, options that Validate refuses, and for a reshard_after_forward that does not divide the shard group;
-// kUnimplemented for a placement that is not dimension 0. Local.
+// kUnimplemented for a placement on another dimension than 0 that the ranks do not divide. Local.
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 

@@ -2,6 +2,7 @@
 #include "fsdp/fsdp/fully_shard.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,21 +66,28 @@ TEST(FullyShardTest, AnIntegerParameterIsRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameter \"ids\" is int32")));
 }
 
-TEST(FullyShardTest, OnlyDimension0IsCutAndOthersAreRefusedByName) {
-  const auto place_on = [](int dimension) {
+TEST(FullyShardTest, DimensionsOtherThan0MustBeDividedByTheRanks) {
+  const auto place_on = [](int dimension, const std::optional<ParameterPart>& part = {}) {
     return OnMesh([&](const auto& mesh) {
       TestSequence model;
-      model.AddUnused("weight", {3, 5});
+      model.AddUnused("weight", {4, 6, 5})->part = part;
       FullyShardOptions options;
       options.shard_placement_fn = [=](const Parameter&) { return std::optional<int>(dimension); };
       return FullyShard(model, mesh, options).status();
     });
   };
   EXPECT_OK(place_on(0));
+  EXPECT_OK(place_on(-3));
+  EXPECT_OK(place_on(1));
   EXPECT_OK(place_on(-2));
-  EXPECT_THAT(place_on(1), StatusIs(absl::StatusCode::kUnimplemented,
-                                    HasSubstr("parameter \"weight\" [3, 5]: dimension 1: expected 0")));
-  EXPECT_THAT(place_on(2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dimension 2 is out of range")));
+  EXPECT_THAT(place_on(-1),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("parameter \"weight\" [4, 6, 5]: dimension -1 is not divided by 3 ranks")));
+  EXPECT_THAT(place_on(3), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dimension 3 is out of range")));
+  EXPECT_THAT(place_on(-4), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dimension -4 is out of range")));
+  EXPECT_THAT(place_on(1, ParameterPart{{8, 6, 5}, 0, 4}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("dimension 1 of a part of [8, 6, 5]: expected 0 for parameters of parallel layers")));
 }
 
 TEST(FullyShardTest, ReshardAfterForwardMustDivideTheShardGroup) {

@@ -209,6 +209,10 @@ absl::Status SummonFullParamsGuard::Close() {
   return first;
 }
 
+absl::Status SummonFullParamsGuard::CopyIfElsewhere(const Tensor& from, const Tensor& to) {
+  return from.data() == to.data() ? absl::OkStatus() : gather_->Copy(from, to);
+}
+
 // Copies this rank's slices of the tensors that are bound now into the shard. The program may have bound another
 // tensor.
 absl::Status SummonFullParamsGuard::WriteBack(int s) {
@@ -221,12 +225,15 @@ absl::Status SummonFullParamsGuard::WriteBack(int s) {
     if (!binding.full.defined()) continue;
     FSDP_RETURN_IF_ERROR(CheckShape(parameter, parameter.data, binding.full));
     if (binding.full_grad.defined()) FSDP_RETURN_IF_ERROR(CheckShape(parameter, parameter.grad, binding.full_grad));
-    if (sharded.interval.empty()) continue;
-    const Tensor mine = parameter.data.Slice(sharded.interval);
-    if (mine.data() != sharded.data.data()) FSDP_RETURN_IF_ERROR(gather_->Copy(mine, sharded.data));
-    if (!binding.full_grad.defined() || !sharded.has_grad) continue;
-    const Tensor my_grad = parameter.grad.Slice(sharded.interval);
-    if (my_grad.data() != sharded.grad.data()) FSDP_RETURN_IF_ERROR(gather_->Copy(my_grad, sharded.grad));
+    const bool with_grad = binding.full_grad.defined() && sharded.has_grad;
+    const std::vector<ShardLayout::Slice> runs = unit.layout.ShardRuns(i, unit.groups.shard_rank());
+    for (const ShardLayout::Slice& run : runs) {
+      const int64_t begin = run.offset_in_shard - runs[0].offset_in_shard;
+      const Interval in_slice{begin, begin + run.interval.size()};
+      FSDP_RETURN_IF_ERROR(CopyIfElsewhere(parameter.data.Slice(run.interval), sharded.data.Slice(in_slice)));
+      if (!with_grad) continue;
+      FSDP_RETURN_IF_ERROR(CopyIfElsewhere(parameter.grad.Slice(run.interval), sharded.grad.Slice(in_slice)));
+    }
   }
   return absl::OkStatus();
 }

@@ -77,6 +77,7 @@ class SummonFullParamsGuard final {
   absl::Status GatherGradients(int unit, const std::vector<bool>& has_grad);
   absl::StatusOr<Tensor> NewTensor(const Unit& unit, size_t index);
   absl::Status WriteBack(int unit);
+  absl::Status CopyIfElsewhere(const Tensor& from, const Tensor& to);
   void Rebind(int unit);
 
   const UnitStore& units_;

@@ -20,14 +20,15 @@ namespace fsdp {
 
 struct ShardedParameter {
   std::string fqn;
-  Shape shape;               // of the whole parameter, as the module has it
-  Interval interval;         // the elements that this rank owns; may be empty
+  Shape shape;               // of the whole parameter, as the module has it; or of this rank's part, see below
+  Interval interval;         // the elements of `shape` that this rank owns; may be empty
   Tensor data;               // 1-D, interval.size() elements, float32
   Tensor grad;               // likewise, or 16 bits; counts only while has_grad; undefined in a frozen unit
   Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 
-  // Set where the module's parameter is a part of a larger tensor (Parameter::part), which state dicts show.
+  // Set where the module's parameter is a part of a larger tensor (Parameter::part), which state dicts show, and where
+  // the parameter is cut on another dimension than 0: then `shape` is that of this rank's part of it.
   std::optional<ParameterPart> part;
   const Shape& whole_shape() const { return part ? part->whole : shape; }
 

@@ -28,9 +28,9 @@ using ReshardAfterForward = std::variant<std::monostate, bool, int>;
 struct FullyShardOptions {
   ReshardAfterForward reshard_after_forward = {};
 
-  // The dimension on which to cut a parameter; nullopt: 0. Negative dimensions count from the last. A shard is an
-  // interval of row-major elements here, so only dimension 0 is supported; others are kUnimplemented, naming the
-  // parameter.
+  // The dimension on which to cut a parameter; nullopt: 0. Negative dimensions count from the last. Others than 0 are
+  // kUnimplemented, naming the parameter, if the ranks do not divide them, and for parameters of parallel layers. They
+  // cost a copy for each outer row at each all-gather and reduction.
   std::function<std::optional<int>(const Parameter& parameter)> shard_placement_fn = {};
 
   MixedPrecisionPolicy mp_policy = {};

@@ -4,7 +4,7 @@
 //
 //   shard --copy--> own part of buffer_ --all-gather--> buffer_: all shards --CopyOut--> a parameter, whole or a chunk
 //
-// After the all-gather a parameter may lie in pieces, one in each rank's shard. ShardLayout says which, for both
+// After the all-gather a parameter may lie in pieces, one or more in each rank's shard. ShardLayout says which, for all
 // layouts, so CopyOut is a list of interval copies and knows no other rule; a chunk along dimension 0 is an interval
 // too. All units share one buffer, of the size of the largest, and everything is put on one stream, so the next unit's
 // all-gather waits for the copies of the last without an event.
@@ -143,11 +143,12 @@ std::vector<IntervalCopy> StateGather::CopiesOf(size_t index, const Interval& wa
   const ShardLayout& layout = units_.unit(unit_).layout;
   std::vector<IntervalCopy> copies;
   for (int rank = 0; rank < layout.world_size(); ++rank) {
-    const ShardLayout::Slice slice = layout.ShardSlice(index, rank);
-    const Interval part = Intersect(slice.interval, wanted);
-    if (part.empty()) continue;
-    const int64_t at = rank * layout.shard_numel() + slice.offset_in_shard + part.begin - slice.interval.begin;
-    copies.push_back({at, part.begin - wanted.begin, part.size()});
+    for (const ShardLayout::Slice& slice : layout.ShardRuns(index, rank)) {
+      const Interval part = Intersect(slice.interval, wanted);
+      if (part.empty()) continue;
+      const int64_t at = rank * layout.shard_numel() + slice.offset_in_shard + part.begin - slice.interval.begin;
+      copies.push_back({at, part.begin - wanted.begin, part.size()});
+    }
   }
   return copies;
 }

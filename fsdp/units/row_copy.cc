@@ -5,20 +5,24 @@
 
 namespace fsdp {
 
-// With fewer ranks than the layout's, a rank's chunk is as many neighbouring chunks of the layout as the ratio says:
-// both orders keep the chunks of one parameter in the order of ranks, so larger rows need no other offsets.
-RowCopy::Place RowCopy::PlaceOf(size_t index, int rank) const {
-  const int64_t numel = layout_.chunk_numel(index) * layout_.world_size() / ranks_;
-  const int64_t offset = layout_.parameters()[index].offset;
-  return {.in_parameters = offset + rank * numel, .in_row = offset / ranks_, .numel = numel};
+// With fewer ranks than the layout's, a rank's chunk is as many neighbouring chunks of the layout as the ratio says, so
+// the chunks before one parameter take a part of its offset that is as large as the rank's part of everything.
+std::vector<IntervalCopy> RowCopy::ToRow(int rank) const {
+  std::vector<IntervalCopy> copies;
+  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
+    const int64_t offset = layout_.parameters()[i].offset;
+    for (const IntervalCopy& run : layout_.ChunkRuns(i, rank, ranks_)) {
+      copies.push_back({offset + run.from, offset / ranks_ + run.to, run.numel});
+    }
+  }
+  return copies;
 }
 
 void RowCopy::Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const {
   std::vector<IntervalCopy> copies;
-  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const Place place = PlaceOf(i, rank);
-      copies.push_back({rank * row_numel() + place.in_row, place.in_parameters, place.numel});
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const IntervalCopy& copy : ToRow(rank)) {
+      copies.push_back({rank * row_numel() + copy.to, copy.from, copy.numel});
     }
   }
   ops.CastDivideIntervals(rows, parameters, std::move(copies), 1, stream);
@@ -27,22 +31,16 @@ void RowCopy::Out(const Tensor& rows, const Tensor& parameters, const TensorOps&
 void RowCopy::In(const Tensor& parameters, const Tensor& rows, double divisor, const TensorOps& ops,
                  Stream& stream) const {
   std::vector<IntervalCopy> copies;
-  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const Place place = PlaceOf(i, rank);
-      copies.push_back({place.in_parameters, rank * row_numel() + place.in_row, place.numel});
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const IntervalCopy& copy : ToRow(rank)) {
+      copies.push_back({copy.from, rank * row_numel() + copy.to, copy.numel});
     }
   }
   ops.CastDivideIntervals(parameters, rows, std::move(copies), divisor, stream);
 }
 
 void RowCopy::InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const {
-  std::vector<IntervalCopy> copies;
-  for (size_t i = 0; i < layout_.parameters().size(); ++i) {
-    const Place place = PlaceOf(i, rank);
-    copies.push_back({place.in_parameters, place.in_row, place.numel});
-  }
-  ops.CastDivideIntervals(parameters, row, std::move(copies), 1, stream);
+  ops.CastDivideIntervals(parameters, row, ToRow(rank), 1, stream);
 }
 
 }  // namespace fsdp

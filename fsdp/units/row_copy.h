@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowCopy: copies between the two orders of a unit that is cut by rows: [parameters, chunks of all ranks], of which
-// parameters and gradients are views, and [ranks, chunks of all parameters], in which collectives work. All copies of a
-// unit are one kernel, CastDivideIntervals, which may also cast and divide.
+// RowCopy: copies between the two orders of a unit whose parameters are cut one by one: [parameters, chunks of all
+// ranks], of which parameters and gradients are views, and [ranks, chunks of all parameters], in which collectives
+// work. All copies of a unit are one kernel, CastDivideIntervals, which may also cast and divide.
 #ifndef FSDP_FSDP_UNITS_ROW_COPY_H_
 #define FSDP_FSDP_UNITS_ROW_COPY_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
@@ -38,13 +38,8 @@ class RowCopy {
   int64_t row_numel() const { return layout_.padded_numel() / ranks_; }
 
  private:
-  // Where the chunk of one parameter and rank lies in each order.
-  struct Place {
-    int64_t in_parameters = 0;
-    int64_t in_row = 0;  // of its rank
-    int64_t numel = 0;
-  };
-  Place PlaceOf(size_t index, int rank) const;
+  // Copies of all chunks of one rank from `parameters` to its row.
+  std::vector<IntervalCopy> ToRow(int rank) const;
 
   const ShardLayout& layout_;
   const int ranks_;

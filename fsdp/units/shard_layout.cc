@@ -5,6 +5,7 @@
 //
 // Dim 0: each parameter is cut by rows first, ceil(rows / ranks) for each rank, so ranks at the end may have fewer or
 // none (torch.chunk). Chunks are padded to equal size, which makes every offset a product and every collective even.
+// Another dimension is cut evenly, so its chunks need no padding.
 #include "fsdp/fsdp/units/shard_layout.h"
 
 #include <algorithm>
@@ -47,14 +48,33 @@ void ShardLayout::LayFlat(const ShardLayoutOptions& options) {
   shard_numel_ = RoundUp(unsharded_numel_, world_size_) / world_size_;
 }
 
+// A single rank has every parameter as it is.
 void ShardLayout::LayDim0() {
   for (Entry& entry : parameters_) {
-    const int64_t numel = RowsChunk(entry.shape, world_size_);
+    if (world_size_ == 1) entry.dim = 0;
+    const int64_t numel = entry.dim == 0 ? RowsChunk(entry.shape, world_size_) : entry.shape.numel() / world_size_;
     chunks_.push_back({numel, shard_numel_});
     entry.offset = shard_numel_ * world_size_;
     shard_numel_ += numel;
   }
   unsharded_numel_ = padded_numel();
+}
+
+std::vector<IntervalCopy> ShardLayout::ChunkRuns(size_t index, int rank, int ranks) const {
+  const Entry& entry = parameters_[index];
+  const int64_t numel = chunks_[index].numel * world_size_ / ranks;
+  if (entry.dim == 0) return {{rank * numel, 0, numel}};
+  int64_t outer = 1;
+  for (int d = 0; d < entry.dim; ++d) outer *= entry.shape.dim(d);
+  if (outer == 0) return {};
+  const int64_t run = numel / outer, row = entry.shape.numel() / outer;
+  std::vector<IntervalCopy> runs;
+  for (int64_t o = 0; o < outer; ++o) runs.push_back({o * row + rank * run, o * run, run});
+  return runs;
+}
+
+bool ShardLayout::is_cut_by_rows() const {
+  return std::all_of(parameters_.begin(), parameters_.end(), [](const Entry& entry) { return entry.dim == 0; });
 }
 
 int64_t ShardLayout::ShardPadding(int rank) const {
@@ -67,6 +87,7 @@ ShardLayout::Slice ShardLayout::ShardSlice(size_t index, int rank) const {
   const int64_t numel = entry.shape.numel();
   if (!is_flat()) {
     const Chunk& chunk = chunks_[index];
+    if (entry.dim != 0) return {{0, chunk.numel}, chunk.offset};
     const Interval rows = Intersect({rank * chunk.numel, (rank + 1) * chunk.numel}, {0, numel});
     return rows.empty() ? Slice() : Slice{rows, chunk.offset};
   }
@@ -74,6 +95,17 @@ ShardLayout::Slice ShardLayout::ShardSlice(size_t index, int rank) const {
   const Interval common = Intersect({entry.offset, entry.offset + numel}, shard);
   if (common.empty()) return Slice();
   return {{common.begin - entry.offset, common.end - entry.offset}, common.begin - shard.begin};
+}
+
+std::vector<ShardLayout::Slice> ShardLayout::ShardRuns(size_t index, int rank) const {
+  const Slice slice = ShardSlice(index, rank);
+  if (slice.interval.empty()) return {};
+  if (is_cut_by_rows(index)) return {slice};
+  std::vector<Slice> runs;
+  for (const IntervalCopy& run : ChunkRuns(index, rank, world_size_)) {
+    runs.push_back({{run.from, run.from + run.numel}, slice.offset_in_shard + run.to});
+  }
+  return runs;
 }
 
 FlatUnitLayout ShardLayout::ToUnitLayout(std::string unit_name) const {

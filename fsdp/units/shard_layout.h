@@ -13,6 +13,11 @@
 //
 //   shards         | rank 0: w[0:3] b[0:3]    | rank 1: w[3:5] 0 b[3:5] 0  |  shard_numel = 3 * 7 + 3
 //   parameters     | w[0:3] w[3:5] 0          | b[0:3] b[3:5] 0            |
+//
+// A parameter may be cut on another dimension, which the ranks must divide: its chunk is that part of each outer row,
+// one after another, so it comes from several intervals of the parameter (ShardRuns).
+//
+//   shards         | rank 0: w[:, 0:2]        | rank 1: w[:, 2:4]          |
 #ifndef FSDP_FSDP_UNITS_SHARD_LAYOUT_H_
 #define FSDP_FSDP_UNITS_SHARD_LAYOUT_H_
 
@@ -30,7 +35,7 @@ namespace fsdp {
 enum class LayoutKind : uint8_t {
   kFlat,         // plain concatenation
   kFlatAligned,  // each parameter starts at 16 bytes of the forward dtype, the total is a multiple of the ranks
-  kDim0,         // rows of each parameter
+  kDim0,         // rows of each parameter, or of Entry::dim another dimension
 };
 
 struct ShardLayoutOptions {
@@ -45,12 +50,14 @@ class ShardLayout {
     std::string fqn;
     Shape shape;
     int64_t offset = 0;  // of its first element in the unsharded buffer
+    int dim = 0;         // kDim0: the dimension that is cut; others than 0 are divided by the ranks
   };
 
   // Part of a parameter within one rank's shard.
   struct Slice {
     Interval interval;            // of the parameter's elements; empty when the rank holds none
     int64_t offset_in_shard = 0;  // where it starts
+    int64_t end_in_shard() const { return offset_in_shard + interval.size(); }
   };
 
   // An empty layout: no parameters.
@@ -71,18 +78,30 @@ class ShardLayout {
   int64_t padded_numel() const { return shard_numel_ * world_size_; }
 
   // True if the concatenated shards are the unsharded buffer, so that collectives work in place. Otherwise the chunk of
-  // parameter i in rank r's shard, which begins at chunk_offset(i) of the shard, belongs at parameters()[i].offset +
-  // r * chunk_numel(i) of the buffer.
+  // parameter i in rank r's shard, which begins at chunk_offset(i) of the shard, belongs where ChunkRuns(i, r, ranks)
+  // say.
   bool in_place() const { return is_flat() || world_size_ == 1; }
   bool is_flat() const { return kind_ != LayoutKind::kDim0; }
   int64_t chunk_numel(size_t index) const { return chunks_[index].numel; }
   int64_t chunk_offset(size_t index) const { return chunks_[index].offset; }
 
+  // Copies from parameter `index` (counted from its first element) to the chunk of `rank`, padding included, where
+  // `ranks` ranks, which divide those of the layout, share the parameter.
+  std::vector<IntervalCopy> ChunkRuns(size_t index, int rank, int ranks) const;
+
   // Elements at the end of `rank`'s shard behind the end of the flat parameter; 0 for kDim0.
   int64_t ShardPadding(int rank) const;
 
-  // The part of parameter `index` in `rank`'s shard; an empty Slice if there is none.
+  // The part of parameter `index` in `rank`'s shard; an empty Slice if there is none. Of a parameter that is cut on
+  // another dimension than 0 the interval counts in the chunk, whose elements in the parameter are ShardRuns.
   Slice ShardSlice(size_t index, int rank) const;
+
+  // The same as intervals of the parameter, in order.
+  std::vector<Slice> ShardRuns(size_t index, int rank) const;
+
+  // True if parameter `index` is cut on dimension 0 or not at all, so that ShardSlice is an interval of it.
+  bool is_cut_by_rows(size_t index) const { return parameters_[index].dim == 0; }
+  bool is_cut_by_rows() const;
 
   // As state dicts carry it.
   FlatUnitLayout ToUnitLayout(std::string unit_name) const;

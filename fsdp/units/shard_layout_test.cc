@@ -141,5 +141,40 @@ TEST(ShardLayoutTest, MatchesPyTorchsLayouts) {
   }
 }
 
+// [2, 6, 2] on dimension 1 over 3 ranks: two of six rows of 2, of each of 2.
+TEST(ShardLayoutTest, AnotherDimensionIsCutInOneRunForEachOuterIndex) {
+  const ShardLayout layout({{"rows", {4}, 0}, {"cube", {2, 6, 2}, 0, /*dim=*/1}},
+                           {.world_size = 3, .kind = LayoutKind::kDim0});
+  EXPECT_FALSE(layout.is_cut_by_rows());
+  EXPECT_TRUE(layout.is_cut_by_rows(0));
+  EXPECT_EQ(layout.chunk_numel(1), 8);
+  EXPECT_EQ(layout.ShardSlice(1, 2).interval, (Interval{0, 8}));
+  EXPECT_EQ(layout.ShardSlice(1, 2).offset_in_shard, 2);  // behind two padded rows
+  const std::vector<ShardLayout::Slice> runs = layout.ShardRuns(1, 2);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].interval, (Interval{8, 12}));
+  EXPECT_EQ(runs[0].offset_in_shard, 2);
+  EXPECT_EQ(runs[1].interval, (Interval{20, 24}));
+  EXPECT_EQ(runs[1].offset_in_shard, 6);
+  EXPECT_TRUE(layout.ShardRuns(0, 2).empty());
+}
+
+TEST(ShardLayoutTest, FewerRanksHaveLargerRunsOfAnotherDimension) {
+  const ShardLayout layout({{"matrix", {3, 8}, 0, /*dim=*/1}}, {.world_size = 4, .kind = LayoutKind::kDim0});
+  const std::vector<IntervalCopy> runs = layout.ChunkRuns(0, /*rank=*/1, /*ranks=*/2);
+  ASSERT_EQ(runs.size(), 3u);
+  for (int64_t row = 0; row < 3; ++row) {
+    EXPECT_EQ(runs[row].from, row * 8 + 4);
+    EXPECT_EQ(runs[row].to, row * 4);
+    EXPECT_EQ(runs[row].numel, 4);
+  }
+}
+
+TEST(ShardLayoutTest, ASingleRankCutsNothing) {
+  const ShardLayout layout({{"matrix", {3, 8}, 0, /*dim=*/1}}, {.world_size = 1, .kind = LayoutKind::kDim0});
+  EXPECT_TRUE(layout.is_cut_by_rows());
+  EXPECT_TRUE(layout.in_place());
+}
+
 }  // namespace
 }  // namespace fsdp

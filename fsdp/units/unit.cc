@@ -71,6 +71,9 @@ void AddUnit(const Unit& unit, RankAgreement& agreement) {
                                parameter->part ? absl::StrCat(" of ", parameter->part->whole.ToString()) : "",
                                parameter->requires_grad ? "" : ", frozen"));
   }
+  for (const ShardLayout::Entry& entry : unit.layout.parameters()) {
+    agreement.Add(absl::StrCat("sharded dimension of parameter \"", entry.fqn, "\""), absl::StrCat(entry.dim));
+  }
 }
 
 // With sync_module_states all ranks get rank 0's values, whatever their seeds.
@@ -155,7 +158,9 @@ absl::Status Lay(Unit& unit) {
           parameter->fqn, "\" is ", std::string(DTypeName(parameter->dtype)), " and \"", unit.parameters[0]->fqn,
           "\" is ", std::string(DTypeName(unit.dtype))));
     }
-    entries.push_back({parameter->fqn, parameter->shape, 0});
+    FSDP_ASSIGN_OR_RETURN(const int dim, ShardDimOf(unit.settings.shard_placement_fn, *parameter, parameter->fqn,
+                                                    unit.groups.shard_world_size()));
+    entries.push_back({parameter->fqn, parameter->shape, 0, dim});
   }
   unit.compute_dtype = unit.settings.param_dtype.value_or(unit.dtype);
   unit.reduce_dtype = unit.settings.reduce_dtype.value_or(unit.compute_dtype);
@@ -220,24 +225,45 @@ absl::Status PlaceBuffer(DType dtype, Stream& stream, ModuleBuffer& buffer) {
   return absl::OkStatus();
 }
 
+// This rank's part of a parameter that is cut on another dimension than 0 is a part of a larger tensor for whoever
+// reads it: states list its elements as they do those of parallel layers.
+void DescribePart(const Unit& unit, size_t index, ShardedParameter& sharded) {
+  const Parameter& parameter = *unit.parameters[index];
+  const int dim = unit.layout.parameters()[index].dim;
+  std::vector<int64_t> dims(parameter.shape.dims().begin(), parameter.shape.dims().end());
+  dims[dim] /= unit.layout.world_size();
+  sharded.part = ParameterPart{parameter.shape, dim, unit.groups.shard_rank() * dims[dim]};
+  sharded.shape = *Shape::Create(dims);
+}
+
+// The values of one slice of the shard. Blocks.
+absl::Status FillSlice(const Unit& unit, size_t index, uint64_t seed, Stream& stream) {
+  for (const ShardLayout::Slice& run : unit.layout.ShardRuns(index, unit.groups.shard_rank())) {
+    const Tensor values = unit.shard.Slice({run.offset_in_shard, run.end_in_shard()});
+    FSDP_RETURN_IF_ERROR(CopyInitialValues(*unit.parameters[index], run.interval, seed, values, stream));
+  }
+  return absl::OkStatus();
+}
+
 // Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
 absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) {
   const Tensor& grad = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
-    const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
+    const Interval in_shard{slice.offset_in_shard, slice.end_in_shard()};
     auto sharded = std::make_unique<ShardedParameter>();
     sharded->fqn = parameter.fqn;
     sharded->shape = parameter.shape;
     sharded->part = parameter.part;
+    if (!unit.layout.is_cut_by_rows(i)) DescribePart(unit, i, *sharded);
     sharded->interval = slice.interval;
     sharded->requires_grad = parameter.requires_grad;
     sharded->data = unit.shard.Slice(in_shard);
     if (grad.defined()) sharded->grad = grad.Slice(in_shard);
     if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);
     sharded->device = unit.offloaded() ? &host : &stream.device();
-    FSDP_RETURN_IF_ERROR(CopyInitialValues(parameter, slice.interval, seed, sharded->data, stream));
+    FSDP_RETURN_IF_ERROR(FillSlice(unit, i, seed, stream));
     unit.sharded_parameters.push_back(std::move(sharded));
     parameter.data = Tensor();
     parameter.grad = Tensor();
@@ -259,6 +285,12 @@ int64_t Unit::shard_version() const {
   int64_t version = 0;
   for (const auto& parameter : sharded_parameters) version += parameter->version;
   return version;
+}
+
+bool UnitStore::shards_are_dim0_chunks() const {
+  if (is_tensor_parallel()) return false;
+  return std::all_of(units_.begin(), units_.end(),
+                     [](const auto& unit) { return !unit->layout.is_flat() && unit->layout.is_cut_by_rows(); });
 }
 
 absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition, const ModelSettings& settings,

@@ -157,6 +157,9 @@ class UnitStore {
   // True if some parameters are parts of larger tensors (Parameter::part).
   bool is_tensor_parallel() const { return groups_.tensor_parallel() != nullptr; }
 
+  // True if each rank's shard is its dim-0 chunk of every tensor, so that it can leave the ranks as it is.
+  bool shards_are_dim0_chunks() const;
+
   // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
   const std::shared_ptr<ProcessGroup>& root_group() const { return root_group_; }
 

@@ -13,6 +13,7 @@
 #include "fsdp/fsdp/options/unit_options.h"
 #include "fsdp/fsdp/units/rank_agreement.h"
 #include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/fsdp/units/shard_placement.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -26,6 +27,7 @@ enum class GradientRules : uint8_t {
 struct UnitSettings {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
   LayoutKind layout = LayoutKind::kFlat;
+  ShardPlacementFn shard_placement_fn = {};  // of LayoutKind::kDim0
 
   // One of several roots below a plain module: as the root of a model, it is kept from forward to backward.
   bool is_root = false;
