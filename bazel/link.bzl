@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cc_static_binary: a program that is one static file, linked from the objects that the ordinary program has.
+"""Links of the objects that ordinary targets have: cc_static_binary, a program that is one static file, and cc_shared_file,
+a shared library with everything in it but what only exists as shared libraries.
 
 An installed library may have no archive (libisal.so, libhwy.so): `replaced` names it with the target that stands in for
 it. Any other library without an archive is an error with its name, since the linker's message names none of ours.
@@ -32,25 +33,32 @@ def linked_archives(label, context, replaced):
         ))
     return cc_common.create_linking_context(linker_inputs = depset(inputs, order = "topological"))
 
-def _cc_static_binary_impl(ctx):
-    toolchain = find_cpp_toolchain(ctx)
-    features = cc_common.configure_features(
+def _features_of(ctx, toolchain, without = []):
+    return cc_common.configure_features(
         ctx = ctx,
         cc_toolchain = toolchain,
         requested_features = ctx.features,
-        unsupported_features = ctx.disabled_features,
+        unsupported_features = ctx.disabled_features + without,
     )
 
+def _merged(ctx):
+    """The linking context of stand-ins and deps.
 
-    # One context, since the order among several is not that of the list. The stand-ins come first: a definition of theirs
-    # then also takes the place of one in an archive of the C library.
-    merged = cc_common.merge_cc_infos(cc_infos = [target[CcInfo] for target in ctx.attr.replaced.keys() + ctx.attr.deps])
+    One context, since the order among several is not that of the list. The stand-ins come first: a definition of theirs
+    then also takes the place of one in an archive of the C library.
+    """
+    targets = ctx.attr.replaced.keys() + ctx.attr.deps
+    return cc_common.merge_cc_infos(cc_infos = [target[CcInfo] for target in targets]).linking_context
+
+def _cc_static_binary_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = _features_of(ctx, toolchain)
     linked = cc_common.link(
         name = ctx.label.name,
         actions = ctx.actions,
         feature_configuration = features,
         cc_toolchain = toolchain,
-        linking_contexts = [linked_archives(ctx.label, merged.linking_context, ctx.attr.replaced.values())],
+        linking_contexts = [linked_archives(ctx.label, _merged(ctx), ctx.attr.replaced.values())],
         output_type = "executable",
         user_link_flags = ["-static", "-no-pie"],
     )
@@ -60,17 +68,102 @@ def _cc_static_binary_impl(ctx):
         runfiles = ctx.runfiles(files = [linked.executable]),
     )]
 
+_ATTRS = {
+    "deps": attr.label_list(providers = [CcInfo], doc = "What is linked, each with alwayslink, and what it needs."),
+    "replaced": attr.label_keyed_string_dict(
+        providers = [CcInfo],
+        doc = "A target -> the shared library that it stands in for, such as libisal.so.",
+    ),
+    "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+}
+
 cc_static_binary = rule(
     implementation = _cc_static_binary_impl,
-    attrs = {
-        "deps": attr.label_list(providers = [CcInfo], doc = "The library with main, and what it needs."),
-        "replaced": attr.label_keyed_string_dict(
-            providers = [CcInfo],
-            doc = "A target -> the shared library that it stands in for, such as libisal.so.",
-        ),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
-    },
+    attrs = _ATTRS,
     executable = True,
+    fragments = ["cpp"],
+    toolchains = use_cc_toolchain(),
+)
+
+def _renamed(ctx, toolchain, features, archive):
+    """A copy of an archive with the symbols of `redefined` renamed."""
+    copy = ctx.actions.declare_file("%s_/%s" % (ctx.label.name, archive.basename))
+    ctx.actions.run(
+        executable = toolchain.objcopy_executable,
+        arguments = ["--redefine-sym=%s=%s" % names for names in ctx.attr.redefined.items()] + [archive.path, copy.path],
+        inputs = depset([archive], transitive = [toolchain.all_files]),
+        outputs = [copy],
+        mnemonic = "RenameSymbols",
+    )
+    return cc_common.create_library_to_link(
+        actions = ctx.actions,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        pic_static_library = copy,
+    )
+
+def _for_shared_file(ctx, toolchain, features):
+    """The linking context, with -lNAME for archives that have a shared form and renamed copies of others."""
+    inputs = []
+    for linker_input in linked_archives(ctx.label, _merged(ctx), ctx.attr.replaced.values()).linker_inputs.to_list():
+        libraries = []
+        flags = linker_input.user_link_flags
+        for library in linker_input.libraries:
+            archive = library.pic_static_library or library.static_library
+            if archive.basename.startswith(ctx.attr.shared):
+                flags = flags + ["-l" + archive.basename[len("lib"):-len(".a")]]
+            elif archive.basename in ctx.attr.redefined_in:
+                libraries.append(_renamed(ctx, toolchain, features, archive))
+            else:
+                libraries.append(library)
+        inputs.append(cc_common.create_linker_input(
+            owner = linker_input.owner,
+            libraries = depset(libraries),
+            user_link_flags = depset(flags),
+            additional_inputs = depset(linker_input.additional_inputs),
+        ))
+    return cc_common.create_linking_context(linker_inputs = depset(inputs, order = "topological"))
+
+def _cc_shared_file_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+
+    # gold shows names that the script calls local where a library that is linked has them too. GNU's first linker does
+    # not, and knows no --start-lib.
+    features = _features_of(ctx, toolchain, without = ["supports_start_end_lib"])
+    script = ctx.file.version_script
+    linked = cc_common.link(
+        name = ctx.label.name,
+        actions = ctx.actions,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        linking_contexts = [_for_shared_file(ctx, toolchain, features)],
+        output_type = "dynamic_library",
+        additional_inputs = [script],
+        user_link_flags = [
+            "-fuse-ld=bfd",
+            "-Wl,--version-script=" + script.path,
+            "-Wl,-soname,lib%s.so" % ctx.label.name,
+            "-Wl,-z,defs",
+            # RPATH and not RUNPATH: it also holds for what the libraries beside this one need.
+            "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib%s.libs" % ctx.label.name,
+        ],
+    )
+    library = linked.library_to_link.resolved_symlink_dynamic_library or linked.library_to_link.dynamic_library
+    return [DefaultInfo(files = depset([library]), runfiles = ctx.runfiles(files = [library]))]
+
+cc_shared_file = rule(
+    implementation = _cc_shared_file_impl,
+    attrs = dict(
+        _ATTRS,
+        redefined = attr.string_dict(doc = "A symbol -> its name in copies of the archives in redefined_in."),
+        redefined_in = attr.string_list(doc = "Archives whose code cannot reach a symbol of another shared library."),
+        shared = attr.string(
+            mandatory = True,
+            doc = "Archives whose names begin so are not linked but their shared forms: thread-local variables of theirs " +
+                  "are compiled for programs alone.",
+        ),
+        version_script = attr.label(allow_single_file = True, mandatory = True),
+    ),
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),
 )

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/c_api/c_status.h"
+#include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/diff.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/verify/verify_source.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kDefaultThreads = 2;
+constexpr int kMostThreads = 1024;
+
+absl::StatusOr<FormatTarget> TargetOf(const std::string& destination, const fsdp_convert_options& options) {
+  FormatTarget target = DefaultTarget(destination);
+  if (options.to != nullptr) {
+    const std::optional<FormatTarget> named = FindTarget(options.to);
+    if (!named) {
+      return absl::InvalidArgumentError(absl::StrCat("options->to is \"", options.to, "\", wanted ", TargetNames()));
+    }
+    target = *named;
+  }
+  if (options.kind < FSDP_FULL || options.kind > FSDP_SHARDED) {
+    return absl::InvalidArgumentError(absl::StrCat("options->kind: ", options.kind, " is no fsdp_kind"));
+  }
+  auto* const ours = std::get_if<Hdf5Target>(&target);
+  if (ours == nullptr) {
+    if (options.kind == FSDP_FULL && options.world_size == 0 && options.parity == 0) return target;
+    return absl::InvalidArgumentError("options: kind, world_size and parity are for hdf5");
+  }
+  ours->type = static_cast<StateDictType>(options.kind);
+  if (options.world_size != 0) ours->world_size = options.world_size;
+  ours->parity = options.parity;
+  return target;
+}
+
+absl::StatusOr<ConvertReport> Convert(const char* source, const char* destination, const fsdp_convert_options* given) {
+  FSDP_RETURN_IF_ERROR(CheckPointer(source, "source"));
+  FSDP_RETURN_IF_ERROR(CheckPointer(destination, "destination"));
+  fsdp_convert_options options = {};
+  FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
+  ConvertOptions convert;
+  FSDP_ASSIGN_OR_RETURN(convert.target, TargetOf(destination, options));
+  if (options.dtype_given != 0) {
+    if (fsdp_dtype_size(options.dtype) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("options->dtype: ", options.dtype, " is no fsdp_dtype"));
+    }
+    convert.dtype = static_cast<DType>(options.dtype);
+  }
+  convert.model_only = options.model_only != 0;
+  convert.force = options.force != 0;
+  return ConvertCheckpoint(source, destination, convert);
+}
+
+absl::StatusOr<VerifyReport> Verify(const char* path, int32_t threads) {
+  FSDP_RETURN_IF_ERROR(CheckPointer(path, "path"));
+  if (threads < 0 || threads > kMostThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("threads is ", threads, ", wanted 0 to ", kMostThreads));
+  }
+  VerifyOptions options;
+  options.io_threads = threads == 0 ? kDefaultThreads : threads;
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  if (driver->traits().is_ours && !driver->traits().is_root) return VerifyCheckpoint(path, options);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
+  return VerifySource(*source, options);
+}
+
+// What a reader of the report must know of one tensor that both have.
+std::string Sentence(const TensorDiff& tensor) {
+  if (tensor.dtype_a != tensor.dtype_b || tensor.shape_a != tensor.shape_b) {
+    return absl::StrCat(tensor.name, ": ", std::string(DTypeName(tensor.dtype_a)), " ", tensor.shape_a.ToString(),
+                        " and ", std::string(DTypeName(tensor.dtype_b)), " ", tensor.shape_b.ToString());
+  }
+  return absl::StrCat(tensor.name, ": ", tensor.values.outside, " of ", tensor.values.numel,
+                      " elements differ, the first is number ", tensor.values.first_changed, ", by at most ",
+                      tensor.values.max_abs);
+}
+
+std::string TextOf(const DiffReport& report) {
+  std::vector<std::string> lines = report.structure;
+  for (const std::string& name : report.only_in_a) lines.push_back(absl::StrCat(name, ": only in a"));
+  for (const std::string& name : report.only_in_b) lines.push_back(absl::StrCat(name, ": only in b"));
+  for (const TensorDiff& tensor : report.tensors) {
+    if (!tensor.equal()) lines.push_back(Sentence(tensor));
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
+absl::StatusOr<DiffReport> Diff(const char* a, const char* b, double atol, double rtol) {
+  FSDP_RETURN_IF_ERROR(CheckPointer(a, "a"));
+  FSDP_RETURN_IF_ERROR(CheckPointer(b, "b"));
+  // Not >=: NaN is refused too.
+  if (!(atol >= 0) || !(rtol >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("atol is ", atol, " and rtol is ", rtol, ", wanted at least 0"));
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_a, OpenTensorSource(a));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_b, OpenTensorSource(b));
+  DiffOptions options;
+  options.tolerance = {.atol = atol, .rtol = rtol};
+  options.list_equal = false;
+  return DiffCheckpoints(*source_a, *source_b, options);
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const fsdp::ConvertReport made, fsdp::Convert(source, destination, options));
+    return fsdp::GiveString(absl::StrJoin(made.notes, "\n"), report);
+  });
+}
+
+int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
+  if (report != nullptr) *report = nullptr;
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const fsdp::VerifyReport found, fsdp::Verify(path, threads));
+    FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found.problems, "\n"), report));
+    return found.problems.empty() ? absl::OkStatus() : absl::DataLossError(found.problems.front());
+  });
+}
+
+int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(equal, "equal"));
+    FSDP_ASSIGN_OR_RETURN(const fsdp::DiffReport found, fsdp::Diff(a, b, atol, rtol));
+    *equal = found.equal() ? 1 : 0;
+    return fsdp::GiveString(fsdp::TextOf(found), report);
+  });
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/async_saver.h"
+#include "fsdp/checkpoint/c_api/c_state.h"
+#include "fsdp/checkpoint/c_api/c_status.h"
+#include "fsdp/checkpoint/c_api/callback_group.h"
+#include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/checkpoint/checkpoint.h"
+
+// The saver splits a group of its own from `group`; it goes first.
+struct fsdp_saver {
+  std::unique_ptr<fsdp::CallbackGroup> group;
+  std::unique_ptr<fsdp::AsyncSaver> saver;
+};
+
+namespace fsdp {
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+// As AgreeOn; one rank's error stays as it is.
+absl::Status AgreeAmong(CallbackGroup& group, const absl::Status& mine) {
+  return group.size() == 1 ? mine : AgreeOn(group, mine);
+}
+
+// Sets the options that a caller has given; the others keep the values that they have.
+absl::Status ReadOptions(const fsdp_save_options* given, SaveOptions& save) {
+  fsdp_save_options options = {};
+  FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
+  if (options.parity < 0 || options.io_threads < 0 || options.io_threads > kMostThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("options: parity is ", options.parity, " and io_threads is ",
+                                                   options.io_threads, ", wanted at least 0, and at most ",
+                                                   kMostThreads, " threads"));
+  }
+  save.overwrite = options.overwrite != 0;
+  save.parity = options.parity;
+  if (options.io_threads > 0) save.io_threads = options.io_threads;
+  return absl::OkStatus();
+}
+
+absl::Status CheckState(const fsdp_state* state) {
+  FSDP_RETURN_IF_ERROR(CheckPointer(state, "state"));
+  return CheckUnitsOf(state->state);
+}
+
+absl::StatusOr<std::string> Save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* given,
+                                 const fsdp_save_options* options) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<CallbackGroup> group, CallbackGroup::Create(given));
+  // A rank that is refused here must not leave the others waiting in their gather.
+  SaveOptions save;
+  absl::Status mine = CheckState(state);
+  if (mine.ok()) mine = CheckPointer(root, "root");
+  if (mine.ok()) mine = ReadOptions(options, save);
+  FSDP_RETURN_IF_ERROR(AgreeAmong(*group, mine));
+  return SaveCheckpoint(state->state, root, step, *group, save);
+}
+
+absl::StatusOr<std::unique_ptr<fsdp_saver>> CreateSaver(const char* root, const fsdp_group* given,
+                                                        const fsdp_save_options* options) {
+  AsyncSaverOptions async;
+  // What the program computes with, and where, is not known here: its own niceness decides.
+  async.processor_share = 1;
+  auto saver = std::make_unique<fsdp_saver>();
+  FSDP_ASSIGN_OR_RETURN(saver->group, CallbackGroup::Create(given));
+  absl::Status mine = CheckPointer(root, "root");
+  if (mine.ok()) mine = ReadOptions(options, async.save);
+  FSDP_RETURN_IF_ERROR(AgreeAmong(*saver->group, mine));
+  FSDP_ASSIGN_OR_RETURN(saver->saver, AsyncSaver::Create(root, *saver->group, async));
+  return saver;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int32_t fsdp_save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* group,
+                  const fsdp_save_options* options, char** path) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const std::string saved, fsdp::Save(state, root, step, group, options));
+    return fsdp::GiveString(saved, path);
+  });
+}
+
+int32_t fsdp_saver_create(const char* root, const fsdp_group* group, const fsdp_save_options* options,
+                          fsdp_saver** saver) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(saver, "saver"));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<fsdp_saver> made, fsdp::CreateSaver(root, group, options));
+    *saver = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int32_t fsdp_saver_save(fsdp_saver* saver, const fsdp_state* state, int64_t step) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(saver, "saver"));
+    // Both use the program's gather, which has one call at a time.
+    FSDP_RETURN_IF_ERROR(saver->saver->Wait().status());
+    FSDP_RETURN_IF_ERROR(fsdp::AgreeAmong(*saver->group, fsdp::CheckState(state)));
+    return saver->saver->Save(state->state, step).status();
+  });
+}
+
+int32_t fsdp_saver_wait(fsdp_saver* saver, char** path) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(saver, "saver"));
+    FSDP_ASSIGN_OR_RETURN(const std::string saved, saver->saver->Wait());
+    return fsdp::GiveString(saved, path);
+  });
+}
+
+void fsdp_saver_free(fsdp_saver* saver) { delete saver; }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/c_api/c_status.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+namespace {
+
+std::string& LastMessage() {
+  static thread_local std::string message;
+  return message;
+}
+
+bool IsDType(int32_t dtype) { return dtype >= 0 && dtype < static_cast<int32_t>(AllDTypes().size()); }
+
+}  // namespace
+
+// The codes are absl's; one that is not in the header is for callers an unknown one.
+int32_t CodeOf(const absl::Status& status) {
+  if (status.ok()) return FSDP_OK;
+  LastMessage() = std::string(status.message());
+  const int code = static_cast<int>(status.code());
+  return code > FSDP_OK && code <= FSDP_DATA_LOSS ? code : FSDP_UNKNOWN;
+}
+
+absl::Status CheckPointer(const void* pointer, const char* name) {
+  if (pointer != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+absl::Status GiveString(const std::string& text, char** out) {
+  if (out == nullptr) return absl::OkStatus();
+  *out = static_cast<char*>(std::malloc(text.size() + 1));
+  if (*out == nullptr) return absl::ResourceExhaustedError("out of memory");
+  std::memcpy(*out, text.c_str(), text.size() + 1);
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp
+
+int32_t fsdp_checkpoint_abi_version(void) { return FSDP_CHECKPOINT_ABI_VERSION; }
+
+const char* fsdp_error_message(void) { return fsdp::LastMessage().c_str(); }
+
+int64_t fsdp_dtype_size(int32_t dtype) {
+  return fsdp::IsDType(dtype) ? fsdp::SizeOf(static_cast<fsdp::DType>(dtype)) : 0;
+}
+
+// Names of dtypes are literals, so they end with NUL.
+const char* fsdp_dtype_name(int32_t dtype) {
+  return fsdp::IsDType(dtype) ? fsdp::DTypeName(static_cast<fsdp::DType>(dtype)).data() : nullptr;
+}
+
+void fsdp_free(char* string) { std::free(string); }

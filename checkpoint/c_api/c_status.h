@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The border between the C functions and ours: every function of fsdp_checkpoint.h runs in Guard, which keeps
+// exceptions inside, turns a status into a code, and keeps the text of a failure for fsdp_error_message. Thread-safe.
+#ifndef FSDP_CHECKPOINT_C_API_C_STATUS_H_
+#define FSDP_CHECKPOINT_C_API_C_STATUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+
+// Keeps the message of a failure for this thread, and returns the code of any status.
+int32_t CodeOf(const absl::Status& status);
+
+template <typename Function>
+int32_t Guard(const Function& function) noexcept {
+  try {
+    return CodeOf(function());
+  } catch (const std::bad_alloc&) {
+    return CodeOf(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return CodeOf(absl::InternalError(error.what()));
+  } catch (...) {
+    return CodeOf(absl::InternalError("an exception of no known type"));
+  }
+}
+
+// kInvalidArgument, by name, for a pointer that must not be null.
+absl::Status CheckPointer(const void* pointer, const char* name);
+
+// A struct of options as its caller knows it: the members that an older caller does not know keep their default.
+// kInvalidArgument for one without a size, or with one that only a newer header could have.
+template <typename Options>
+absl::Status CopyOptions(const Options* given, const char* name, Options& options) {
+  if (given == nullptr) return absl::OkStatus();
+  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(Options)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, "->struct_size is ", given->struct_size, ", wanted sizeof(",
+                                                   name, "), which is ", sizeof(Options),
+                                                   " in this release of the library"));
+  }
+  std::memcpy(&options, given, given->struct_size);
+  return absl::OkStatus();
+}
+
+// Sets *out, if there is one, to a copy of `text` for fsdp_free.
+absl::Status GiveString(const std::string& text, char** out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_C_API_C_STATUS_H_
