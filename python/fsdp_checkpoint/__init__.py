@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verified checkpoints in plain HDF5, and every format that `ckpt` reads, for NumPy and PyTorch.
+
+    with fsdp_checkpoint.open("checkpoints") as checkpoint:
+        model.load_state_dict(checkpoint.state_dict())
+
+    import torch.distributed.checkpoint as dcp
+    from fsdp_checkpoint.torch import Reader, Writer
+    dcp.save(state, storage_writer=Writer("checkpoints/step-00001000"))
+    dcp.load(state, storage_reader=Reader("checkpoints"))
+
+Importing it imports neither NumPy nor PyTorch.
+"""
+
+from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, convert, diff, open, verify
+from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "DataLossError",
+    "ExistsError",
+    "NotFoundError",
+    "ReadRequest",
+    "TensorInfo",
+    "convert",
+    "diff",
+    "open",
+    "verify",
+]

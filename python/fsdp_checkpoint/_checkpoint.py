@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint open for reading, and the operations on whole checkpoints."""
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _library
+from ._library import DataLossError, library
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class TensorInfo(NamedTuple):
+    """What is known of a tensor before any of its elements is read.
+
+    >>> checkpoint.info("model/wte.weight").shape
+    (50257, 768)
+    """
+
+    name: str
+    dtype: str  # PyTorch's name: "float32", "bfloat16", ...
+    shape: Tuple[int, ...]
+    numel: int
+
+
+class ReadRequest(NamedTuple):
+    """Elements [begin, end), row-major, of a tensor, as `dtype` to the address `out`, which the caller keeps alive.
+
+    >>> checkpoint.read_into([ReadRequest("model/w", 0, 4096, "float32", buffer.ctypes.data)])
+    """
+
+    name: str
+    begin: int
+    end: int
+    dtype: str
+    out: int
+
+
+class Checkpoint(Mapping[str, "numpy.ndarray"]):
+    """A checkpoint of any format, open for reading: names to NumPy arrays. Made by `open`; close it, or use `with`.
+
+    Names are "model/NAME", "optim/state/NAME/STATE" and "extra/NAME"; texts have a mapping of their own. Every read is
+    verified where the format has digests, and lands in the array that is returned: nothing is copied twice. Any number
+    of threads may read at once; none may read while another closes.
+
+    >>> with fsdp_checkpoint.open("checkpoints") as checkpoint:
+    ...     for name in checkpoint:
+    ...         print(name, checkpoint.info(name).shape)
+    ...     weight = checkpoint.torch("model/wte.weight")
+    """
+
+    def __init__(self, path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> None:
+        self._reader: Optional[ctypes.c_void_p] = None
+        reader = ctypes.c_void_p()
+        options = _library.options(
+            _library.OpenOptions, no_verify=int(not verify), model_only=int(model_only), skip_links=int(skip_links)
+        )
+        library.fsdp_reader_open(os.fsencode(path), options, ctypes.byref(reader))
+        self._reader = reader
+        self._numbers: Dict[str, int] = {}
+        self._infos: List[TensorInfo] = [self._info(i) for i in range(library.fsdp_reader_tensor_count(reader))]
+        self._numbers = {info.name: number for number, info in enumerate(self._infos)}
+        self._aliases = self._read_aliases()
+        self._texts = self._read_texts()
+
+    def _info(self, number: int) -> TensorInfo:
+        tensor = _library.Tensor()
+        library.fsdp_reader_tensor(self._reader, number, ctypes.byref(tensor))
+        shape = tuple(tensor.dims[axis] for axis in range(tensor.ndim))
+        return TensorInfo(tensor.name.decode(), _library.DTYPES[tensor.dtype], shape, tensor.numel)
+
+    def _read_aliases(self) -> Dict[str, str]:
+        aliases = {}
+        alias, name = ctypes.c_char_p(), ctypes.c_char_p()
+        for number in range(library.fsdp_reader_alias_count(self._reader)):
+            library.fsdp_reader_alias(self._reader, number, ctypes.byref(alias), ctypes.byref(name))
+            aliases["model/" + (alias.value or b"").decode()] = "model/" + (name.value or b"").decode()
+        return aliases
+
+    def _read_texts(self) -> Dict[str, str]:
+        texts = {}
+        name, text, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_int64()
+        for number in range(library.fsdp_reader_text_count(self._reader)):
+            library.fsdp_reader_text(self._reader, number, ctypes.byref(name), ctypes.byref(text), ctypes.byref(size))
+            value = ctypes.string_at(text.value, size.value) if text.value else b""
+            texts[(name.value or b"").decode()] = value.decode("utf-8", "replace")
+        return texts
+
+    def _open_reader(self) -> ctypes.c_void_p:
+        if self._reader is None:
+            raise ValueError("the checkpoint is closed")
+        return self._reader
+
+    def close(self) -> None:
+        """Closes the checkpoint; arrays and tensors that were read stay. A second call does nothing.
+
+        >>> checkpoint.close()
+        """
+        if self._reader is not None:
+            library.fsdp_reader_close(self._reader)
+            self._reader = None
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_reader", None) is not None:
+            self.close()
+
+    @property
+    def format(self) -> str:
+        """ "hdf5", "safetensors", "torch", "dcp", ...
+
+        >>> checkpoint.format
+        'hdf5'
+        """
+        return library.fsdp_reader_format(self._open_reader()).decode()
+
+    @property
+    def step(self) -> Optional[int]:
+        """The step that was saved; None where none is recorded.
+
+        >>> checkpoint.step
+        1000
+        """
+        step = library.fsdp_reader_step(self._open_reader())
+        return None if step < 0 else step
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that saved; 1 where none is recorded.
+
+        >>> checkpoint.world_size
+        4
+        """
+        return library.fsdp_reader_world_size(self._open_reader())
+
+    @property
+    def aliases(self) -> Dict[str, str]:
+        """Other names of shared parameters, which are not iterated over and can be read.
+
+        >>> checkpoint.aliases
+        {'model/lm_head.weight': 'model/transformer.wte.weight'}
+        """
+        return dict(self._aliases)
+
+    @property
+    def texts(self) -> Dict[str, str]:
+        """The values that are no tensors, by name.
+
+        >>> json.loads(checkpoint.texts["optim/param_groups"])
+        """
+        return dict(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers or name in self._aliases
+
+    def __getitem__(self, name: str) -> "numpy.ndarray":
+        return self.numpy(name)
+
+    def info(self, name: str) -> TensorInfo:
+        """Dtype and shape of a tensor. KeyError for a name that the checkpoint has not.
+
+        >>> checkpoint.info("model/wte.weight").dtype
+        'bfloat16'
+        """
+        return self._infos[self._number(name)]
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(self._aliases.get(name, name))
+        if number is None:
+            raise KeyError(name)
+        return number
+
+    def read_into(self, requests: Sequence[ReadRequest], threads: int = 0) -> None:
+        """Carries out all requests at once, in parallel on `threads` threads (0: 4), and reads each block once.
+
+        >>> checkpoint.read_into([ReadRequest("model/w", 0, 8, "float64", array.ctypes.data)])
+        """
+        reads = (_library.Read * max(1, len(requests)))()
+        for read, request in zip(reads, requests):
+            if request.dtype not in _library.DTYPE_NUMBERS:
+                raise TypeError(f"dtype {request.dtype!r} is none of {', '.join(_library.DTYPES)}")
+            read.tensor, read.begin, read.end = self._number(request.name), request.begin, request.end
+            read.dtype, read.out = _library.DTYPE_NUMBERS[request.dtype], request.out
+        library.fsdp_reader_read(self._open_reader(), reads, len(requests), threads)
+
+    def numpy(self, name: str, dtype: Optional[str] = None) -> "numpy.ndarray":
+        """The tensor as a new NumPy array, as stored or as `dtype`. NumPy has no bfloat16 and no float8: TypeError, so name
+        a dtype that it has, or use `torch`.
+
+        >>> checkpoint.numpy("model/wte.weight", dtype="float32").mean()
+        """
+        import numpy
+
+        info = self.info(name)
+        wanted = dtype or info.dtype
+        if wanted not in _library.DTYPE_NUMBERS or not hasattr(numpy, "bool_" if wanted == "bool" else wanted):
+            raise TypeError(f"{name}: NumPy has no {wanted}; name another dtype, such as dtype='float32', or use torch()")
+        array = numpy.empty(info.shape, numpy.bool_ if wanted == "bool" else wanted)
+        self.read_into([ReadRequest(name, 0, info.numel, wanted, array.ctypes.data)])
+        return array
+
+    def torch(self, name: str, dtype: Optional["torch.dtype"] = None) -> "torch.Tensor":
+        """The tensor as a new torch.Tensor in host memory, as stored or as `dtype`.
+
+        >>> checkpoint.torch("model/wte.weight", dtype=torch.float32).cuda()
+        """
+        import torch
+
+        info = self.info(name)
+        wanted = str(dtype).replace("torch.", "") if dtype is not None else info.dtype
+        if not isinstance(getattr(torch, wanted, None), torch.dtype):
+            raise TypeError(f"{name}: this torch has no {wanted}")
+        tensor = torch.empty(info.shape, dtype=getattr(torch, wanted))
+        self.read_into([ReadRequest(name, 0, info.numel, wanted, tensor.data_ptr())])
+        return tensor
+
+    def state_dict(self) -> Dict[str, "torch.Tensor"]:
+        """The model as load_state_dict takes it: all tensors below "model/", without that prefix, read in one go. Shared
+        parameters are one tensor under each of their names.
+
+        >>> model.load_state_dict(checkpoint.state_dict())
+        """
+        import torch
+
+        tensors, requests = {}, []
+        for info in self._infos:
+            if not info.name.startswith("model/"):
+                continue
+            tensor = torch.empty(info.shape, dtype=getattr(torch, info.dtype))
+            tensors[info.name[len("model/") :]] = tensor
+            requests.append(ReadRequest(info.name, 0, info.numel, info.dtype, tensor.data_ptr()))
+        self.read_into(requests)
+        for alias, name in self._aliases.items():
+            tensors[alias[len("model/") :]] = tensors[name[len("model/") :]]
+        return tensors
+
+
+def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> Checkpoint:
+    """Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors, a
+    Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only; runs no code of the
+    file. `verify=False` believes bytes without comparing their digests; `model_only` leaves the optimizer of a torch file
+    or DCP directory out; `skip_links` opens an HDF5 file although it has links that are not followed.
+
+    >>> with fsdp_checkpoint.open("model.safetensors") as checkpoint:
+    ...     print(list(checkpoint))
+    """
+    return Checkpoint(path, verify=verify, model_only=model_only, skip_links=skip_links)
+
+
+def verify(path: Path, *, threads: int = 0) -> None:
+    """Reads everything and compares every digest. DataLossError names what is damaged, one problem a line.
+
+    >>> fsdp_checkpoint.verify("checkpoints/step-00001000")
+    """
+    report = ctypes.c_void_p()
+    try:
+        library.fsdp_verify(os.fsencode(path), threads, ctypes.byref(report))
+    except DataLossError as error:
+        raise DataLossError(15, _library.take_string(report) or str(error)) from None
+    _library.take_string(report)
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    *,
+    to: Optional[str] = None,
+    kind: str = "full",
+    world_size: int = 0,
+    dtype: Optional[str] = None,
+    model_only: bool = False,
+    overwrite: bool = False,
+) -> List[str]:
+    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch" or "dcp", by default what
+    the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each thing
+    that the target cannot hold.
+
+    >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)
+    """
+    kinds = {"full": _library.FULL, "local": _library.LOCAL, "sharded": _library.SHARDED}
+    if kind not in kinds:
+        raise ValueError(f"kind {kind!r} is none of {', '.join(kinds)}")
+    if dtype is not None and dtype not in _library.DTYPE_NUMBERS:
+        raise ValueError(f"dtype {dtype!r} is none of {', '.join(_library.DTYPES)}")
+    options = _library.options(
+        _library.ConvertOptions,
+        to=None if to is None else to.encode(),
+        kind=kinds[kind],
+        world_size=world_size,
+        dtype_given=int(dtype is not None),
+        dtype=_library.DTYPE_NUMBERS[dtype or "float32"],
+        model_only=int(model_only),
+        force=int(overwrite),
+    )
+    report = ctypes.c_void_p()
+    library.fsdp_convert(os.fsencode(source), os.fsencode(destination), options, ctypes.byref(report))
+    return _library.take_string(report).splitlines()
+
+
+def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
+    """What differs between two checkpoints, a sentence each; [] when they are equal. |a - b| <= atol + rtol * |b| is equal.
+
+    >>> fsdp_checkpoint.diff("run1/checkpoints", "run2/checkpoints")
+    []
+    """
+    equal, report = ctypes.c_int32(), ctypes.c_void_p()
+    library.fsdp_diff(os.fsencode(a), os.fsencode(b), atol, rtol, ctypes.byref(equal), ctypes.byref(report))
+    return _library.take_string(report).splitlines()

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libfsdp_checkpoint.so by ctypes: the functions of fsdp_checkpoint.h, and their failures as exceptions.
+
+ctypes releases the interpreter's lock while a function of the library runs.
+"""
+
+import ctypes
+import os
+from typing import Optional
+
+ABI_VERSION = 1
+
+# By their numbers in fsdp_checkpoint.h, which are never changed.
+DTYPES = (
+    "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
+    "uint64", "uint32", "uint16", "uint8", "bool", "complex32", "complex64", "complex128", "float8_e4m3fnuz",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
+
+FULL, LOCAL, SHARDED = 0, 1, 2
+
+_NOT_FOUND, _ALREADY_EXISTS, _DATA_LOSS = 5, 6, 15
+_CODES = (
+    "ok", "cancelled", "unknown", "invalid argument", "deadline exceeded", "not found", "already exists",
+    "permission denied", "resource exhausted", "failed precondition", "aborted", "out of range", "unimplemented",
+    "internal", "unavailable", "data loss",
+)  # fmt: skip
+
+
+class CheckpointError(RuntimeError):
+    """A failure of the library. `code` says which kind, in words ("data loss"); the text says what and where.
+
+    >>> try:
+    ...     fsdp_checkpoint.open("checkpoints")
+    ... except fsdp_checkpoint.CheckpointError as error:
+    ...     print(error.code, error)
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code: str = _CODES[code] if 0 <= code < len(_CODES) else "unknown"
+
+
+class NotFoundError(CheckpointError, FileNotFoundError):
+    """There is nothing at the path, or no checkpoint in it.
+
+    >>> except fsdp_checkpoint.NotFoundError: start_from_scratch()
+    """
+
+
+class ExistsError(CheckpointError, FileExistsError):
+    """The step, or the destination, exists and was not to be replaced.
+
+    >>> except fsdp_checkpoint.ExistsError: Writer(path, overwrite=True)
+    """
+
+
+class DataLossError(CheckpointError):
+    """Bytes are not those that were written. The text names tensor, file and byte range.
+
+    >>> except fsdp_checkpoint.DataLossError as error: print(error)  # then: ckpt verify, ckpt repair
+    """
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("numel", ctypes.c_int64),
+    ]
+
+
+class Read(ctypes.Structure):
+    _fields_ = [
+        ("tensor", ctypes.c_int64),
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        ("dtype", ctypes.c_int32),
+        ("out", ctypes.c_void_p),
+    ]
+
+
+class Shard(ctypes.Structure):
+    _fields_ = [("begin", ctypes.c_int64), ("end", ctypes.c_int64), ("data", ctypes.c_void_p)]
+
+
+class OpenOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("no_verify", ctypes.c_int32),
+        ("model_only", ctypes.c_int32),
+        ("skip_links", ctypes.c_int32),
+    ]
+
+
+class SaveOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("overwrite", ctypes.c_int32),
+        ("parity", ctypes.c_int32),
+        ("io_threads", ctypes.c_int32),
+    ]
+
+
+BlobSink = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
+Gather = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, BlobSink, ctypes.c_void_p)
+
+
+class Group(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("rank", ctypes.c_int32),
+        ("world_size", ctypes.c_int32),
+        ("gather", Gather),
+        ("context", ctypes.c_void_p),
+    ]
+
+
+class ConvertOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("to", ctypes.c_char_p),
+        ("kind", ctypes.c_int32),
+        ("world_size", ctypes.c_int32),
+        ("parity", ctypes.c_int32),
+        ("dtype_given", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("model_only", ctypes.c_int32),
+        ("force", ctypes.c_int32),
+    ]
+
+
+def options(structure: type, **members: object) -> ctypes.Structure:
+    """A struct of options with its size set."""
+    return structure(struct_size=ctypes.sizeof(structure), **members)
+
+
+_int32, _int64, _pointer, _text = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+_out = ctypes.POINTER
+
+# name: what it returns, and its arguments. What returns int32 in _CHECKED is a code.
+_FUNCTIONS = {
+    "fsdp_checkpoint_abi_version": (_int32, []),
+    "fsdp_error_message": (_text, []),
+    "fsdp_free": (None, [_pointer]),
+    "fsdp_reader_close": (None, [_pointer]),
+    "fsdp_reader_format": (_text, [_pointer]),
+    "fsdp_reader_step": (_int64, [_pointer]),
+    "fsdp_reader_world_size": (_int32, [_pointer]),
+    "fsdp_reader_tensor_count": (_int64, [_pointer]),
+    "fsdp_reader_text_count": (_int64, [_pointer]),
+    "fsdp_reader_alias_count": (_int64, [_pointer]),
+    "fsdp_state_free": (None, [_pointer]),
+}
+_CHECKED = {
+    "fsdp_reader_open": [_text, _out(OpenOptions), _out(_pointer)],
+    "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
+    "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
+    "fsdp_reader_alias": [_pointer, _int64, _out(_text), _out(_text)],
+    "fsdp_reader_read": [_pointer, _out(Read), _int64, _int32],
+    "fsdp_state_create": [_int32, _out(_pointer)],
+    "fsdp_state_add_tensor": [_pointer, _text, _int32, _int32, _out(_int64), _out(Shard), _int64],
+    "fsdp_state_add_text": [_pointer, _text, _text, _int64],
+    "fsdp_state_add_alias": [_pointer, _text, _text],
+    "fsdp_save": [_pointer, _text, _int64, _out(Group), _out(SaveOptions), _out(_pointer)],
+    "fsdp_convert": [_text, _text, _out(ConvertOptions), _out(_pointer)],
+    "fsdp_verify": [_text, _int32, _out(_pointer)],
+    "fsdp_diff": [_text, _text, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
+}
+
+
+def _raise_on_failure(code: int, function: object, arguments: object) -> int:
+    if code == 0:
+        return code
+    message = library.fsdp_error_message().decode("utf-8", "replace")
+    kind = {_NOT_FOUND: NotFoundError, _ALREADY_EXISTS: ExistsError, _DATA_LOSS: DataLossError}.get(code)
+    raise (kind or CheckpointError)(code, message)
+
+
+def _load() -> ctypes.CDLL:
+    loaded = ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), "libfsdp_checkpoint.so"))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    if loaded.fsdp_checkpoint_abi_version() != ABI_VERSION:
+        raise ImportError(f"libfsdp_checkpoint.so has ABI {loaded.fsdp_checkpoint_abi_version()}, wanted {ABI_VERSION}")
+    for name, arguments in _CHECKED.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes, function.errcheck = _int32, arguments, _raise_on_failure
+    return loaded
+
+
+library = _load()
+
+
+def take_string(pointer: ctypes.c_void_p) -> str:
+    """The text of a string that the library has returned for fsdp_free, which is called."""
+    if pointer.value is None:
+        return ""
+    text: Optional[bytes] = ctypes.string_at(pointer.value)
+    library.fsdp_free(pointer)
+    return (text or b"").decode("utf-8", "replace")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writer and Reader beside PyTorch's FileSystemWriter and FileSystemReader, in one run: run.sh --benchmark.
+
+Each round saves and loads the same state with one and then with the other, so that both meet the same disk. Both make
+their files durable (fsync); Writer also digests every byte, and Reader compares the digests. Loads are warm: the files
+are in the page cache. Prints medians with the smallest and the largest, in seconds and GB/s.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from fsdp_checkpoint.torch import Reader, Writer
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import models  # noqa: E402
+
+ROUNDS = 5
+RANKS = 2
+TENSORS = 24
+ROWS, COLUMNS = 2048, 4096  # float32: 32 MiB each, 768 MiB in all
+
+
+def timed(function):
+    dist.barrier()
+    begin = time.perf_counter()
+    function()
+    dist.barrier()
+    return time.perf_counter() - begin
+
+
+def rank_main(rank, root, report):
+    mesh = init_device_mesh("cpu", (RANKS,))
+    torch.manual_seed(0)
+    state = {f"layer.{i}.weight": distribute_tensor(torch.randn(ROWS, COLUMNS), mesh, [Shard(0)]) for i in range(TENSORS)}
+    wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    times = {}
+    for number in range(ROUNDS + 1):
+        for name, writer, reader in (("FileSystemWriter", dcp.FileSystemWriter, dcp.FileSystemReader), ("Writer", Writer, Reader)):
+            path = f"{root}/step-{number:08}"
+            save = timed(lambda: dcp.save({"model": state}, storage_writer=writer(path)))
+            load = timed(lambda: dcp.load({"model": wanted}, storage_reader=reader(path)))
+            assert all(torch.equal(wanted[key].to_local(), tensor.to_local()) for key, tensor in state.items())
+            if number > 0:  # the first round is the warm-up
+                times.setdefault(("save", name), []).append(save)
+                times.setdefault(("load", name), []).append(load)
+            dist.barrier()
+            if rank == 0:
+                shutil.rmtree(path)
+    if rank == 0:
+        torch.save(times, report)
+
+
+def main():
+    gigabytes = TENSORS * ROWS * COLUMNS * 4 / 1e9
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR")) as root:
+        models.run_ranks(RANKS, rank_main, root, root + "/times.pt")
+        times = torch.load(root + "/times.pt")
+    print(f"torch {torch.__version__}, {RANKS} ranks, {TENSORS} tensors, {gigabytes:.2f} GB, {ROUNDS} rounds")
+    for (what, name), seconds in sorted(times.items()):
+        median = statistics.median(seconds)
+        print(f"{what}  {name:17} {median:6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})  {gigabytes / median:5.2f} GB/s")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main()

@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes the wheel, installs it into a virtual environment of its own, and tests it there with PyTorch:
+#
+#   tests/wheel/run.sh [--dir=DIR] [--site_packages=DIR] [--benchmark] [-- OPTION_OF_BAZEL...]
+#
+#   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
+#   --site_packages=DIR  take torch and numpy from there, and install neither
+#   --benchmark          measure Writer beside PyTorch's FileSystemWriter instead
+#
+# Only DIR is written to, up to 2 GB. The exit status is that of the tests; 77 if there is no PyTorch here and none can be
+# installed, because there is no network, or no python3 with venv: a line says which.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
+
+dir=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fsdp-wheel
+site_packages=
+program=wheel_test.py
+while [ $# != 0 ]; do
+  case $1 in
+    --dir=?*) dir=${1#--dir=} ;;
+    --site_packages=?*) site_packages=${1#--site_packages=} ;;
+    --benchmark) program=benchmark.py ;;
+    --) shift && break ;;
+    -h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --benchmark and -- are" >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+skip() {
+  echo "SKIPPED: there is no PyTorch here, and it cannot be installed: $1. --site_packages=DIR takes one that is there" >&2
+  exit 77
+}
+
+if [ -e "$dir" ] && [ ! -e "$dir/pyvenv.cfg" ]; then
+  echo "run.sh: --dir=$dir is there and is no virtual environment; name another" >&2
+  exit 2
+fi
+./bazelw build "$@" //tools:wheel || exit 1
+wheel=$(bazel-bin/tools/wheel --output_dir="$dir.wheels") || exit 1
+
+log=$dir.log
+[ -x "$dir/bin/python" ] || python3 -m venv "$dir" >"$log" 2>&1 || skip "$(grep . "$log" | tail -n 1)"
+pip() { timeout 600 "$dir/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check "$@" >"$log" 2>&1; }
+if [ -n "$site_packages" ]; then
+  echo "$site_packages" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
+elif ! "$dir/bin/python" -c 'import numpy, torch' 2>/dev/null; then
+  pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools &&
+    pip --no-deps torch==2.15.0 && pip 'cuda-toolkit[cudart,cupti]==13.2.2' || skip "$(grep . "$log" | tail -n 1)"
+fi
+"$dir/bin/python" -c 'import numpy, torch, torch.distributed.checkpoint' 2>"$log" || skip "$(tail -n 1 "$log")"
+pip --no-deps --no-index --force-reinstall "$wheel" || { cat "$log" >&2 && exit 1; }
+
+# From another folder: what is tested is the wheel, and not the sources beside it.
+tests=$PWD/tests/wheel
+testdata=$PWD/checkpoint/testdata
+cd "$dir" && PATH=$dir/bin:$PATH FSDP_TESTDATA=$testdata exec "$dir/bin/python" "$tests/$program"

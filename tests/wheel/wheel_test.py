@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed wheel with PyTorch: run.sh makes the environment."""
+
+import inspect
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import numpy
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import set_state_dict
+
+import fsdp_checkpoint
+import fsdp_checkpoint.torch as fct
+from fsdp_checkpoint.torch import Reader, Writer
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import models  # noqa: E402
+
+
+def bits(tensor):
+    return tensor.detach().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def path(self, step=1):
+        return os.path.join(self.root, f"step-{step:08}")
+
+
+class PackageTest(unittest.TestCase):
+    def test_every_public_name_has_a_docstring_with_an_example(self):
+        for module in (fsdp_checkpoint, fct):
+            for name in module.__all__:
+                thing = getattr(module, name)
+                parts = [(name, thing)]
+                if inspect.isclass(thing) and not issubclass(thing, (tuple, Exception)):
+                    parts += [(f"{name}.{n}", m) for n, m in vars(thing).items() if not n.startswith("_")]
+                for label, part in parts:
+                    self.assertIn(">>>", inspect.getdoc(part) or "", f"{module.__name__}.{label}")
+
+    def test_the_package_says_that_it_is_typed(self):
+        self.assertTrue(os.path.exists(os.path.join(os.path.dirname(fsdp_checkpoint.__file__), "py.typed")))
+
+    def test_importing_it_imports_neither_numpy_nor_torch(self):
+        code = "import sys, fsdp_checkpoint; assert not {'numpy', 'torch'} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_the_package_is_that_of_the_wheel(self):
+        self.assertIn("site-packages", fsdp_checkpoint.__file__)
+
+    def test_no_library_of_the_machine_is_used_but_those_of_c_and_cplusplus(self):
+        code = "import fsdp_checkpoint; print(open('/proc/self/maps').read())"
+        maps = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        loaded = {line.split()[-1] for line in maps.splitlines() if "libabsl" in line or "libfsdp" in line or "libhdf5" in line}
+        self.assertGreater(len(loaded), 10)
+        self.assertTrue(all(path.startswith(os.path.dirname(fsdp_checkpoint.__file__)) for path in loaded), loaded)
+
+
+class OpenTest(Case):
+    def test_a_file_of_torch_save_is_read_in_every_bit(self):
+        state = {"a.b": torch.randn(3, 5), "half": torch.randn(7).bfloat16(), "n": torch.arange(4), "s": torch.tensor(2.5)}
+        torch.save(state, self.root + "/model.pt")
+        with fsdp_checkpoint.open(self.root + "/model.pt") as checkpoint:
+            self.assertEqual(set(checkpoint), {"model/" + name for name in state})
+            self.assertEqual(checkpoint.format, "torch")
+            self.assertIsNone(checkpoint.step)
+            for name, tensor in state.items():
+                self.assertTrue(same(checkpoint.torch("model/" + name), tensor), name)
+                self.assertEqual(checkpoint.info("model/" + name).shape, tuple(tensor.shape))
+            numpy.testing.assert_array_equal(checkpoint["model/a.b"], state["a.b"].numpy())
+            self.assertEqual(checkpoint["model/s"].shape, ())
+            with self.assertRaisesRegex(TypeError, "NumPy has no bfloat16"):
+                checkpoint["model/half"]
+            numpy.testing.assert_array_equal(checkpoint.numpy("model/half", "float32"), state["half"].float().numpy())
+            loaded = checkpoint.state_dict()
+            self.assertTrue(all(same(loaded[name], tensor) for name, tensor in state.items()))
+        with self.assertRaisesRegex(ValueError, "closed"):
+            checkpoint["model/n"]
+
+    def test_a_hugging_face_directory_is_read(self):
+        with fsdp_checkpoint.open(os.environ["FSDP_TESTDATA"] + "/hf_sharded") as checkpoint:
+            self.assertEqual(checkpoint["model/transformer.wpe.weight"].shape, (64, 48))
+
+    def test_what_is_not_there_or_not_asked_for_rightly_is_an_error_that_says_what(self):
+        with self.assertRaisesRegex(fsdp_checkpoint.NotFoundError, "no/such"):
+            fsdp_checkpoint.open("no/such")
+        with self.assertRaises(FileNotFoundError):
+            fsdp_checkpoint.open("no/such")
+        torch.save({"a": torch.zeros(2)}, self.root + "/m.pt")
+        with fsdp_checkpoint.open(self.root + "/m.pt") as checkpoint:
+            with self.assertRaises(KeyError):
+                checkpoint["model/b"]
+            with self.assertRaises(TypeError):
+                checkpoint.numpy("model/a", "float33")
+            request = fsdp_checkpoint.ReadRequest("model/a", 0, 3, "float32", checkpoint["model/a"].ctypes.data)
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "model/a"):
+                checkpoint.read_into([request])
+
+    def test_convert_verify_and_diff(self):
+        torch.save({"a": torch.arange(6.0)}, self.root + "/m.pt")
+        self.assertEqual(fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours", kind="sharded", world_size=2), [])
+        fsdp_checkpoint.verify(self.root + "/ours")
+        self.assertEqual(fsdp_checkpoint.diff(self.root + "/m.pt", self.root + "/ours"), [])
+        torch.save({"a": torch.arange(6.0) + 1}, self.root + "/n.pt")
+        self.assertEqual(len(fsdp_checkpoint.diff(self.root + "/n.pt", self.root + "/ours")), 1)
+        with self.assertRaises(FileExistsError):
+            fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours")
+
+    def test_ckpt_is_on_the_path(self):
+        torch.save({"a": torch.arange(6.0)}, self.root + "/m.pt")
+        done = subprocess.run(["ckpt", "inspect", self.root + "/m.pt"], check=True, capture_output=True, text=True)
+        self.assertIn("torch", done.stdout)
+
+
+class OneProcessTest(Case):
+    def test_every_dtype_and_shape_comes_back_in_every_bit(self):
+        names = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16",
+                 "int8", "uint8", "bool", "complex64", "complex128"]  # fmt: skip
+        state = {n: torch.randint(0, 2, (5, 3)).to(getattr(torch, n)) for n in names}
+        state.update(scalar=torch.tensor(1.5), empty=torch.empty(0, 4), view=torch.randn(6, 4).t(), nan=torch.tensor([float("nan"), -0.0]))
+        dcp.save({"model": state}, storage_writer=Writer(self.path()))
+        wanted = {name: torch.full_like(tensor, 1).contiguous() for name, tensor in state.items()}
+        dcp.load({"model": wanted}, storage_reader=Reader(self.root))
+        for name, tensor in state.items():
+            self.assertTrue(same(wanted[name], tensor), name)
+        fsdp_checkpoint.verify(self.path())
+
+    def test_values_that_are_no_tensors_come_back_with_their_types(self):
+        values = {"step": 7, "lr": 1e-3, "text": "h\u00e9", "none": None, "flag": True, "nested": {"x": [1, [2.0, "y"]]},
+                  "tuple": (1, 2), "big": 2**70, "zero": -0.0, "size": torch.Size([2, 3])}  # fmt: skip
+        dcp.save({"w": torch.ones(2), "values": values}, storage_writer=Writer(self.path()))
+        wanted = {"w": torch.zeros(2), "values": {name: type(value)() if value is not None else 0 for name, value in values.items()}}
+        wanted["values"]["nested"] = {"x": [0, [0, 0]]}
+        dcp.load(wanted, storage_reader=Reader(self.path()))
+        for name, value in values.items():
+            self.assertEqual(repr(wanted["values"][name]), repr(value), name)
+            self.assertIs(type(wanted["values"][name]), type(value), name)
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            self.assertEqual(json.loads(checkpoint.texts["extra/values.step"]), 7)
+            self.assertIn("model/w", checkpoint)
+
+    def test_a_value_that_would_run_code_is_refused(self):
+        marker = self.root + "/ran"
+        dcp.save({"w": torch.ones(2), "evil": Evil(marker)}, storage_writer=Writer(self.path()))
+        self.assertFalse(os.path.exists(marker))
+        with self.assertRaisesRegex(CheckpointException, "trust_pickles"):
+            dcp.load({"w": torch.zeros(2), "evil": 0}, storage_reader=Reader(self.path()))
+        self.assertFalse(os.path.exists(marker))
+        dcp.load({"w": torch.zeros(2), "evil": 0}, storage_reader=Reader(self.path(), trust_pickles=True))
+        self.assertTrue(os.path.exists(marker))
+
+    def test_the_file_has_the_tensors_under_their_own_names_for_any_hdf5_program(self):
+        model, optimizer = models.trained(None, 1)
+        dcp.save(models.state_of(model, optimizer), storage_writer=Writer(self.path()))
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            self.assertTrue(same(checkpoint.torch("model/blocks.1.0.weight"), model.blocks[1][0].weight))
+            exp_avg = optimizer.state[model.a.weight]["exp_avg"]
+            self.assertTrue(same(checkpoint.torch("optim/state/a.weight/exp_avg"), exp_avg))
+        fresh = models.Net()
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            fresh.load_state_dict(checkpoint.state_dict())
+        self.assertTrue(all(same(a, b) for a, b in zip(fresh.state_dict().values(), model.state_dict().values())))
+
+    def test_a_checkpoint_that_another_program_made_is_loaded(self):
+        state = models.Net().state_dict()
+        torch.save(state, self.root + "/m.pt")
+        fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours", kind="sharded", world_size=3)
+        for path in ("/m.pt", "/ours"):
+            wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+            dcp.load({"model": wanted}, storage_reader=Reader(self.root + path))
+            self.assertTrue(all(same(wanted[name], state[name]) for name in state), path)
+
+    def test_a_flipped_bit_is_an_error_that_names_the_tensor(self):
+        dcp.save({"w": torch.full((4096,), 1.0)}, storage_writer=Writer(self.path()))
+        for name in os.listdir(self.path()):
+            with open(os.path.join(self.path(), name), "r+b") as file:
+                at = file.read().find(b"\x00\x00\x80\x3f" * 8)
+                if at >= 0:
+                    file.seek(at)
+                    file.write(b"\x01")
+        with self.assertRaisesRegex(CheckpointException, "model/w"):
+            dcp.load({"w": torch.zeros(4096)}, storage_reader=Reader(self.path()))
+        with self.assertRaisesRegex(fsdp_checkpoint.DataLossError, "model/w"):
+            fsdp_checkpoint.verify(self.path())
+
+    def test_a_path_that_is_no_step_and_a_step_that_exists_are_refused(self):
+        for path in ("checkpoints", "step-1", "step-000000012345", "step-0000000x", self.root):
+            with self.assertRaisesRegex(ValueError, "step-00001000"):
+                Writer(path)
+        dcp.save({"w": torch.ones(2)}, storage_writer=Writer(self.path()))
+        with self.assertRaisesRegex(CheckpointException, "exists"):
+            dcp.save({"w": torch.zeros(2)}, storage_writer=Writer(self.path()))
+        dcp.save({"w": torch.zeros(2)}, storage_writer=Writer(self.path(), overwrite=True))
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            self.assertEqual(checkpoint["model/w"].tolist(), [0, 0])
+
+
+class Evil:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (open, (self.marker, "w"))
+
+
+def save_ranks(rank, kind, path, reference, parity):
+    model, optimizer = models.trained(kind, 1)
+    state = models.state_of(model, optimizer)
+    dcp.save(state, storage_writer=Writer(path, parity=parity))
+    tensors, others = models.whole(state)
+    if rank == 0:
+        torch.save((tensors, others), reference)
+
+
+def load_ranks(rank, kind, path, reference):
+    model, optimizer = models.trained(kind, 2)  # other values, to be replaced
+    state = models.state_of(model, optimizer)
+    state["values"] = {"step": 0, "lr": 0.0, "note": "", "list": [0, 0, 0], "tuple": ()}
+    dcp.load(state, storage_reader=Reader(path))
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+    tensors, others = models.whole(models.state_of(model, optimizer) | {"values": state["values"]})
+    if rank != 0:
+        return
+    wanted_tensors, wanted_others = torch.load(reference, weights_only=False)
+    assert tensors.keys() == wanted_tensors.keys(), tensors.keys() ^ wanted_tensors.keys()
+    for name, tensor in wanted_tensors.items():
+        assert same(tensors[name].cpu(), tensor.cpu()), (name, tensors[name], tensor)
+    for name, value in wanted_others.items():
+        assert repr(others[name]) == repr(value), (name, others[name], value)
+
+
+def async_ranks(rank, path, reference):
+    model, optimizer = models.trained("fsdp2", 1)
+    state = models.state_of(model, optimizer)
+    tensors, others = models.whole(state)
+    future = dcp.async_save(state, storage_writer=Writer(path))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()  # the copy is made
+    future.result()
+    if rank == 0:
+        torch.save((tensors, others), reference)
+
+
+def failing_rank(rank, path):
+    class Planner(dcp.DefaultSavePlanner):
+        def resolve_data(self, item):
+            if rank == 1:
+                raise OSError("this rank's memory is gone")
+            return super().resolve_data(item)
+
+    model, _ = models.trained("fsdp2", 1, steps=0)
+    try:
+        dcp.save({"model": model.state_dict()}, storage_writer=Writer(path), planner=Planner())
+    except CheckpointException as error:
+        assert "memory is gone" in str(error), error
+        return
+    raise AssertionError("saved")
+
+
+class RanksTest(Case):
+    def round_trip(self, kind, savers, loaders, loading_kind=None, parity=0):
+        reference = self.root + "/reference.pt"
+        models.run_ranks(savers, save_ranks, kind, self.path(), reference, parity)
+        fsdp_checkpoint.verify(self.path())
+        models.run_ranks(loaders, load_ranks, loading_kind or kind, self.path(), reference)
+
+    def test_fsdp2_of_four_ranks_is_loaded_on_three(self):
+        self.round_trip("fsdp2", 4, 3, parity=1)
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            self.assertEqual(checkpoint.world_size, 4)
+
+    def test_hybrid_sharding_is_loaded_as_fsdp2_on_three_ranks(self):
+        self.round_trip("hsdp", 4, 3, "fsdp2")
+
+    def test_fsdp1_of_two_ranks_is_loaded_as_fsdp2_on_three(self):
+        self.round_trip("fsdp1", 2, 3, "fsdp2")
+
+    def test_fsdp2_of_three_ranks_is_loaded_as_fsdp1_on_two(self):
+        self.round_trip("fsdp2", 3, 2, "fsdp1")
+
+    def test_an_asynchronous_save_has_the_state_of_its_call(self):
+        reference = self.root + "/reference.pt"
+        models.run_ranks(2, async_ranks, self.path(), reference)
+        models.run_ranks(3, load_ranks, "fsdp2", self.path(), reference)
+
+    def test_a_failure_of_one_rank_is_every_ranks_and_leaves_no_checkpoint(self):
+        models.run_ranks(2, failing_rank, self.path())
+        self.assertFalse(os.path.exists(self.path()))
+
+
+SAVE_FOREVER = """
+import sys, torch, torch.distributed.checkpoint as dcp
+from fsdp_checkpoint.torch import Writer
+print("ready", flush=True)
+for step in range(1, 1000):
+    dcp.save({"w": torch.full((1 << 20,), float(step))}, storage_writer=Writer(f"{sys.argv[1]}/step-{step:08}"))
+"""
+
+
+class KillTest(Case):
+    def test_a_process_that_is_killed_while_it_saves_leaves_whole_checkpoints_alone(self):
+        generator = random.Random(7)
+        for round_number in range(8):
+            root = f"{self.root}/{round_number}"
+            child = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, root], stdout=subprocess.PIPE, text=True)
+            child.stdout.readline()
+            deadline = time.monotonic() + 60
+            while not os.path.exists(root + "/step-00000001") and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(generator.random() * 0.2)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            child.stdout.close()
+            steps = sorted(name for name in os.listdir(root) if name.startswith("step-"))
+            self.assertTrue(steps)
+            for name in steps:
+                fsdp_checkpoint.verify(f"{root}/{name}")
+            wanted = {"w": torch.zeros(1 << 20)}
+            dcp.load(wanted, storage_reader=Reader(root))
+            self.assertTrue(torch.equal(wanted["w"], torch.full((1 << 20,), float(int(steps[-1][5:])))))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    unittest.main(verbosity=2)

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the wheel fsdp_checkpoint: the Python package, libfsdp_checkpoint.so with the libraries that it is linked with, and
+the static ckpt, which pip puts into the environment's bin/.
+
+  ./bazelw run //tools:wheel -- --output_dir=DIR
+
+Prints the wheel's path. Equal inputs give equal bytes. Standard library only.
+"""
+
+import argparse
+import base64
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+# What a Linux with the C library of the wheel's tag has by itself.
+OF_THE_SYSTEM = ("linux-vdso", "ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libstdc++", "libgcc_s")
+
+# Debian's packages whose code is in the library or in ckpt, or whose libraries the wheel carries.
+LICENSED = ("libabsl-dev", "libaec-dev", "libhdf5-dev", "libhwy-dev", "libisal-dev", "liburing-dev", "libxxhash-dev",
+            "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
+
+NAME = "fsdp_checkpoint"
+METADATA = """\
+Metadata-Version: 2.1
+Name: fsdp-checkpoint
+Version: {version}
+Summary: Verified checkpoints in plain HDF5 for PyTorch, and every format that ckpt reads
+License: Apache-2.0
+Requires-Python: >=3.9
+Provides-Extra: numpy
+Requires-Dist: numpy; extra == 'numpy'
+Provides-Extra: torch
+Requires-Dist: torch>=2.4; extra == 'torch'
+"""
+
+
+def libraries_beside(library):
+    """The shared libraries that `library` needs, directly or not, and a bare system has not: {name: path}."""
+    output = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
+    found = {}
+    for line in output.splitlines():
+        name = line.split()[0]
+        if os.path.basename(name).startswith(OF_THE_SYSTEM):
+            continue
+        match = re.search(r"=> (/\S+)", line)
+        if match is None:
+            sys.exit(f"wheel: {library} needs {name}, which is not found here")
+        found[name] = match.group(1)
+    return found
+
+
+def licences():
+    for package in LICENSED:
+        path = f"/usr/share/doc/{package}/copyright"
+        if os.path.exists(path):  # only Debian has them in this place
+            yield f"{NAME}-{{version}}.dist-info/licenses/{package}", path
+
+
+def contents(arguments, version):
+    """{name in the wheel: (path here, whether it is a program)}."""
+    files = {}
+    for path in arguments.package:
+        files[f"{NAME}/{os.path.basename(path)}"] = (path, False)
+    files[f"{NAME}/libfsdp_checkpoint.so"] = (arguments.library, True)
+    for name, path in libraries_beside(arguments.library).items():
+        files[f"{NAME}/libfsdp_checkpoint.libs/{name}"] = (path, True)
+    files[f"{NAME}-{version}.data/scripts/ckpt"] = (arguments.ckpt, True)
+    files[f"{NAME}-{version}.dist-info/licenses/LICENSE"] = (arguments.license, False)
+    for name, path in licences():
+        files[name.format(version=version)] = (path, False)
+    return files
+
+
+def add(archive, record, name, data, is_program):
+    entry = zipfile.ZipInfo(name)  # 1980: no time of this build
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = (0o100755 if is_program else 0o100644) << 16
+    archive.writestr(entry, data)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    record.append(f"{name},sha256={digest},{len(data)}")
+
+
+def write_wheel(arguments, version, tag, path):
+    info = f"{NAME}-{version}.dist-info"
+    record = []
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, (source, is_program) in sorted(contents(arguments, version).items()):
+            with open(source, "rb") as file:
+                add(archive, record, name, file.read(), is_program)
+        add(archive, record, f"{info}/METADATA", METADATA.format(version=version).encode(), False)
+        wheel = f"Wheel-Version: 1.0\nGenerator: fsdp {version}\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        add(archive, record, f"{info}/WHEEL", wheel.encode(), False)
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join([*record, f"{info}/RECORD,,", ""]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", required=True, help="where the wheel goes; made if needed")
+    for name in ("library", "ckpt", "license", "module"):
+        parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)  # Bazel's
+    parser.add_argument("package", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    with open(arguments.module, encoding="utf-8") as file:
+        version = re.search(r'^    version = "([^"]+)"', file.read(), re.MULTILINE).group(1)
+    # An older C library lacks what the libraries were linked with here.
+    glibc = platform.libc_ver()[1].replace(".", "_")
+    tag = f"py3-none-manylinux_{glibc}_{platform.machine()}"
+    os.makedirs(arguments.output_dir, exist_ok=True)
+    path = os.path.join(arguments.output_dir, f"{NAME}-{version}-{tag}.whl")
+    with tempfile.NamedTemporaryFile(dir=arguments.output_dir, suffix=".tmp", delete=False) as file:
+        temporary = file.name
+    try:
+        write_wheel(arguments, version, tag, temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
