@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the wheel fsdp_checkpoint: the Python package, libfsdp_checkpoint.so with the libraries that it is linked with, and
-the static ckpt, which pip puts into the environment's bin/.
+"""Makes the wheel fsdp_checkpoint: the Python package, libfsdp_checkpoint.so with the libraries that it is linked with,
+and the static ckpt, which pip puts into the environment's bin/.
 
   ./bazelw run //tools:wheel -- --output_dir=DIR
 
@@ -20,7 +20,17 @@ import tempfile
 import zipfile
 
 # What a Linux with the C library of the wheel's tag has by itself.
-OF_THE_SYSTEM = ("linux-vdso", "ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libstdc++", "libgcc_s")
+OF_THE_SYSTEM = (
+    "linux-vdso",
+    "ld-linux",
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "libpthread.so",
+    "librt.so",
+    "libstdc++",
+    "libgcc_s",
+)
 
 # Debian's packages whose code is in the library or in ckpt, or whose libraries the wheel carries.
 LICENSED = ("libabsl-dev", "libaec-dev", "libhdf5-dev", "libhwy-dev", "libisal-dev", "liburing-dev", "libxxhash-dev",

@@ -9,8 +9,10 @@ from . import _library
 from ._library import DataLossError, library
 
 if TYPE_CHECKING:
-    import numpy
-    import torch
+    # Under these names, since methods of Checkpoint are called numpy and torch.
+    from numpy import ndarray
+    from torch import Tensor
+    from torch import dtype as TorchDtype
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -41,7 +43,7 @@ class ReadRequest(NamedTuple):
     out: int
 
 
-class Checkpoint(Mapping[str, "numpy.ndarray"]):
+class Checkpoint(Mapping[str, "ndarray"]):
     """A checkpoint of any format, open for reading: names to NumPy arrays. Made by `open`; close it, or use `with`.
 
     Names are "model/NAME", "optim/state/NAME/STATE" and "extra/NAME"; texts have a mapping of their own. Every read is
@@ -169,7 +171,7 @@ class Checkpoint(Mapping[str, "numpy.ndarray"]):
     def __contains__(self, name: object) -> bool:
         return name in self._numbers or name in self._aliases
 
-    def __getitem__(self, name: str) -> "numpy.ndarray":
+    def __getitem__(self, name: str) -> "ndarray":
         return self.numpy(name)
 
     def info(self, name: str) -> TensorInfo:
@@ -199,9 +201,9 @@ class Checkpoint(Mapping[str, "numpy.ndarray"]):
             read.dtype, read.out = _library.DTYPE_NUMBERS[request.dtype], request.out
         library.fsdp_reader_read(self._open_reader(), reads, len(requests), threads)
 
-    def numpy(self, name: str, dtype: Optional[str] = None) -> "numpy.ndarray":
-        """The tensor as a new NumPy array, as stored or as `dtype`. NumPy has no bfloat16 and no float8: TypeError, so name
-        a dtype that it has, or use `torch`.
+    def numpy(self, name: str, dtype: Optional[str] = None) -> "ndarray":
+        """The tensor as a new NumPy array, as stored or as `dtype`. NumPy has no bfloat16 and no float8: TypeError, so
+        name a dtype that it has, or use `torch`.
 
         >>> checkpoint.numpy("model/wte.weight", dtype="float32").mean()
         """
@@ -210,12 +212,14 @@ class Checkpoint(Mapping[str, "numpy.ndarray"]):
         info = self.info(name)
         wanted = dtype or info.dtype
         if wanted not in _library.DTYPE_NUMBERS or not hasattr(numpy, "bool_" if wanted == "bool" else wanted):
-            raise TypeError(f"{name}: NumPy has no {wanted}; name another dtype, such as dtype='float32', or use torch()")
+            raise TypeError(
+                f"{name}: NumPy has no {wanted}; name another dtype, such as dtype='float32', or use torch()"
+            )
         array = numpy.empty(info.shape, numpy.bool_ if wanted == "bool" else wanted)
         self.read_into([ReadRequest(name, 0, info.numel, wanted, array.ctypes.data)])
         return array
 
-    def torch(self, name: str, dtype: Optional["torch.dtype"] = None) -> "torch.Tensor":
+    def torch(self, name: str, dtype: Optional["TorchDtype"] = None) -> "Tensor":
         """The tensor as a new torch.Tensor in host memory, as stored or as `dtype`.
 
         >>> checkpoint.torch("model/wte.weight", dtype=torch.float32).cuda()
@@ -230,9 +234,9 @@ class Checkpoint(Mapping[str, "numpy.ndarray"]):
         self.read_into([ReadRequest(name, 0, info.numel, wanted, tensor.data_ptr())])
         return tensor
 
-    def state_dict(self) -> Dict[str, "torch.Tensor"]:
-        """The model as load_state_dict takes it: all tensors below "model/", without that prefix, read in one go. Shared
-        parameters are one tensor under each of their names.
+    def state_dict(self) -> Dict[str, "Tensor"]:
+        """The model as load_state_dict takes it: all tensors below "model/", without that prefix, read in one go.
+        Shared parameters are one tensor under each of their names.
 
         >>> model.load_state_dict(checkpoint.state_dict())
         """
@@ -252,10 +256,10 @@ class Checkpoint(Mapping[str, "numpy.ndarray"]):
 
 
 def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> Checkpoint:
-    """Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors, a
-    Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only; runs no code of the
-    file. `verify=False` believes bytes without comparing their digests; `model_only` leaves the optimizer of a torch file
-    or DCP directory out; `skip_links` opens an HDF5 file although it has links that are not followed.
+    """Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors,
+    a Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only; runs no code of
+    the file. `verify=False` believes bytes without comparing their digests; `model_only` leaves the optimizer of a
+    torch file or DCP directory out; `skip_links` opens an HDF5 file although it has links that are not followed.
 
     >>> with fsdp_checkpoint.open("model.safetensors") as checkpoint:
     ...     print(list(checkpoint))
@@ -287,9 +291,9 @@ def convert(
     model_only: bool = False,
     overwrite: bool = False,
 ) -> List[str]:
-    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch" or "dcp", by default what
-    the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each thing
-    that the target cannot hold.
+    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch" or "dcp", by default
+    what the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each
+    thing that the target cannot hold.
 
     >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)
     """
@@ -314,7 +318,8 @@ def convert(
 
 
 def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
-    """What differs between two checkpoints, a sentence each; [] when they are equal. |a - b| <= atol + rtol * |b| is equal.
+    """What differs between two checkpoints, a sentence each; [] when they are equal. |a - b| <= atol + rtol * |b| is
+    equal.
 
     >>> fsdp_checkpoint.diff("run1/checkpoints", "run2/checkpoints")
     []

@@ -6,7 +6,7 @@ ctypes releases the interpreter's lock while a function of the library runs.
 
 import ctypes
 import os
-from typing import Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 ABI_VERSION = 1
 
@@ -142,7 +142,7 @@ _int32, _int64, _pointer, _text = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_
 _out = ctypes.POINTER
 
 # name: what it returns, and its arguments. What returns int32 in _CHECKED is a code.
-_FUNCTIONS = {
+_FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fsdp_checkpoint_abi_version": (_int32, []),
     "fsdp_error_message": (_text, []),
     "fsdp_free": (None, [_pointer]),
@@ -155,7 +155,7 @@ _FUNCTIONS = {
     "fsdp_reader_alias_count": (_int64, [_pointer]),
     "fsdp_state_free": (None, [_pointer]),
 }
-_CHECKED = {
+_CHECKED: Dict[str, List[Any]] = {
     "fsdp_reader_open": [_text, _out(OpenOptions), _out(_pointer)],
     "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
     "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
@@ -189,7 +189,8 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"libfsdp_checkpoint.so has ABI {loaded.fsdp_checkpoint_abi_version()}, wanted {ABI_VERSION}")
     for name, arguments in _CHECKED.items():
         function = getattr(loaded, name)
-        function.restype, function.argtypes, function.errcheck = _int32, arguments, _raise_on_failure
+        function.restype, function.argtypes = _int32, arguments
+        function.errcheck = _raise_on_failure
     return loaded
 
 

@@ -41,11 +41,16 @@ def timed(function):
 def rank_main(rank, root, report):
     mesh = init_device_mesh("cpu", (RANKS,))
     torch.manual_seed(0)
-    state = {f"layer.{i}.weight": distribute_tensor(torch.randn(ROWS, COLUMNS), mesh, [Shard(0)]) for i in range(TENSORS)}
+    state = {
+        f"layer.{i}.weight": distribute_tensor(torch.randn(ROWS, COLUMNS), mesh, [Shard(0)]) for i in range(TENSORS)
+    }
     wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     times = {}
     for number in range(ROUNDS + 1):
-        for name, writer, reader in (("FileSystemWriter", dcp.FileSystemWriter, dcp.FileSystemReader), ("Writer", Writer, Reader)):
+        for name, writer, reader in (
+            ("FileSystemWriter", dcp.FileSystemWriter, dcp.FileSystemReader),
+            ("Writer", Writer, Reader),
+        ):
             path = f"{root}/step-{number:08}"
             save = timed(lambda: dcp.save({"model": state}, storage_writer=writer(path)))
             load = timed(lambda: dcp.load({"model": wanted}, storage_reader=reader(path)))
@@ -68,7 +73,8 @@ def main():
     print(f"torch {torch.__version__}, {RANKS} ranks, {TENSORS} tensors, {gigabytes:.2f} GB, {ROUNDS} rounds")
     for (what, name), seconds in sorted(times.items()):
         median = statistics.median(seconds)
-        print(f"{what}  {name:17} {median:6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})  {gigabytes / median:5.2f} GB/s")
+        spread = f"({min(seconds):.2f} to {max(seconds):.2f})"
+        print(f"{what}  {name:17} {median:6.2f} s {spread}  {gigabytes / median:5.2f} GB/s")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import fsdp_checkpoint
 import fsdp_checkpoint.torch as fct
@@ -68,14 +70,23 @@ class PackageTest(unittest.TestCase):
     def test_no_library_of_the_machine_is_used_but_those_of_c_and_cplusplus(self):
         code = "import fsdp_checkpoint; print(open('/proc/self/maps').read())"
         maps = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        loaded = {line.split()[-1] for line in maps.splitlines() if "libabsl" in line or "libfsdp" in line or "libhdf5" in line}
+        loaded = {
+            line.split()[-1]
+            for line in maps.splitlines()
+            if "libabsl" in line or "libfsdp" in line or "libhdf5" in line
+        }
         self.assertGreater(len(loaded), 10)
         self.assertTrue(all(path.startswith(os.path.dirname(fsdp_checkpoint.__file__)) for path in loaded), loaded)
 
 
 class OpenTest(Case):
     def test_a_file_of_torch_save_is_read_in_every_bit(self):
-        state = {"a.b": torch.randn(3, 5), "half": torch.randn(7).bfloat16(), "n": torch.arange(4), "s": torch.tensor(2.5)}
+        state = {
+            "a.b": torch.randn(3, 5),
+            "half": torch.randn(7).bfloat16(),
+            "n": torch.arange(4),
+            "s": torch.tensor(2.5),
+        }
         torch.save(state, self.root + "/model.pt")
         with fsdp_checkpoint.open(self.root + "/model.pt") as checkpoint:
             self.assertEqual(set(checkpoint), {"model/" + name for name in state})
@@ -115,7 +126,9 @@ class OpenTest(Case):
 
     def test_convert_verify_and_diff(self):
         torch.save({"a": torch.arange(6.0)}, self.root + "/m.pt")
-        self.assertEqual(fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours", kind="sharded", world_size=2), [])
+        self.assertEqual(
+            fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours", kind="sharded", world_size=2), []
+        )
         fsdp_checkpoint.verify(self.root + "/ours")
         self.assertEqual(fsdp_checkpoint.diff(self.root + "/m.pt", self.root + "/ours"), [])
         torch.save({"a": torch.arange(6.0) + 1}, self.root + "/n.pt")
@@ -134,7 +147,12 @@ class OneProcessTest(Case):
         names = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16",
                  "int8", "uint8", "bool", "complex64", "complex128"]  # fmt: skip
         state = {n: torch.randint(0, 2, (5, 3)).to(getattr(torch, n)) for n in names}
-        state.update(scalar=torch.tensor(1.5), empty=torch.empty(0, 4), view=torch.randn(6, 4).t(), nan=torch.tensor([float("nan"), -0.0]))
+        state.update(
+            scalar=torch.tensor(1.5),
+            empty=torch.empty(0, 4),
+            view=torch.randn(6, 4).t(),
+            nan=torch.tensor([float("nan"), -0.0]),
+        )
         dcp.save({"model": state}, storage_writer=Writer(self.path()))
         wanted = {name: torch.full_like(tensor, 1).contiguous() for name, tensor in state.items()}
         dcp.load({"model": wanted}, storage_reader=Reader(self.root))
@@ -143,10 +161,14 @@ class OneProcessTest(Case):
         fsdp_checkpoint.verify(self.path())
 
     def test_values_that_are_no_tensors_come_back_with_their_types(self):
-        values = {"step": 7, "lr": 1e-3, "text": "h\u00e9", "none": None, "flag": True, "nested": {"x": [1, [2.0, "y"]]},
-                  "tuple": (1, 2), "big": 2**70, "zero": -0.0, "size": torch.Size([2, 3])}  # fmt: skip
+        values = {"step": 7, "lr": 1e-3, "text": "h\u00e9", "none": None, "flag": True,
+                  "nested": {"x": [1, [2.0, "y"]]}, "tuple": (1, 2),
+                  "big": 2**70, "zero": -0.0, "size": torch.Size([2, 3])}  # fmt: skip
         dcp.save({"w": torch.ones(2), "values": values}, storage_writer=Writer(self.path()))
-        wanted = {"w": torch.zeros(2), "values": {name: type(value)() if value is not None else 0 for name, value in values.items()}}
+        wanted = {
+            "w": torch.zeros(2),
+            "values": {name: type(value)() if value is not None else 0 for name, value in values.items()},
+        }
         wanted["values"]["nested"] = {"x": [0, [0, 0]]}
         dcp.load(wanted, storage_reader=Reader(self.path()))
         for name, value in values.items():
@@ -177,6 +199,14 @@ class OneProcessTest(Case):
         with fsdp_checkpoint.open(self.path()) as checkpoint:
             fresh.load_state_dict(checkpoint.state_dict())
         self.assertTrue(all(same(a, b) for a, b in zip(fresh.state_dict().values(), model.state_dict().values())))
+
+    def test_h5py_reads_it_as_any_hdf5_file(self):
+        code = "import h5py, sys; print(h5py.File(sys.argv[1] + '/checkpoint.h5')['model/w'][()].tolist())"
+        if subprocess.run(["/usr/bin/python3", "-c", "import h5py"], capture_output=True).returncode != 0:
+            self.skipTest("SKIPPED: /usr/bin/python3 has no h5py")
+        dcp.save({"w": torch.arange(4.0)}, storage_writer=Writer(self.path()))
+        command = ["/usr/bin/python3", "-c", code, self.path()]
+        self.assertEqual(subprocess.run(command, capture_output=True, text=True).stdout, "[0.0, 1.0, 2.0, 3.0]\n")
 
     def test_a_checkpoint_that_another_program_made_is_loaded(self):
         state = models.Net().state_dict()
@@ -301,9 +331,27 @@ class RanksTest(Case):
         models.run_ranks(2, async_ranks, self.path(), reference)
         models.run_ranks(3, load_ranks, "fsdp2", self.path(), reference)
 
+    def test_columns_are_loaded_and_are_refused_by_name_when_they_are_saved(self):
+        models.run_ranks(2, column_ranks, self.path())
+
     def test_a_failure_of_one_rank_is_every_ranks_and_leaves_no_checkpoint(self):
         models.run_ranks(2, failing_rank, self.path())
         self.assertFalse(os.path.exists(self.path()))
+
+
+def column_ranks(rank, path):
+    mesh = init_device_mesh("cpu", (2,))
+    matrix = torch.arange(35.0).reshape(5, 7)
+    columns = distribute_tensor(matrix, mesh, [Shard(1)])
+    try:
+        dcp.save({"w": columns}, storage_writer=Writer(path))
+        raise AssertionError("saved")
+    except CheckpointException as error:
+        assert "w: this rank has [5, 4] at [0, 0] of [5, 7], wanted whole rows" in str(error), error
+    dcp.save({"w": distribute_tensor(matrix, mesh, [Shard(0)])}, storage_writer=Writer(path))
+    wanted = {"w": torch.zeros_like(columns)}
+    dcp.load(wanted, storage_reader=Reader(path))
+    assert torch.equal(wanted["w"].full_tensor(), matrix)
 
 
 SAVE_FOREVER = """

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader, a StorageReader of torch.distributed.checkpoint."""
+
+import io
+import json
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from ._checkpoint import Checkpoint, Path, ReadRequest
+from ._torch_names import INDEX, dtype_name, numel_of, runs_of
+
+
+class Reader(StorageReader):
+    """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
+
+    `path` may be a directory of checkpoints: its newest that verifies. Tensors of host memory are read into their
+    place, with no copy between; each rank reads what it wants and no more, on `threads` threads. Checkpoints that
+    Writer has not made have the names "model.NAME" and "optim.state.NAME.STATE". No code of a file is run: a value that
+    torch.load does not take with weights_only is an error, unless `trust_pickles`.
+
+    >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
+    """
+
+    def __init__(self, path: Path, *, verify: bool = True, threads: int = 0, trust_pickles: bool = False) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
+        self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
+        self._checkpoint: Optional[Checkpoint] = None
+        self._keys: Dict[str, List[Any]] = {}
+
+    def reset(self, checkpoint_id: Optional[Path] = None) -> None:
+        """Takes another path for the next load; called by dcp.load(checkpoint_id=...).
+
+        >>> reader.reset("checkpoints/step-00001000")
+        """
+        if checkpoint_id is not None:
+            self._path = os.fspath(checkpoint_id)
+        self._checkpoint = None
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
+        """Whether something lies at a path.
+
+        >>> Reader.validate_checkpoint_id("checkpoints")
+        True
+        """
+        return os.path.exists(checkpoint_id)
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The path that is loaded.
+
+        >>> Reader("checkpoints").checkpoint_id
+        'checkpoints'
+        """
+        return self._path
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load.
+
+        >>> reader.read_metadata().state_dict_metadata["model.w"].size
+        torch.Size([10, 3])
+        """
+        checkpoint = self._open()
+        metadata: Dict[str, Any] = {}
+        for fqn, (kind, name, _) in self._keys.items():
+            if kind != "tensor":
+                metadata[fqn] = BytesStorageMetadata()
+                continue
+            info = checkpoint.info(name)
+            size = torch.Size(info.shape)
+            chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
+            metadata[fqn] = TensorStorageMetadata(TensorProperties(dtype=getattr(torch, info.dtype)), size, [chunk])
+        return Metadata(metadata, {fqn: tuple(path) for fqn, (_, _, path) in self._keys.items()}, {})
+
+    def _open(self) -> Checkpoint:
+        if self._checkpoint is None:
+            self._checkpoint = Checkpoint(self._path, verify=self._verify)
+            self._keys = self._names(self._checkpoint)
+        return self._checkpoint
+
+    @staticmethod
+    def _names(checkpoint: Checkpoint) -> Dict[str, List[Any]]:
+        text = checkpoint.texts.get(INDEX)
+        if text is not None:
+            return json.loads(text)["keys"]
+        keys: Dict[str, List[Any]] = {}
+        for name in [*checkpoint, *checkpoint.aliases]:
+            section, rest = name.split("/", 1)
+            path = [section, rest]
+            if name.startswith("optim/state/"):
+                fqn, state = rest[len("state/") :].rsplit("/", 1)
+                path = ["optim", "state", fqn, state]
+            keys[".".join(path)] = ["tensor", name, path]
+        return keys
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Called by dcp.load on every rank: ranks that did not read the metadata open the checkpoint now.
+
+        >>> reader.set_up_storage_reader(metadata, is_coordinator=False)
+        """
+        self._open()
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Called by dcp.load.
+
+        >>> plan = reader.prepare_local_plan(planner.create_local_plan())
+        """
+        return plan
+
+    def prepare_global_plan(self, plans: List[LoadPlan]) -> List[LoadPlan]:
+        """Called by dcp.load on the coordinator.
+
+        >>> plans = reader.prepare_global_plan(plans)
+        """
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        """Called by dcp.load: reads all items in one go, each block of the checkpoint once.
+
+        >>> reader.read_data(plan, planner).wait()
+        """
+        checkpoint = self._open()
+        requests: List[ReadRequest] = []
+        targets: List[Tuple[Any, torch.Tensor, torch.Tensor]] = []
+        for item in plan.items:
+            kind, name, _ = self._keys[item.storage_index.fqn]
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._value(checkpoint, kind, name))
+                continue
+            target = planner.resolve_tensor(item).detach()
+            is_in_place = target.device.type == "cpu" and target.is_contiguous()
+            place = target if is_in_place else torch.empty(target.shape, dtype=target.dtype)
+            targets.append((item, target, place))
+            shape = checkpoint.info(name).shape
+            address, dtype = place.data_ptr(), dtype_name(place.dtype)
+            if numel_of(tuple(item.lengths)) != 0:
+                for begin, end in runs_of(tuple(item.storage_offsets), tuple(item.lengths), shape):
+                    requests.append(ReadRequest(name, begin, end, dtype, address))
+                    address += (end - begin) * place.element_size()
+        checkpoint.read_into(requests, self._threads)
+        for item, target, place in targets:
+            if place is not target:
+                target.copy_(place)
+            planner.commit_tensor(item, target)
+        future: "Future[None]" = Future()
+        future.set_result(None)
+        return future
+
+    def _value(self, checkpoint: Checkpoint, kind: str, name: str) -> io.BytesIO:
+        """What planners take: the bytes of torch.save. They unpickle them, so they get none that could run code."""
+        if kind == "json":
+            data = io.BytesIO()
+            torch.save(json.loads(checkpoint.texts[name]), data)
+        else:
+            data = io.BytesIO(checkpoint.torch(name).numpy().tobytes())
+            if not self._trust_pickles:
+                try:
+                    torch.load(data, weights_only=True)
+                except Exception as error:
+                    raise ValueError(
+                        f"{name}: a pickle of objects that torch.load does not take with weights_only; "
+                        "Reader(trust_pickles=True) runs whatever code it has"
+                    ) from error
+        data.seek(0)
+        return data

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writer, a StorageWriter of torch.distributed.checkpoint."""
+
+import ctypes
+import dataclasses
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from . import _library
+from ._checkpoint import Path
+from ._library import library
+from ._torch_names import INDEX, SavedTensor, SharedPlan, dtype_name, exact_json, our_name, runs_of
+
+
+class Writer(StorageWriter):
+    """A StorageWriter of torch.distributed.checkpoint that saves ROOT/step-NNNNNNNN as a verified HDF5 checkpoint.
+
+    `path` is the checkpoint's: its last part is step- and at least eight digits. `process_group` is that of dcp.save;
+    its ranks exchange a few small messages by all_gather_object. `overwrite` replaces the step if it exists: the new
+    one is complete first, then they change places. `parity` files that are lost can be made again (`ckpt repair`).
+    `io_threads` write on each rank. A failure on one rank is an exception on every rank, and leaves no checkpoint.
+
+    >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-00001000"))
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        process_group: Optional[dist.ProcessGroup] = None,
+        overwrite: bool = False,
+        parity: int = 0,
+        io_threads: int = 2,
+    ) -> None:
+        super().__init__()
+        self._group = process_group
+        self._options = _library.options(
+            _library.SaveOptions, overwrite=int(overwrite), parity=parity, io_threads=io_threads
+        )
+        self._root, self._step = "", 0
+        self.reset(path)
+
+    def reset(self, checkpoint_id: Optional[Path] = None) -> None:
+        """Takes another path for the next save; called by dcp.save(checkpoint_id=...).
+
+        >>> writer.reset("checkpoints/step-00002000")
+        """
+        if checkpoint_id is None:
+            return
+        root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
+        if re.fullmatch("step-[0-9]{8,18}", name) is None or f"step-{int(name[5:]):08}" != name:
+            raise ValueError(
+                f"{os.fspath(checkpoint_id)}: a checkpoint is called step- and eight digits, step-00001000"
+            )
+        self._root, self._step = root or ".", int(name[5:])
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
+        """Whether a path may be a checkpoint's.
+
+        >>> Writer.validate_checkpoint_id("checkpoints/step-00001000")
+        True
+        """
+        try:
+            cls(checkpoint_id)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The path that is saved next.
+
+        >>> Writer("checkpoints/step-00001000").checkpoint_id
+        'checkpoints/step-00001000'
+        """
+        return os.path.join(self._root, f"step-{self._step:08}")
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Called by dcp.save.
+
+        >>> writer.set_up_storage_writer(is_coordinator=True)
+        """
+        if not kwargs.get("use_collectives", True):
+            raise ValueError(
+                "Writer: use_collectives=False is not supported: the ranks of a checkpoint commit it together"
+            )
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Called by dcp.save.
+
+        >>> plan = writer.prepare_local_plan(planner.create_local_plan())
+        """
+        return plan
+
+    def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
+        """Called by dcp.save on the coordinator.
+
+        >>> plans = writer.prepare_global_plan(plans)
+        """
+        if any(not getattr(plan, "usable", True) for plan in plans):
+            raise ValueError("Writer: the planner's enable_plan_caching is not supported")
+        paths: Dict[str, Tuple[Any, ...]] = {}
+        for plan in plans:
+            paths.update(plan.planner_data or {})
+        items = {item.index.fqn: item for plan in plans for item in plan.items}
+        for fqn in items:
+            paths.setdefault(fqn, (fqn,))
+        is_model_alone = not any(path[0] == "model" and len(path) > 1 for path in paths.values())
+        tensors, names = [], set()
+        for fqn, item in sorted(items.items()):
+            if item.type == WriteItemType.BYTE_IO:
+                continue
+            name = our_name(fqn, paths[fqn], is_model_alone)
+            name = "extra/" + fqn if name in names else name
+            names.add(name)
+            data = item.tensor_data
+            assert data is not None  # of an item that is a tensor
+            tensors.append(SavedTensor(fqn, name, dtype_name(data.properties.dtype), tuple(data.size)))
+        paths = {fqn: paths[fqn] for fqn in items}
+        return [
+            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
+        """Called by dcp.save: saves, and returns when the checkpoint is durable and committed.
+
+        >>> writer.write_data(plan, planner).wait()
+        """
+        shared: SharedPlan = plan.storage_data
+        state = ctypes.c_void_p()
+        library.fsdp_state_create(_library.SHARDED, ctypes.byref(state))
+        kept: List[Any] = []  # memory that the save reads
+        results: List[WriteResult] = []
+        try:
+            failure, blobs = None, {}
+            try:
+                blobs = self._add_tensors(state, plan, planner, kept, results)
+            except Exception as error:  # the other ranks must not wait for this one
+                failure = error
+            gathered = self._gather((repr(failure) if failure else None, blobs), shared)
+            if failure is not None:
+                raise failure
+            for rank, (reason, _) in enumerate(gathered):
+                if reason is not None:
+                    raise RuntimeError(f"rank {rank} of {shared.world_size}: {reason}")
+            self._add_values(state, shared, {k: v for _, blobs in gathered for k, v in blobs.items()}, kept)
+            self._save(state, shared)
+        finally:
+            library.fsdp_state_free(state)
+        future: "Future[List[WriteResult]]" = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+        """Called by dcp.save on the coordinator. The checkpoint is committed already: by rename, when the last rank's
+        bytes were durable.
+
+        >>> writer.finish(metadata, results)
+        """
+
+    def _gather(self, mine: Any, plan: SharedPlan) -> List[Any]:
+        if plan.world_size == 1:
+            return [mine]
+        size = dist.get_world_size(self._group) if dist.is_initialized() else 1
+        if size != plan.world_size:
+            raise ValueError(
+                f"Writer has a process group of {size} ranks, and dcp.save one of {plan.world_size}: give both the same"
+            )
+        gathered: List[Any] = [None] * size
+        dist.all_gather_object(gathered, mine, group=self._group)
+        return gathered
+
+    def _add_tensors(
+        self, state: ctypes.c_void_p, plan: SavePlan, planner: SavePlanner, kept: List[Any], results: List[WriteResult]
+    ) -> Dict[str, bytes]:
+        """Adds all tensors to `state`, with the elements that are this rank's; the bytes of its other values."""
+        shards: Dict[str, List[Tuple[int, int, int]]] = {}
+        blobs: Dict[str, bytes] = {}
+        for item in plan.items:
+            data: Any = planner.resolve_data(item)
+            if item.type == WriteItemType.BYTE_IO:
+                blobs[item.index.fqn] = data.getvalue()
+                results.append(WriteResult(item.index, len(blobs[item.index.fqn]), None))
+                continue
+            tensor = data.detach().to("cpu").contiguous()
+            kept.append(tensor)
+            results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
+            if tensor.numel() == 0:
+                continue
+            assert item.tensor_data is not None  # of an item that is a tensor
+            chunk, shape = item.tensor_data.chunk, tuple(item.tensor_data.size)
+            runs = runs_of(tuple(chunk.offsets), tuple(chunk.sizes), shape)
+            if len(runs) > 1:
+                raise ValueError(
+                    f"{item.index.fqn}: this rank has {list(chunk.sizes)} at {list(chunk.offsets)} of {list(shape)}, "
+                    "wanted whole rows; save tensor-parallel parameters with dcp.FileSystemWriter, and use ckpt convert"
+                )
+            shards.setdefault(item.index.fqn, []).append((*runs[0], tensor.data_ptr()))
+        for tensor in plan.storage_data.tensors:
+            self._add_tensor(state, tensor, sorted(shards.get(tensor.fqn, [])))
+        return blobs
+
+    @staticmethod
+    def _add_tensor(state: ctypes.c_void_p, tensor: SavedTensor, shards: List[Tuple[int, int, int]]) -> None:
+        dims = (ctypes.c_int64 * max(1, len(tensor.shape)))(*tensor.shape)
+        array = (_library.Shard * max(1, len(shards)))(*(_library.Shard(*shard) for shard in shards))
+        number = _library.DTYPE_NUMBERS[tensor.dtype]
+        library.fsdp_state_add_tensor(state, tensor.name.encode(), number, len(tensor.shape), dims, array, len(shards))
+
+    def _add_values(self, state: ctypes.c_void_p, plan: SharedPlan, blobs: Dict[str, bytes], kept: List[Any]) -> None:
+        """Adds what is no tensor, on every rank: texts must be equal, and rank 0 has the elements of the bytes."""
+        keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
+        for fqn, data in sorted(blobs.items()):
+            text = exact_json(data)
+            keys[fqn] = ["json" if text is not None else "torch.save", "extra/" + fqn, list(plan.paths[fqn])]
+            if text is not None:
+                library.fsdp_state_add_text(state, keys[fqn][1].encode(), text.encode(), len(text.encode()))
+                continue
+            buffer = ctypes.create_string_buffer(data, len(data))
+            kept.append(buffer)
+            own = [(0, len(data), ctypes.addressof(buffer))] if plan.rank == 0 else []
+            self._add_tensor(state, SavedTensor(fqn, keys[fqn][1], "uint8", (len(data),)), own)
+        index = json.dumps({"version": 1, "keys": keys}).encode()
+        library.fsdp_state_add_text(state, INDEX.encode(), index, len(index))
+
+    def _save(self, state: ctypes.c_void_p, plan: SharedPlan) -> None:
+        failures: List[BaseException] = []
+
+        def gather(context: int, blob: int, size: int, take: Any, sink: int) -> int:
+            try:
+                for rank, other in enumerate(self._gather(ctypes.string_at(blob, size) if size else b"", plan)):
+                    take(sink, rank, other, len(other))
+                return 0
+            except BaseException as error:  # must not leave a function that C has called
+                failures.append(error)
+                return 1
+
+        # The names keep the callback alive while the library has it.
+        callback = _library.Gather(gather)
+        group = _library.options(_library.Group, rank=plan.rank, world_size=plan.world_size, gather=callback)
+        try:
+            library.fsdp_save(state, os.fsencode(self._root), self._step, group, self._options, None)
+        except _library.CheckpointError as error:
+            raise error from (failures[0] if failures else None)
