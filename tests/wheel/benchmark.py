@@ -48,8 +48,8 @@ def rank_main(rank, root, report):
     times = {}
     for number in range(ROUNDS + 1):
         for name, writer, reader in (
-            ("FileSystemWriter", dcp.FileSystemWriter, dcp.FileSystemReader),
-            ("Writer", Writer, Reader),
+            ("FileSystem", dcp.FileSystemWriter, dcp.FileSystemReader),
+            ("fsdp_checkpoint", Writer, Reader),
         ):
             path = f"{root}/step-{number:08}"
             save = timed(lambda: dcp.save({"model": state}, storage_writer=writer(path)))
