@@ -113,18 +113,19 @@ def write_wheel(arguments, version, tag, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, help="where the wheel goes; made if needed")
-    for name in ("library", "ckpt", "license", "module"):
+    for name in ("caller_dir", "library", "ckpt", "license", "module"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)  # Bazel's
-    parser.add_argument("package", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--package", nargs="+", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     with open(arguments.module, encoding="utf-8") as file:
         version = re.search(r'^    version = "([^"]+)"', file.read(), re.MULTILINE).group(1)
     # An older C library lacks what the libraries were linked with here.
     glibc = platform.libc_ver()[1].replace(".", "_")
     tag = f"py3-none-manylinux_{glibc}_{platform.machine()}"
-    os.makedirs(arguments.output_dir, exist_ok=True)
-    path = os.path.join(arguments.output_dir, f"{NAME}-{version}-{tag}.whl")
-    with tempfile.NamedTemporaryFile(dir=arguments.output_dir, suffix=".tmp", delete=False) as file:
+    output_dir = os.path.join(arguments.caller_dir, arguments.output_dir)
+    os.makedirs(output_dir, exist_ok=True)
+    path = os.path.join(output_dir, f"{NAME}-{version}-{tag}.whl")
+    with tempfile.NamedTemporaryFile(dir=output_dir, suffix=".tmp", delete=False) as file:
         temporary = file.name
     try:
         write_wheel(arguments, version, tag, temporary)
