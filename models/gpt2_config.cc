@@ -30,6 +30,8 @@ constexpr struct {
     {"gpt2-355m", 50257, 1024, 1024, 24, 16},   // "gpt2-medium"
     {"gpt2-774m", 50257, 1024, 1280, 36, 20},   // "gpt2-large"
     {"gpt2-1558m", 50257, 1024, 1600, 48, 25},  // "gpt2-xl"
+    {"mingpt-175b", 50000, 2048, 12288, 96,
+     96},  // the largest of the FSDP paper, arXiv 2304.11277; its head is tied here
 };
 
 // Four fields have a second name: GPT2Config.attribute_map lets programs use the names that other models have, and some

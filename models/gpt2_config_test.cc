@@ -133,7 +133,7 @@ TEST(Gpt2ConfigTest, WritesWhatItReads) {
 }
 
 TEST(Gpt2ConfigTest, PresetsAreValidAndListed) {
-  for (const char* name : {"gpt2-tiny", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m"}) {
+  for (const char* name : {"gpt2-tiny", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "mingpt-175b"}) {
     ASSERT_OK_AND_ASSIGN(const Gpt2Config config, Gpt2Preset(name));
     EXPECT_OK(CheckGpt2Config(config)) << name;
   }

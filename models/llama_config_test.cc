@@ -104,7 +104,8 @@ TEST(LlamaConfigTest, WritesWhatItReads) {
 }
 
 TEST(LlamaConfigTest, PresetsAreValidAndListed) {
-  for (const char* name : {"llama-tiny", "llama-2-7b", "llama-3.1-8b", "llama-3.2-1b"}) {
+  for (const char* name : {"llama-tiny", "llama-2-7b", "llama-2-13b", "llama-2-34b", "llama-2-70b", "llama-3.1-8b",
+                           "llama-3.1-70b", "llama-3.1-405b", "llama-3.2-1b"}) {
     ASSERT_OK_AND_ASSIGN(const LlamaConfig config, LlamaPreset(name));
     EXPECT_OK(CheckLlamaConfig(config)) << name;
   }

@@ -92,8 +92,10 @@ TEST_F(LlamaTest, TiedHeadIsTheEmbedding) {
 }
 
 TEST_F(LlamaTest, PresetsHaveTheKnownSizes) {
-  const std::pair<const char*, int64_t> presets[] = {
-      {"llama-2-7b", 6738415616}, {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400}};
+  const std::pair<const char*, int64_t> presets[] = {{"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},
+                                                     {"llama-2-70b", 68976648192},   {"llama-3.1-8b", 8030261248},
+                                                     {"llama-3.1-70b", 70553706496}, {"llama-3.1-405b", 405853388800},
+                                                     {"llama-3.2-1b", 1235814400}};
   for (const auto& [name, count] : presets) {
     ASSERT_OK_AND_ASSIGN(const LlamaConfig config, LlamaPreset(name));
     ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Module> model, MakeLlama(config));

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// simulate: the speed and memory of a training step on a cluster that is not here, from its schedule. docs/simulate.md
+// says what is modelled and how far the numbers hold.
+//
+//   simulate --config=llama-3.1-8b --ranks=128 --hosts=16 --link=3200gbit --device=h100 --json
+//
+// Exit status: 0; 1 when a file cannot be read or written; 2 for a wrong command line.
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tools/simulation/bandwidth.h"
+#include "fsdp/tools/simulation/published_runs.h"
+#include "fsdp/tools/simulation/simulated_job.h"
+#include "nlohmann/json.hpp"
+
+ABSL_FLAG(std::string, config, "llama-3.1-8b",
+          "a Hugging Face config.json, or a preset such as llama-3.1-70b, gpt2-124m");
+ABSL_FLAG(int, ranks, 8, "ranks of the job, one on each device");
+ABSL_FLAG(int, hosts, 1, "hosts with equally many ranks");
+ABSL_FLAG(std::string, link, "400gbit", "all links of a host to the others together, in each direction");
+ABSL_FLAG(double, link_latency, 14e-6, "seconds that a step of a ring takes between hosts beside its bytes");
+ABSL_FLAG(std::string, local_link, "", "from a rank to the next on its host; default: the device's own");
+ABSL_FLAG(double, local_link_latency, 3.4e-6, "as --link_latency, within a host");
+ABSL_FLAG(double, collective_latency, 8.4e-6, "seconds that any collective takes beside its steps");
+ABSL_FLAG(std::string, all_reduce, "auto", "auto, ring or tree");
+ABSL_FLAG(std::string, device, "h100", "a100, h100, h100-500w or h200");
+ABSL_FLAG(double, achievable, 0, "share of the device's peak that matrix products achieve; 0: the device's preset");
+ABSL_FLAG(double, flops, 0, "of a device without preset: FLOP/s that matrix products and attention achieve");
+ABSL_FLAG(std::string, memory_bandwidth, "", "of a device without preset, such as 20GB/s; with --flops");
+ABSL_FLAG(std::string, dtype, "bfloat16", "what linear layers compute in: float32, bfloat16 or float8");
+ABSL_FLAG(std::string, reduce_dtype, "float32", "what gradients are reduced in: float32 or bfloat16");
+ABSL_FLAG(std::string, sharding_strategy, "full_shard",
+          "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
+ABSL_FLAG(int, shard_group_size, 0, "ranks of a shard group of the hybrid strategies; 0: those of a host");
+ABSL_FLAG(std::string, api, "fsdp1", "fsdp1 or fsdp2: which layout parameters have");
+ABSL_FLAG(int64_t, batch_size, 1, "rows of a rank in a micro-step");
+ABSL_FLAG(int64_t, seq_len, 0, "tokens of a row; 0: 8192, or as many as the model takes");
+ABSL_FLAG(int, grad_accum, 1, "micro-steps of a step");
+ABSL_FLAG(std::string, activation_checkpointing, "none", "none, selective_op, selective_layer or full");
+ABSL_FLAG(std::string, kernels, "eager", "eager: each operation by itself; fused: as torch.compile");
+ABSL_FLAG(bool, fused_attention, true, "attention as one kernel, without scores in memory");
+ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
+ABSL_FLAG(double, issue_seconds, 0, "that the host takes to issue the computation of a unit");
+ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before a forward");
+ABSL_FLAG(bool, limit_all_gathers, true, "share slots; off: one for each unit");
+ABSL_FLAG(std::string, disk, "2GB/s", "that a host writes a checkpoint with");
+ABSL_FLAG(std::string, disk_read, "", "that a host reads a checkpoint with; default: --disk");
+ABSL_FLAG(bool, json, false, "print one JSON object");
+ABSL_FLAG(std::string, trace, "", "write the timeline of the step there, as Chrome trace JSON");
+ABSL_FLAG(std::string, published, "", "print a file of published runs beside what is simulated, and nothing else");
+
+namespace fsdp {
+namespace {
+
+constexpr char kUsage[] =
+    "simulate --config=FILE|PRESET --ranks=N --hosts=H --link=BANDWIDTH [flags] [--json]\n"
+    "simulate --published=FILE\n"
+    "\n"
+    "Predicts a training step on a cluster that is not here: tokens a second, communication that nothing hides, "
+    "memory\n"
+    "of a rank, and the time of a save and a load.";
+
+absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
+  const double flops = absl::GetFlag(FLAGS_flops), achievable = absl::GetFlag(FLAGS_achievable);
+  const std::string bandwidth = absl::GetFlag(FLAGS_memory_bandwidth);
+  if ((flops != 0) != !bandwidth.empty()) {
+    return absl::InvalidArgumentError("--flops and --memory_bandwidth are of one device: wanted both or neither");
+  }
+  DeviceModel device;
+  if (flops != 0) {
+    if (!(flops > 0)) return absl::InvalidArgumentError(absl::StrCat("--flops is ", flops, ", wanted more than 0"));
+    FSDP_ASSIGN_OR_RETURN(device.memory_bandwidth, ParseBandwidth(bandwidth));
+    device.name = "given by --flops";
+    device.float32_flops = device.bfloat16_flops = device.float8_flops = device.attention_flops = flops;
+    device.local_bandwidth = device.memory_bandwidth;
+  } else {
+    FSDP_ASSIGN_OR_RETURN(device, DevicePreset(absl::GetFlag(FLAGS_device), precision));
+  }
+  if (achievable != 0) device.achievable = achievable;
+  return device;
+}
+
+absl::Status SetLinks(SimulatedJob& job) {
+  FSDP_ASSIGN_OR_RETURN(job.links.host_bandwidth, ParseBandwidth(absl::GetFlag(FLAGS_link)));
+  job.links.local_bandwidth = job.device.local_bandwidth;
+  if (const std::string local = absl::GetFlag(FLAGS_local_link); !local.empty()) {
+    FSDP_ASSIGN_OR_RETURN(job.links.local_bandwidth, ParseBandwidth(local));
+  }
+  job.links.host_latency = absl::GetFlag(FLAGS_link_latency);
+  job.links.local_latency = absl::GetFlag(FLAGS_local_link_latency);
+  job.links.base_latency = absl::GetFlag(FLAGS_collective_latency);
+  FSDP_ASSIGN_OR_RETURN(job.links.all_reduce, ParseAllReduceAlgorithm(absl::GetFlag(FLAGS_all_reduce)));
+  FSDP_ASSIGN_OR_RETURN(job.disk_write, ParseBandwidth(absl::GetFlag(FLAGS_disk)));
+  job.disk_read = job.disk_write;
+  if (const std::string read = absl::GetFlag(FLAGS_disk_read); !read.empty()) {
+    FSDP_ASSIGN_OR_RETURN(job.disk_read, ParseBandwidth(read));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetPlan(SimulatedJob& job) {
+  const std::string reduce_dtype = absl::GetFlag(FLAGS_reduce_dtype), api = absl::GetFlag(FLAGS_api);
+  if (reduce_dtype != "float32" && reduce_dtype != "bfloat16") {
+    return absl::InvalidArgumentError(absl::StrCat("--reduce_dtype=", reduce_dtype, ": expected float32 or bfloat16"));
+  }
+  if (api != "fsdp1" && api != "fsdp2") {
+    return absl::InvalidArgumentError(absl::StrCat("--api=", api, ": expected fsdp1 or fsdp2"));
+  }
+  job.plan.reduce_dtype = reduce_dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  job.plan.layout = api == "fsdp1" ? LayoutKind::kFlat : LayoutKind::kDim0;
+  FSDP_ASSIGN_OR_RETURN(job.plan.strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
+  FSDP_ASSIGN_OR_RETURN(job.plan.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
+  job.plan.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
+  job.plan.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  job.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
+  return absl::OkStatus();
+}
+
+absl::Status SetWork(SimulatedJob& job) {
+  job.work.batch_size = absl::GetFlag(FLAGS_batch_size);
+  job.work.seq_len = absl::GetFlag(FLAGS_seq_len);
+  if (job.work.seq_len == 0) {
+    const std::optional<SequenceLimit> limit = SequenceLimitOf(job.config);
+    job.work.seq_len = limit.has_value() ? limit->seq_len : 8192;
+  }
+  FSDP_ASSIGN_OR_RETURN(job.work.checkpointing, ParseCheckpointing(absl::GetFlag(FLAGS_activation_checkpointing)));
+  FSDP_ASSIGN_OR_RETURN(job.work.kernels, ParseKernelStyle(absl::GetFlag(FLAGS_kernels)));
+  job.work.fused_attention = absl::GetFlag(FLAGS_fused_attention);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SimulatedJob> JobOfFlags() {
+  SimulatedJob job;
+  job.ranks = absl::GetFlag(FLAGS_ranks);
+  job.hosts = absl::GetFlag(FLAGS_hosts);
+  job.issue = absl::GetFlag(FLAGS_issue_seconds);
+  job.micro_steps = absl::GetFlag(FLAGS_grad_accum);
+  FSDP_ASSIGN_OR_RETURN(job.precision, ParseComputePrecision(absl::GetFlag(FLAGS_dtype)));
+  FSDP_ASSIGN_OR_RETURN(job.device, DeviceOf(job.precision));
+  FSDP_ASSIGN_OR_RETURN(job.config, ReadModelConfig(absl::GetFlag(FLAGS_config)));
+  FSDP_RETURN_IF_ERROR(SetLinks(job));
+  FSDP_RETURN_IF_ERROR(SetPlan(job));
+  FSDP_RETURN_IF_ERROR(SetWork(job));
+  return job;
+}
+
+std::string Json(const SimulatedJob& job, const SimulatedStep& step) {
+  const nlohmann::ordered_json json = {
+      {"tokens_per_second", step.tokens_per_second},
+      {"exposed_communication", step.exposed_communication},
+      {"peak_bytes", step.memory.peak()},
+      {"save_seconds", step.save_seconds},
+      {"load_seconds", step.load_seconds},
+      {"tokens_per_second_per_rank", step.tokens_per_second / job.ranks},
+      {"step_seconds", step.timeline.seconds},
+      {"compute_seconds", step.timeline.compute},
+      {"exposed_seconds", step.timeline.exposed},
+      {"communication_seconds", step.timeline.communication},
+      {"fsdp_bytes", step.memory.fsdp},
+      {"optimizer_bytes", step.memory.optimizer},
+      {"activation_bytes", step.memory.activations},
+      {"parameters", step.parameters},
+      {"model_flops_utilization", step.model_flops_utilization},
+  };
+  return json.dump(2) + "\n";
+}
+
+std::string Text(const SimulatedJob& job, const SimulatedStep& step) {
+  constexpr double kGibibyte = 1 << 30;
+  const StepTimeline& timeline = step.timeline;
+  std::string text = absl::StrFormat("%d ranks on %d hosts, %s, %d parameters: an estimate, not a measurement\n",
+                                     job.ranks, job.hosts, job.device.name, step.parameters);
+  absl::StrAppendFormat(&text, "tokens a second        %.0f, %.0f a rank, MFU %.1f %%\n", step.tokens_per_second,
+                        step.tokens_per_second / job.ranks, 100 * step.model_flops_utilization);
+  absl::StrAppendFormat(&text, "step                   %.4g s, computing %.4g s\n", timeline.seconds, timeline.compute);
+  absl::StrAppendFormat(&text, "exposed communication  %.1f %%, %.4g s of %.4g s\n", 100 * step.exposed_communication,
+                        timeline.exposed, timeline.communication);
+  absl::StrAppendFormat(&text, "memory of a rank       %.1f GiB: FSDP %.1f, optimizer %.1f, activations %.1f\n",
+                        step.memory.peak() / kGibibyte, step.memory.fsdp / kGibibyte, step.memory.optimizer / kGibibyte,
+                        step.memory.activations / kGibibyte);
+  if (job.device.memory_bytes > 0 && step.memory.peak() > job.device.memory_bytes) {
+    absl::StrAppendFormat(&text, "                       more than the %.1f GiB that the device has\n",
+                          job.device.memory_bytes / kGibibyte);
+  }
+  absl::StrAppendFormat(&text, "checkpoint             saved in %.1f s, loaded in %.1f s\n", step.save_seconds,
+                        step.load_seconds);
+  return text;
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "simulate: %s\n", std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+int PrintPublished(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return Fail(absl::NotFoundError(absl::StrCat("--published=", path, " cannot be read")));
+  std::ostringstream text;
+  text << file.rdbuf();
+  const absl::StatusOr<PublishedRuns> runs = ParsePublishedRuns(text.str());
+  if (!runs.ok()) return Fail(runs.status());
+  const absl::StatusOr<std::string> table = PublishedTable(*runs);
+  if (!table.ok()) return Fail(table.status());
+  std::fputs(table->c_str(), stdout);
+  return kExitDone;
+}
+
+int Main(int argc, char** argv) {
+  if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
+  if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) return PrintPublished(path);
+  const absl::StatusOr<SimulatedJob> job = JobOfFlags();
+  if (!job.ok()) return ReportUsageError("simulate", job.status());
+  const absl::StatusOr<SimulatedStep> step = SimulateStep(*job);
+  if (!step.ok()) return ReportUsageError("simulate", step.status());
+  if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
+    std::ofstream file(path);
+    file << TimelineJson(step->timeline, step->unit_names);
+    if (!file.flush()) return Fail(absl::UnavailableError(absl::StrCat("--trace=", path, " cannot be written")));
+  }
+  std::fputs((absl::GetFlag(FLAGS_json) ? Json(*job, *step) : Text(*job, *step)).c_str(), stdout);
+  return kExitDone;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

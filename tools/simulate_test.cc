@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program itself: its exit statuses, its two output streams, and the keys of its JSON.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_matchers.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using ::testing::HasSubstr;
+
+ProgramResult Simulate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), FindRunfile("tools/simulate").value());
+  return RunProgram(arguments, absl::InfiniteDuration(), {.errors = ChildOutput::Text()}).value();
+}
+
+void ExpectUsageError(const std::vector<std::string>& arguments, const std::string& message) {
+  const ProgramResult result = Simulate(arguments);
+  EXPECT_EQ(result.exit_status, 2) << message;
+  EXPECT_THAT(result.errors, HasSubstr(message));
+  EXPECT_EQ(result.output, "");
+}
+
+TEST(SimulateTest, PrintsTheFiveNumbersAsJson) {
+  const ProgramResult result = Simulate({"--config=llama-3.1-8b", "--ranks=128", "--hosts=16", "--link=3200gbit",
+                                         "--device=h100-500w", "--batch_size=2", "--seq_len=8192",
+                                         "--activation_checkpointing=selective_op", "--kernels=fused", "--json"});
+  ASSERT_EQ(result.exit_status, 0) << result.errors;
+  const nlohmann::json json = nlohmann::json::parse(result.output);
+  // torchtitan measured 6,514 tokens a second on each GPU (docs/simulate.md).
+  EXPECT_NEAR(json["tokens_per_second"].get<double>() / 128, 6514, 651);
+  EXPECT_GE(json["exposed_communication"].get<double>(), 0);
+  EXPECT_LT(json["exposed_communication"].get<double>(), 0.05);
+  EXPECT_GT(json["peak_bytes"].get<int64_t>(), 8'030'261'248 * 16 / 128);
+  EXPECT_GT(json["save_seconds"].get<double>(), 0);
+  EXPECT_GT(json["load_seconds"].get<double>(), 0);
+}
+
+TEST(SimulateTest, PrintsTextForPeople) {
+  const ProgramResult result = Simulate({"--config=gpt2-124m", "--ranks=2", "--hosts=2", "--link=1gbit"});
+  ASSERT_EQ(result.exit_status, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("2 ranks on 2 hosts, h100, 124439808 parameters: an estimate"));
+  EXPECT_THAT(result.output, HasSubstr("exposed communication"));
+}
+
+TEST(SimulateTest, AModelThatDoesNotFitTheDeviceIsSaid) {
+  const ProgramResult result = Simulate({"--config=llama-3.1-405b", "--ranks=8", "--device=h100"});
+  ASSERT_EQ(result.exit_status, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("more than the 74.5 GiB that the device has"));
+}
+
+TEST(SimulateTest, EachFlagChangesTheNumbers) {
+  const std::vector<std::string> base = {"--config=gpt2-124m", "--ranks=16", "--hosts=4", "--json"};
+  const auto with = [&base](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), base.begin(), base.end());
+    const ProgramResult result = Simulate(flags);
+    EXPECT_EQ(result.exit_status, 0) << flags.back() << result.errors;
+    return result.output;
+  };
+  const std::string before = with({"--link=10gbit"});
+  for (const char* flag : {"--link_latency=1e-3",
+                           "--local_link=1GB/s",
+                           "--local_link_latency=1e-3",
+                           "--collective_latency=1e-2",
+                           "--device=a100",
+                           "--achievable=0.1",
+                           "--dtype=float32",
+                           "--reduce_dtype=bfloat16",
+                           "--sharding_strategy=shard_grad_op",
+                           "--sharding_strategy=hybrid_shard",
+                           "--api=fsdp2",
+                           "--batch_size=3",
+                           "--seq_len=77",
+                           "--grad_accum=2",
+                           "--activation_checkpointing=full",
+                           "--activation_checkpointing=selective_op",
+                           "--activation_checkpointing=selective_layer",
+                           "--kernels=fused",
+                           "--fused_attention=false",
+                           "--backward_prefetch=none",
+                           "--issue_seconds=0.1",
+                           "--limit_all_gathers=false",
+                           "--disk=1GB/s",
+                           "--disk_read=1GB/s"}) {
+    EXPECT_NE(with({"--link=10gbit", flag}), before) << flag;
+  }
+  EXPECT_NE(with({"--link=20gbit"}), before);
+  const auto hybrid = [&with](const char* flag) { return with({"--sharding_strategy=hybrid_shard", flag}); };
+  EXPECT_NE(hybrid("--shard_group_size=2"), hybrid("--shard_group_size=8"));
+  EXPECT_NE(hybrid("--all_reduce=ring"), hybrid("--all_reduce=tree"));
+  const auto late = [&with](const char* flag) {
+    return with({"--batch_size=16", "--link=100gbit", "--issue_seconds=0.002", flag});
+  };
+  EXPECT_NE(late("--forward_prefetch"), late("--noforward_prefetch"));
+  EXPECT_NE(Simulate({"--config=gpt2-124m", "--flops=1e11", "--memory_bandwidth=10GB/s", "--json"}).output,
+            Simulate({"--config=gpt2-124m", "--flops=2e11", "--memory_bandwidth=10GB/s", "--json"}).output);
+}
+
+TEST(SimulateTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
+  ExpectUsageError({"--config=llama-9"}, "config \"llama-9\" is no file; no GPT-2 preset");
+  ExpectUsageError({"--ranks=128", "--hosts=3"}, "ranks is 128 and hosts 3");
+  ExpectUsageError({"--ranks=0"}, "ranks is 0");
+  ExpectUsageError({"--link=fast"}, "bandwidth \"fast\": expected a number above 0 with a unit");
+  ExpectUsageError({"--device=abacus"}, "no device \"abacus\"; there are a100");
+  ExpectUsageError({"--device=a100", "--dtype=float8"}, "device a100 has no float8");
+  ExpectUsageError({"--dtype=float64"}, "dtype \"float64\"");
+  ExpectUsageError({"--reduce_dtype=float16"}, "--reduce_dtype=float16: expected float32 or bfloat16");
+  ExpectUsageError({"--flops=1e12"}, "--flops and --memory_bandwidth are of one device");
+  ExpectUsageError({"--sharding_strategy=half"}, "half");
+  ExpectUsageError({"--seq_len=-1"}, "seq_len -1");
+  ExpectUsageError({"--config=gpt2-124m", "--seq_len=4096"}, "wanted at most 1024");
+  ExpectUsageError({"--link_latency=-1"}, "host_latency is -1");
+  ExpectUsageError({"--issue_seconds=-1"}, "issue takes -1 s");
+  ExpectUsageError({"--steps=3"}, "steps");
+  ExpectUsageError({"extra"}, "extra");
+}
+
+TEST(SimulateTest, AFileThatCannotBeReadOrWrittenExitsWith1) {
+  const ProgramResult read = Simulate({"--published=no/such/file"});
+  EXPECT_EQ(read.exit_status, 1);
+  EXPECT_THAT(read.errors, HasSubstr("--published=no/such/file cannot be read"));
+  const ProgramResult written = Simulate({"--config=gpt2-124m", "--trace=no/such/directory/t.json"});
+  EXPECT_EQ(written.exit_status, 1);
+  EXPECT_THAT(written.errors, HasSubstr("--trace=no/such/directory/t.json cannot be written"));
+}
+
+TEST(SimulateTest, TheTraceHasTheEventsOfTheStep) {
+  const std::string path = testing::TempDir() + "/trace.json";
+  ASSERT_EQ(Simulate({"--config=gpt2-124m", "--ranks=8", "--trace=" + path}).exit_status, 0);
+  std::ifstream file(path);
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  EXPECT_GT(trace["traceEvents"].size(), 12u * 4);
+}
+
+TEST(SimulateTest, PrintsThePublishedRunsBesideWhatIsSimulated) {
+  const ProgramResult result = Simulate({"--published=" + FindRunfile("tools/simulation/published_runs.json").value()});
+  ASSERT_EQ(result.exit_status, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("| 8B, compiled, 128 H100 | torchtitan H100 compiled | 6514 |"));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ModelWork: the units of a language model and the work of each in one micro-step, from its config alone. The
+// parameters are those of the module that trains (models/causal_lm.h), which is built without memory; the root is unit
+// 0, and each block a unit. Work is counted like this, of B rows of T tokens:
+//
+//   matrix products   2 FLOP for each element of a matrix and token, in forward; twice that in backward
+//   attention         2 T A FLOP a token for A elements of all heads, causal and fused; 2.5 times that in backward,
+//   since
+//                     it computes the scores again. Unfused: 4 T A, twice that in backward, and the scores as traffic
+//   everything else   bytes read and written by norms, rotations, activations, residuals and the loss: each operation
+//                     by itself ("eager"), or each group of them at once ("fused", as torch.compile does)
+#ifndef FSDP_TOOLS_SIMULATION_MODEL_WORK_H_
+#define FSDP_TOOLS_SIMULATION_MODEL_WORK_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/models/causal_lm.h"
+#include "fsdp/tools/simulation/device_model.h"
+
+namespace fsdp {
+
+enum class Checkpointing : uint8_t {
+  kNone,
+  kSelectiveOp,     // keeps attention and every second matrix product; computes the rest again (torchtitan's "op")
+  kSelectiveLayer,  // kFull for every second block
+  kFull,            // keeps each block's input
+};
+
+// "none", "selective_op", "selective_layer", "full".
+absl::StatusOr<Checkpointing> ParseCheckpointing(std::string_view name);
+
+enum class KernelStyle : uint8_t { kEager, kFused };
+absl::StatusOr<KernelStyle> ParseKernelStyle(std::string_view name);  // "eager", "fused"
+
+struct WorkOptions {
+  int64_t batch_size = 1;  // rows of a rank in a micro-step
+  int64_t seq_len = 2048;  // tokens of a row
+  Checkpointing checkpointing = Checkpointing::kNone;
+  KernelStyle kernels = KernelStyle::kFused;
+  bool fused_attention = true;
+  int64_t element_bytes = 2;  // of activations
+};
+
+struct ModelUnit {
+  std::string name;  // as in schedules: "root", "model.layers.0"
+  std::vector<ShardLayout::Entry> parameters;
+
+  // Of the root: the embedding, then the head and the loss after all blocks.
+  UnitWork forward, forward_after_inner;
+  UnitWork backward, backward_after_inner;
+  UnitWork recompute;  // of a unit whose forward runs again as a whole: Checkpointing::kFull
+
+  int64_t kept_bytes = 0;       // from forward to backward
+  int64_t transient_bytes = 0;  // in the unit's own backward, beside what is kept
+};
+
+// kInvalidArgument for a batch or sequence that is not positive or that the model does not take, and what
+// MakeCausalLm refuses.
+absl::StatusOr<std::vector<ModelUnit>> ModelWork(const CausalLmConfig& config, const WorkOptions& options);
+
+// FLOP of a token in forward, matrix products and attention; three times that is what "model FLOPs" counts of a step.
+double ForwardFlops(const std::vector<ModelUnit>& units, const WorkOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_SIMULATION_MODEL_WORK_H_
