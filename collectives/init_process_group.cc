@@ -32,6 +32,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/fake_process_group.h"
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"
@@ -62,7 +63,7 @@ absl::Status CheckBackend(const InitOptions& options, const Device& device, int 
   const bool on_gpu = device.type() == DeviceType::kCuda;
   const std::string& backend = options.backend;
   // A single rank may ask for the backend that several ranks would have; it gets "local".
-  const bool fits = backend.empty() || (world_size == 1 && backend == "local") ||
+  const bool fits = backend.empty() || (!on_gpu && backend == "fake") || (world_size == 1 && backend == "local") ||
                     (on_gpu ? backend == "nccl" : backend == "shm" || backend == "net" || backend == "mpi");
   if (fits) return absl::OkStatus();
   const std::string ranks = absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks", " on ", device.name());
@@ -89,6 +90,14 @@ absl::StatusOr<std::shared_ptr<Device>> CreateDevice(const Rendezvous& job, cons
   if (device == nullptr) device = CreateHostDevice();
   FSDP_RETURN_IF_ERROR(CheckBackend(options, *device, job.world_size));
   return device;
+}
+
+// Nobody is met, so the job needs no master.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateFakeGroupOf(const Rendezvous& job, const InitOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateDevice(job, options));
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
+                        CreateFakeGroup({.rank = job.rank, .size = job.world_size, .device = std::move(device)}));
+  return group;
 }
 
 // The place among the ranks of its host that a rank has by `layout`.
@@ -239,6 +248,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& given, const InitOptions& options) {
+  if (options.backend == "fake") return CreateFakeGroupOf(given, options);
   std::shared_ptr<Device> device;
   if (given.local_ranks_are_known) {
     FSDP_ASSIGN_OR_RETURN(device, CreateDevice(given, options));
