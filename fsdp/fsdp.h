@@ -27,6 +27,7 @@
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
 #include "fsdp/fsdp/grad_clip.h"                    // IWYU pragma: export
 #include "fsdp/fsdp/manual_units.h"                 // IWYU pragma: export
+#include "fsdp/fsdp/module_state.h"                 // IWYU pragma: export
 #include "fsdp/fsdp/optim_forms.h"                  // IWYU pragma: export
 #include "fsdp/fsdp/options/fully_shard_options.h"  // IWYU pragma: export
 #include "fsdp/fsdp/options/options.h"              // IWYU pragma: export
