@@ -141,19 +141,19 @@ Tensor TestTargets(Device& device, int step, int dp_rank) {
   return targets;
 }
 
-absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape) {
+absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape, float scale) {
   CrossEntropyLoss loss;
   FSDP_ASSIGN_OR_RETURN(const Tensor logits, module.Forward(TestInput(tape.device(), step, dp_rank), tape));
   const Tensor rows = logits.View({kBatch * kLength, kClasses});
   FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(rows, TestTargets(tape.device(), step, dp_rank), tape));
-  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(scale, tape));
   FSDP_RETURN_IF_ERROR(module.Backward(grad_logits.View(logits.shape()), tape).status());
   FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());
   return *value.data_as<float>();
 }
 
 absl::StatusOr<ParallelModel> ParallelModel::Make(std::shared_ptr<ProcessGroup> group, const std::vector<int>& sizes,
-                                                  TestApi api, bool use_orig_params) {
+                                                  TestApi api, bool use_orig_params, const ParallelOptions& parallel) {
   ParallelModel made;
   const bool hybrid = sizes.size() == 3;
   const std::vector<std::string> names =
@@ -164,14 +164,19 @@ absl::StatusOr<ParallelModel> ParallelModel::Make(std::shared_ptr<ProcessGroup> 
                         made.mesh->Submesh({names.begin(), names.end() - 1}));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeParallelModule(tp));
   if (api == TestApi::kFsdp2) {
+    FullyShardOptions options = {.init_seed = 11};
+    options.mp_policy.param_dtype = parallel.param_dtype;
+    if (parallel.cpu_offload) options.offload_policy = CpuOffloadPolicy{};
     for (const auto& [name, child] : module->children()) {
-      if (child->type_name() == "Attention") FSDP_RETURN_IF_ERROR(FullyShard(*child, dp).status());
+      if (child->type_name() == "Attention") FSDP_RETURN_IF_ERROR(FullyShard(*child, dp, options).status());
     }
-    FSDP_RETURN_IF_ERROR(FullyShard(*module, dp, {.init_seed = 11}).status());
+    FSDP_RETURN_IF_ERROR(FullyShard(*module, dp, options).status());
     FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::FromFullyShard(std::move(module)));
   } else {
     FsdpOptions options = {.init_seed = 11};
     options.use_orig_params = use_orig_params;
+    options.mixed_precision.param_dtype = parallel.param_dtype;
+    options.cpu_offload.offload_params = parallel.cpu_offload;
     if (hybrid) options.sharding_strategy = ShardingStrategy::kHybridShard;
     options.auto_wrap_policy = ModuleWrapPolicy<Attention>();
     FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), dp, options));

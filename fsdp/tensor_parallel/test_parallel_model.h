@@ -26,8 +26,14 @@ absl::StatusOr<std::unique_ptr<Module>> MakeParallelModule(const std::shared_ptr
 Tensor TestInput(Device& device, int step, int dp_rank);
 Tensor TestTargets(Device& device, int step, int dp_rank);
 
-// The loss of `module` on a batch, with its gradients added.
-absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape);
+// The loss of `module` on a batch, with its gradients, times `scale`, added.
+absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape, float scale = 1);
+
+// What both APIs have under different names.
+struct ParallelOptions {
+  std::optional<DType> param_dtype = {};  // and of reductions
+  bool cpu_offload = false;
+};
 
 // The model on one rank of a mesh.
 struct ParallelModel {
@@ -37,7 +43,8 @@ struct ParallelModel {
 
   // `sizes`: {dp, tp}, or {replicate, shard, tp}.
   static absl::StatusOr<ParallelModel> Make(std::shared_ptr<ProcessGroup> group, const std::vector<int>& sizes,
-                                            TestApi api = TestApi::kFsdp1, bool use_orig_params = false);
+                                            TestApi api = TestApi::kFsdp1, bool use_orig_params = false,
+                                            const ParallelOptions& parallel = {});
 
   int dp_rank() const;  // counted over replicas too
 
