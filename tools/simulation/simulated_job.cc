@@ -99,6 +99,8 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
     const double padded = layouts[at].padded_numel();
     const double reduced = job.plan.sharded() ? layouts[at].shard_numel() : padded;
     shard_numel += layouts[at].shard_numel();
+    // Before a reduction the whole gradient is read once, divided and written in the dtype of the reduction.
+    const double division = job.ranks > 1 ? padded * (param_size + reduce_size) / job.device.memory_bandwidth : 0;
     UnitCost cost = {.forward = seconds(unit.forward),
                      .forward_after_inner = seconds(unit.forward_after_inner),
                      .backward = seconds(unit.backward),
@@ -107,6 +109,7 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
                      .all_gather = AllGatherSeconds(job.links, spans.shard, padded * param_size),
                      .reduce_scatter = ReduceScatterSeconds(job.links, spans.shard, padded * reduce_size),
                      .all_reduce = AllReduceSeconds(job.links, spans.replica, reduced * reduce_size)};
+    (job.plan.sharded() ? cost.reduce_scatter : cost.all_reduce) += division;
     SlowBesideCollectives(job, cost);
     costs.units.push_back(cost);
   }

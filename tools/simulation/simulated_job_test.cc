@@ -47,7 +47,8 @@ TEST(SimulatedJobTest, AStepOfASlowLinkTakesTheTimeOfItsBytes) {
   ASSERT_OK_AND_ASSIGN(const SimulatedStep step, SimulateStep(job));
   const double block = 218112000, root = step.parameters - 32 * block;
   const double gathered = 2 * (32 + 31) * block + 2 * root, reduced = 4.0 * step.parameters;
-  const double least = (gathered + reduced) / 2 / job.links.host_bandwidth;
+  const double divided = 6.0 * step.parameters / job.device.memory_bandwidth;
+  const double least = divided + (gathered + reduced) / 2 / job.links.host_bandwidth;
   EXPECT_GT(step.timeline.communication, least);
   EXPECT_LT(step.timeline.communication, 1.02 * least + 2 * block / 2 / job.links.host_bandwidth);
 }
