@@ -26,6 +26,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/version.h"
 
 namespace fsdp {
 namespace {
@@ -43,8 +44,8 @@ absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, Comm
   if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
   const size_t equals = text.find('=');
   std::string name(text.substr(0, equals));
-  if (equals == text.npos && (name == "help" || name == "helpfull")) {
-    (name == "help" ? line.help : line.helpfull) = true;
+  if (equals == text.npos && (name == "help" || name == "helpfull" || name == "version")) {
+    (name == "help" ? line.help : name == "helpfull" ? line.helpfull : line.version) = true;
     return absl::OkStatus();
   }
   const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
@@ -145,6 +146,7 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
     std::printf("usage: %s\n\n%s", std::string(usage).c_str(), FlagHelp(names).c_str());
     return kExitDone;
   }
+  if (line->version) return PrintVersion(program);
   if (operands == nullptr && !line->operands.empty()) {
     return ReportUsageError(
         program, absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", line->operands[0], "\"")));
@@ -154,6 +156,11 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
   if (operands != nullptr) *operands = std::move(line->operands);
   EnterCallersDirectory();
   return std::nullopt;
+}
+
+int PrintVersion(std::string_view program) {
+  std::printf("%s %s\n", std::string(program).c_str(), kVersion);
+  return kExitDone;
 }
 
 void EnterCallersDirectory() {

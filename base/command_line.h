@@ -34,6 +34,7 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> flags;  // name and value, in order
   bool help = false;                                       // --help
   bool helpfull = false;                                   // --helpfull
+  bool version = false;                                    // --version
 };
 
 // kInvalidArgument for a flag that no linked file defines, or one without its value.
@@ -48,10 +49,13 @@ std::string FlagHelp(absl::Span<const std::string> names);
 
 // For a program with one set of flags, those that its files outside of Abseil define: parses and sets them, and enters
 // the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to it.
-// nullopt if the program is to go on; else the status to exit with, after help (0) or an error (2) was printed. Without
-// `operands` every operand is an error.
+// nullopt if the program is to go on; else the status to exit with, after help or the version (0) or an error (2) was
+// printed. Without `operands` every operand is an error.
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);
+
+// Prints "PROGRAM 0.1.0"; returns kExitDone.
+int PrintVersion(std::string_view program);
 
 // Changes to the directory in which `bazel run` was typed, which is in $BUILD_WORKING_DIRECTORY; does nothing without
 // that variable. A directory that cannot be entered is reported on stderr and otherwise ignored.

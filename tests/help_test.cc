@@ -16,6 +16,7 @@ namespace {
 
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::Not;
 using testing::StartsWith;
 
@@ -37,20 +38,28 @@ TEST_P(HelpTest, EveryProgramRefusesAnUnknownFlag) {
   EXPECT_THAT(child->output(), HasSubstr("no_such_flag"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Programs, HelpTest,
-                         testing::Values("checkpoint/benchmark/checkpoint_benchmark",
-                                         "checkpoint/benchmark/planning_benchmark",
-                                         "checkpoint/benchmark/convert_benchmark",
-                                         "collectives/conformance/collectives_benchmark", "train/async_save_benchmark",
-                                         "train/bare_benchmark", "examples/quickstart", "train/train_gpt",
-                                         "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
-                                         "optim/adamw_benchmark", "tensor/convert_benchmark",
-                                         "tensor/host_stream_benchmark", "tools/ckpt", "tools/launch", "tools/report"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '/' ? '_' : c;
-                           return name;
-                         });
+TEST(VersionTest, IsThatOfTheModule) {
+  for (const std::string name : {"ckpt", "launch"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("tools/" + name));
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start({program, "--version"}));
+    ASSERT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(0)) << child->output();
+    EXPECT_THAT(child->output(), MatchesRegex(name + " [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Programs, HelpTest,
+    testing::Values("checkpoint/benchmark/checkpoint_benchmark", "checkpoint/benchmark/planning_benchmark",
+                    "checkpoint/benchmark/convert_benchmark", "collectives/conformance/collectives_benchmark",
+                    "train/async_save_benchmark", "train/bare_benchmark", "examples/quickstart", "train/train_gpt",
+                    "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
+                    "optim/adamw_benchmark", "tensor/convert_benchmark", "tensor/host_stream_benchmark", "tools/ckpt",
+                    "tools/launch", "tools/report", "tools/simulate"),
+    [](const auto& info) {
+      std::string name = info.param;
+      for (char& c : name) c = c == '/' ? '_' : c;
+      return name;
+    });
 
 }  // namespace
 }  // namespace fsdp

@@ -131,7 +131,7 @@ void PrintHelp(bool full) {
       "Exit "
       "status:\n"
       "0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n"
-      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all.\n");
+      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all, ckpt --version the release.\n");
   if (!full) return;
   for (const Subcommand& subcommand : Subcommands()) {
     std::printf("\n");
@@ -167,6 +167,7 @@ int Main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError("ckpt", line.status());
+  if (line->version) return PrintVersion("ckpt");
   if (line->operands.empty()) {
     if (!line->help && !line->helpfull) {
       return ReportUsageError("ckpt",

@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The Debian package is made of what programs say of themselves, and works where nothing else is: equal bytes twice,
+# programs that run in an empty root, manual pages without a warning of groff, completion that completes.
+#
+#   package_test.sh DEB    the program that makes the package
+set -uo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+failures=0
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+skip() { echo "SKIPPED: $*"; }
+
+for wanted in python3 dpkg-deb; do
+  command -v "$wanted" >/dev/null || { skip "there is no $wanted: nothing can be packed" && exit 0; }
+done
+deb=$PWD/$1
+# A rule's runfiles are those of this test.
+export RUNFILES_DIR=${RUNFILES_DIR:-$TEST_SRCDIR}
+work=$TEST_TMPDIR
+first=$("$deb" --output_dir="$work/first") || fail "the package is not made"
+second=$("$deb" --output_dir="$work/second") || fail "the package is not made a second time"
+cmp "$first" "$second" || fail "equal inputs give other bytes"
+
+dpkg-deb -x "$first" "$work/root" || fail "the package does not open"
+version=$(dpkg-deb -f "$first" Version)
+[ "$("$work/root/usr/bin/ckpt" --version)" = "ckpt $version" ] || fail "ckpt --version is not $version"
+"$work/root/usr/bin/fsdp-launch" --nproc=2 -- /bin/true || fail "fsdp-launch does not start /bin/true"
+if unshare --user --map-root-user chroot "$work/root" /usr/bin/ckpt --version >/dev/null 2>&1; then
+  echo "ckpt runs in a root that has the package alone"
+elif [ "$(id -u)" = 0 ]; then
+  chroot "$work/root" /usr/bin/ckpt --version >/dev/null || fail "ckpt does not run in a root that has the package alone"
+else
+  skip "a root that has the package alone: chroot is not allowed here"
+fi
+
+pages=$work/root/usr/share/man/man1
+for name in $("$work/root/usr/bin/ckpt" --help | sed -n 's/^  ckpt \([a-z]*\) .*/\1/p'); do
+  [ -s "$pages/ckpt-$name.1.gz" ] || fail "there is no page ckpt-$name(1)"
+  "$work/root/usr/bin/ckpt" "$name" --help | sed -n 's/^  --\([a-z_]*\): .*/\1/p' | while read -r flag; do
+    zcat "$pages/ckpt-$name.1.gz" | grep -q -- "--$flag" || zcat "$pages/ckpt-$name.1.gz" | grep -q -- "\\\\-\\\\-$flag" ||
+      echo "--$flag"
+  done | grep . && fail "ckpt-$name(1) lacks these flags"
+done
+if command -v groff >/dev/null; then
+  for page in "$pages"/*.gz; do
+    warnings=$(zcat "$page" | groff -man -ww -Tutf8 2>&1 >/dev/null)
+    [ -z "$warnings" ] || fail "$page: $warnings"
+  done
+else
+  skip "warnings of manual pages: there is no groff"
+fi
+
+# completes WORDS...: what bash offers for the last one, a line each.
+completes() {
+  bash --norc -c '
+    compopt() { :; }
+    source "$1"
+    shift
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    _ckpt
+    printf "%s\n" "${COMPREPLY[@]}"' bash "$work/root/usr/share/bash-completion/completions/ckpt" "$@"
+}
+[ "$(completes ckpt conv)" = convert ] || fail "ckpt conv is not completed to convert"
+[ "$(completes ckpt convert --max_sh)" = --max_shard_size= ] || fail "ckpt convert --max_sh is not completed"
+[ "$(completes ckpt convert --to = saf)" = safetensors ] || fail "ckpt convert --to=saf is not completed"
+[ "$(completes ckpt verify --max_sh)" = "" ] || fail "ckpt verify is offered a flag that it has not"
+if command -v zsh >/dev/null; then
+  zsh -n "$work/root/usr/share/zsh/vendor-completions/_ckpt" || fail "zsh does not read its completion"
+else
+  skip "completion of zsh: there is no zsh"
+fi
+[ "$failures" = 0 ] && echo "PASSED"
+exit "$failures"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program's --help says, for pages and completions that are made from it: the program is the one place where
+flags are described."""
+
+import dataclasses
+import re
+import subprocess
+
+
+@dataclasses.dataclass
+class Flag:
+    name: str
+    meaning: str
+    default: str
+
+    @property
+    def is_bool(self):
+        return self.default in ("true", "false")
+
+
+@dataclasses.dataclass
+class Help:
+    """Of a program or of one of its subcommands."""
+
+    name: str  # "ckpt convert"
+    synopsis: list  # lines of usage
+    text: str  # between the usage and the flags
+    flags: list
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0 or done.stderr:
+        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def parse(name, output):
+    """Raises ValueError where the output is not what command_line.h prints."""
+    usage, _, rest = output.partition("\n\n")
+    if not usage.startswith("usage: "):
+        raise ValueError(f"{name} --help begins with {usage[:40]!r}, expected 'usage: '")
+    lines = usage[len("usage: "):].split("\n")
+    flags, text = [], []
+    for line in rest.splitlines():
+        match = re.fullmatch(r"  --(\w+): (.*); default: (.*)", line)
+        if match:
+            flags.append(Flag(*match.groups()))
+        else:
+            text.append(line)
+    # A subcommand's summary stands in the line after its usage.
+    synopsis = [line for line in lines if line.startswith(name.split()[0])]
+    summary = [line for line in lines if line not in synopsis]
+    return Help(name, [form for line in synopsis for form in line.split("; ")],
+                "\n".join(summary + text).strip("\n"), flags)
+
+
+def of(program, name, arguments=()):
+    return parse(name, run([program, *arguments, "--help"]))
+
+
+def subcommands(text):
+    """{name: summary} of the text of `ckpt --help`."""
+    found = {}
+    for match in re.finditer(r"^  ckpt (\w+) .*\n      (.*)$", text, re.MULTILINE):
+        found[match.group(1)] = match.group(2)
+    if not found:
+        raise ValueError("ckpt --help names no subcommands")
+    return found
