@@ -6,6 +6,8 @@
 // parameter for autograd, as the values are the same; NoteChanges says when they are not.
 #include "fsdp/libtorch/leaf_tensors.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <map>
 

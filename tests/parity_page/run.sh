@@ -32,9 +32,12 @@ check_mutations() {
     }
     function finish() {
       if (file != "" && file !~ /^none:/) {
-        if (!changed) { print mutations ": no text that changes for " file; wrong = 1 }
-        n = occurrences(file, before)
-        if (n != 1) { print file ": this occurs " n " times, not once:\n  " before; wrong = 1 }
+        n = changed ? occurrences(file, before) : 0
+        if (!changed) {
+          print "mutations.txt: " file " has no line of text before, \"- ...\""; wrong = 1
+        } else if (n != 1) {
+          print file ": this occurs " n " times, not once:\n  " before; wrong = 1
+        }
       }
       file = before = ""; changed = 0
     }
