@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostProcessGroup checks arguments, keeps the order and turns calls into stream work, as for every host backend; here
-// are only collectives without peers below it, and a Split that asks nobody above it.
+// are only collectives without peers below it, and a Split without communication above it.
 #include "fsdp/collectives/fake_process_group.h"
 
 #include <cstring>
@@ -87,9 +87,10 @@ class FakeProcessGroup final : public ForwardingProcessGroup {
 
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
     if (splits_ == options_.split_sizes.size()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "split number ", splits_ + 1, " of a fake group of ", options_.size, " ranks, color ", color, ", key ", key,
-          ": nobody knows the colors of its peers; name the size of the part in FakeGroupOptions::split_sizes"));
+      return absl::FailedPreconditionError(absl::StrCat("split number ", splits_ + 1, " of a fake group of ",
+                                                        options_.size, " ranks, color ", color, ", key ", key,
+                                                        "; a fake group does not know the colors of its peers: name "
+                                                        "the size of the part in FakeGroupOptions::split_sizes"));
     }
     const int size = options_.split_sizes[splits_];
     if (key < 0) {

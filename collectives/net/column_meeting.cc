@@ -29,9 +29,6 @@
 namespace fsdp {
 namespace {
 
-// Up to here data go along with the headers: one wait for the network instead of two, and one for the host.
-constexpr int64_t kEagerBytes = 16 << 10;
-
 // By how much the deadline of the second wait is later: ranks that come to a collective within this time of each other
 // have the same error when one does not come.
 constexpr absl::Duration kHearsay = absl::Milliseconds(500);

@@ -40,13 +40,10 @@
 #include "fsdp/collectives/host/reduce_rows.h"
 #include "fsdp/collectives/host/shm_fabric.h"
 #include "fsdp/collectives/net/chain_plan.h"
+#include "fsdp/collectives/net/meeting.h"
 
 namespace fsdp {
 namespace {
-
-// Up to here flat, where the data did not go along with the meeting. Layered, each host's block is two rounds of its
-// ranks.
-constexpr int64_t kEagerBytes = 16 << 10;
 
 // Of a rank's shard at a time in an all_gather. Large enough that two meetings of the host's ranks cost little beside
 // its way through the link, small enough that little is left to copy when the last one has come.

@@ -12,6 +12,10 @@
 
 namespace fsdp {
 
+// Up to here data go along with the headers, one wait for the network instead of two, and an all_reduce sends
+// everything to everybody.
+inline constexpr int64_t kEagerBytes = 16 << 10;
+
 struct MeetingHeader {
   // "FSN1"; another number for another layout.
   static constexpr uint32_t kMagic = 0x314e5346;

@@ -39,9 +39,6 @@ namespace {
 constexpr int64_t kPieceBytes = 2 << 20;
 constexpr int64_t kScratchBytes = 64 << 20;
 
-// Up to here data go along with the headers, and an all_reduce sends everything to everybody.
-constexpr int64_t kEagerBytes = 16 << 10;
-
 // Rows of the scratch memory begin on cache lines.
 constexpr int64_t kLine = 64;
 

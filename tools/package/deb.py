@@ -19,6 +19,7 @@ import tempfile
 
 import completions
 import man_pages
+import module_version
 
 NAME = "fsdp-tools"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -82,8 +83,7 @@ def main():
     arguments = parser.parse_args()
     if not shutil.which("dpkg-deb"):
         raise SystemExit("deb: there is no dpkg-deb (Debian: dpkg)")
-    with open(arguments.module, encoding="utf-8") as file:
-        version = re.search(r'^    version = "([^"]+)"', file.read(), re.MULTILINE).group(1)
+    version = module_version.of(arguments.module)
     output_dir = os.path.join(arguments.caller_dir, arguments.output_dir)
     os.makedirs(output_dir, exist_ok=True)
     with tempfile.TemporaryDirectory() as root:

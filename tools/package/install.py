@@ -17,6 +17,8 @@ import re
 import shutil
 import subprocess
 
+import module_version
+
 SYSTEM = ("/usr/", "/lib/", "/opt/")
 
 # Archive -> (what a .pc file says of it, the archives that it depends on).
@@ -171,8 +173,7 @@ def main():
     for name in ("caller_dir", "cpp_dir", "library", "header", "ckpt", "launch", "module"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    with open(arguments.module, encoding="utf-8") as file:
-        version = re.search(r'^    version = "([^"]+)"', file.read(), re.MULTILINE).group(1)
+    version = module_version.of(arguments.module)
     with open(os.path.join(arguments.cpp_dir, "cpp.json"), encoding="utf-8") as file:
         description = json.load(file)
     description["libraries"] = {name: link_flags(wanted) for name, wanted in description["libraries"].items()}

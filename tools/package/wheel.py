@@ -19,6 +19,8 @@ import sys
 import tempfile
 import zipfile
 
+import module_version
+
 # What a Linux with the C library of the wheel's tag has by itself.
 OF_THE_SYSTEM = (
     "linux-vdso",
@@ -117,8 +119,7 @@ def main():
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)  # Bazel's
     parser.add_argument("--package", nargs="+", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    with open(arguments.module, encoding="utf-8") as file:
-        version = re.search(r'^    version = "([^"]+)"', file.read(), re.MULTILINE).group(1)
+    version = module_version.of(arguments.module)
     # An older C library lacks what the libraries were linked with here.
     glibc = platform.libc_ver()[1].replace(".", "_")
     tag = f"py3-none-manylinux_{glibc}_{platform.machine()}"
