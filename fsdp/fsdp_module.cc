@@ -61,6 +61,10 @@ absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
   return own_root_.get();
 }
 
+std::shared_ptr<UnitStreams> FsdpModule::streams() const {
+  return own_root_ == nullptr ? streams_ : own_root_->executor().runtime().streams();
+}
+
 void FsdpModule::JoinRoot(FsdpRoot* root, int unit) {
   root_ = root;
   unit_ = unit;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,6 +35,7 @@
 namespace fsdp {
 
 class FsdpRoot;
+struct UnitStreams;
 
 // Whether a setting is for this module's unit alone or for all units below it as well.
 enum class Recurse : bool { kNo = false, kYes = true };
@@ -167,6 +169,11 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   const UnitControls& controls() const { return controls_; }
   bool is_root() const { return own_root_ != nullptr; }
 
+  // For ShareCommCtx: the streams of this module as a root. Null: it has none yet.
+  std::shared_ptr<UnitStreams> streams() const;
+  void set_streams(std::shared_ptr<UnitStreams> streams) { streams_ = std::move(streams); }
+  bool was_used() const { return root_ != nullptr; }
+
   // For FsdpRoot: `unit` is the index of this module's unit there, -1 if it has no parameters of its own.
   void JoinRoot(FsdpRoot* root, int unit);
 
@@ -194,6 +201,7 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   FsdpRoot* root_ = nullptr;  // null before the root's first use
   int unit_ = -1;             // in root_; -1 where it has no parameters
   std::unique_ptr<FsdpRoot> own_root_;
+  std::shared_ptr<UnitStreams> streams_;  // set by ShareCommCtx
 };
 
 }  // namespace fsdp

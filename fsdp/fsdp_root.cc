@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<FsdpRoot>> FsdpRoot::Create(FsdpModule& root) {
   FSDP_RETURN_IF_ERROR(made->CreateUnits());
   for (const FsdpModule* member : made->members_) made->Apply(*member, made->UnitOf(*member));
   FSDP_ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
-  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {.passes_below_root = true}));
+  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_,
+                                                          {.passes_below_root = true, .streams = root.streams()}));
   for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), made->UnitOf(*member));
   return made;
 }

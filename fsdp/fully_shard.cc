@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/shard_placement.h"
+#include "fsdp/fsdp/units/unit_streams.h"
 
 namespace fsdp {
 namespace {
@@ -89,6 +90,26 @@ absl::Status CheckListed(const std::vector<Module*>& modules, size_t index) {
                                                  "] again: expected each module once"));
 }
 
+absl::Status CheckShares(const std::vector<FsdpModule*>& roots, size_t index) {
+  const std::string which = absl::StrCat("ShareCommCtx: roots[", index, "] of ", roots.size());
+  const FsdpModule* root = roots[index];
+  if (root == nullptr) return absl::InvalidArgumentError(which + " is null: expected the results of FullyShard");
+  const std::string named = absl::StrCat(which, ", a ", std::string(root->modules()[0]->type_name()), ",");
+  if (root->was_used() && !root->is_root()) {
+    return absl::FailedPreconditionError(named + " is below another root: expected roots");
+  }
+  if (root->was_used() && index > 0 && root->streams() != roots[0]->streams()) {
+    return absl::FailedPreconditionError(named +
+                                         " has been used and has streams of its own: share before its first "
+                                         "use, or list it first");
+  }
+  Device& device = *root->mesh()->all()->device();
+  Device& first = *roots[0]->mesh()->all()->device();
+  if (&device == &first) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(named, " is on another device (", device.name(), ") than roots[0] (",
+                                                 first.name(), "): expected one device"));
+}
+
 }  // namespace
 
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
@@ -115,6 +136,17 @@ absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std:
     module->set_hooks(made->hooks());
   }
   return made.get();
+}
+
+absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots) {
+  for (size_t i = 0; i < roots.size(); ++i) FSDP_RETURN_IF_ERROR(CheckShares(roots, i));
+  if (roots.empty()) return absl::OkStatus();
+  std::shared_ptr<UnitStreams> streams = roots[0]->streams();
+  if (streams == nullptr) {
+    FSDP_ASSIGN_OR_RETURN(streams, UnitStreams::Create(*roots[0]->mesh()->all()->device()));
+  }
+  for (FsdpModule* root : roots) root->set_streams(streams);
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -43,6 +43,14 @@ absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const Dev
 absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 
+// Makes models take turns on the streams of the first of `roots`, as PyTorch's share_comm_ctx does for the parts of a
+// pipeline on one rank: all-gathers, reduce-scatters and all-reduces, and compute, which PyTorch's modules share
+// anyway. So a tape of one runs forward and backward of the others too, and each begins behind the work of the one
+// before it. An error on these streams is that of all. Call it before the first use of every root but the first:
+// kFailedPrecondition, naming its place in `roots`, for one that was used or is no root. kInvalidArgument for a null
+// and for a root on another device. Local.
+absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots);
+
 }  // namespace fsdp
 
 #endif  // FSDP_FSDP_FULLY_SHARD_H_

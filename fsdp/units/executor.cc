@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitSto
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
   const SlotCounts slots =
       SlotCounts::Of(executor->orders_[&root], units, executor->CurrentOptions(), options.limit_all_gathers);
-  FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots)));
+  FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots), options.streams));
   executor->runner_.emplace(units, *executor->runtime_);
   const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
     for (Module* module : modules) {

@@ -37,6 +37,9 @@ struct ExecutorOptions {
 
   // A pass may begin at any module of a unit, and is then one of what lies below it, as in PyTorch's fully_shard.
   bool passes_below_root = false;
+
+  // Null: streams of its own.
+  std::shared_ptr<UnitStreams> streams = nullptr;
 };
 
 // One thread for each rank calls it. Its calls do not wait for the device unless their comments say so.

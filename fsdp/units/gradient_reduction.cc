@@ -29,23 +29,26 @@
 #include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/trace.h"
 
 namespace fsdp {
 
-GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute)
-    : units_(units), plan_(plan), ops_(units.device().ops()), compute_(compute), states_(units.size()), use_(units) {}
+GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams)
+    : units_(units),
+      plan_(plan),
+      ops_(units.device().ops()),
+      compute_(*streams.compute),
+      post_backward_(*streams.post_backward),
+      all_reduce_(*streams.all_reduce),
+      states_(units.size()),
+      use_(units) {}
 
 GradientReduction::~GradientReduction() = default;
 
 absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(const UnitStore& units,
-                                                                             const MemoryPlan& plan, Stream& compute) {
-  std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, compute));
-  // Reduce-scatters get a high priority, as all-gathers do; all-reduces over replicas do not, as in PyTorch's
-  // fully_shard.
-  FSDP_ASSIGN_OR_RETURN(made->post_backward_, CreateUrgentStream(units.device(), "post_backward"));
-  FSDP_ASSIGN_OR_RETURN(made->all_reduce_, units.device().CreateStream("all_reduce"));
+                                                                             const MemoryPlan& plan,
+                                                                             UnitStreams& streams) {
+  std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, streams));
   FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(made->Allocate()));
   return made;
 }
@@ -166,7 +169,7 @@ void GradientReduction::Unbind(int index, Sync sync) {
 absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   const Unit& unit = units_.unit(index);
   const Shape padded{unit.layout.padded_numel()};
-  post_backward_->Wait(staging_free_);
+  post_backward_.Wait(staging_free_);
   if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
     return Tensor(reduce_staging_, unit.reduce_dtype, padded);
   }
@@ -186,25 +189,25 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
     return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
   }
   const double pre = RuleOf(unit).pre;
-  post_backward_->Wait(compute_.Record());
+  post_backward_.Wait(compute_.Record());
   Tensor source = state.grad;
   if (state.has_accumulated && unit.accumulates_in_reduce_dtype()) {
-    ops_.Accumulate(state.grad, state.accumulated, *post_backward_);
+    ops_.Accumulate(state.grad, state.accumulated, post_backward_);
     source = state.accumulated;
   }
   const bool custom = unit.controls.reduce_scatter != nullptr && unit.sharded();
   const bool cast = source.dtype() != unit.reduce_dtype && !(hook_ && hook_.low_precision);
   if (unit.layout.in_place() && !cast && !custom) {
-    if (pre != 1) ops_.CastDivide(source, source, pre, *post_backward_);
+    if (pre != 1) ops_.CastDivide(source, source, pre, post_backward_);
     return source;
   }
   FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(index));
   if (unit.layout.in_place()) {
-    ops_.CastDivide(source, input, pre, *post_backward_);
+    ops_.CastDivide(source, input, pre, post_backward_);
   } else {
-    RowCopy(unit.layout).In(source, input, pre, ops_, *post_backward_);
+    RowCopy(unit.layout).In(source, input, pre, ops_, post_backward_);
   }
-  Release(index, *post_backward_);
+  Release(index, post_backward_);
   return input;
 }
 
@@ -225,18 +228,18 @@ void GradientReduction::Release(int index, Stream& last_user) {
 absl::Status GradientReduction::ReduceScatter(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
-  const TraceScope span(units_.trace(), *post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
+  const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
   const Tensor reduced = input.Slice(OwnShard(unit));
   ProcessGroup& group = *unit.groups.shard;
   const ReduceOp op = RuleOf(unit).reduce_scatter;
   if (hook_) {
-    FSDP_RETURN_IF_ERROR(hook_.reduce(input, reduced, group, *post_backward_));
+    FSDP_RETURN_IF_ERROR(hook_.reduce(input, reduced, group, post_backward_));
   } else if (unit.controls.reduce_scatter != nullptr) {
-    unit.controls.reduce_scatter->ReduceScatter(input, reduced, op, group, *post_backward_);
+    unit.controls.reduce_scatter->ReduceScatter(input, reduced, op, group, post_backward_);
   } else {
-    group.ReduceScatter(input, reduced, op, *post_backward_);
+    group.ReduceScatter(input, reduced, op, post_backward_);
   }
-  if (unit.groups.replicate == nullptr) return Store(index, reduced, *post_backward_);
+  if (unit.groups.replicate == nullptr) return Store(index, reduced, post_backward_);
   if (!unit.controls.requires_all_reduce) return KeepPartial(index, reduced);
   states_[index].reduced = reduced;
   return absl::OkStatus();
@@ -250,23 +253,23 @@ absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
     state.partial = Tensor(std::move(buffer), reduced.dtype(), reduced.shape());
   }
   if (state.has_partial) {
-    ops_.Accumulate(reduced, state.partial, *post_backward_);
+    ops_.Accumulate(reduced, state.partial, post_backward_);
   } else {
-    ops_.CastDivide(reduced, state.partial, 1, *post_backward_);
+    ops_.CastDivide(reduced, state.partial, 1, post_backward_);
   }
   state.has_partial = true;
-  staging_free_ = post_backward_->Record();
-  Release(index, *post_backward_);
+  staging_free_ = post_backward_.Record();
+  Release(index, post_backward_);
   return absl::OkStatus();
 }
 
 absl::Status GradientReduction::AllReduce(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
-  Stream& stream = unit.sharded() ? *all_reduce_ : *post_backward_;
+  Stream& stream = unit.sharded() ? all_reduce_ : post_backward_;
   Tensor reduced = std::exchange(state.reduced, Tensor());
   if (unit.sharded()) {
-    stream.Wait(post_backward_->Record());
+    stream.Wait(post_backward_.Record());
   } else {
     FSDP_ASSIGN_OR_RETURN(reduced, Start(index));
   }
@@ -284,7 +287,7 @@ absl::Status GradientReduction::AllReduce(int index) {
 
 absl::Status GradientReduction::StoreLocal(int index) {
   FSDP_ASSIGN_OR_RETURN(const Tensor reduced, Start(index));
-  return Store(index, reduced, *post_backward_);
+  return Store(index, reduced, post_backward_);
 }
 
 // Ends a reduction: `reduced` becomes this rank's gradient.
@@ -319,14 +322,8 @@ bool GradientReduction::Discard() {
 }
 
 void GradientReduction::WaitForReductions() {
-  compute_.Wait(post_backward_->Record());
-  compute_.Wait(all_reduce_->Record());
-}
-
-absl::Status GradientReduction::Synchronize() {
-  absl::Status first = post_backward_->Synchronize();
-  first.Update(all_reduce_->Synchronize());
-  return first;
+  compute_.Wait(post_backward_.Record());
+  compute_.Wait(all_reduce_.Record());
 }
 
 }  // namespace fsdp

@@ -22,15 +22,16 @@
 #include "fsdp/fsdp/units/reduction_rule.h"
 #include "fsdp/fsdp/units/slot_pool.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_streams.h"
 
 namespace fsdp {
 
 // Made and owned by UnitRuntime. One thread.
 class GradientReduction {
  public:
-  // `units` and `compute`, the stream of backward and of the optimizer, must outlive it. Collective.
+  // `units` and `streams` must outlive it, and its work on these be done when it goes. Collective.
   static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(const UnitStore& units, const MemoryPlan& plan,
-                                                                   Stream& compute);
+                                                                   UnitStreams& streams);
   ~GradientReduction();
 
   // Replaces the default reduction of every unit, divisions included. kFailedPrecondition when there is one already, a
@@ -71,9 +72,6 @@ class GradientReduction {
   // Makes the compute stream see all reductions issued so far.
   void WaitForReductions();
 
-  // Waits for the streams of the reductions; returns the first error.
-  absl::Status Synchronize();
-
  private:
   // The gradients of one unit between the calls above.
   struct State {
@@ -93,7 +91,7 @@ class GradientReduction {
     bool has_partial = false;
   };
 
-  GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute);
+  GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams);
   absl::Status Allocate();
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
   ReductionRule RuleOf(const Unit& unit) const;
@@ -109,6 +107,8 @@ class GradientReduction {
   const MemoryPlan& plan_;
   const TensorOps& ops_;
   Stream& compute_;
+  Stream& post_backward_;
+  Stream& all_reduce_;
   CommHook hook_;
   SlotPool root_gradients_, gradients_;
   Buffer reduce_staging_;
@@ -117,9 +117,6 @@ class GradientReduction {
   GradientStore store_;
   GradientUse use_;
   bool bound_ = false;  // Bind was called
-
-  // Last, so that their threads end before the memory they use goes.
-  std::unique_ptr<Stream> post_backward_, all_reduce_;
 };
 
 }  // namespace fsdp

@@ -28,7 +28,6 @@
 #include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/trace.h"
 #include "fsdp/tensor/work_graph.h"
 
@@ -37,16 +36,20 @@ namespace fsdp {
 UnitRuntime::UnitRuntime(const UnitStore& units, const MemoryPlan& plan)
     : units_(units), plan_(plan), ops_(units.device().ops()), states_(units.size()) {}
 
-UnitRuntime::~UnitRuntime() = default;
+// The streams may go on for another model. Nothing of this one may be on them when its memory goes.
+UnitRuntime::~UnitRuntime() {
+  if (streams_ != nullptr) streams_->Synchronize().IgnoreError();
+}
 
-absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan) {
+absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan,
+                                                                 std::shared_ptr<UnitStreams> streams) {
   std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units, plan));
-  FSDP_ASSIGN_OR_RETURN(runtime->compute_, units.device().CreateStream("compute"));
-  // High priority: otherwise a busy GPU would schedule the all-gather that the next unit waits for behind other
-  // compute.
-  FSDP_ASSIGN_OR_RETURN(runtime->unshard_, CreateUrgentStream(units.device(), "unshard"));
+  runtime->streams_ = std::move(streams);
+  if (runtime->streams_ == nullptr) {
+    FSDP_ASSIGN_OR_RETURN(runtime->streams_, UnitStreams::Create(units.device()));
+  }
   FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(runtime->Allocate()));
-  FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->compute_));
+  FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->streams_));
   return runtime;
 }
 
@@ -77,10 +80,10 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
 }
 
 void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
-  if (optimizer_done.state() != nullptr) unshard_->Wait(optimizer_done);
+  if (optimizer_done.state() != nullptr) unshard().Wait(optimizer_done);
   // A stream joins a capture by waiting for a captured one. So while capturing, wait for compute even if the program
   // gave an event; otherwise the all-gathers would run now instead of being recorded.
-  if (optimizer_done.state() == nullptr || IsCapturing(*compute_)) unshard_->Wait(compute_->Record());
+  if (optimizer_done.state() == nullptr || IsCapturing(compute())) unshard().Wait(compute().Record());
 }
 
 void UnitRuntime::RefreshComputeShards() {
@@ -104,20 +107,20 @@ absl::Status UnitRuntime::Unshard(int index) {
   if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
   if (state.on_shard) {
     state.unsharded = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
-    state.gathered = unit.has_compute_shard(dtype) ? unshard_->Record() : Event();
+    state.gathered = unit.has_compute_shard(dtype) ? unshard().Record() : Event();
     return absl::OkStatus();
   }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(*unshard_, unit.display_name()));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(unshard(), unit.display_name()));
   state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
   {
-    const TraceScope span(units_.trace(), *unshard_, [&] { return "all_gather " + unit.display_name(); });
+    const TraceScope span(units_.trace(), unshard(), [&] { return "all_gather " + unit.display_name(); });
     if (state.in_group) {
       GatherFromGroup(index);
     } else {
       FSDP_RETURN_IF_ERROR(GatherShards(index, dtype));
     }
   }
-  state.gathered = unshard_->Record();
+  state.gathered = unshard().Record();
   return absl::OkStatus();
 }
 
@@ -149,14 +152,14 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   const bool from_shard = dtype == kept.dtype() && !unit.offloaded() && !custom;
   if (!from_shard) FillOwn(unit, own);
   if (custom) {
-    unit.controls.all_gather->AllGather(own, gathered, *unit.groups.shard, *unshard_);
+    unit.controls.all_gather->AllGather(own, gathered, *unit.groups.shard, unshard());
   } else {
-    unit.groups.shard->AllGather(from_shard ? kept : own, gathered, *unshard_);
+    unit.groups.shard->AllGather(from_shard ? kept : own, gathered, unshard());
   }
   if (!unit.layout.in_place()) {
-    RowCopy(unit.layout).Out(gathered, state.unsharded, ops_, *unshard_);
+    RowCopy(unit.layout).Out(gathered, state.unsharded, ops_, unshard());
   } else if (custom) {
-    ops_.CastDivide(gathered, state.unsharded, 1, *unshard_);
+    ops_.CastDivide(gathered, state.unsharded, 1, unshard());
   }
   return absl::OkStatus();
 }
@@ -166,20 +169,20 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
 void UnitRuntime::RefreshComputeShard(const Unit& unit) {
   const auto& parameters = unit.sharded_parameters;
   if (std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->compute_copy_current; })) return;
-  ops_.CastDivide(unit.shard, unit.compute_shard, 1, *unshard_);
+  ops_.CastDivide(unit.shard, unit.compute_shard, 1, unshard());
   for (const auto& parameter : parameters) parameter->compute_copy_current = true;
 }
 
 // Copies this rank's shard to `own`, in the dtype of `own`, from device or host memory.
 void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (!unit.offloaded()) {
-    ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, *unshard_);
+    ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, unshard());
     return;
   }
   const bool cast = own.dtype() != unit.dtype;
   const Tensor uploaded = cast ? Tensor(upload_staging_, unit.dtype, unit.shard.shape()) : own;
-  unshard_->CopyAsync(uploaded.data(), unit.shard.data(), unit.shard.nbytes());
-  if (cast) ops_.CastDivide(uploaded, own, 1, *unshard_);
+  unshard().CopyAsync(uploaded.data(), unit.shard.data(), unit.shard.nbytes());
+  if (cast) ops_.CastDivide(uploaded, own, 1, unshard());
 }
 
 // All-gathers from the shards of the smaller post-forward group. Their order is that of the rows of that group, so they
@@ -187,17 +190,17 @@ void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
 void UnitRuntime::GatherFromGroup(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
-  unshard_->Wait(state.moved_to_group);
+  unshard().Wait(state.moved_to_group);
   const Tensor rows(gather_staging_, unit.compute_dtype, {unit.layout.padded_numel()});
-  unit.post_forward_group->AllGather(state.post_forward_shard, rows, *unshard_);
-  RowCopy(unit.layout, unit.post_forward_group->size()).Out(rows, state.unsharded, ops_, *unshard_);
+  unit.post_forward_group->AllGather(state.post_forward_shard, rows, unshard());
+  RowCopy(unit.layout, unit.post_forward_group->size()).Out(rows, state.unsharded, ops_, unshard());
 }
 
 absl::Status UnitRuntime::BindParameters(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
   if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(index));  // kNoShard schedules no all-gather
-  compute_->Wait(state.gathered);
+  compute().Wait(state.gathered);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Entry& entry = unit.layout.parameters()[i];
     unit.parameters[i]->data =
@@ -225,8 +228,8 @@ void UnitRuntime::Reshard(int index) {
   if (!state.on_shard) {
     // Compute never waited for the all-gather of a unit that was prefetched and not used. The slot is free only after
     // that all-gather too.
-    compute_->Wait(state.gathered);
-    PoolOf(index).Release(state.unsharded.buffer(), compute_->Record());
+    compute().Wait(state.gathered);
+    PoolOf(index).Release(state.unsharded.buffer(), compute().Record());
   }
   state.unsharded = Tensor();
 }
@@ -236,17 +239,12 @@ void UnitRuntime::ReshardToGroup(int index) {
   State& state = states_[index];
   if (!state.unsharded.defined() || state.on_shard) return;
   const ProcessGroup& group = *unit.post_forward_group;
-  RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, *compute_);
-  state.moved_to_group = compute_->Record();
+  RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, compute());
+  state.moved_to_group = compute().Record();
   Reshard(index);
   state.in_group = true;
 }
 
-absl::Status UnitRuntime::Synchronize() {
-  absl::Status first = compute_->Synchronize();
-  first.Update(unshard_->Synchronize());
-  first.Update(gradients_->Synchronize());
-  return first;
-}
+absl::Status UnitRuntime::Synchronize() { return streams_->Synchronize(); }
 
 }  // namespace fsdp

@@ -19,18 +19,22 @@
 #include "fsdp/fsdp/units/memory_plan.h"
 #include "fsdp/fsdp/units/slot_pool.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_streams.h"
 
 namespace fsdp {
 
 // Units are named by their index in the UnitStore. One thread.
 class UnitRuntime {
  public:
-  // `units` must outlive it. Allocates what `plan` says from the groups' memory. Collective.
-  static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan);
-  ~UnitRuntime();
+  // `units` must outlive it. Allocates what `plan` says from the groups' memory. `streams`: of the units' device; null:
+  // its own. Collective.
+  static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan,
+                                                             std::shared_ptr<UnitStreams> streams = nullptr);
+  ~UnitRuntime();  // waits for the streams
 
   const MemoryPlan& plan() const { return plan_; }
-  Stream& compute_stream() const { return *compute_; }
+  Stream& compute_stream() const { return compute(); }
+  const std::shared_ptr<UnitStreams>& streams() const { return streams_; }
   GradientReduction& gradients() const { return *gradients_; }
 
   // Makes all-gathers issued from now on wait for `optimizer_done`; an empty event: for all compute so far.
@@ -85,8 +89,10 @@ class UnitRuntime {
     Event moved_to_group;
   };
 
-  explicit UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
+  UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
   absl::Status Allocate();
+  Stream& compute() const { return *streams_->compute; }
+  Stream& unshard() const { return *streams_->unshard; }
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_unsharded_ : unsharded_; }
   DType UnshardedDType(const Unit& unit) const;
   absl::Status GatherShards(int index, DType dtype);
@@ -102,9 +108,7 @@ class UnitRuntime {
   Buffer gather_staging_, upload_staging_;
   std::vector<State> states_;  // by unit
   bool full_precision_ = false;
-
-  // Last, so that their threads end before the memory they use goes.
-  std::unique_ptr<Stream> compute_, unshard_;
+  std::shared_ptr<UnitStreams> streams_;
   std::unique_ptr<GradientReduction> gradients_;
 };
 
