@@ -169,13 +169,6 @@ absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGat
   return absl::OkStatus();
 }
 
-// Refused as in PyTorch: a mesh says how tensors are cut by dimensions, and flat shards are not.
-absl::Status CheckLocal(const UnitStore& units) {
-  if (!units.groups().from_mesh()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "a LOCAL state dict of a model that was made with a DeviceMesh is not supported; ask for SHARDED or FULL");
-}
-
 // Adds this rank's slices, aliased unless `form` asks for host memory.
 absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (const auto& unit : units.units()) {
@@ -210,7 +203,7 @@ StateDict EmptyStateDict(const UnitStore& units) {
 }
 
 absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, const StateForm& form) {
-  if (form.type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(CheckLocal(units));
+  FSDP_RETURN_IF_ERROR(CheckLocalIsOfNoMesh(units, form.type));
   FSDP_ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const bool receives = form.ReceivedBy(gather->ranks().rank());
@@ -246,7 +239,7 @@ StateSource SourceOf(const StateDictSettings& settings, const LoadStateDictOptio
 
 absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& units, const StateDict& state,
                                                 StateDictType type, const LoadStateDictOptions& options) {
-  if (type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(CheckLocal(units));
+  FSDP_RETURN_IF_ERROR(CheckLocalIsOfNoMesh(units, type));
   if (options.broadcast_from_rank0 && type != StateDictType::kFull) {
     return absl::InvalidArgumentError("broadcast_from_rank0 is for FULL state dicts: rank 0 has no others' shards");
   }
@@ -292,6 +285,14 @@ ShardedTensor LiveSlicesOf(const ShardedParameter& parameter, const Tensor& slic
     tensor.shards.push_back({{run.to, run.to + run.numel}, slice.Slice({at, at + run.numel})});
   }
   return tensor;
+}
+
+// As in PyTorch: a mesh says how tensors are cut by dimensions, and flat shards are not. Tensor parallelism needs a
+// mesh.
+absl::Status CheckLocalIsOfNoMesh(const UnitStore& units, StateDictType type) {
+  if (type != StateDictType::kLocal || !units.groups().from_mesh()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a LOCAL state dict of a model that was made with a DeviceMesh is not supported; ask for SHARDED or FULL");
 }
 
 absl::Status CheckLocalIsFlat(const UnitStore& units, StateDictType type) {

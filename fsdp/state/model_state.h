@@ -45,6 +45,9 @@ ShardedTensor LiveSlicesOf(const ShardedParameter& parameter, const Tensor& slic
 // One live slice of a whole tensor of `shape`; `replica`: see ShardedTensor.
 ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tensor& slice, int replica);
 
+// kInvalidArgument for a LOCAL state of a model that was made with a mesh.
+absl::Status CheckLocalIsOfNoMesh(const UnitStore& units, StateDictType type);
+
 // kInvalidArgument for a LOCAL state of a model with tensor parallelism.
 absl::Status CheckLocalIsFlat(const UnitStore& units, StateDictType type);
 

@@ -95,7 +95,7 @@ std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, 
 }  // namespace
 
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state) {
-  FSDP_RETURN_IF_ERROR(CheckLocalIsFlat(units, form.type));
+  FSDP_RETURN_IF_ERROR(CheckLocalIsOfNoMesh(units, form.type));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const OptimShards shards(units, optimizer);
   const std::vector<int> replicas = ReplicasOf(units, optimizer, gather->ranks().rank());
