@@ -25,7 +25,13 @@ struct PlainTensor {
   ModuleBuffer* buffer = nullptr;
 
   const Tensor& data() const { return parameter != nullptr ? parameter->data : buffer->data; }
+  // Of this rank's memory, and of the whole tensor, of which layers that are parallel by tensors have a part.
   const Shape& shape() const { return parameter != nullptr ? parameter->shape : buffer->data.shape(); }
+  const Shape& whole_shape() const { return parameter != nullptr ? parameter->whole_shape() : shape(); }
+  bool is_part() const { return parameter != nullptr && parameter->part.has_value(); }
+  std::vector<IntervalCopy> runs() const {
+    return RunsInWhole(shape(), *parameter->part, Interval{0, shape().numel()});
+  }
   DType dtype() const { return data().defined() ? data().dtype() : parameter->dtype; }
 };
 
@@ -83,9 +89,9 @@ absl::Status CheckTensor(const PlainTensor& tensor, const ShardedTensor& source)
   const auto refused = [&](const std::string& why) {
     return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.names[0], "\": ", why));
   };
-  if (source.shape != tensor.shape()) {
-    return refused(absl::StrCat("shape ", source.shape.ToString(), " in the state dict != ", tensor.shape().ToString(),
-                                " in the module"));
+  if (source.shape != tensor.whole_shape()) {
+    return refused(absl::StrCat("shape ", source.shape.ToString(),
+                                " in the state dict != ", tensor.whole_shape().ToString(), " in the module"));
   }
   const bool floats = IsFloatingPoint(source.dtype) && IsFloatingPoint(tensor.dtype());
   if (source.dtype != tensor.dtype() && !floats) {
@@ -100,6 +106,32 @@ absl::Status CheckTensor(const PlainTensor& tensor, const ShardedTensor& source)
                               " in one piece: expected a FULL state dict"));
 }
 
+// `whole`'s elements that `tensor` has, in host memory. Blocks.
+absl::StatusOr<Tensor> PartOf(const Tensor& whole, const PlainTensor& tensor, Device& device, Stream& stream) {
+  const int64_t nbytes = tensor.shape().numel() * SizeOf(whole.dtype());
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, device.AllocatePinned(nbytes));
+  const Tensor part(std::move(buffer), whole.dtype(), tensor.shape());
+  for (const IntervalCopy& run : tensor.runs()) {
+    const Tensor from = whole.Slice({run.to, run.to + run.numel});
+    stream.CopyAsync(part.Slice({run.from, run.from + run.numel}).data(), from.data(), from.nbytes());
+  }
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  return part;
+}
+
+// The tensor, or the part of one, that `tensor` is, on its live memory.
+ShardedTensor Live(const PlainTensor& tensor) {
+  const Tensor& data = tensor.data();
+  if (!tensor.is_part()) return ShardedTensor::Whole(data);
+  ShardedTensor live;
+  live.dtype = data.dtype();
+  live.shape = tensor.whole_shape();
+  for (const IntervalCopy& run : tensor.runs()) {
+    live.shards.push_back({{run.to, run.to + run.numel}, data.Slice({run.from, run.from + run.numel})});
+  }
+  return live;
+}
+
 // Through host memory, as a parameter's own first values.
 absl::Status Copy(const ShardedTensor& source, const PlainTensor& tensor, Device& device, Stream& stream) {
   if (!tensor.data().defined()) {
@@ -108,7 +140,10 @@ absl::Status Copy(const ShardedTensor& source, const PlainTensor& tensor, Device
   if (source.shards.empty()) return absl::OkStatus();
   Parameter values;
   values.data = source.shards[0].data;
-  return CopyInitialValues(values, source.shards[0].interval, /*seed=*/0, tensor.data(), stream);
+  if (tensor.is_part()) {
+    FSDP_ASSIGN_OR_RETURN(values.data, PartOf(values.data, tensor, device, stream));
+  }
+  return CopyInitialValues(values, Interval{0, tensor.shape().numel()}, /*seed=*/0, tensor.data(), stream);
 }
 
 }  // namespace
@@ -124,7 +159,8 @@ absl::StatusOr<StateDict> GetModuleState(Module& module) {
                                                         "\" has no memory, so no state dict can hold it; call "
                                                         "Module::Materialize first"));
     }
-    state.Set(StateKey::Model(tensor.names[0]), ShardedTensor::Whole(tensor.data()));
+    if (tensor.is_part()) state.type = StateDictType::kSharded;
+    state.Set(StateKey::Model(tensor.names[0]), Live(tensor));
     for (size_t i = 1; i < tensor.names.size(); ++i) state.aliases[tensor.names[i]] = tensor.names[0];
   }
   return state;

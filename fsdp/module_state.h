@@ -20,15 +20,17 @@
 namespace fsdp {
 
 // A FULL state dict that aliases the memory of `module`'s parameters and persistent buffers, so LoadCheckpoint fills
-// these; shared ones once, with their other names as aliases. kFailedPrecondition, naming it, for one without memory
-// (Module::Materialize gives some) and for a module that is sharded. Does not block.
+// these; shared ones once, with their other names as aliases. A parallel layer has its part of a tensor, which makes
+// the state SHARDED. kFailedPrecondition, naming it, for one without memory (Module::Materialize gives some) and for a
+// module that is sharded. Does not block.
 absl::StatusOr<StateDict> GetModuleState(Module& module);
 
 // Copies a FULL state dict into the parameters and persistent buffers of `module`, converting floating-point dtypes.
-// Parameters without memory get some on `device`, without a gradient. A shared parameter may be saved under any of its
-// names. kInvalidArgument, before anything is changed: a tensor of another shape, of a dtype that does not convert or
-// not whole; missing and unexpected names if options.strict, which are otherwise returned; broadcast_from_rank0, for
-// which there is no group. kFailedPrecondition for a module that is sharded. Blocks.
+// Parameters without memory get some on `device`, without a gradient. A parallel layer takes its part of the whole
+// tensor. A shared parameter may be saved under any of its names. kInvalidArgument, before anything is changed: a
+// tensor of another shape, of a dtype that does not convert or not whole; missing and unexpected names if
+// options.strict, which are otherwise returned; broadcast_from_rank0, for which there is no group. kFailedPrecondition
+// for a module that is sharded. Blocks.
 absl::StatusOr<IncompatibleKeys> LoadModuleState(Module& module, const StateDict& state, Device& device,
                                                  const LoadStateDictOptions& options = {});
 

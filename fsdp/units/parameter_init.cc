@@ -5,8 +5,9 @@
 // the host and copied up once, since that happens once a run and the host can read every dtype.
 //
 // sync_module_states broadcasts over the shard group and then over the replicate group: after the first, each shard
-// group agrees with its own first rank, and the first ranks of all shard groups are one replicate group. Small tensors
-// share a bucket, since a model has hundreds of them and each broadcast costs a round trip.
+// group agrees with its own first rank, and the first ranks of all shard groups are one replicate group. Ranks of
+// tensor parallelism have groups of their own for that, each with its parts; what all of them have whole comes from
+// their first. Small tensors share a bucket, since a model has hundreds of them and each broadcast costs a round trip.
 #include "fsdp/fsdp/units/parameter_init.h"
 
 #include <algorithm>
@@ -79,6 +80,15 @@ absl::Status SyncParameters(const UnitModule& unit, const UnitGroups& groups, ui
     tensors.push_back(std::move(values));
   }
   return BroadcastTensors(tensors, groups, stream);
+}
+
+absl::Status SyncCopies(const UnitModule& unit, const std::shared_ptr<ProcessGroup>& tensor_parallel, Stream& stream) {
+  if (tensor_parallel == nullptr) return absl::OkStatus();
+  std::vector<Tensor> copies;
+  for (const auto& parameter : unit.parameters) {
+    if (!parameter->part) copies.push_back(parameter->data);
+  }
+  return BroadcastTensors(copies, {.shard = tensor_parallel, .replicate = nullptr}, stream);
 }
 
 absl::Status BroadcastTensors(absl::Span<const Tensor> tensors, const UnitGroups& groups, Stream& stream) {

@@ -36,6 +36,10 @@ absl::Status MaterializeUnit(const UnitModule& unit, const ParamInitFn& param_in
 // replicate group. Each parameter gets device memory for the whole tensor. Collective; blocks.
 absl::Status SyncParameters(const UnitModule& unit, const UnitGroups& groups, uint64_t seed, Stream& stream);
 
+// Then, where `tensor_parallel` is not null: makes those parameters equal on its ranks of which each has the whole, and
+// no part. Collective; blocks.
+absl::Status SyncCopies(const UnitModule& unit, const std::shared_ptr<ProcessGroup>& tensor_parallel, Stream& stream);
+
 // Copies the first rank's `tensors` to all ranks of the groups, in buckets. Ranks pass tensors of equal sizes.
 // Collective; blocks.
 absl::Status BroadcastTensors(absl::Span<const Tensor> tensors, const UnitGroups& groups, Stream& stream);

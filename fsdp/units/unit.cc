@@ -315,6 +315,7 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     if (init.sync_module_states) {
       FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
       made = SyncParameters(partition.units[u], unit.groups, init.seed, *stream);
+      if (made.ok()) made = SyncCopies(partition.units[u], groups_.tensor_parallel(), *stream);
     }
     FSDP_RETURN_IF_ERROR(made);
     FSDP_RETURN_IF_ERROR(Allocate(*host_, *stream, unit));
@@ -324,6 +325,10 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     std::vector<Tensor> buffers;
     for (const auto& buffer : partition.buffers) buffers.push_back(buffer->data);
     FSDP_RETURN_IF_ERROR(BroadcastTensors(buffers, units_[0]->groups, *stream));
+    if (is_tensor_parallel()) {
+      FSDP_RETURN_IF_ERROR(
+          BroadcastTensors(buffers, {.shard = groups_.tensor_parallel(), .replicate = nullptr}, *stream));
+    }
   }
   for (const auto& buffer : partition.buffers) FSDP_RETURN_IF_ERROR(PlaceBuffer(buffer->dtype, *stream, *buffer));
   for (size_t u = 0; u < units_.size(); ++u) {
