@@ -11,6 +11,9 @@
 // pass, and waits for streams. DeferClipGradNorm and the captured step are the exceptions, since they must not wait.
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -292,7 +295,13 @@ StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateD
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
     const SummonFullParamsOptions& options, Module* module) {
   FSDP_RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
-  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<SummonFullParamsGuard> guard,
+                        SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options));
+  static constexpr std::string_view kCopies =
+      "summon full params: offload_to_cpu without rank0_only puts a copy for each rank into the memory of their host";
+  const bool warned = std::count(warnings().begin(), warnings().end(), kCopies) != 0;
+  if (options.offload_to_cpu && !options.rank0_only && !warned) units_->AddWarning(std::string(kCopies));
+  return guard;
 }
 
 absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {

@@ -84,6 +84,37 @@ TEST(ManualWrapTest, AUnitMayHaveItsOwnStrategyPrecisionOffloadAndRecomputation)
   }));
 }
 
+// PyTorch's example: two Linears, the root in bfloat16, and `inner` in float16 of its own; both cast their inputs.
+// Returns the dtype of the output.
+absl::StatusOr<DType> OutputOfTwoPrecisions(std::shared_ptr<ProcessGroup> group, const std::string& inner) {
+  auto root = std::make_unique<TestSequence>();
+  root->Add(std::make_unique<Linear>(3, 3, Initializer::Normal(0, 0.5f)));
+  root->Add(std::make_unique<Linear>(3, 3, Initializer::Normal(0, 0.5f)));
+  FSDP_RETURN_IF_ERROR(
+      WrapModule(*ModuleAt(*root, inner),
+                 {.mixed_precision = MixedPrecision{.param_dtype = DType::kFloat16, .cast_forward_inputs = true}}));
+  const MixedPrecision outer{.param_dtype = DType::kBFloat16, .cast_forward_inputs = true};
+  FSDP_ASSIGN_OR_RETURN(const auto model,
+                        FullyShardedDataParallel::Wrap(std::move(root), std::move(group), {.mixed_precision = outer}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(model->device(), DType::kFloat32, {2, 3}));
+  std::fill_n(x.data_as<float>(), x.numel(), 0.5f);
+  Tape tape = model->NewTape();
+  FSDP_ASSIGN_OR_RETURN(const Tensor y, model->Forward(x, tape));
+  FSDP_RETURN_IF_ERROR(model->Backward(y, tape).status());
+  FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
+  return y.dtype();
+}
+
+// The other way round the root's Linear sees what the inner unit gives, in PyTorch and here.
+TEST(ManualWrapTest, AnInnerUnitOfAnotherPrecisionThatRunsLastIsCastToAndOneThatRunsFirstIsNotCastFrom) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const DType output, OutputOfTwoPrecisions(group, "1"));
+    EXPECT_EQ(output, DType::kFloat16);
+    EXPECT_THAT(OutputOfTwoPrecisions(group, "0"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("float16")));
+    return absl::OkStatus();
+  }));
+}
+
 // Ranks 2 and 3 replicate 0 and 1.
 TEST(ManualWrapTest, AUnitMayHaveGroupsOfItsOwn) {
   ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> world) -> absl::Status {

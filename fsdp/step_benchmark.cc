@@ -2,13 +2,14 @@
 //
 // The cost of sharding in a training step, on the host device.
 //
-//   bazel run //fsdp:step_benchmark [-- --rounds=15]
+//   bazel run //fsdp:step_benchmark [-- --rounds=15] [--placement]
 //
 // One rank: a step of FSDP against a step of the bare model; 1.00 is the goal. Two ranks as threads: a step of FSDP
 // against its two parts, the same compute without communication (two bare models side by side) and the same
 // collectives without compute; hidden is the part of the communication that the step did not wait for,
 // (compute + communication - step) / communication. Rounds are interleaved and medians printed, since other programs
-// disturb both sides alike.
+// disturb both sides alike. --placement instead: two ranks under FullyShard, which cuts every parameter on dimension 0,
+// or matrices on dimension 1 (shard_placement_fn); a step, and the unshards of all units one after another.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -22,16 +23,19 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fsdp_root.h"
 #include "fsdp/fsdp/units/executor.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/nn/module_names.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/ops.h"
 
 ABSL_FLAG(int, rounds, 15, "of each measurement, at least 1; medians are printed");
+ABSL_FLAG(bool, placement, false, "compare dimensions of shard_placement_fn instead");
 
 namespace fsdp {
 namespace {
@@ -177,6 +181,62 @@ absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
   return absl::OkStatus();
 }
 
+// A model under FullyShard whose matrices are cut on `dim`.
+struct Placed {
+  std::unique_ptr<Module> module;
+  std::vector<FsdpModule*> units;  // the root last
+  std::unique_ptr<AdamW> optimizer;
+  std::shared_ptr<const LayerOps> ops;
+  Stream* stream = nullptr;
+
+  static absl::StatusOr<Placed> Make(const std::shared_ptr<ProcessGroup>& group, int dim) {
+    Placed placed;
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(placed.module, MakeGpt2(BenchmarkConfig()));
+    FullyShardOptions options;
+    options.shard_placement_fn = [dim](const Parameter& parameter) -> std::optional<int> {
+      return parameter.shape.rank() > dim ? dim : 0;
+    };
+    FSDP_ASSIGN_OR_RETURN(std::vector<Module*> modules, ModulesByName(*placed.module, {"transformer.h.*"}));
+    modules.push_back(placed.module.get());
+    for (Module* module : modules) {
+      FSDP_ASSIGN_OR_RETURN(placed.units.emplace_back(), FullyShard(*module, mesh, options));
+    }
+    FSDP_ASSIGN_OR_RETURN(const auto parameters, placed.units.back()->parameters());
+    placed.optimizer = std::make_unique<AdamW>(parameters, AdamWOptions{});
+    FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, placed.units.back()->Root());
+    placed.ops = root->layer_ops();
+    placed.stream = &root->stream();
+    return placed;
+  }
+
+  absl::Status Run() {
+    FSDP_RETURN_IF_ERROR(TrainStep(*module, *optimizer, *ops, *stream));
+    optimizer->ZeroGrad();
+    return absl::OkStatus();
+  }
+
+  absl::Status UnshardAll() {
+    for (FsdpModule* unit : units) {
+      FSDP_RETURN_IF_ERROR(unit->Unshard());
+      FSDP_RETURN_IF_ERROR(unit->Reshard());
+    }
+    return stream->Synchronize();
+  }
+};
+
+absl::Status ComparePlacements(const std::shared_ptr<ProcessGroup>& group, int rounds) {
+  FSDP_ASSIGN_OR_RETURN(Placed rows, Placed::Make(group, 0));
+  FSDP_ASSIGN_OR_RETURN(Placed columns, Placed::Make(group, 1));
+  const std::vector<Step> steps{[&] { return rows.Run(); }, [&] { return columns.Run(); },
+                                [&] { return rows.UnshardAll(); }, [&] { return columns.UnshardAll(); }};
+  FSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Medians(*group, steps, rounds));
+  if (group->rank() != 0) return absl::OkStatus();
+  std::printf("%d ranks  step: dim 0 %.2f ms  dim 1 %.2f ms  unshards: dim 0 %.2f ms  dim 1 %.2f ms\n", group->size(),
+              1e3 * seconds[0], 1e3 * seconds[1], 1e3 * seconds[2], 1e3 * seconds[3]);
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace fsdp
 
@@ -185,9 +245,13 @@ int main(int argc, char** argv) {
       fsdp::ParseFlags(argc, argv, "step_benchmark [flags]: what sharding costs a training step on the host");
   if (usage) return *usage;
   const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
-  for (const int ranks : {1, 2}) {
+  const bool placement = absl::GetFlag(FLAGS_placement);
+  for (const int ranks : placement ? std::vector<int>{2} : std::vector<int>{1, 2}) {
     const absl::Status status = fsdp::RunRanks(
-        ranks, [&](std::shared_ptr<fsdp::ProcessGroup> group) { return fsdp::Compare(group, rounds); },
+        ranks,
+        [&](std::shared_ptr<fsdp::ProcessGroup> group) {
+          return placement ? fsdp::ComparePlacements(group, rounds) : fsdp::Compare(group, rounds);
+        },
         absl::Minutes(10));
     if (!status.ok()) {
       std::fprintf(stderr, "%s\n", status.ToString().c_str());

@@ -293,6 +293,36 @@ TEST(SummonFullParamsErrorTest, FlagsThatExcludeEachOtherAreRefused) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("offload_to_cpu is not supported for unit root")));
 }
 
+TEST(SummonFullParamsWarningTest, ACopyForEachRankInHostMemoryIsWarnedOfOnce) {
+  const auto warnings = [](const SummonFullParamsOptions& flags) {
+    int warned = 0;
+    EXPECT_OK(OnTwoRanks(BlockOptions(), [&](TestModel& made) -> absl::Status {
+      for (int i = 0; i < 2; ++i) FSDP_RETURN_IF_ERROR(made.model->SummonFullParams(flags).status());
+      if (made.model->group().rank() != 0) return absl::OkStatus();
+      for (const std::string& warning : made.model->warnings()) {
+        if (warning.find("offload_to_cpu without rank0_only") != std::string::npos) ++warned;
+      }
+      return absl::OkStatus();
+    }));
+    return warned;
+  };
+  EXPECT_EQ(warnings({.writeback = false, .offload_to_cpu = true}), 1);
+  EXPECT_EQ(warnings({.writeback = false, .rank0_only = true, .offload_to_cpu = true}), 0);
+  EXPECT_EQ(warnings({}), 0);
+}
+
+TEST(SummonFullParamsErrorTest, WithinAForwardItIsRefused) {
+  ASSERT_OK(OnTwoRanks(BlockOptions(), [](TestModel& made) -> absl::Status {
+    Tape tape = made.model->NewTape();
+    FSDP_ASSIGN_OR_RETURN(const Tensor no_tokens, Tensor::Empty(made.model->device(), DType::kFloat32, {1, 2}));
+    EXPECT_FALSE(made.model->Forward(no_tokens, tape).ok());  // a pass that failed stays open
+    const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("within a forward or backward"));
+    EXPECT_THAT(made.model->SummonFullParams().status(), refused);
+    EXPECT_THAT(made.model->Apply([](Module&) { return absl::OkStatus(); }), refused);
+    return absl::OkStatus();
+  }));
+}
+
 TEST(SummonFullParamsErrorTest, AUnitIsSummonedOnceAtATime) {
   EXPECT_THAT(OnTwoRanks(BlockOptions(),
                          [](TestModel& made) -> absl::Status {
