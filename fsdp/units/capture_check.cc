@@ -56,4 +56,14 @@ absl::Status CheckCanCapture(const UnitStore& units) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHasNoGradient(const Unit& unit) {
+  for (const auto& parameter : unit.sharded_parameters) {
+    if (!parameter->has_grad) continue;
+    return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
+                                                      "\" has a gradient before a captured step, which does not add "
+                                                      "to it: call the optimizer's ZeroGrad first"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace fsdp

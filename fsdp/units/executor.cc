@@ -32,7 +32,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/capture_check.h"
 #include "fsdp/fsdp/units/place_inputs.h"
+#include "fsdp/fsdp/units/schedule_traits.h"
 #include "fsdp/fsdp/units/writeback.h"
 
 namespace fsdp {
@@ -50,10 +52,8 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       top_(&root),
       orders_{{&root, units.registration_order()}},
       states_(units.num_scheduled()),
+      index_(units),
       casts_(units) {
-  for (size_t b = 0; b < units.bare_modules().size(); ++b) {
-    for (const Module* module : units.bare_modules()[b].modules) bare_[module] = units.size() + static_cast<int>(b);
-  }
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
 
@@ -86,59 +86,12 @@ Executor::~Executor() {
   for (const BareModule& bare : units_.bare_modules()) unhook(bare.modules);
 }
 
-int Executor::CastIndexOf(const Module& module) const {
-  const int unit = units_.IndexOf(module);
-  if (unit >= 0) return unit;
-  const auto bare = bare_.find(&module);
-  return bare == bare_.end() ? -1 : bare->second;
-}
-
-int Executor::ScheduleIndexOf(const Module& module) const {
-  const int index = CastIndexOf(module);
-  return index < units_.num_scheduled() ? index : -1;
-}
-
-std::string Executor::NameOf(const Module& module) const {
-  const int index = CastIndexOf(module);
-  return is_unit(index) ? "unit " + units_.unit(index).display_name()
-                        : "module " + units_.bare_modules()[index - units_.size()].name;
-}
-
-const std::vector<Module*>& Executor::ModulesOf(int index) const {
-  return is_unit(index) ? units_.unit(index).modules : units_.bare_modules()[index - units_.size()].modules;
-}
-
 ScheduleOptions Executor::CurrentOptions() const {
   ScheduleOptions options;
   options.backward_prefetch = options_.backward_prefetch;
   options.forward_prefetch = options_.forward_prefetch;
-  for (int index = 0; index < units_.size(); ++index) options.units.push_back(TraitsOf(index));
-  UnitTraits bare{.sharded = false, .trainable = false, .recompute = true, .has_parameters = false};
-  options.units.resize(units_.num_scheduled(), bare);
+  options.units = ScheduleTraitsOf(units_, sync_);
   return options;
-}
-
-UnitTraits Executor::TraitsOf(int index) const {
-  const Unit& unit = units_.unit(index);
-  const UnitControls& controls = unit.controls;
-  const bool fsdp2 = unit.settings.gradient_rules == GradientRules::kFsdp2;
-  UnitTraits traits = UnitTraits::Of(unit.strategy, unit.settings.is_root || index == units_.root_unit());
-  // In a world of one FSDP1 calls its collective, and FSDP2 none.
-  if (fsdp2 && unit.groups.data_parallel_size() == 1) traits.replicated = false;
-  traits.trainable = unit.trainable();
-  traits.sync = sync_ && controls.requires_gradient_sync;
-  traits.all_reduce = controls.requires_all_reduce;
-  traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);
-  traits.reshard_to_group = unit.post_forward_group != nullptr;
-  if (fsdp2) traits.reshard_after_backward = traits.reshard_after_sync = controls.reshard_after_backward;
-  traits.unshard_in_backward = controls.unshard_in_backward;
-  traits.recompute = unit.settings.activation_checkpointing;
-  traits.recomputes_inner = unit.modules.size() == 1;
-  traits.backward_prefetch_order = unit.settings.backward_prefetch;
-  traits.forward_prefetch_next = unit.settings.forward_prefetch;
-  traits.forward_prefetch = controls.forward_prefetch;
-  traits.backward_prefetch = controls.backward_prefetch;
-  return traits;
 }
 
 absl::Status Executor::CheckBetweenPasses(std::string_view call) const {
@@ -173,12 +126,7 @@ absl::Status Executor::PrepareReplay() {
           absl::StrCat("unit ", unit.display_name(),
                        " is unsharded before a captured step, which all-gathers it: reshard it first"));
     }
-    for (const auto& parameter : unit.sharded_parameters) {
-      if (!parameter->has_grad) continue;
-      return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
-                                                        "\" has a gradient before a captured step, which does not add "
-                                                        "to it: call the optimizer's ZeroGrad first"));
-    }
+    FSDP_RETURN_IF_ERROR(CheckHasNoGradient(unit));
   }
   post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less
   runtime_->RefreshComputeShards();
@@ -195,14 +143,14 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 }
 
 absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) {
-  const int index = ScheduleIndexOf(module);
+  const int index = index_.OfSchedule(module);
   FSDP_ASSIGN_OR_RETURN(const bool opens, OpensForward(module));
   if (opens) {
     FSDP_RETURN_IF_ERROR(BeginForward(module, tape));
     FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
-  return casts_.Inputs(CastIndexOf(module), training(), inputs, tape);
+  return casts_.Inputs(index_.OfCasts(module), training(), inputs, tape);
 }
 
 // The module that opened a pass opens the next one too if it is called again: the pass failed, since it is never called
@@ -211,11 +159,12 @@ absl::StatusOr<bool> Executor::OpensForward(const Module& module) const {
   if (&module == &root_) return true;
   if (!options_.passes_below_root && !in_pass_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
+        absl::StrCat("forward of ", index_.NameOf(module), " outside of a forward of the model: call the root's"));
   }
   if (!in_pass_ || &module == top_) return true;
   if (top_ == &root_ || below_.count(&module) != 0) return false;
-  return absl::FailedPreconditionError(absl::StrCat("forward of ", NameOf(module), " after a pass of ", NameOf(*top_),
+  return absl::FailedPreconditionError(absl::StrCat("forward of ", index_.NameOf(module), " after a pass of ",
+                                                    index_.NameOf(*top_),
                                                     " that failed: run a forward of that or of the root first"));
 }
 
@@ -232,12 +181,10 @@ std::vector<UnitVisit> Executor::ExpectedBelow(const Module& module) const {
   if (known != orders_.end()) return known->second;
   std::vector<UnitVisit> visits;
   const std::vector<UnitVisit>& all = orders_.at(&root_);
-  const int index = ScheduleIndexOf(module);
-  const auto is_visit = [index](bool enter) {
-    return [index, enter](const UnitVisit& visit) { return visit.unit == index && visit.enter == enter; };
-  };
-  const auto begin = std::find_if(all.begin(), all.end(), is_visit(/*enter=*/true));
-  const auto end = std::find_if(begin, all.end(), is_visit(/*enter=*/false));
+  const int index = index_.OfSchedule(module);
+  const auto is_visit = [index](const UnitVisit& visit) { return visit.unit == index; };
+  const auto begin = std::find_if(all.begin(), all.end(), is_visit);  // enters it, and the next visit leaves it
+  const auto end = begin == all.end() ? begin : std::find_if(begin + 1, all.end(), is_visit);
   if (end != all.end()) visits.assign(begin, end + 1);
   return visits;
 }
@@ -271,7 +218,7 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
 
 absl::Status Executor::EnterForward(int index) {
   if (states_[index].modules_run > 0) return absl::OkStatus();
-  if (order_check_.has_value() && training() && is_unit(index)) {
+  if (order_check_.has_value() && training() && index_.is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
@@ -283,8 +230,8 @@ absl::Status Executor::EnterForward(int index) {
 }
 
 absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) {
-  const int index = ScheduleIndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.Outputs(CastIndexOf(module), outputs, tape));
+  const int index = index_.OfSchedule(module);
+  FSDP_RETURN_IF_ERROR(casts_.Outputs(index_.OfCasts(module), outputs, tape));
   if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
   if (index >= 0 && RanAllModules(index, states_[index].modules_run)) {
     EndSpan();
@@ -318,7 +265,7 @@ absl::Status Executor::LeaveRecompute(int index) {
 
 void Executor::EndForward() {
   // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
-  const auto end = visits_.end() - (ScheduleIndexOf(*top_) >= 0 ? 1 : 0);
+  const auto end = visits_.end() - (index_.OfSchedule(*top_) >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
     const int modules_run = states_[index].modules_run;
@@ -339,10 +286,10 @@ void Executor::EndForward() {
 }
 
 absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) {
-  const int index = ScheduleIndexOf(module);
+  const int index = index_.OfSchedule(module);
   FSDP_ASSIGN_OR_RETURN(const bool opens, OpensBackward(module));
   if (opens) FSDP_RETURN_IF_ERROR(BeginBackward(module));
-  FSDP_RETURN_IF_ERROR(casts_.GradOutputs(CastIndexOf(module), grad_outputs, tape));
+  FSDP_RETURN_IF_ERROR(casts_.GradOutputs(index_.OfCasts(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
   if (states_[index].modules_run == 0) {
     const bool recompute = runner_->options().units[index].recompute;
@@ -351,7 +298,7 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
     if (recompute) runner_->AwaitBackward(index);
     BeginSpan("backward", index);
   }
-  if (!is_unit(index)) return absl::OkStatus();
+  if (!index_.is_unit(index)) return absl::OkStatus();
   return runtime_->gradients().Bind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
 }
 
@@ -360,7 +307,7 @@ absl::StatusOr<bool> Executor::OpensBackward(const Module& module) const {
   if (in_backward_) return false;
   if (orders_.count(&module) != 0) return true;
   return absl::FailedPreconditionError(
-      absl::StrCat("backward of ", NameOf(module), " outside of a backward of the model: call ",
+      absl::StrCat("backward of ", index_.NameOf(module), " outside of a backward of the model: call ",
                    options_.passes_below_root ? "that of the module whose forward was called" : "the root's"));
 }
 
@@ -380,8 +327,8 @@ absl::Status Executor::BeginBackward(Module& module) {
 }
 
 absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) {
-  const int index = ScheduleIndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.GradInputs(CastIndexOf(module), grad_inputs, tape));
+  const int index = index_.OfSchedule(module);
+  FSDP_RETURN_IF_ERROR(casts_.GradInputs(index_.OfCasts(module), grad_inputs, tape));
   if (index >= 0 && RanAllModules(index, states_[index].modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != top_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
@@ -394,7 +341,7 @@ absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inpu
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
   states_[index].modules_run = 0;
-  if (is_unit(index)) {
+  if (index_.is_unit(index)) {
     runtime_->gradients().Unbind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
   }
   return runner_->LeaveUnit(index, Direction::kBackward);
@@ -402,7 +349,7 @@ absl::Status Executor::LeaveBackward(int index) {
 
 // Counts a module of the unit that has run; true when it was the last.
 bool Executor::RanAllModules(int index, int& modules_run) const {
-  return ++modules_run == static_cast<int>(ModulesOf(index).size());
+  return ++modules_run == static_cast<int>(index_.ModulesOf(index).size());
 }
 
 void Executor::ForgetModulesRun() {

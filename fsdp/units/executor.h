@@ -20,6 +20,7 @@
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/execution_order.h"
+#include "fsdp/fsdp/units/module_index.h"
 #include "fsdp/fsdp/units/schedule_runner.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_casts.h"
@@ -106,16 +107,8 @@ class Executor final : public ModuleHooks {
 
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
-  // The input of schedule.h: the traits of every unit, from its strategy, settings and controls as they are now.
+  // The input of schedule.h, from the units' settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
-  UnitTraits TraitsOf(int index) const;
-
-  // The module's index in schedules, -1 if they do not have it; and in casts_, which has all modules that were wrapped.
-  int ScheduleIndexOf(const Module& module) const;
-  int CastIndexOf(const Module& module) const;
-  bool is_unit(int index) const { return index >= 0 && index < units_.size(); }
-  const std::vector<Module*>& ModulesOf(int index) const;
-  std::string NameOf(const Module& module) const;  // "unit transformer.h.0"
   bool training() const { return runner_->options().training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
@@ -155,7 +148,7 @@ class Executor final : public ModuleHooks {
   std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
   std::vector<UnitVisit> visits_;                           // by the current or last forward
   std::vector<UnitState> states_;                           // by index in schedules
-  std::map<const Module*, int> bare_;                       // of every bare module: its index after the units
+  const ModuleIndex index_;
   UnitCasts casts_;
 
   bool in_pass_ = false;      // also after one that failed, until the next forward of the root
