@@ -16,6 +16,10 @@ load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 
 _VIRTUAL = "/_virtual_includes/"
 
+def _is_ours(label):
+    # Bazel 4 has the older name alone, and later ones are to lose it.
+    return not (label.repo_name if hasattr(label, "repo_name") else label.workspace_name)
+
 def _linked(info):
     """(archives of this repository by path, those of them with alwayslink, flags and installed libraries)."""
     archives = {}
@@ -24,7 +28,7 @@ def _linked(info):
     for linker_input in info.linking_context.linker_inputs.to_list():
         for library in linker_input.libraries:
             archive = library.pic_static_library or library.static_library
-            if archive and linker_input.owner.workspace_name == "":
+            if archive and _is_ours(linker_input.owner):
                 (whole if library.alwayslink else archives)[archive.path] = archive
             else:
                 wanted.append(archive or library.resolved_symlink_dynamic_library or library.dynamic_library)
@@ -86,7 +90,7 @@ def _cc_archives_impl(ctx):
         context = merged[name].compilation_context
         defines.update({define: None for define in context.defines.to_list()})
         for header in context.headers.to_list():
-            if _VIRTUAL in header.path and header.owner.workspace_name == "":
+            if _VIRTUAL in header.path and _is_ours(header.owner):
                 place_of_header = header.path.split(_VIRTUAL)[1].split("/", 1)[1]
                 if place_of_header not in description["headers"]:
                     description["headers"][place_of_header] = header.short_path
@@ -106,7 +110,7 @@ cc_archives = rule(
             doc = "A target -> the archive that it goes to. The first archive is the one that the others depend on.",
         ),
         "whole": attr.string(mandatory = True, doc = "The archive that a program links whole."),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),

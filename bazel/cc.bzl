@@ -27,13 +27,17 @@ TEST_COPTS = COPTS + [
     "-Wno-uninitialized",
 ]
 
+def _is_here():
+    """Whether the package is of the main repository. Bazel 4 has the older name alone, and later ones are to lose it."""
+    return not native.repo_name() if hasattr(native, "repo_name") else native.repository_name() == "@"
+
 def _with_prelude(prelude, copts, kwargs):
     """Makes the sources of a target read a precompiled header first (see precompiled.bzl).
 
     For gcc, in this repository alone, and not in targets with options of their own: gcc uses a precompiled header that
     was made with another -O or -f, and then compiles with those of the header.
     """
-    if copts or not IS_GCC or native.repository_name() != "@":
+    if copts or not IS_GCC or not _is_here():
         return copts
     kwargs["deps"] = kwargs.get("deps", []) + ["//bazel:" + prelude]
 

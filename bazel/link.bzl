@@ -74,7 +74,7 @@ _ATTRS = {
         providers = [CcInfo],
         doc = "A target -> the shared library that it stands in for, such as libisal.so.",
     ),
-    "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
 }
 
 cc_static_binary = rule(

@@ -87,7 +87,7 @@ precompiled_header = rule(
         "includes": attr.string_list(doc = "As they follow #include."),
         "copts": attr.string_list(doc = "Those of the sources that are to use it."),
         "deps": attr.label_list(providers = [CcInfo]),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),

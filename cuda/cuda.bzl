@@ -114,7 +114,7 @@ _cuda_objects = rule(
         "deps_context": attr.label(providers = [CcInfo]),
         "nvccopts": attr.string_list(),
         "_archs": attr.label(default = "//cuda:archs"),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),

@@ -7,7 +7,7 @@ for Bazel 4 offline and for Bazel 7 and later, where the real ones are used.
 
 def _rules_cc_impl(ctx):
     ctx.file("BUILD.bazel", "")
-    ctx.file("cc/BUILD.bazel", "")
+    ctx.file("cc/BUILD.bazel", 'cc_toolchain_alias(name = "current_cc_toolchain", visibility = ["//visibility:public"])\n')
     ctx.file("cc/common/BUILD.bazel", "")
     ctx.file("cc/defs.bzl", "\n".join([
         "%s = native.%s" % (rule, rule)
