@@ -9,14 +9,14 @@ load(":libtorch.bzl", "libtorch")
 load(":mpi.bzl", "local_mpi")
 load(":system_libs.bzl", "system_hdf5", "system_library")
 
-def _maybe(rule, name, **kwargs):
-    if not native.existing_rule(name):
+def _unless(without, rule, name, **kwargs):
+    if name not in without:
         rule(name = name, **kwargs)
 
-def system_repositories():
-    """The installed libraries; for WORKSPACE mode and module mode alike."""
-    _maybe(system_abseil, "com_google_absl")
-    _maybe(
+def development_repositories(without = []):
+    """What the tests and benchmarks of this repository alone need, as it is installed."""
+    _unless(
+        without,
         system_library,
         "com_google_googletest",
         headers = ["gtest", "gmock"],
@@ -27,7 +27,8 @@ def system_repositories():
         linkopts = ["-lpthread"],
         debian_package = "libgtest-dev libgmock-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "com_github_google_benchmark",
         headers = ["benchmark"],
@@ -38,8 +39,16 @@ def system_repositories():
         linkopts = ["-lpthread"],
         debian_package = "libbenchmark-dev",
     )
-    _maybe(system_hdf5, "system_hdf5")
-    _maybe(
+
+def system_repositories(without = []):
+    """What the libraries need, as it is installed, but for the repositories that `without` names.
+
+    For WORKSPACE mode and module mode alike.
+    """
+    _unless(without, system_abseil, "com_google_absl")
+    _unless(without, system_hdf5, "system_hdf5")
+    _unless(
+        without,
         system_library,
         "onednn",
         headers = [
@@ -54,14 +63,16 @@ def system_repositories():
         targets = {"onednn": ["dnnl"]},
         debian_package = "libdnnl-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "nlohmann_json",
         headers = ["nlohmann"],
         targets = {"json": []},
         debian_package = "nlohmann-json3-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "isal",
         headers = [
@@ -71,7 +82,8 @@ def system_repositories():
         targets = {"isal": ["isal"]},
         debian_package = "libisal-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "liburing",
         headers = [
@@ -81,7 +93,8 @@ def system_repositories():
         targets = {"liburing": ["uring"]},
         debian_package = "liburing-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "ucx",
         headers = [
@@ -93,21 +106,24 @@ def system_repositories():
         targets = {"ucx_headers": []},
         debian_package = "libucx-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "xxhash",
         headers = ["xxhash.h"],
         targets = {"xxhash": ["xxhash"]},
         debian_package = "libxxhash-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "highway",
         headers = ["hwy"],
         targets = {"hwy": ["hwy"]},
         debian_package = "libhwy-dev",
     )
-    _maybe(
+    _unless(
+        without,
         system_library,
         "zlib",
         headers = [
@@ -117,14 +133,16 @@ def system_repositories():
         targets = {"zlib": ["z"]},
         debian_package = "zlib1g-dev",
     )
-    _maybe(cuda_toolkit, "local_cuda")
-    _maybe(host_compiler, "local_compiler")
-    _maybe(libtorch, "libtorch")
-    _maybe(local_mpi, "local_mpi")
+    _unless(without, cuda_toolkit, "local_cuda")
+    _unless(without, host_compiler, "local_compiler")
+    _unless(without, libtorch, "libtorch")
+    _unless(without, local_mpi, "local_mpi")
 
 def fsdp_deps():
     """For WORKSPACE files: the installed libraries and the stand-ins for rule repositories."""
-    _maybe(rules_cc_compat, "rules_cc")
-    _maybe(rules_java_compat, "rules_java")
-    _maybe(remote_coverage_tools_compat, "remote_coverage_tools")
-    system_repositories()
+    declared = native.existing_rules().keys()
+    _unless(declared, rules_cc_compat, "rules_cc")
+    _unless(declared, rules_java_compat, "rules_java")
+    _unless(declared, remote_coverage_tools_compat, "remote_coverage_tools")
+    development_repositories(declared)
+    system_repositories(declared)
