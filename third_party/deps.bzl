@@ -139,10 +139,11 @@ def system_repositories(without = []):
     _unless(without, local_mpi, "local_mpi")
 
 def fsdp_deps():
-    """For WORKSPACE files: the installed libraries and the stand-ins for rule repositories."""
+    """For WORKSPACE files: the installed libraries, the stand-ins for rule repositories, and the toolchain of ckpt."""
     declared = native.existing_rules().keys()
     _unless(declared, rules_cc_compat, "rules_cc")
     _unless(declared, rules_java_compat, "rules_java")
     _unless(declared, remote_coverage_tools_compat, "remote_coverage_tools")
     development_repositories(declared)
     system_repositories(declared)
+    native.register_toolchains("@fsdp//tools:ckpt_toolchain")
