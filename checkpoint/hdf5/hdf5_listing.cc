@@ -24,6 +24,17 @@
 namespace fsdp {
 namespace {
 
+// The same of any HDF5: 1.12 gave these names to others, which have tokens and no addresses.
+#if H5_VERSION_GE(1, 12, 0)
+using LinkInfo = H5L_info1_t;
+using ObjectInfo = H5O_info1_t;
+constexpr auto IterateLinks = H5Literate1;
+#else
+using LinkInfo = H5L_info_t;
+using ObjectInfo = H5O_info_t;
+constexpr auto IterateLinks = H5Literate;
+#endif
+
 constexpr int kMaxDepth = 16;
 constexpr char kName[] = "the file";  // in errors; the caller knows its path
 constexpr size_t kMaxAttributeBytes = 64 * 1024;
@@ -178,7 +189,7 @@ struct Links {
 
 // Called for each link of a group. Asking for names by index instead takes time that grows with the square of their
 // number.
-herr_t AddLink(hid_t, const char* name, const H5L_info_t* link, void* data) {
+herr_t AddLink(hid_t, const char* name, const LinkInfo* link, void* data) {
   auto& links = *static_cast<Links*>(data);
   if (std::strlen(name) > 3 * kMaxAttributeBytes) return -1;
   if (link->type == H5L_TYPE_HARD) {
@@ -196,7 +207,7 @@ herr_t AddLink(hid_t, const char* name, const H5L_info_t* link, void* data) {
 class Lister {
  public:
   absl::Status VisitRoot(hid_t root) {
-    H5O_info_t info = {};
+    ObjectInfo info = {};
     if (H5Oget_info2(root, &info, H5O_INFO_BASIC) < 0) return Hdf5Error("find group", "/");
     paths_[info.addr] = "/";
     return VisitGroup(root, "", 0);
@@ -211,7 +222,7 @@ class Lister {
     Links links;
     links.hard_room = kMaxHdf5Objects - objects_;
     links.other_room = kMaxHdf5LeftOut - static_cast<int64_t>(listing_.left_out.size());
-    if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, AddLink, &links) < 0) {
+    if (IterateLinks(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, AddLink, &links) < 0) {
       if (links.hard_room < 0) return absl::DataLossError("there are too many objects");
       return Hdf5Error("read the names in", path);
     }
