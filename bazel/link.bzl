@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links of the objects that ordinary targets have: cc_static_binary, a program that is one static file, and cc_shared_file,
-a shared library with everything in it but what only exists as shared libraries.
+a shared library with everything in it but the C library.
 
 An installed library may have no archive (libisal.so, libhwy.so): `replaced` names it with the target that stands in for
 it. Any other library without an archive is an error with its name, since the linker's message names none of ours.
@@ -110,7 +110,7 @@ def _for_shared_file(ctx, toolchain, features):
         flags = linker_input.user_link_flags
         for library in linker_input.libraries:
             archive = library.pic_static_library or library.static_library
-            if archive.basename.startswith(ctx.attr.shared):
+            if ctx.attr.shared and archive.basename.startswith(ctx.attr.shared):
                 flags = flags + ["-l" + archive.basename[len("lib"):-len(".a")]]
             elif archive.basename in ctx.attr.redefined_in:
                 libraries.append(_renamed(ctx, toolchain, features, archive))
@@ -138,8 +138,13 @@ def _cc_shared_file_impl(ctx):
         cc_toolchain = toolchain,
         linking_contexts = [_for_shared_file(ctx, toolchain, features)],
         output_type = "dynamic_library",
-        additional_inputs = [script],
-        user_link_flags = [
+        additional_inputs = [script] + ctx.files.stubs,
+        user_link_flags = [file.path for file in ctx.files.stubs] + [
+            # The C++ library goes inside too, and the shared one, which every link names last, is then not needed. A
+            # call of a pure virtual function, which nothing refers to strongly, is one of its own objects.
+            "-Wl,-u,__cxa_pure_virtual",
+            "-l:libstdc++.a",
+            "-Wl,--as-needed",
             "-fuse-ld=bfd",
             "-Wl,--version-script=" + script.path,
             "-Wl,-soname,lib%s.so" % ctx.label.name,
@@ -158,9 +163,12 @@ cc_shared_file = rule(
         redefined = attr.string_dict(doc = "A symbol -> its name in copies of the archives in redefined_in."),
         redefined_in = attr.string_list(doc = "Archives whose code cannot reach a symbol of another shared library."),
         shared = attr.string(
-            mandatory = True,
             doc = "Archives whose names begin so are not linked but their shared forms: thread-local variables of theirs " +
                   "are compiled for programs alone.",
+        ),
+        stubs = attr.label_list(
+            allow_files = True,
+            doc = "Shared libraries that stand in, when this is linked, for those of their names: older ones.",
         ),
         version_script = attr.label(allow_single_file = True, mandatory = True),
     ),

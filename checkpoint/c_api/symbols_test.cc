@@ -3,6 +3,7 @@
 // The names that libfsdp_checkpoint.so shows are those of its header and no others: a symbol of HDF5 or of Abseil would
 // take the place of another library's in the same process.
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 
 #include <cctype>
 #include <set>
@@ -56,6 +57,43 @@ TEST(SymbolsTest, TheLibraryShowsTheFunctionsOfItsHeaderAndNothingElse) {
     shown.insert(parts[0]);
   }
   EXPECT_EQ(shown, declared);
+}
+
+// What a library wants of others, such as "pow@GLIBC_2.2.5".
+std::vector<std::string> Wanted() {
+  const absl::StatusOr<ProgramResult> nm =
+      RunProgram({"nm", "--dynamic", "--undefined-only", "--no-demangle", kLibrary}, absl::Seconds(60));
+  EXPECT_TRUE(nm.ok() && nm->exit_status == 0) << nm.status();
+  std::vector<std::string> wanted;
+  for (const absl::string_view line : absl::StrSplit(nm.ok() ? nm->output : "", '\n', absl::SkipEmpty())) {
+    wanted.emplace_back(line.substr(line.find_last_of(' ') + 1));
+  }
+  return wanted;
+}
+
+// "2.18" as 2018.
+int Number(absl::string_view version) {
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  return std::stoi(parts[0]) * 1000 + (parts.size() > 1 ? std::stoi(parts[1]) : 0);
+}
+
+TEST(SymbolsTest, TheLibraryRunsWithOlderCLibrariesAndWithNoSharedCppLibrary) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "older_glibc.cc is for x86-64";
+#endif
+  if (Number(gnu_get_libc_version()) > Number("2.36")) {
+    GTEST_SKIP() << "glibc " << gnu_get_libc_version() << " may have functions that older_glibc.cc does not know";
+  }
+  const std::vector<std::string> wanted = Wanted();
+  ASSERT_GT(wanted.size(), 100u);
+  for (const std::string& symbol : wanted) {
+    const std::string version = symbol.substr(symbol.find('@') + 1);
+    if (absl::StrContains(symbol, "absl")) GTEST_SKIP() << "the installed Abseil is linked as shared libraries";
+    EXPECT_FALSE(absl::StartsWith(version, "GLIBCXX") || absl::StartsWith(version, "CXXABI")) << symbol;
+    if (absl::StartsWith(version, "GLIBC_")) {
+      EXPECT_LE(Number(version.substr(6)), Number("2.18")) << symbol << ": older_glibc.cc lacks it";
+    }
+  }
 }
 
 TEST(SymbolsTest, AProgramMayLoadTheLibraryAtRunTime) {

@@ -21,7 +21,7 @@ import zipfile
 
 import module_version
 
-# What a Linux with the C library of the wheel's tag has by itself.
+# What a Linux has by itself.
 OF_THE_SYSTEM = (
     "linux-vdso",
     "ld-linux",
@@ -35,8 +35,8 @@ OF_THE_SYSTEM = (
 )
 
 # Debian's packages whose code is in the library or in ckpt, or whose libraries the wheel carries.
-LICENSED = ("libabsl-dev", "libaec-dev", "libhdf5-dev", "libhwy-dev", "libisal-dev", "liburing-dev", "libxxhash-dev",
-            "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
+LICENSED = ("libabsl-dev", "libaec-dev", "libc6", "libhdf5-dev", "libhwy-dev", "libisal-dev", "libstdc++6",
+            "liburing-dev", "libxxhash-dev", "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
 
 NAME = "fsdp_checkpoint"
 METADATA = """\
@@ -66,6 +66,22 @@ def libraries_beside(library):
             sys.exit(f"wheel: {library} needs {name}, which is not found here")
         found[name] = match.group(1)
     return found
+
+
+def glibc_of(libraries):
+    """The oldest C library that these run with, as (2, 18)."""
+    newest = (2, 0)
+    for library in libraries:
+        text = subprocess.run(["readelf", "--version-info", "--wide", library], check=True, capture_output=True,
+                              text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+        _, needs, wanted = text.partition("Version needs section")
+        if not needs or "Name: GLIBC_" not in wanted:
+            sys.exit(f"wheel: {library} says of no C library that it wants it")
+        if "Name: GLIBCXX_" in wanted:  # the C++ library of this machine, which comes with its C library
+            wanted += "Name: GLIBC_" + platform.libc_ver()[1]
+        for match in re.finditer(r"Name: GLIBC_(\d+)\.(\d+)", wanted):
+            newest = max(newest, (int(match[1]), int(match[2])))
+    return newest
 
 
 def licences():
@@ -120,9 +136,8 @@ def main():
     parser.add_argument("--package", nargs="+", required=True, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     version = module_version.of(arguments.module)
-    # An older C library lacks what the libraries were linked with here.
-    glibc = platform.libc_ver()[1].replace(".", "_")
-    tag = f"py3-none-manylinux_{glibc}_{platform.machine()}"
+    major, minor = glibc_of([arguments.library, *libraries_beside(arguments.library).values()])
+    tag = f"py3-none-manylinux_{major}_{minor}_{platform.machine()}"
     output_dir = os.path.join(arguments.caller_dir, arguments.output_dir)
     os.makedirs(output_dir, exist_ok=True)
     path = os.path.join(output_dir, f"{NAME}-{version}-{tag}.whl")
