@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functions of fsdp_checkpoint.h, called in the shared library as programs in C call them. Ranks are threads.
+#include <pthread.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
@@ -344,6 +346,25 @@ TEST(CApiTest, AGatherThatFailsOrGivesBlobsWronglyIsAnError) {
   group.rank = 2;
   EXPECT_EQ(save(), FSDP_INVALID_ARGUMENT);
   EXPECT_STREQ(fsdp_error_message(), "group: rank 2 of 2");
+}
+
+// As CPython ends a thread that calls back into an interpreter which exits. The process went with it.
+TEST(CApiTest, AThreadThatEndsInItsGatherEndsAlone) {
+  const std::string root = NewDirectory();
+  bool returned = false;
+  std::thread thread([&] {
+    fsdp_state* state = nullptr;
+    ASSERT_EQ(fsdp_state_create(FSDP_SHARDED, &state), FSDP_OK);
+    fsdp_group group = {};
+    group.struct_size = sizeof(group);
+    group.world_size = 2;
+    group.gather = [](void*, const void*, int64_t, fsdp_blob_sink, void*) -> int32_t { pthread_exit(nullptr); };
+    fsdp_save(state, root.c_str(), 1, &group, nullptr, nullptr);
+    returned = true;
+  });
+  thread.join();
+  EXPECT_FALSE(returned);
+  EXPECT_TRUE(fs::is_empty(root));
 }
 
 TEST(CApiTest, AFlippedBitIsDataLossAndNamesTensorAndFile) {

@@ -5,6 +5,8 @@
 #ifndef FSDP_CHECKPOINT_C_API_C_STATUS_H_
 #define FSDP_CHECKPOINT_C_API_C_STATUS_H_
 
+#include <cxxabi.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,10 +22,14 @@ namespace fsdp {
 // Keeps the message of a failure for this thread, and returns the code of any status.
 int32_t CodeOf(const absl::Status& status);
 
+// A thread that ends while a program's callback runs (pthread_exit, pthread_cancel; CPython ends threads so while it
+// exits) unwinds these frames, and must be let through: whoever stops it ends the process.
 template <typename Function>
-int32_t Guard(const Function& function) noexcept {
+int32_t Guard(const Function& function) {
   try {
     return CodeOf(function());
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (const std::bad_alloc&) {
     return CodeOf(absl::ResourceExhaustedError("out of memory"));
   } catch (const std::exception& error) {

@@ -4,8 +4,10 @@
 ctypes releases the interpreter's lock while a function of the library runs.
 """
 
+import atexit
 import ctypes
 import os
+import threading
 from typing import Any, Dict, List, Optional, Tuple
 
 ABI_VERSION = 1
@@ -195,6 +197,41 @@ def _load() -> ctypes.CDLL:
 
 
 library = _load()
+
+
+class _Saves:
+    """The saves in progress, on threads of any kind. An interpreter that exits waits for them, as it waits for those of
+    dcp.async_save's own threads: it would end a daemon thread inside of the save, at the next call of Python."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._is_exiting = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._is_exiting:
+                raise RuntimeError("fsdp_checkpoint: the interpreter is exiting, and begins no save")
+            self._count += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        with self._changed:
+            self._is_exiting = True
+            self._changed.wait_for(lambda: self._count == 0)
+
+
+saves = _Saves()
+# The threads that save are not in a forked child.
+os.register_at_fork(after_in_child=saves.forget)
+atexit.register(saves.wait)
 
 
 def take_string(pointer: ctypes.c_void_p) -> str:

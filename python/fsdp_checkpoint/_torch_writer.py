@@ -249,6 +249,7 @@ class Writer(StorageWriter):
         callback = _library.Gather(gather)
         group = _library.options(_library.Group, rank=plan.rank, world_size=plan.world_size, gather=callback)
         try:
-            library.fsdp_save(state, os.fsencode(self._root), self._step, group, self._options, None)
+            with _library.saves:
+                library.fsdp_save(state, os.fsencode(self._root), self._step, group, self._options, None)
         except _library.CheckpointError as error:
             raise error from (failures[0] if failures else None)
