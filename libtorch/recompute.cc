@@ -143,7 +143,11 @@ struct RecomputedPart : torch::autograd::Function<RecomputedPart> {
       inputs.push_back(saved.defined() ? saved.detach().requires_grad_(part->required[i]) : saved);
     }
     const bool before = follower->SetRecomputing(part->several);
-    std::vector<at::Tensor> outputs = RunAgain(*part, inputs);
+    std::vector<at::Tensor> outputs;
+    {
+      const std::unique_ptr<OperandCastScope> casts = follower->CastOperands();
+      outputs = RunAgain(*part, inputs);
+    }
     follower->SetRecomputing(before);
     BackwardOf(outputs, grads);
     variable_list result{at::Tensor(), at::Tensor()};  // of the part and the anchor

@@ -14,40 +14,40 @@
 namespace fsdp {
 namespace {
 
-absl::Status Refuse(std::string_view option, std::string_view instead) {
+absl::Status RefuseRecomputation(const std::string& of) {
   return absl::UnimplementedError(
-      absl::StrCat(std::string(option), " of a module of LibTorch: ", std::string(instead)));
+      absl::StrCat("activation_checkpointing (", of,
+                   ") of a module of LibTorch: its forward cannot be run again from outside; call ",
+                   "ShardedModule::Checkpoint in the program's forward instead"));
 }
 
-constexpr char kNoRecomputation[] =
-    "its forward cannot be run again from outside; call ShardedModule::Checkpoint in the program's forward instead";
-constexpr char kNoCasts[] =
-    "no code runs between its modules; cast in the program's forward, or the root's inputs by Forward's arguments";
-
-absl::Status CheckOptions(const FsdpOptions& options) {
-  if (options.activation_checkpointing) return Refuse("activation_checkpointing", kNoRecomputation);
-  if (options.mixed_precision.cast_forward_inputs) return Refuse("mixed_precision.cast_forward_inputs", kNoCasts);
-  return absl::OkStatus();
-}
-
-absl::Status CheckOptions(const FullyShardOptions& options) {
-  if (options.activation_checkpointing) return Refuse("activation_checkpointing", kNoRecomputation);
-  if (options.mp_policy.output_dtype.has_value()) return Refuse("mp_policy.output_dtype", kNoCasts);
-  return absl::OkStatus();
-}
-
-// What a policy or a FullyShard of one module asks for.
-absl::Status CheckUnits(const UnitStore& units) {
-  for (const auto& unit : units.units()) {
-    const std::string of = absl::StrCat(" (unit ", unit->display_name(), ")");
-    if (unit->settings.activation_checkpointing) return Refuse("activation_checkpointing" + of, kNoRecomputation);
-    if (unit->settings.output_dtype.has_value()) return Refuse("mp_policy.output_dtype" + of, kNoCasts);
-  }
+absl::Status CheckUnits(const UnitFollower& follower, const UnitStore& units) {
+  if (follower.border_of(0).recomputes) return RefuseRecomputation("root");
   for (const BareModule& bare : units.bare_modules()) {
-    if (!bare.settings.activation_checkpointing) continue;
-    return Refuse(absl::StrCat("activation_checkpointing (", bare.name, ")"), kNoRecomputation);
+    if (bare.settings.activation_checkpointing) return RefuseRecomputation(bare.name);
   }
   return absl::OkStatus();
+}
+
+// The modules that CallUnit may be given. kUnimplemented for those of TorchScript that would need it.
+absl::StatusOr<std::vector<UnitCallers::Called>> CalledModules(const UnitFollower& follower) {
+  std::vector<UnitCallers::Called> called;
+  for (int node = 1; node < follower.num_nodes(); ++node) {
+    const UnitBorder& border = follower.border_of(node);
+    for (const Module* module : follower.modules_of(node)) {
+      const auto& mirror = static_cast<const MirrorModule&>(*module);
+      if (mirror.original() != nullptr) {
+        called.push_back({mirror.original(), node, border});
+      } else if (border.recomputes) {
+        return RefuseRecomputation(absl::StrCat("unit ", follower.name_of(node)));
+      } else if (border.needs_call()) {
+        return absl::UnimplementedError(absl::StrCat("mp_policy.output_dtype (unit ", follower.name_of(node),
+                                                     ") of a module of TorchScript, which calls its children itself: "
+                                                     "cast in the script, or the root's outputs alone"));
+      }
+    }
+  }
+  return called;
 }
 
 absl::Status CheckDevice(const MirrorModule& mirror, const Device& device) {
@@ -80,17 +80,17 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const TorchTree& t
                                                               std::shared_ptr<const DeviceMesh> mesh,
                                                               const ModulePredicate& units,
                                                               const FullyShardOptions& options) {
-  FSDP_RETURN_IF_ERROR(CheckOptions(options));
   if (mesh == nullptr) return absl::InvalidArgumentError("FullyShard: the mesh is null");
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
   if (units) FSDP_RETURN_IF_ERROR(FullyShardBelow(*mirror, mesh, units, options));
-  FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, options).status());
+  FullyShardOptions of_root = options;
+  of_root.activation_checkpointing = false;
+  FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, of_root).status());
   return ShardedModule::FromFullyShard(std::move(mirror));
 }
 
 absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTree(const TorchTree& tree, ShardGroups groups,
                                                          FsdpOptions options) {
-  FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
   return ShardedModule::Wrap(std::move(mirror), std::move(groups), std::move(options));
 }
@@ -115,23 +115,19 @@ absl::Status TorchSummonGuard::Close() {
 ShardedModule::ShardedModule(std::unique_ptr<FullyShardedDataParallel> fsdp) : fsdp_(std::move(fsdp)) {}
 
 ShardedModule::~ShardedModule() {
+  callers_.reset();
   if (follower_ != nullptr) follower_->Close();
 }
 
 absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::Wrap(std::unique_ptr<MirrorModule> mirror,
                                                                    ShardGroups groups, FsdpOptions options) {
   if (mirror == nullptr) return absl::InvalidArgumentError("ShardedModule: the mirror is null");
-  FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_RETURN_IF_ERROR(groups.Validate());
   mirror->AssignNames();
   FSDP_RETURN_IF_ERROR(CheckDevice(*mirror, *groups.any().device()));
   const MirrorModule& original = *mirror;
   FSDP_ASSIGN_OR_RETURN(auto fsdp, FullyShardedDataParallel::Wrap(std::move(mirror), std::move(groups), options));
   std::unique_ptr<ShardedModule> sharded(new ShardedModule(std::move(fsdp)));
-  const MixedPrecision& precision = options.mixed_precision;
-  if (precision.cast_root_forward_inputs && precision.param_dtype.has_value()) {
-    sharded->input_type_ = ScalarTypeOf(*precision.param_dtype);
-  }
   FSDP_RETURN_IF_ERROR(sharded->Follow(original));
   return sharded;
 }
@@ -146,19 +142,17 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::FromFullyShard(std
   const MirrorModule& original = *mirror;
   FSDP_ASSIGN_OR_RETURN(auto fsdp, FullyShardedDataParallel::FromFullyShard(std::move(mirror)));
   std::unique_ptr<ShardedModule> sharded(new ShardedModule(std::move(fsdp)));
-  const MixedPrecisionPolicy& precision = root->options().mp_policy;
-  if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
-    sharded->input_type_ = ScalarTypeOf(*precision.param_dtype);
-  }
   FSDP_RETURN_IF_ERROR(sharded->Follow(original));
   return sharded;
 }
 
 absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
-  FSDP_RETURN_IF_ERROR(CheckUnits(fsdp_->units()));
   try {
     at::NoGradGuard no_grad;
     follower_ = UnitFollower::Create(*fsdp_, mirror);
+    FSDP_RETURN_IF_ERROR(CheckUnits(*follower_, fsdp_->units()));
+    FSDP_ASSIGN_OR_RETURN(auto called, CalledModules(*follower_));
+    callers_ = std::make_unique<UnitCallers>(follower_, std::move(called));
     for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) {
       at::Tensor tensor = buffer.tensor;
       tensor.set_data(TorchViewOf(buffer.mirror->data, tensor.device()));
@@ -212,9 +206,15 @@ void ShardedModule::EndForward(const std::vector<at::Tensor>& outputs) { followe
 
 void ShardedModule::AbandonForward() { follower_->AbandonForward(); }
 
-at::Tensor ShardedModule::CastInput(const at::Tensor& input) const {
-  const bool casts = input_type_.has_value() && input.defined() && input.is_floating_point();
-  return casts ? input.to(*input_type_) : input;
+at::Tensor ShardedModule::CastInputTensor(const at::Tensor& input) const {
+  const auto type = follower_->border_of(0).InputType(follower_->training());
+  return type.has_value() ? CastFloating(input, *type) : input;
+}
+
+bool ShardedModule::casts_outputs() const { return follower_->border_of(0).output_type.has_value(); }
+
+at::Tensor ShardedModule::CastOutput(const at::Tensor& output) const {
+  return CastFloating(output, *follower_->border_of(0).output_type);
 }
 
 absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::nn::Module& module, ShardGroups groups,

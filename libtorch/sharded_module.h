@@ -38,9 +38,11 @@
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/libtorch/map_tensors.h"
 #include "fsdp/libtorch/mirror_module.h"
 #include "fsdp/libtorch/torch_outputs.h"
 #include "fsdp/libtorch/torch_tree.h"
+#include "fsdp/libtorch/unit_call.h"
 #include "fsdp/tensor/stream.h"
 
 namespace fsdp {
@@ -70,10 +72,11 @@ class ShardedModule final {
  public:
   ~ShardedModule();
 
-  // Calls `forward`, which computes with the module, and returns what it returns, of any type. Tensors in it are found
-  // (torch_outputs.h says in which types), so that backward of any of them gathers ahead. A tensor that was not found,
-  // since it is in a type of the program's or was kept elsewhere, has the same gradients. Several Forwards may come
-  // before one backward. Under torch::NoGradGuard nothing is kept for a backward. Throws c10::Error; collective.
+  // Calls `forward`, which computes with the module, and returns what it returns, of any type, cast to the root's
+  // mp_policy.output_dtype if it has one. Tensors in it are found (torch_outputs.h says in which types), so that
+  // backward of any of them gathers ahead. A tensor that was not found, since it is in a type of the program's or was
+  // kept elsewhere, has the same gradients. Several Forwards may come before one backward. Under torch::NoGradGuard
+  // nothing is kept for a backward. Throws c10::Error; collective.
   template <typename Function>
   std::invoke_result_t<Function&> Forward(Function&& forward) {
     BeginForward();
@@ -83,6 +86,11 @@ class ShardedModule final {
         EndForward({});
       } else {
         std::invoke_result_t<Function&> outputs = forward();
+        if constexpr (!std::is_reference_v<std::invoke_result_t<Function&>>) {
+          if (casts_outputs()) MapTensors(outputs, [this](const at::Tensor& tensor) { return CastOutput(tensor); });
+        } else {
+          TORCH_CHECK(!casts_outputs(), "output_dtype: forward returns a reference; return a value, to be cast");
+        }
         EndForward(TensorsIn(outputs));
         return outputs;
       }
@@ -92,8 +100,9 @@ class ShardedModule final {
     }
   }
 
-  // The same for a forward with arguments, of which floating-point tensors are cast to the root's param_dtype first, if
-  // the options have one and ask for it (cast_root_forward_inputs, mp_policy.cast_forward_inputs).
+  // The same for a forward with arguments, of which floating-point tensors, at any depth, are cast to the root's
+  // param_dtype first, if the options have one and ask for it (cast_root_forward_inputs,
+  // mp_policy.cast_forward_inputs).
   template <typename Function, typename... Inputs>
   requires(sizeof...(Inputs) > 0) auto Forward(Function&& forward, const Inputs&... inputs) {
     return Forward([&] { return forward(CastInput(inputs)...); });
@@ -151,29 +160,42 @@ class ShardedModule final {
   void EndForward(const std::vector<at::Tensor>& outputs);
   void AbandonForward();
 
+  // A copy; what cannot be copied, as it is.
   template <typename Input>
-  const Input& CastInput(const Input& input) const {
-    return input;
+  decltype(auto) CastInput(const Input& input) const {
+    if constexpr (std::is_copy_constructible_v<Input>) {
+      Input copy = input;
+      MapTensors(copy, [this](const at::Tensor& tensor) { return CastInputTensor(tensor); });
+      return copy;
+    } else {
+      return (input);
+    }
   }
-  at::Tensor CastInput(const at::Tensor& input) const;
+  at::Tensor CastInputTensor(const at::Tensor& input) const;
+  bool casts_outputs() const;
+  at::Tensor CastOutput(const at::Tensor& output) const;
 
   std::unique_ptr<FullyShardedDataParallel> fsdp_;
   std::shared_ptr<UnitFollower> follower_;
-  std::optional<at::ScalarType> input_type_;  // of the root's floating-point inputs; nullopt: they stay
+  std::unique_ptr<UnitCallers> callers_;
 };
 
 // FSDP1: shards `module` over `groups`, with FullyShardedDataParallel's options. Takes the values of its parameters,
-// frees their memory and gives each rank its shard; buffers stay whole. `module` must outlive the result. Options that
-// LibTorch's modules cannot have are refused by name: activation_checkpointing (use Checkpoint) and
-// mixed_precision.cast_forward_inputs (no operator runs between modules). kInvalidArgument, naming the parameter, for
-// one on another device than the groups', one without memory (meta), sparse or quantized ones. Collective; blocks.
+// frees their memory and gives each rank its shard; buffers stay whole. `module` must outlive the result.
+//
+// Inputs of inner units are cast where CallUnit calls them, and else at the operators that use their parameters
+// (operand_casts.h). activation_checkpointing, and output_dtype of inner units, are for children that CallUnit calls:
+// without it Forward throws at the unit's first use, by name. They are refused here for units of TorchScript, whose
+// calls no program makes, and activation_checkpointing for the root and for modules without parameters of their own
+// (call Checkpoint). kInvalidArgument, naming the parameter, for one on another device than the groups', one without
+// memory (meta), sparse or quantized ones. Collective; blocks.
 absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::nn::Module& module, ShardGroups groups,
                                                      FsdpOptions options = {});
 absl::StatusOr<std::unique_ptr<ShardedModule>> Shard(torch::jit::Module& module, ShardGroups groups,
                                                      FsdpOptions options = {});
 
-// FSDP2: FullyShard of every module that `units` holds for, children first, and of the root, all with `options`.
-// Refuses activation_checkpointing and mp_policy.output_dtype; inputs are cast at the root alone. Otherwise as Shard.
+// FSDP2: FullyShard of every module that `units` holds for, children first, and of the root, all with `options`, but
+// the root without activation_checkpointing, since that would be a second forward of all. Otherwise as Shard.
 absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShard(torch::nn::Module& module,
                                                           std::shared_ptr<const DeviceMesh> mesh,
                                                           const ModulePredicate& units,

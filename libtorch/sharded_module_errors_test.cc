@@ -224,28 +224,43 @@ TEST(ShardedModuleErrorsTest, AParameterThatTheProgramReplacedIsNamed) {
   });
 }
 
+// A prebuilt encoder calls its layers itself.
+TEST(ShardedModuleErrorsTest, AUnitThatMustBeCalledAndIsNotIsNamedAtItsFirstUse) {
+  OnTwoRanks(kModel, {.fsdp1 = {.activation_checkpointing = true}}, [](ShardedModule& sharded, const TestModel& model) {
+    EXPECT_THAT(ErrorOf([&] { sharded.Forward(model.forward, model.input(0)); }),
+                AllOf(HasSubstr("unit encoder.layers.0 has activation_checkpointing"), HasSubstr("CallUnit(child")));
+  });
+  MixedPrecisionPolicy policy;
+  policy.output_dtype = DType::kFloat32;
+  OnTwoRanks(kModel, {.use_fsdp2 = true, .fsdp2 = {.mp_policy = policy}},
+             [](ShardedModule& sharded, const TestModel& model) {
+               EXPECT_THAT(ErrorOf([&] { sharded.Forward(model.forward, model.input(0)); }),
+                           AllOf(HasSubstr("unit encoder.layers.0 has mp_policy.output_dtype"), HasSubstr("CallUnit")));
+             });
+}
+
 TEST(ShardedModuleErrorsTest, OptionsThatLibTorchCannotHaveAreRefusedByName) {
   EXPECT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const TestModel model = MakeTestModel(kModel);
-    const auto shard = [&](const TestSharding& sharding) { return ShardTestModel(model, group, sharding).status(); };
-    EXPECT_THAT(shard({.fsdp1 = {.activation_checkpointing = true}}).message(),
-                AllOf(HasSubstr("activation_checkpointing"), HasSubstr("ShardedModule::Checkpoint")));
-    MixedPrecision casts;
-    casts.cast_forward_inputs = true;
-    EXPECT_THAT(shard({.fsdp1 = {.mixed_precision = casts}}).message(),
-                HasSubstr("mixed_precision.cast_forward_inputs"));
-    EXPECT_THAT(shard({.use_fsdp2 = true, .fsdp2 = {.activation_checkpointing = true}}).message(),
-                HasSubstr("activation_checkpointing"));
+    const auto refused = [&](const char* name, const TestSharding& sharding) {
+      return std::string(ShardTestModel(MakeTestModel(name), group, sharding).status().message());
+    };
+    // TorchScript calls its children itself.
+    EXPECT_THAT(refused("script", {.fsdp1 = {.activation_checkpointing = true}}),
+                AllOf(HasSubstr("activation_checkpointing (unit block0)"), HasSubstr("ShardedModule::Checkpoint")));
     MixedPrecisionPolicy policy;
     policy.output_dtype = DType::kFloat32;
-    EXPECT_THAT(shard({.use_fsdp2 = true, .fsdp2 = {.mp_policy = policy}}).message(), HasSubstr("output_dtype"));
-    // Nothing was taken from the module so far; of one unit, it is found once the model is cut.
-    EXPECT_THAT(ErrorOf([&] { model.forward(model.input(0)); }), IsEmpty());
-    FsdpOptions of_unit{.auto_wrap_policy = CustomWrapPolicy([](Module& module) -> std::optional<UnitOverrides> {
-                          if (module.type_name() != "TransformerEncoderLayer") return std::nullopt;
-                          return UnitOverrides{.activation_checkpointing = true};
-                        })};
-    EXPECT_THAT(shard({.fsdp1 = of_unit}).message(), HasSubstr("(unit encoder.layers.0)"));
+    EXPECT_THAT(refused("script", {.use_fsdp2 = true, .fsdp2 = {.mp_policy = policy}}),
+                AllOf(HasSubstr("mp_policy.output_dtype (unit block0)"), HasSubstr("TorchScript")));
+    const auto everything = [](Module&) { return std::optional<UnitOverrides>({.activation_checkpointing = true}); };
+    EXPECT_THAT(refused("mlp", {.fsdp1 = {.auto_wrap_policy = CustomWrapPolicy(everything)}}),
+                HasSubstr("activation_checkpointing (layers"));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {1}, {"shard"}));
+    torch::nn::Linear root(2, 2);
+    FSDP_ASSIGN_OR_RETURN(auto mirror, MirrorModule::Create(TreeOf(*root)));
+    Module& module = *mirror;
+    FSDP_RETURN_IF_ERROR(FullyShard(module, mesh, FullyShardOptions{.activation_checkpointing = true}).status());
+    EXPECT_THAT(ShardedModule::FromFullyShard(std::move(mirror)).status().message(),
+                HasSubstr("activation_checkpointing (root)"));
     return absl::OkStatus();
   }));
 }

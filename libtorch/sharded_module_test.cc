@@ -7,9 +7,6 @@
 
 #include <torch/nn.h>
 
-#include <array>
-
-#include "absl/strings/match.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
@@ -184,163 +181,6 @@ TEST(ShardedModuleTest, OurOptimizersTrainIt) {
   }));
 }
 
-// bfloat16 reference: the same model with its weights rounded before each step, and its float32 gradients of bfloat16
-// backwards, which is what mixed precision means on one rank.
-TEST(ShardedModuleTest, MixedPrecisionHasTheBitsOfARoundedModel) {
-  MixedPrecision precision;
-  precision.param_dtype = DType::kBFloat16;
-  precision.reduce_dtype = DType::kFloat32;
-  const TestTraining training{.steps = 3, .weight_decay = 0, .adamw = false};
-  const auto trained = TrainOnThreads("mlp", 2, {.fsdp1 = {.mixed_precision = precision}}, training);
-  ASSERT_OK(trained.status());
-
-  at::set_num_threads(1);
-  const TestModel master = MakeTestModel("mlp"), low = MakeTestModel("mlp");
-  const std::vector<at::Tensor> weights = master.parameters();
-  torch::optim::SGD optimizer(weights, torch::optim::SGDOptions(training.lr).momentum(0.9));
-  low.module->to(at::kBFloat16);
-  const std::vector<at::Tensor> rounded = low.parameters();
-  for (int step = 0; step < training.steps; ++step) {
-    low.module->zero_grad();
-    {
-      at::NoGradGuard no_grad;
-      for (size_t i = 0; i < weights.size(); ++i) rounded[i].copy_(weights[i]);
-    }
-    low.forward(low.input(step).to(at::kBFloat16)).to(at::kFloat).square().mean().backward();
-    for (size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = rounded[i].grad().to(at::kFloat);
-    optimizer.step();
-  }
-  TorchValues wanted;
-  for (const auto& item : master.module->named_parameters()) wanted[item.key()] = item.value().detach();
-  EXPECT_EQ(LargestDifference(wanted, trained->values), 0);
-}
-
-// A batch norm that stays in float32 as a unit of its own, and buffers in buffer_dtype.
-TEST(ShardedModuleTest, EveryUnitHasItsOwnDType) {
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const TestModel model = MakeTestModel("conv_net");
-    MixedPrecision precision;
-    precision.param_dtype = DType::kBFloat16;
-    precision.buffer_dtype = DType::kBFloat16;
-    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.fsdp1 = {.mixed_precision = precision}}));
-    const auto parameters = model.module->named_parameters();
-    EXPECT_EQ(parameters["conv1.weight"].scalar_type(), at::kBFloat16);
-    EXPECT_EQ(parameters["norm.weight"].scalar_type(), at::kFloat);
-    EXPECT_EQ(model.module->named_buffers()["norm.running_mean"].scalar_type(), at::kFloat);
-
-    const TestModel tied = MakeTestModel("tied_transformer");
-    FSDP_ASSIGN_OR_RETURN(const auto other, ShardTestModel(tied, group, {.fsdp1 = {.mixed_precision = precision}}));
-    EXPECT_EQ(tied.module->named_buffers()["scale"].scalar_type(), at::kBFloat16);
-    return Caught([&] {
-      EXPECT_EQ(other->Forward(tied.forward, tied.input(0)).scalar_type(), at::kBFloat16);
-      return absl::OkStatus();
-    });
-  }));
-}
-
-TEST(ShardedModuleTest, EvaluationInFullPrecisionHasTheOriginalDType) {
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const TestModel model = MakeTestModel("mlp"), plain = MakeTestModel("mlp");
-    FsdpOptions options{.full_precision_in_eval = true};
-    options.mixed_precision.param_dtype = DType::kBFloat16;
-    options.mixed_precision.cast_root_forward_inputs = false;
-    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.fsdp1 = options}));
-    return Caught([&] {
-      const at::Tensor x = model.input(0);
-      {
-        at::NoGradGuard no_grad;
-        EXPECT_TRUE(at::equal(sharded->Forward(model.forward, x), plain.forward(x)));
-      }
-      const at::Tensor y = sharded->Forward(model.forward, x.to(at::kBFloat16));
-      EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-      {
-        at::NoGradGuard no_grad;  // between a forward and its backward
-        EXPECT_TRUE(at::equal(sharded->Forward(model.forward, x), plain.forward(x)));
-      }
-      y.sum().backward();
-      EXPECT_TRUE(sharded->parameters()[0]->has_grad);
-      return absl::OkStatus();
-    });
-  }));
-}
-
-// The outputs of a forward are of any type, and any of them can have a backward.
-struct HeadsImpl : torch::nn::Module {
-  struct Output {
-    at::Tensor left, right;
-    template <typename Visitor>
-    void VisitTensors(const Visitor& visit) const {
-      visit(left);
-      visit(right);
-    }
-  };
-  HeadsImpl() {
-    left = register_module("left", torch::nn::Linear(4, 4));
-    right = register_module("right", torch::nn::Linear(4, 4));
-  }
-  Output forward(const at::Tensor& x) { return {left(x), right(x)}; }
-  torch::nn::Linear left{nullptr}, right{nullptr};
-};
-
-TEST(ShardedModuleTest, BackwardOfSomeOutputsOfAnyStructureReachesTheirUnitsAlone) {
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    HeadsImpl heads;
-    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
-    FSDP_ASSIGN_OR_RETURN(const auto sharded, FullyShard(heads, mesh, HasTypeName({"Linear"})));
-    const at::Tensor x = at::ones({3, 4});
-    const auto has_grad = [&] {
-      std::vector<bool> has;
-      for (const ShardedParameter* p : sharded->parameters()) has.push_back(p->has_grad);
-      for (ShardedParameter* p : sharded->parameters()) p->has_grad = false;
-      return has;
-    };
-    using ::testing::ElementsAre;
-    return Caught([&] {
-      const HeadsImpl::Output both = sharded->Forward([&] { return heads.forward(x); });
-      both.right.sum().backward();
-      EXPECT_THAT(has_grad(), ElementsAre(false, false, true, true));
-      both.left.sum().backward();  // of the same forward
-      EXPECT_THAT(has_grad(), ElementsAre(true, true, false, false));
-
-      const auto tuple = sharded->Forward([&] {
-        const HeadsImpl::Output out = heads.forward(x);
-        return std::make_tuple(std::vector<at::Tensor>{out.left}, std::map<std::string, at::Tensor>{{"r", out.right}});
-      });
-      std::get<0>(tuple)[0].sum().backward();
-      EXPECT_THAT(has_grad(), ElementsAre(true, true, false, false));
-
-      at::Tensor kept;  // in no output
-      sharded->Forward([&] { kept = heads.forward(x).right; });
-      kept.sum().backward();
-      EXPECT_THAT(has_grad(), ElementsAre(false, false, true, true));
-      return absl::OkStatus();
-    });
-  }));
-}
-
-TEST(ShardedModuleTest, AuxiliaryLossesKeptByTheModelHaveTheirGradients) {
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    HeadsImpl heads;
-    const at::Tensor before = heads.left->bias.detach().clone();
-    FSDP_ASSIGN_OR_RETURN(const auto sharded,
-                          Shard(heads, group, {.auto_wrap_policy = LambdaWrapPolicy(HasTypeName({"Linear"}))}));
-    return Caught([&]() -> absl::Status {
-      at::Tensor auxiliary;
-      const at::Tensor y = sharded->Forward([&] {
-        const HeadsImpl::Output out = heads.forward(at::ones({3, 4}));
-        auxiliary = out.left.sum();
-        return out.right;
-      });
-      (y.sum() + 2 * auxiliary).backward();
-      FSDP_ASSIGN_OR_RETURN(const Tensor left, sharded->fsdp().FullGradient("left.bias"));
-      FSDP_ASSIGN_OR_RETURN(const Tensor right, sharded->fsdp().FullGradient("right.bias"));
-      EXPECT_EQ(left.data_as<float>()[0], 6);
-      EXPECT_EQ(right.data_as<float>()[0], 3);
-      return absl::OkStatus();
-    });
-  }));
-}
-
 TEST(ShardedModuleTest, ClippingIsThatOfLibTorch) {
   at::set_num_threads(1);
   const TestModel plain = MakeTestModel("mlp");
@@ -362,60 +202,6 @@ TEST(ShardedModuleTest, ClippingIsThatOfLibTorch) {
     }
     return absl::OkStatus();
   }));
-}
-
-// Checkpoint: the same bits without what it does not keep, by one unit or several, in units that recompute within
-// others.
-TEST(ShardedModuleTest, ActivationCheckpointingHasTheSameBits) {
-  const auto run = [](bool checkpoint, int blocks_a_part, bool fsdp2, int64_t* saved) {
-    TorchValues values;
-    EXPECT_OK(RunRanks(2, [&, checkpoint, blocks_a_part](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      at::set_num_threads(1);
-      const TestModel model = MakeTestModel("transformer_encoder");
-      FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.use_fsdp2 = fsdp2}));
-      auto layers = std::static_pointer_cast<torch::nn::Module>(model.module->named_children()["encoder"])
-                        ->named_children()["layers"];
-      std::vector<std::shared_ptr<torch::nn::TransformerEncoderLayerImpl>> blocks;
-      for (const auto& child : layers->children()) {
-        blocks.push_back(std::dynamic_pointer_cast<torch::nn::TransformerEncoderLayerImpl>(child));
-      }
-      torch::optim::SGD optimizer(sharded->LocalParameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-      FSDP_RETURN_IF_ERROR(Caught([&] {
-        for (int step = 0; step < 3; ++step) {
-          optimizer.zero_grad();
-          const at::Tensor y = sharded->Forward([&] {
-            at::Tensor x = model.input(step);
-            for (size_t i = 0; i < blocks.size(); i += blocks_a_part) {
-              const auto part = [&blocks, i, blocks_a_part](const at::Tensor& in) {
-                at::Tensor out = in;
-                for (size_t k = i; k < std::min(blocks.size(), i + blocks_a_part); ++k) out = blocks[k]->forward(out);
-                return out;
-              };
-              x = checkpoint ? sharded->Checkpoint(part, x) : part(x);
-            }
-            return x;
-          });
-          y.square().mean().backward();
-          optimizer.step();
-        }
-        return absl::OkStatus();
-      }));
-      if (saved != nullptr && group->rank() == 0) *saved = sharded->TakePeakBoundBytes();
-      const bool is_first = group->rank() == 0;
-      FSDP_ASSIGN_OR_RETURN(TorchValues mine, FullValues(*sharded));
-      if (is_first) values = std::move(mine);
-      return absl::OkStatus();
-    }));
-    return values;
-  };
-  for (const bool fsdp2 : {false, true}) {
-    int64_t without = 0, with = 0;
-    const TorchValues wanted = run(false, 1, fsdp2, &without);
-    ASSERT_FALSE(wanted.empty());
-    EXPECT_EQ(LargestDifference(wanted, run(true, 1, fsdp2, &with)), 0);
-    EXPECT_EQ(with, without);
-    EXPECT_EQ(LargestDifference(wanted, run(true, 2, fsdp2, nullptr)), 0);
-  }
 }
 
 TEST(ShardedModuleTest, SummonedParametersAreWholeAndEditsStay) {
@@ -442,24 +228,6 @@ TEST(ShardedModuleTest, SummonedParametersAreWholeAndEditsStay) {
     EXPECT_EQ(sharded->bound_bytes(), 0);
     EXPECT_EQ(model.module->named_parameters()["layers.0.weight"].scalar_type(), at::kBFloat16);
     return absl::OkStatus();
-  }));
-}
-
-TEST(ShardedModuleTest, IgnoredModulesKeepTheirMemory) {
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    HeadsImpl heads;
-    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(TreeOf(heads)));
-    FsdpOptions options{.ignored_modules = {mirror->Find("left")}};
-    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardedModule::Wrap(std::move(mirror), group, options));
-    EXPECT_EQ(sharded->parameters().size(), 2u);
-    return Caught([&] {
-      EXPECT_EQ(heads.left->weight.sum().item<float>(), heads.left->weight.detach().sum().item<float>());
-      const HeadsImpl::Output out = sharded->Forward([&] { return heads.forward(at::ones({3, 4})); });
-      (out.left.sum() + out.right.sum()).backward();
-      EXPECT_EQ(heads.left->bias.grad()[0].item<float>(), 3);
-      EXPECT_FALSE(heads.right->bias.grad().defined());
-      return absl::OkStatus();
-    });
   }));
 }
 

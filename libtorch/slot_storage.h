@@ -15,11 +15,21 @@
 
 namespace fsdp {
 
-// Is told that an operator is about to use a storage of its own, and whether in place. Must not throw.
+class OperandCasts;
+
+// Whoever gives a storage its memory.
 class SlotOwner {
  public:
   virtual ~SlotOwner() = default;
+
+  // An operator is about to use a storage of its own; `in_place`: to write it. Must not throw.
   virtual void OnUse(int index, bool in_place) = 0;
+
+  // How an operator that is given storage `index` gets its other operands; null: as they are. After OnUse.
+  virtual OperandCasts* casts(int index) {
+    (void)index;
+    return nullptr;
+  }
 };
 
 // Tensors own it by reference count, and may outlive the owner, which must call Disown before it goes.

@@ -26,7 +26,6 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -39,8 +38,6 @@
 namespace fsdp {
 namespace {
 
-using torch::autograd::variable_list;
-
 constexpr char kGone[] = "backward of a graph whose ShardedModule is gone";
 
 void ThrowIfError(const absl::Status& status) { TORCH_CHECK(status.ok(), std::string(status.message())); }
@@ -49,42 +46,13 @@ bool InGraphTask() { return torch::autograd::get_current_graph_task_id() != -1; 
 
 }  // namespace
 
-class UnitFollower::BeforeAccumulate final : public torch::autograd::FunctionPreHook {
- public:
-  BeforeAccumulate(std::weak_ptr<UnitFollower> follower, int index) : follower_(std::move(follower)), index_(index) {}
-  variable_list operator()(const variable_list& grads) override {
-    const std::shared_ptr<UnitFollower> follower = follower_.lock();
-    TORCH_CHECK(follower != nullptr, kGone);
-    follower->OnAccumulate(index_);
-    return grads;
-  }
-
- private:
-  const std::weak_ptr<UnitFollower> follower_;
-  const int index_;
-};
-
-class UnitFollower::AfterAccumulate final : public torch::autograd::FunctionPostHook {
- public:
-  AfterAccumulate(std::weak_ptr<UnitFollower> follower, int index) : follower_(std::move(follower)), index_(index) {}
-  variable_list operator()(const variable_list& outputs, const variable_list&) override {
-    const std::shared_ptr<UnitFollower> follower = follower_.lock();
-    TORCH_CHECK(follower != nullptr, kGone);
-    follower->OnAccumulated(index_);
-    return outputs;
-  }
-
- private:
-  const std::weak_ptr<UnitFollower> follower_;
-  const int index_;
-};
-
 std::shared_ptr<UnitFollower> UnitFollower::Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror) {
   std::shared_ptr<UnitFollower> follower(new UnitFollower(fsdp));
   follower->hooks_ = fsdp.module().hooks();
   TORCH_CHECK(follower->hooks_ != nullptr, "the root of the model is not hooked");
   follower->node_of_unit_.assign(fsdp.units().size(), -1);
   follower->AddNodes(fsdp.module(), "", -1);
+  follower->AddCasts(mirror);
   follower->leaves_.emplace(fsdp.units(), mirror.mirrored_parameters(), *follower);
   follower->states_.resize(follower->leaves_->leaves().size());
   follower->HookGradients();
@@ -107,15 +75,19 @@ void UnitFollower::AddNodes(Module& module, const std::string& name, int enclosi
   }
 }
 
-// As DistributedDataParallel's reducer does.
 void UnitFollower::HookGradients() {
-  at::AutoGradMode grad(true);
   for (int i = 0; i < static_cast<int>(states_.size()); ++i) {
     const LeafTensors::Leaf& leaf = leaves_->leaves()[i];
     if (!leaf.requires_grad) continue;
-    states_[i].accumulator = torch::autograd::impl::grad_accumulator(leaf.tensor);
-    states_[i].accumulator->add_pre_hook(std::make_unique<BeforeAccumulate>(weak_from_this(), i));
-    states_[i].accumulator->add_post_hook(std::make_unique<AfterAccumulate>(weak_from_this(), i));
+    const auto call = [weak = weak_from_this(), i](void (UnitFollower::*hook)(int)) {
+      return [weak, i, hook] {
+        const std::shared_ptr<UnitFollower> follower = weak.lock();
+        TORCH_CHECK(follower != nullptr, kGone);
+        ((*follower).*hook)(i);
+      };
+    };
+    states_[i].accumulator =
+        HookAccumulation(leaf.tensor, call(&UnitFollower::OnAccumulate), call(&UnitFollower::OnAccumulated));
   }
 }
 
@@ -159,6 +131,7 @@ void UnitFollower::BeginForward() {
   tape_.emplace(fsdp_->NewTape(training_));
   forward_thread_ = std::this_thread::get_id();
   pass_ = Pass::kForward;
+  cast_scope_ = CastOperands();
   try {
     Enter(0, /*for_gradients=*/false);
   } catch (...) {
@@ -171,6 +144,7 @@ void UnitFollower::BeginForward() {
 void UnitFollower::EndForward(const std::vector<at::Tensor>& outputs) {
   while (!open_.empty()) Leave();
   pass_ = Pass::kNone;
+  cast_scope_.reset();
   {
     const std::lock_guard<std::mutex> lock(foreign_mutex_);
     const std::string foreign = std::exchange(foreign_, {});
@@ -197,7 +171,9 @@ void UnitFollower::AbandonForward() {
     }
   }
   pass_ = Pass::kNone;
-  in_segment_ = recomputing_several_ = false;
+  cast_scope_.reset();
+  segments_.clear();
+  recomputing_several_ = false;
   leaves_->Follow();
   const std::lock_guard<std::mutex> lock(foreign_mutex_);
   foreign_.clear();
@@ -207,7 +183,8 @@ void UnitFollower::BeginBackward() {
   if (pass_ == Pass::kBackward && !backward_.expired()) return;
   TORCH_CHECK(pass_ != Pass::kForward,
               "backward of a sharded module within its Forward: call it after Forward returned");
-  Forget();  // of a backward that failed
+  Forget();          // of a backward that failed
+  training_ = true;  // an evaluation may have run since the forward
   Synchronize();
   for (LeafState& state : states_) state.accumulated = false;
   const std::shared_ptr<void> alive = std::make_shared<char>();
@@ -247,7 +224,11 @@ void UnitFollower::Forget() {
   if (pass_ == Pass::kBackward) {
     for (Node& node : nodes_) node.owes = false;  // they are discarded
   }
+  for (Node& node : nodes_) {
+    if (node.casts.has_value()) node.casts->Clear();
+  }
   open_.clear();
+  segments_.clear();
   recomputing_several_ = false;
   pass_ = Pass::kNone;
 }
@@ -273,11 +254,12 @@ void UnitFollower::OnUse(int index, bool) {
 
 void UnitFollower::Use(int index) {
   const int node = node_of_unit_[leaves_->leaves()[index].unit];
+  if (!segments_.empty() && node != 0 &&
+      std::find(segments_.back().begin(), segments_.back().end(), node) == segments_.back().end()) {
+    segments_.back().push_back(node);
+  }
   if (pass_ == Pass::kForward) {
     states_[index].used = states_[index].used || training_;
-    if (in_segment_ && node != 0 && std::find(segment_.begin(), segment_.end(), node) == segment_.end()) {
-      segment_.push_back(node);
-    }
     return Enter(node, /*for_gradients=*/false);
   }
   BeginBackward();
@@ -301,6 +283,7 @@ void UnitFollower::Enter(int node, bool for_gradients) {
     open_.back().has_gradients = true;
     Run(/*pre=*/true, open_.back());
   } else {
+    if (pass_ == Pass::kForward) CheckCalled(node);
     if (nodes_[node].parent >= 0) Enter(nodes_[node].parent, for_gradients);
     const Open open{node, pass_ == Pass::kBackward && for_gradients};
     Run(/*pre=*/true, open);
@@ -324,6 +307,7 @@ void UnitFollower::Leave() {
   WaitForLibTorch();
   const Open open = open_.back();
   open_.pop_back();
+  if (nodes_[open.node].casts.has_value()) nodes_[open.node].casts->Clear();
   if (open.has_gradients && nodes_[open.node].unit >= 0) nodes_[open.node].owes = !Syncs(open.node);
   try {
     Run(/*pre=*/false, open);
@@ -372,14 +356,13 @@ void UnitFollower::OnAccumulated(int index) {
   if (done) Leave();
 }
 
-void UnitFollower::BeginSegment() {
-  segment_.clear();
-  in_segment_ = true;
-}
+void UnitFollower::BeginSegment() { segments_.emplace_back(); }
 
 bool UnitFollower::EndSegment() {
-  in_segment_ = false;
-  return segment_.size() > 1;
+  if (segments_.empty()) return false;  // the pass was abandoned within it
+  const std::vector<int> nodes = std::move(segments_.back());
+  segments_.pop_back();
+  return nodes.size() > 1;
 }
 
 }  // namespace fsdp

@@ -6,7 +6,6 @@
 #define FSDP_LIBTORCH_UNIT_FOLLOWER_H_
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,10 +18,13 @@
 #include <vector>
 
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/libtorch/accumulate_hooks.h"
 #include "fsdp/libtorch/leaf_tensors.h"
 #include "fsdp/libtorch/local_shards.h"
 #include "fsdp/libtorch/mirror_module.h"
+#include "fsdp/libtorch/operand_casts.h"
 #include "fsdp/libtorch/slot_storage.h"
+#include "fsdp/libtorch/unit_border.h"
 #include "fsdp/libtorch/use_observer.h"
 
 namespace fsdp {
@@ -46,6 +48,16 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
 
   // An operator is about to use leaf `index`.
   void OnUse(int index, bool in_place) override;
+  OperandCasts* casts(int index) override;
+
+  // A call of a unit's forward by CallUnit (unit_call.h) begins, returned, and is over. Without such a call a unit that
+  // needs one is refused.
+  void BeginCall(int node);
+  void LeaveCalled(int node);
+  void EndCall(int node);
+
+  // Operators of this thread get cast operands while the result lives; null where no unit casts.
+  std::unique_ptr<OperandCastScope> CastOperands() const;
 
   // The units that forward uses from now on, for a part that is to run again in backward. EndSegment returns whether
   // they are several.
@@ -55,6 +67,15 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   // While `several`, units that backward uses are gathered without memory for gradients, since their forward runs again
   // and others will follow. Returns what was set before.
   bool SetRecomputing(bool several) { return std::exchange(recomputing_several_, several); }
+
+  // The units' modules, the root's first, and what is to happen at their borders. By node.
+  const std::vector<Module*>& modules_of(int node) const { return nodes_[node].modules; }
+  const std::string& name_of(int node) const { return nodes_[node].name; }
+  const UnitBorder& border_of(int node) const { return nodes_[node].border; }
+  int num_nodes() const { return static_cast<int>(nodes_.size()); }
+
+  // True if the last forward keeps for a backward.
+  bool training() const { return training_; }
 
   // True within a Forward or a backward.
   bool in_pass() const { return pass_ != Pass::kNone; }
@@ -67,9 +88,6 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   void Synchronize();
 
  private:
-  class BeforeAccumulate;
-  class AfterAccumulate;
-  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
   enum class Pass : uint8_t { kNone, kForward, kBackward };
 
   // A unit, or the root where that is none.
@@ -81,6 +99,9 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
     int visits = 0;               // by forwards since the last backward
     int64_t forward_version = 0;  // Unit::shard_version() at the last of them
     bool owes = false;            // has gradients that were not reduced (no_sync)
+    int calls = 0;                // that have begun and are not over
+    UnitBorder border = {};
+    std::optional<OperandCasts> casts = {};
   };
   // What a leaf did in the present passes.
   struct LeafState {
@@ -95,12 +116,14 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
 
   explicit UnitFollower(FullyShardedDataParallel& fsdp) : fsdp_(&fsdp) {}
   void AddNodes(Module& module, const std::string& name, int enclosing);
+  void AddCasts(const MirrorModule& mirror);
   void HookGradients();
 
   void Use(int index);
   void Enter(int node, bool for_gradients);
   void LeaveUntil(int node);
   void Leave();
+  void CheckCalled(int node) const;
   void Run(bool pre, const Open& open);
   bool Contains(int outer, int inner) const;
   bool IsTop(int node) const { return !open_.empty() && open_.back().node == node; }
@@ -121,16 +144,16 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   std::vector<int> node_of_unit_;
   std::optional<LocalShards> local_;
   std::optional<UseObserver> observer_;
+  std::unique_ptr<OperandCastScope> cast_scope_;  // of a Forward
 
   std::atomic<Pass> pass_{Pass::kNone};
   std::atomic<std::thread::id> forward_thread_{};
   std::optional<Tape> tape_;
-  std::vector<Open> open_;        // from the root to the one that computes
-  bool training_ = false;         // the last forward keeps for a backward
-  bool backward_ended_ = true;    // since the last forward that keeps
-  std::weak_ptr<void> backward_;  // lives as long as autograd's task of the backward
-  std::vector<int> segment_;      // nodes
-  bool in_segment_ = false;
+  std::vector<Open> open_;                  // from the root to the one that computes
+  bool training_ = false;                   // the last forward keeps for a backward
+  bool backward_ended_ = true;              // since the last forward that keeps
+  std::weak_ptr<void> backward_;            // lives as long as autograd's task of the backward
+  std::vector<std::vector<int>> segments_;  // nodes of each, the inner ones last
   bool recomputing_several_ = false;
 
   std::mutex foreign_mutex_;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A module does not know that it is sharded, and its parents do not: a table of the process has which units there are.
+#include "fsdp/libtorch/unit_call.h"
+
+#include <map>
+#include <mutex>
+
+#include "fsdp/libtorch/recompute.h"
+#include "fsdp/libtorch/unit_follower.h"
+
+namespace fsdp {
+namespace {
+
+struct Entry {
+  std::weak_ptr<UnitFollower> follower;
+  int node = -1;
+  UnitBorder border = {};
+};
+
+struct Table {
+  std::mutex mutex;
+  std::map<const torch::nn::Module*, Entry> entries;  // guarded by mutex
+};
+
+Table& Units() {
+  static auto& table = *new Table;
+  return table;
+}
+
+}  // namespace
+
+UnitCallers::UnitCallers(const std::shared_ptr<UnitFollower>& follower, std::vector<Called> called)
+    : called_(std::move(called)) {
+  const std::lock_guard<std::mutex> lock(Units().mutex);
+  for (const Called& one : called_) Units().entries[one.module] = {follower, one.node, one.border};
+}
+
+UnitCallers::~UnitCallers() {
+  const std::lock_guard<std::mutex> lock(Units().mutex);
+  for (const Called& one : called_) Units().entries.erase(one.module);
+}
+
+UnitCall::UnitCall(const torch::nn::Module& module) {
+  const std::lock_guard<std::mutex> lock(Units().mutex);
+  const auto entry = Units().entries.find(&module);
+  if (entry == Units().entries.end()) return;
+  follower_ = entry->second.follower.lock();
+  node_ = entry->second.node;
+  border_ = entry->second.border;
+}
+
+UnitCall::~UnitCall() = default;
+
+at::Tensor UnitCall::CastInput(const at::Tensor& input) {
+  if (follower_ == nullptr) return input;
+  const auto type = border_.InputType(follower_->training());
+  if (!type.has_value() || !input.is_floating_point()) return input;
+  if (!input_type_.has_value()) input_type_ = input.scalar_type();
+  return input.to(*type);
+}
+
+at::Tensor UnitCall::CastOutput(const at::Tensor& output) const {
+  if (follower_ == nullptr) return output;
+  const auto type = border_.restores ? input_type_ : border_.output_type;
+  return type.has_value() ? CastFloating(output, *type) : output;
+}
+
+std::vector<at::Tensor> UnitCall::Recompute(
+    std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> forward,
+    const std::vector<at::Tensor>& inputs) const {
+  const auto as_unit = [follower = std::weak_ptr<UnitFollower>(follower_), node = node_,
+                        forward = std::move(forward)](const std::vector<at::Tensor>& given) {
+    const Within within(follower.lock(), node);
+    std::vector<at::Tensor> outputs = forward(given);
+    within.Close();
+    return outputs;
+  };
+  return fsdp::Recompute(follower_, as_unit, inputs);
+}
+
+UnitCall::Within::Within(std::shared_ptr<UnitFollower> follower, int node)
+    : follower_(std::move(follower)), node_(node) {
+  if (follower_ != nullptr) follower_->BeginCall(node_);
+}
+
+UnitCall::Within::~Within() {
+  if (follower_ != nullptr) follower_->EndCall(node_);
+}
+
+void UnitCall::Within::Close() const {
+  if (follower_ != nullptr) follower_->LeaveCalled(node_);
+}
+
+}  // namespace fsdp
