@@ -238,8 +238,8 @@ void UnitFollower::OnUse(int index, bool) {
   if (pass == Pass::kForward && forward_thread_.load() != std::this_thread::get_id()) {
     const std::lock_guard<std::mutex> lock(foreign_mutex_);
     foreign_ = absl::StrCat("parameter \"", leaves_->leaves()[index].mirror->fqn,
-                            "\" was used by another thread than that of Forward (torch.jit.fork?): a sharded module "
-                            "computes on one thread");
+                            "\" was used by another thread than that of Forward (torch.jit.fork? call "
+                            "ForwardOnThisThread): a sharded module computes on one thread");
     return;
   }
   // Outside of passes a use is an error by the storage's own message.

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "fsdp/libtorch/unit_call.h"
+
 namespace fsdp {
 namespace {
 
@@ -35,8 +37,8 @@ class Mlp final : public TestModel {
  public:
   std::vector<std::string> units() const override { return {"fc1", "fc2", "fc3"}; }
   Batch BatchOf(int64_t step) const override { return {Uniform(2 * step, {8, 24}), Integers(2 * step + 1, 10, {8})}; }
-  at::Tensor Loss(int64_t, const Batch& batch) override {
-    return F::cross_entropy(fc3_(F::gelu(fc2_(F::gelu(fc1_(batch.x))))), batch.y);
+  at::Tensor Output(int64_t, const at::Tensor& x) override {
+    return CallUnit(fc3_, F::gelu(CallUnit(fc2_, F::gelu(CallUnit(fc1_, x)))));
   }
 
  private:
@@ -102,10 +104,10 @@ class Transformer final : public TestModel {
     const at::Tensor tokens = Integers(step, size_.vocab, {size_.rows, size_.length + 1});
     return {tokens.slice(1, 0, size_.length), tokens.slice(1, 1)};
   }
-  at::Tensor Loss(int64_t, const Batch& batch) override {
-    at::Tensor x = token_(batch.x) + position_(at::arange(size_.length));
-    for (const auto& block : *blocks_) x = block->as<BlockImpl>()->forward(x);
-    return F::cross_entropy(head_(norm_(x)).reshape({-1, size_.vocab}), batch.y.reshape(-1));
+  at::Tensor Output(int64_t, const at::Tensor& tokens) override {
+    at::Tensor x = token_(tokens) + position_(at::arange(size_.length));
+    for (const auto& block : *blocks_) x = CallUnit(*block->as<BlockImpl>(), x);
+    return head_(norm_(x));
   }
 
  private:
@@ -132,8 +134,8 @@ class ConvNet final : public TestModel {
   Batch BatchOf(int64_t step) const override {
     return {Uniform(2 * step, {8, 3, 11, 11}), Integers(2 * step + 1, 5, {8})};
   }
-  at::Tensor Loss(int64_t, const Batch& batch) override {
-    return F::cross_entropy(head_(F::relu(body_(stem_(batch.x))).mean({2, 3})), batch.y);
+  at::Tensor Output(int64_t, const at::Tensor& x) override {
+    return head_(F::relu(CallUnit(body_, CallUnit(stem_, x))).mean({2, 3}));
   }
 
  private:
@@ -149,9 +151,8 @@ class LstmModel final : public TestModel {
     const at::Tensor tokens = Integers(step, 29, {8, 10});
     return {tokens.slice(1, 0, 9), tokens.slice(1, 1)};
   }
-  at::Tensor Loss(int64_t, const Batch& batch) override {
-    const at::Tensor y = head_(std::get<0>(lstm_(token_(batch.x))));
-    return F::cross_entropy(y.reshape({-1, 29}), batch.y.reshape(-1));
+  at::Tensor Output(int64_t, const at::Tensor& tokens) override {
+    return head_(std::get<0>(CallUnit(lstm_, token_(tokens))));
   }
 
  private:
@@ -206,10 +207,10 @@ class MixtureModel final : public TestModel {
   }
   std::vector<std::string> units() const override { return {"layers.0", "layers.1"}; }
   Batch BatchOf(int64_t step) const override { return {Uniform(2 * step, {16, 16}), Integers(2 * step + 1, 7, {16})}; }
-  at::Tensor Loss(int64_t step, const Batch& batch) override {
-    at::Tensor x = inner_(batch.x);
-    for (const auto& layer : *layers_) x = layer->as<MixtureImpl>()->forward(x, step);
-    return F::cross_entropy(head_(x), batch.y);
+  at::Tensor Output(int64_t step, const at::Tensor& rows) override {
+    at::Tensor x = inner_(rows);
+    for (const auto& layer : *layers_) x = CallUnit(*layer->as<MixtureImpl>(), x, step);
+    return head_(x);
   }
 
  private:

@@ -36,7 +36,13 @@ class TestModel : public torch::nn::Module {
   // The rows of all ranks of a step.
   virtual Batch BatchOf(int64_t step) const = 0;
 
-  virtual at::Tensor Loss(int64_t step, const Batch& batch) = 0;
+  // Logits of the rows of `x`.
+  virtual at::Tensor Output(int64_t step, const at::Tensor& x) = 0;
+
+  static at::Tensor LossOf(const at::Tensor& logits, const at::Tensor& y) {
+    return torch::nn::functional::cross_entropy(logits.reshape({-1, logits.size(-1)}), y.reshape(-1));
+  }
+  at::Tensor Loss(int64_t step, const Batch& batch) { return LossOf(Output(step, batch.x), batch.y); }
 };
 
 struct TransformerSize {
