@@ -6,6 +6,9 @@
 #include "fsdp/libtorch/sharded_module.h"
 
 #include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <limits>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
@@ -37,6 +40,23 @@ double DecayOf(const std::string& model) { return model == "odd_net" ? 0 : 0.1; 
 // FSDP1 wants all or none of a unit's parameters to be frozen, or use_orig_params.
 TestSharding Fsdp1For(const std::string& model) { return {.fsdp1 = {.use_orig_params = model == "odd_net"}}; }
 
+// After the training of TrainPlain's defaults, of a model that is sharded already.
+absl::StatusOr<TorchValues> TrainedValues(ShardedModule& sharded, const TestModel& model) {
+  at::set_num_threads(1);
+  const TestTraining training;
+  torch::optim::AdamW optimizer(sharded.LocalParameters(),
+                                torch::optim::AdamWOptions(training.lr).weight_decay(training.weight_decay));
+  FSDP_RETURN_IF_ERROR(Caught([&] {
+    for (int step = 0; step < training.steps; ++step) {
+      optimizer.zero_grad();
+      sharded.Forward(model.forward, model.input(step)).square().mean().backward();
+      optimizer.step();
+    }
+    return absl::OkStatus();
+  }));
+  return FullValues(sharded);
+}
+
 class EveryModelTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryModelTest, TrainsAsPlainLibTorchUnderFsdp1) {
@@ -59,9 +79,11 @@ TEST_P(EveryModelTest, AddsGradientsOfThreeBackwardsWithAndWithoutCommunication)
   for (const bool no_sync : {false, true}) {
     TestTraining sharded = training;
     sharded.no_sync = no_sync;
-    const auto trained = TrainOnThreads(model, 2, Fsdp1For(model), sharded);
-    ASSERT_OK(trained.status());
-    EXPECT_LE(LargestDifference(plain, trained->values), kSplitBound) << no_sync;
+    for (const TestSharding& sharding : {Fsdp1For(model), TestSharding{.use_fsdp2 = true}}) {
+      const auto trained = TrainOnThreads(model, 2, sharding, sharded);
+      ASSERT_OK(trained.status());
+      EXPECT_LE(LargestDifference(plain, trained->values), kSplitBound) << no_sync << sharding.use_fsdp2;
+    }
   }
 }
 
@@ -99,6 +121,74 @@ TEST(ShardedModuleTest, EveryReshardingOfFsdp2TrainsAsPlainLibTorch) {
   for (const ReshardAfterForward& reshard :
        {ReshardAfterForward(true), ReshardAfterForward(false), ReshardAfterForward(2)}) {
     ExpectSameBits("tied_transformer", 4, {.use_fsdp2 = true, .fsdp2 = {.reshard_after_forward = reshard}}, {});
+  }
+}
+
+// The units that the last layer's forward, and the first one's backward, gather ahead are named by the program.
+TEST(ShardedModuleTest, ExplicitPrefetchesOfFsdp2TrainAsPlainLibTorch) {
+  const TorchValues plain = TrainPlain("transformer_encoder", {});
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TestModel model = MakeTestModel("transformer_encoder");
+    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.use_fsdp2 = true}));
+    std::vector<FsdpModule*> layers;
+    for (const char* name : {"encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}) {
+      layers.push_back(sharded->fsdp_module(name));
+    }
+    FSDP_RETURN_IF_ERROR(layers[0]->set_modules_to_forward_prefetch({layers[1], layers[2]}));
+    FSDP_RETURN_IF_ERROR(layers[2]->set_modules_to_backward_prefetch({layers[1], layers[0]}));
+    FSDP_ASSIGN_OR_RETURN(const TorchValues values, TrainedValues(*sharded, model));
+    EXPECT_EQ(LargestDifference(plain, values), 0);
+    return absl::OkStatus();
+  }));
+}
+
+// Masks are operands without a gradient, and evaluations between the steps leave nothing behind.
+TEST(ShardedModuleTest, AnEncoderWithMasksAndEvaluationsBetweenStepsTrainsAsPlainLibTorch) {
+  const at::Tensor mask = at::full({6, 6}, -std::numeric_limits<float>::infinity()).triu(1);
+  const at::Tensor padding = at::arange(6).expand({4, 6}) >= at::tensor({6, 5, 6, 4}).unsqueeze(1);
+  const auto train = [&](const TestModel& model, ShardedModule* sharded, std::vector<at::Tensor> parameters,
+                         std::vector<at::Tensor>& evaluations) {
+    const auto encoder = model.module->named_children()["encoder"];
+    const auto forward = [&](const at::Tensor& x) {
+      return encoder->as<torch::nn::TransformerEncoder>()->forward(x, mask, padding);
+    };
+    const auto run = [&](const at::Tensor& x) { return sharded ? sharded->Forward(forward, x) : forward(x); };
+    torch::optim::AdamW optimizer(std::move(parameters), torch::optim::AdamWOptions(1e-2));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const at::Tensor y = run(model.input(step));
+      {
+        at::NoGradGuard no_grad;
+        model.module->eval();
+        evaluations.push_back(run(model.input(50)));
+        model.module->train();
+      }
+      y.square().mean().backward();
+      optimizer.step();
+    }
+  };
+  at::set_num_threads(1);
+  const TestModel plain = MakeTestModel("transformer_encoder");
+  std::vector<at::Tensor> wanted;
+  train(plain, nullptr, plain.parameters(), wanted);
+  EXPECT_FALSE(at::equal(wanted.front(), wanted.back()));
+  for (const bool fsdp2 : {false, true}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      at::set_num_threads(1);
+      const TestModel model = MakeTestModel("transformer_encoder");
+      FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.use_fsdp2 = fsdp2}));
+      std::vector<at::Tensor> evaluations;
+      FSDP_RETURN_IF_ERROR(Caught([&] {
+        train(model, sharded.get(), sharded->LocalParameters(), evaluations);
+        return absl::OkStatus();
+      }));
+      for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(at::equal(evaluations[i], wanted[i])) << i;
+      FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*sharded));
+      for (const auto& item : plain.module->named_parameters()) {
+        EXPECT_TRUE(at::equal(values.at(item.key()), item.value())) << item.key();
+      }
+      return absl::OkStatus();
+    }));
   }
 }
 
@@ -160,6 +250,41 @@ TEST(ShardedModuleTest, BindsTheRootAndOneUnitAtATime) {
   EXPECT_EQ(zero2->peak_bound_bytes, trained->total_bytes);
 }
 
+// In the device's memory too: LibTorch's activations are not of it.
+TEST(ShardedModuleTest, TakesTheMemoryThatWasPlannedToTheByte) {
+  const std::vector<std::pair<int, TestSharding>> cases = {
+      {3, {}},
+      {2, {.fsdp1 = {.sharding_strategy = ShardingStrategy::kShardGradOp}}},
+      {4, {.fsdp1 = {.sharding_strategy = ShardingStrategy::kHybridShard, .shard_group_size = 2}}},
+      {2, {.fsdp1 = {.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32}}}},
+      {3, {.use_fsdp2 = true}},
+      {4, {.use_fsdp2 = true, .mesh = {2, 2}}},
+  };
+  for (const auto& [ranks, sharding] : cases) {
+    ASSERT_OK(RunRanks(ranks, [&sharding = sharding](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      Device& device = *group->device();
+      const TestModel model = MakeTestModel("tied_transformer");
+      const int64_t before = device.allocated_bytes();
+      FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
+      const MemoryPlan plan = sharded->fsdp().memory_plan();
+      device.ResetPeak();
+      FSDP_RETURN_IF_ERROR(Caught([&] {
+        for (int step = 0; step < 3; ++step) {
+          sharded->Forward(model.forward, model.input(step)).to(at::kFloat).square().mean().backward();
+        }
+        return absl::OkStatus();
+      }));
+      FSDP_RETURN_IF_ERROR(sharded->stream().Synchronize());
+      // The plan is of parameters; a buffer is whole on each rank.
+      int64_t buffers = 0;
+      for (const at::Tensor& buffer : model.module->buffers()) buffers += static_cast<int64_t>(buffer.nbytes());
+      EXPECT_EQ(device.peak_allocated_bytes() - before, plan.DeviceBytes(false) + buffers);
+      EXPECT_GT(plan.DeviceBytes(false), 0);
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(ShardedModuleTest, OurOptimizersTrainIt) {
   const TestTraining training{.weight_decay = 0, .adamw = false};
   const TorchValues plain = TrainPlain("tied_transformer", training);
@@ -186,22 +311,24 @@ TEST(ShardedModuleTest, ClippingIsThatOfLibTorch) {
   const TestModel plain = MakeTestModel("mlp");
   plain.forward(plain.input(0)).square().sum().backward();
   const double norm = torch::nn::utils::clip_grad_norm_(plain.parameters(), 0.5);
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const TestModel model = MakeTestModel("mlp");
-    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {}));
-    FSDP_RETURN_IF_ERROR(Caught([&] {
-      sharded->Forward(model.forward, model.input(0)).square().sum().backward();
+  for (const bool fsdp2 : {false, true}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      const TestModel model = MakeTestModel("mlp");
+      FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {.use_fsdp2 = fsdp2}));
+      FSDP_RETURN_IF_ERROR(Caught([&] {
+        sharded->Forward(model.forward, model.input(0)).square().sum().backward();
+        return absl::OkStatus();
+      }));
+      FSDP_ASSIGN_OR_RETURN(const float ours, sharded->fsdp().ClipGradNorm(0.5f));
+      EXPECT_NEAR(ours, norm, 1e-5 * norm);
+      FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("layers.0.weight"));
+      const at::Tensor wanted = plain.module->named_parameters()["layers.0.weight"].grad().contiguous();
+      for (int64_t i = 0; i < wanted.numel(); ++i) {
+        EXPECT_NEAR(gradient.data_as<float>()[i], wanted.data_ptr<float>()[i], 1e-6);
+      }
       return absl::OkStatus();
     }));
-    FSDP_ASSIGN_OR_RETURN(const float ours, sharded->fsdp().ClipGradNorm(0.5f));
-    EXPECT_NEAR(ours, norm, 1e-5 * norm);
-    FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("layers.0.weight"));
-    const at::Tensor wanted = plain.module->named_parameters()["layers.0.weight"].grad().contiguous();
-    for (int64_t i = 0; i < wanted.numel(); ++i) {
-      EXPECT_NEAR(gradient.data_as<float>()[i], wanted.data_ptr<float>()[i], 1e-6);
-    }
-    return absl::OkStatus();
-  }));
+  }
 }
 
 TEST(ShardedModuleTest, SummonedParametersAreWholeAndEditsStay) {
