@@ -365,12 +365,12 @@ future = dcp.async_save(state, storage_writer=Writer(path))
 raise RuntimeError("nobody waits for the save")
 """,
     "a daemon thread": """
-threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": SignallingWriter(path)}, daemon=True).start()
+threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Writer(path)}, daemon=True).start()
 begun.wait()
 sys.exit(0)
 """,
     "a fork": """
-threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": SignallingWriter(path)}, daemon=True).start()
+threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Writer(path)}, daemon=True).start()
 begun.wait()
 child = os.fork()
 if child == 0:
@@ -379,15 +379,18 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """,
 }
 EXITS_BEGIN = """
-import os, sys, threading, torch, torch.distributed.checkpoint as dcp
+import os, sys, threading, time, torch, torch.distributed.checkpoint as dcp
+from fsdp_checkpoint import _library
 from fsdp_checkpoint.torch import Writer
 path = sys.argv[1]
-state = {"w": torch.full((1 << 24,), 3.0)}
+state = {"w": torch.full((1 << 20,), 3.0)}
 begun = threading.Event()
-class SignallingWriter(Writer):
-    def _save(self, *arguments):
-        threading.Timer(0.01, begun.set).start()
-        super()._save(*arguments)
+fsdp_save = _library.library.fsdp_save
+def slow_save(*arguments):
+    begun.set()
+    time.sleep(2)
+    return fsdp_save(*arguments)
+_library.library.fsdp_save = slow_save
 """
 
 # A thread that C has called Python from, when the interpreter is past the point of ending it.
