@@ -5,7 +5,7 @@ Every library of the installed Abseil has a pkg-config file that names its libra
 each in the root package, with aliases in packages named like the header directories.
 """
 
-load(":system_libs.bzl", "find_library", "missing")
+load(":system_libs.bzl", "find_library", "missing", "sysroot")
 
 _PKGCONFIG_DIRS = [
     "/usr/lib/x86_64-linux-gnu/pkgconfig",
@@ -36,15 +36,16 @@ def _label_of(ctx, name):
     """'directory:target' of absl_<name>, or None if it is internal."""
     if name in _EXCEPTIONS:
         return _EXCEPTIONS[name]
-    if ctx.path("/usr/include/absl/" + name).exists:
+    include = sysroot(ctx) + "/usr/include/absl"
+    if ctx.path(include + "/" + name).exists:
         return name + ":" + name
     parts = name.split("_")
     for i in range(1, len(parts)):
         directory = "_".join(parts[:i])
         rest = "_".join(parts[i:])
-        if ctx.path("/usr/include/absl/%s/%s.h" % (directory, rest)).exists:
+        if ctx.path("%s/%s/%s.h" % (include, directory, rest)).exists:
             return directory + ":" + rest
-    for entry in ctx.path("/usr/include/absl").readdir():
+    for entry in ctx.path(include).readdir():
         if ctx.path("%s/%s.h" % (entry, name)).exists:
             return entry.basename + ":" + name
     return None
@@ -52,12 +53,13 @@ def _label_of(ctx, name):
 def _abseil_impl(ctx):
     pkgconfig = None
     for directory in _PKGCONFIG_DIRS:
-        if ctx.path(directory + "/absl_base.pc").exists:
-            pkgconfig = directory
+        if ctx.path(sysroot(ctx) + directory + "/absl_base.pc").exists:
+            pkgconfig = sysroot(ctx) + directory
             break
-    if not pkgconfig or not ctx.path("/usr/include/absl").exists:
+    include = sysroot(ctx) + "/usr/include/absl"
+    if not pkgconfig or not ctx.path(include).exists:
         missing(ctx, "Abseil")
-    ctx.symlink("/usr/include/absl", "include/absl")
+    ctx.symlink(include, "include/absl")
     root = ['load("@rules_cc//cc:defs.bzl", "cc_library")', 'package(default_visibility = ["//visibility:public"])', """
 cc_library(
     name = "headers",
@@ -95,5 +97,6 @@ cc_library(
 system_abseil = repository_rule(
     implementation = _abseil_impl,
     attrs = {"debian_package": attr.string(default = "libabsl-dev")},
+    environ = ["FSDP_SYSROOT"],
     local = True,
 )

@@ -3,6 +3,8 @@
 
 A missing library fails the targets that need it, and them only, with the name of the Debian package. Static libraries are
 preferred, so that a binary runs on a machine without the -dev packages.
+
+FSDP_SYSROOT names a directory below which all of them are looked for instead of in "/", for another kind of machine.
 """
 
 _LIB_DIRS = [
@@ -15,18 +17,25 @@ _LIB_DIRS = [
 
 _INCLUDE_DIRS = ["/usr/include", "/usr/local/include"]
 
+def sysroot(ctx):
+    """What comes before the path of everything installed: "", or an absolute directory."""
+    root = ctx.os.environ.get("FSDP_SYSROOT", "").rstrip("/")
+    if root and not (root.startswith("/") and ctx.path(root).exists):
+        fail("FSDP_SYSROOT is %s; expected an absolute path of a directory that is there" % root)
+    return root
+
 def find_library(ctx, name, directories = _LIB_DIRS):
     """The path of lib<name>.a, or else .so, or None."""
     for suffix in [".a", ".so"]:
         for directory in directories:
-            path = ctx.path(directory + "/lib" + name + suffix)
+            path = ctx.path(sysroot(ctx) + directory + "/lib" + name + suffix)
             if path.exists:
                 return path
     return None
 
 def _find_header(ctx, header, directories = _INCLUDE_DIRS):
     for directory in directories:
-        path = ctx.path(directory + "/" + header)
+        path = ctx.path(sysroot(ctx) + directory + "/" + header)
         if path.exists:
             return path
     return None
@@ -75,14 +84,15 @@ system_library = repository_rule(
         "linkopts": attr.string_list(),
         "debian_package": attr.string(mandatory = True),
     },
+    environ = ["FSDP_SYSROOT"],
     local = True,
 )
 
 def _hdf5_impl(ctx):
     prefix = None
     for directory in ["/usr/include/hdf5/serial", "/usr/local/include", "/usr/include"]:
-        if ctx.path(directory + "/hdf5.h").exists:
-            prefix = directory
+        if ctx.path(sysroot(ctx) + directory + "/hdf5.h").exists:
+            prefix = sysroot(ctx) + directory
             break
     if not prefix:
         missing(ctx, "HDF5 (hdf5.h)")
@@ -117,5 +127,6 @@ cc_library(
 system_hdf5 = repository_rule(
     implementation = _hdf5_impl,
     attrs = {"debian_package": attr.string(default = "libhdf5-dev")},
+    environ = ["FSDP_SYSROOT"],
     local = True,
 )

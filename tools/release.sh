@@ -7,6 +7,7 @@
 #
 #   fsdp-VERSION.tar.gz                  the sources, of git archive; equal commits give equal bytes
 #   ckpt, launch                         static programs
+#   ckpt-aarch64, launch-aarch64         the same for 64-bit ARM, where there is a compiler for it
 #   Containerfile                        an image of ckpt alone
 #   fsdp_checkpoint-VERSION-*.whl        the Python package
 #   fsdp-tools_VERSION_*.deb             the programs with manual pages and completion
@@ -36,6 +37,16 @@ grep -q "^## $version\b" CHANGELOG.md || die "CHANGELOG.md has no section \"## $
 git archive --format=tar --prefix="fsdp-$version/" HEAD | gzip -9 -n >"$output/fsdp-$version.tar.gz"
 ./bazelw build "${options[@]}" //tools:ckpt_static //tools:launch_static //tools:wheel //tools:deb
 for program in ckpt launch; do install -m 755 "bazel-bin/tools/${program}_static" "$output/$program"; done
+# optional COMMAND...: 77 means that it has said why it was skipped.
+optional() {
+  local result=0
+  "$@" || result=$?
+  [ "$result" = 0 ] || [ "$result" = 77 ] || die "$1 failed"
+  return "$result"
+}
+if optional tools/static/aarch64.sh "$output" "${options[@]}"; then
+  optional tools/static/aarch64_test.sh "$output" "$output/ckpt" || true
+fi
 install -m 644 tools/package/Containerfile "$output"
 bazel-bin/tools/wheel --output_dir="$output" >/dev/null
 bazel-bin/tools/deb --output_dir="$output" >/dev/null

@@ -201,7 +201,7 @@ wheel_with_torch() {
   mount --bind "$repository" "$at/sources" && mount --bind "$site_packages" "$at/site_packages" || return 1
   [ -z "$libraries" ] || mount --bind "$libraries" "$at/libraries" || return 1
   local torch='
-    export PATH=/things/venv/bin:$PATH LD_LIBRARY_PATH=/libraries FSDP_TESTDATA=/sources/checkpoint/testdata
+    export PYTHONDONTWRITEBYTECODE=1 PATH=/things/venv/bin:$PATH LD_LIBRARY_PATH=/libraries FSDP_TESTDATA=/sources/checkpoint/testdata
     cd venv
     echo /site_packages >"$(echo lib/python3*/site-packages)/torch_elsewhere.pth"'
   if ! in_chroot "$at" "cd /things; $torch; python -c 'import numpy, torch'" >"$log" 2>&1; then
