@@ -4,6 +4,8 @@
 // stderr and stdout as if they were their own, which no shared library may. BUILD renames the two in copies of the
 // archives, and here are the variables. HDF5's own shared library is no choice: it needs libcurl, and its names would
 // clash with those of h5py's HDF5.
+#include <hdf5.h>
+
 #include <cstdio>
 
 extern "C" {
@@ -18,6 +20,9 @@ namespace {
 [[gnu::constructor]] void SetStreams() {
   fsdp_stderr = stderr;
   fsdp_stdout = stdout;
+  // Every file is closed by who opened it. At the exit of a child that a program has forked while another thread was
+  // inside of HDF5, its own handler would wait forever for that thread, which the child has not.
+  (void)H5dont_atexit();
 }
 
 }  // namespace

@@ -418,7 +418,47 @@ begun.wait()
 """
 
 
+# Children that are forked while a thread saves, and exit as any program does.
+FORK_OFTEN = """
+import ctypes, os, signal, sys, threading
+from fsdp_checkpoint import _library
+library = _library.library
+values = ctypes.create_string_buffer(1 << 20)
+is_over = False
+def save():
+    step = 0
+    while not is_over:
+        step += 1
+        state = ctypes.c_void_p()
+        library.fsdp_state_create(_library.SHARDED, ctypes.byref(state))
+        shard = (_library.Shard * 1)(_library.Shard(0, 1 << 18, ctypes.addressof(values)))
+        library.fsdp_state_add_tensor(state, b"model/w", 1, 1, (ctypes.c_int64 * 1)(1 << 18), shard, 1)
+        options = _library.options(_library.SaveOptions, overwrite=1)
+        library.fsdp_save(state, sys.argv[1].encode(), step % 5 + 1, None, options, None)
+        library.fsdp_state_free(state)
+thread = threading.Thread(target=save)
+thread.start()
+codes = []
+for _ in range(300):
+    child = os.fork()
+    if child == 0:
+        is_over = True
+        signal.alarm(60)
+        sys.exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if codes[-1] != 0:
+        break
+is_over = True
+thread.join()
+assert set(codes) == {0}, codes
+"""
+
+
 class ExitTest(Case):
+    def test_a_child_that_is_forked_while_a_thread_saves_exits(self):
+        done = subprocess.run([sys.executable, "-c", FORK_OFTEN, self.root], capture_output=True, timeout=300)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+
     def test_an_interpreter_that_exits_finishes_the_saves_of_its_threads(self):
         for name, program in EXITS.items():
             with self.subTest(name):
