@@ -49,6 +49,19 @@ struct Primitive {
   dnnl::matmul matmul;
 };
 
+// oneDNN 3 has no description of an operation apart from its primitive's.
+dnnl::matmul::primitive_desc Describe(const memory::desc& a, const memory::desc& b, const memory::desc* bias,
+                                      const memory::desc& c, const dnnl::primitive_attr& attr,
+                                      const dnnl::engine& engine) {
+  using dnnl::matmul;
+#if DNNL_VERSION_MAJOR >= 3
+  return bias == nullptr ? matmul::primitive_desc(engine, a, b, c, attr)
+                         : matmul::primitive_desc(engine, a, b, *bias, c, attr);
+#else
+  return {bias == nullptr ? matmul::desc(a, b, c) : matmul::desc(a, b, *bias, c), attr, engine};
+#endif
+}
+
 Primitive MakePrimitive(const Gemm& g, const dnnl::engine& engine) {
   dnnl::primitive_attr attr;
   // The library's own scratchpad may not be used by a thread other than the primitive's maker.
@@ -63,9 +76,7 @@ Primitive MakePrimitive(const Gemm& g, const dnnl::engine& engine) {
   const memory::desc b = MatrixDesc(g.k, g.n, g.dtype, g.ldb, g.transpose_b);
   const memory::desc c = MatrixDesc(g.m, g.n, g.c_dtype, g.ldc, /*transposed=*/false);
   const memory::desc bias = g.bias == nullptr ? memory::desc() : MatrixDesc(1, g.n, g.dtype, g.n, /*transposed=*/false);
-  const dnnl::matmul::desc operation =
-      g.bias == nullptr ? dnnl::matmul::desc(a, b, c) : dnnl::matmul::desc(a, b, bias, c);
-  const dnnl::matmul::primitive_desc desc(operation, attr, engine);
+  const dnnl::matmul::primitive_desc desc = Describe(a, b, g.bias == nullptr ? nullptr : &bias, c, attr, engine);
   return {desc, dnnl::matmul(desc)};
 }
 
