@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The speed of a sharded step compared with the bare model, and with PyTorch's FSDP1 and FSDP2 over gloo if installed.
+"""The speed of a training step: the bare model, FSDP, and PyTorch's bare module, DDP, FSDP1 and FSDP2 if installed.
 
   ./bazelw build //train:train_gpt //train:bare_benchmark
-  tools/fsdp_benchmark.py [--bin=bazel-bin] [--configs=tiny,small] [--dtypes=float32,bfloat16] [--rounds=3] [--steps=12]
+  tools/fsdp_benchmark.py [--bin=bazel-bin] [--models=tiny,small,llama] [--dtypes=float32,bfloat16] [--rounds=3]
+                          [--steps=12] [--save=FILE] [--load=FILE...]
 
-The same GPT-2, batch and cores for all: a rank has cores / ranks threads. Runs take turns, `--rounds` times, so that ratios
-are of the same minutes; a figure is the median over all steps but each run's first ones. PyTorch is the one that this
-python3 imports (with transformers); without it, its lines are left out. Standard library only otherwise.
+The same model, batch and cores for all; a rank has cores / ranks threads. Runs take turns, in an order drawn anew for
+each round, so that ratios are of the same minutes; a figure is the median over all steps but each run's first ones.
+PyTorch is the one that this python3 imports (with transformers); without it, its columns are empty. --save writes the
+seconds of all steps as JSON; --load prints the tables of such files together, and measures nothing. Standard library
+only.
 """
 
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -22,50 +26,70 @@ import subprocess
 import sys
 import tempfile
 
-CONFIGS = {
-    "tiny": dict(n_layer=4, n_embd=256, n_head=4, vocab_size=512, n_positions=256, rows=4),
-    "small": dict(n_layer=8, n_embd=512, n_head=8, vocab_size=8192, n_positions=256, rows=2),
+GPT2 = dict(model_type="gpt2", n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+MODELS = {  # config.json, rows of a batch of each rank
+    "tiny": (dict(GPT2, n_layer=4, n_embd=256, n_head=4, vocab_size=512), 4),
+    "small": (dict(GPT2, n_layer=8, n_embd=512, n_head=8, vocab_size=8192), 2),
+    "llama": (dict(model_type="llama", num_hidden_layers=8, hidden_size=512, num_attention_heads=8,
+                   num_key_value_heads=4, intermediate_size=1536, vocab_size=8192, max_position_embeddings=256,
+                   tie_word_embeddings=False), 2),
 }
 SEQ_LEN = 256
 WARMUP = 3
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+PEERS = ("ddp", "fsdp1", "fsdp2")
 
 
-# Ours.
+def flops_per_token(config):
+    """Forward and backward: three times two for each weight in a matrix product, and the causal half of attention."""
+    if config["model_type"] == "gpt2":
+        layers, width = config["n_layer"], config["n_embd"]
+        block = 12 * width**2
+    else:
+        layers, width = config["num_hidden_layers"], config["hidden_size"]
+        of_keys = width * config["num_key_value_heads"] // config["num_attention_heads"]
+        block = 2 * width**2 + 2 * width * of_keys + 3 * width * config["intermediate_size"]
+    return 6 * (layers * (block + SEQ_LEN * width) + width * config["vocab_size"])
 
-def model_flags(scratch, name):
-    config = {key: value for key, value in CONFIGS[name].items() if key != "rows"}
-    path = scratch / f"{name}.json"
-    path.write_text(json.dumps({"model_type": "gpt2", "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, **config}))
-    tokens = scratch / f"{name}.u16"
+
+def write_files(scratch, name):
+    """The config.json and the token file of a model."""
+    config, _ = MODELS[name]
+    (scratch / f"{name}.json").write_text(json.dumps(config))
     generator = random.Random(1)
     count = 64 * SEQ_LEN + 1
-    tokens.write_bytes(struct.pack(f"<{count}H", *(generator.randrange(config["vocab_size"]) for _ in range(count))))
-    return [f"--config={path}", f"--tokens={tokens}", f"--batch_size={CONFIGS[name]['rows']}", f"--seq_len={SEQ_LEN}"]
+    tokens = struct.pack(f"<{count}H", *(generator.randrange(config["vocab_size"]) for _ in range(count)))
+    (scratch / f"{name}.u16").write_bytes(tokens)
+
+
+# Runs. Each returns {column: [seconds of each measured step]}.
+
+def our_flags(scratch, name, dtype):
+    return [f"--config={scratch}/{name}.json", f"--tokens={scratch}/{name}.u16", f"--batch_size={MODELS[name][1]}",
+            f"--seq_len={SEQ_LEN}", f"--param_dtype={dtype}", "--reduce_dtype=float32"]
+
+
+def run_bare(args, scratch, name, dtype, cores):
+    """The bare model, FSDP with one rank, and a matrix product, in turns in one process that has `cores` threads."""
+    done = subprocess.run([f"{args.bin}/train/bare_benchmark", *our_flags(scratch, name, dtype),
+                           f"--steps={args.steps}", f"--kernel_threads={cores}"],
+                          check=True, stdout=subprocess.PIPE, text=True)
+    result = json.loads(done.stdout)
+    return {f"bare{cores}": result["bare"], f"sharded{cores}": result["fsdp"],
+            f"product{cores}": [seconds / result["product_flops"] for seconds in result["product"]]}
 
 
 def run_ours(args, scratch, name, dtype, ranks):
-    """(seconds of each measured step, path of the trace)."""
     metrics, trace = scratch / "metrics.jsonl", scratch / "trace.json"
-    subprocess.run([f"{args.bin}/train/train_gpt", *model_flags(scratch, name), f"--nproc={ranks}",
-                    f"--steps={args.steps + WARMUP}", f"--param_dtype={dtype}", "--reduce_dtype=float32",
-                    "--max_grad_norm=0", "--resume=none", f"--metrics={metrics}", f"--trace={trace}"],
-                   check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([f"{args.bin}/train/train_gpt", *our_flags(scratch, name, dtype), f"--nproc={ranks}",
+                    f"--steps={args.steps + WARMUP}", "--max_grad_norm=0", "--resume=none", f"--metrics={metrics}",
+                    f"--trace={trace}"], check=True, stdout=subprocess.DEVNULL)
     steps = [json.loads(line)["step_seconds"] for line in metrics.read_text().splitlines()]
-    return steps[WARMUP:], trace
-
-
-def run_bare(args, scratch, name, dtype):
-    """Seconds of each measured step of the bare model and of FSDP with one rank, in turns within one process."""
-    flags = model_flags(scratch, name)
-    done = subprocess.run([f"{args.bin}/train/bare_benchmark", *flags, f"--param_dtype={dtype}",
-                           f"--steps={args.steps}"], check=True, stdout=subprocess.PIPE, text=True)
-    result = json.loads(done.stdout)
-    return result["bare"], result["fsdp"]
+    return {"ranks": steps[WARMUP:], "hidden": [hidden_share(trace)]}
 
 
 def hidden_share(trace):
-    """The share of the time in collectives during which the same rank computes; all ranks, all steps except the first."""
+    """The share of the time in collectives during which the same rank computes; all ranks, all steps but the first."""
     events = json.loads(trace.read_text())["traceEvents"]
     collective = hidden = 0
     for rank in {event["pid"] for event in events}:
@@ -82,125 +106,132 @@ def hidden_share(trace):
     return hidden / collective
 
 
-# PyTorch.
-
 def have_torch():
     return subprocess.run([sys.executable, "-c", "import torch, transformers"], stderr=subprocess.DEVNULL,
                           check=False).returncode == 0
 
 
-def run_torch(args, api, name, dtype, ranks):
+def run_torch(args, scratch, name, dtype, wrap, ranks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    threads = max(1, (os.cpu_count() or 1) // ranks)
     workers = []
     for rank in range(ranks):
         # A malloc that keeps freed memory, which makes PyTorch fastest.
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                   OMP_NUM_THREADS=str(threads), GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1",
+                   OMP_NUM_THREADS=str(max(1, args.cores // ranks)), GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1",
                    MALLOC_MMAP_THRESHOLD_="8589934592", MALLOC_TRIM_THRESHOLD_="8589934592")
-        workers.append(subprocess.Popen([sys.executable, __file__, f"--torch_worker={api}", f"--configs={name}",
-                                         f"--dtypes={dtype}", f"--steps={args.steps}"], env=env, text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
-    outputs = [worker.communicate()[0] for worker in workers]
-    if any(worker.returncode for worker in workers):
-        sys.exit(f"fsdp_benchmark.py: PyTorch's {api} failed on {name}, {dtype}")
-    return json.loads(outputs[0])
+        flags = [f"--config={scratch}/{name}.json", f"--wrap={wrap}", f"--dtype={dtype}", f"--rows={MODELS[name][1]}",
+                 f"--seq_len={SEQ_LEN}", f"--warmup={WARMUP}", f"--steps={args.steps}"]
+        worker = pathlib.Path(__file__).with_name("torch_training.py")
+        workers.append(subprocess.Popen([sys.executable, worker, *flags], env=env, text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE))
+    outputs = [worker.communicate() for worker in workers]
+    for worker, (_, errors) in zip(workers, outputs):
+        if worker.returncode:
+            sys.exit(f"fsdp_benchmark.py: PyTorch's {wrap} failed on {name}, {dtype}:\n{errors[-2000:]}")
+    result = json.loads(outputs[0][0])
+    products = [seconds / result["product_flops"] for seconds in result["product"]]
+    return {f"{wrap}{ranks}": result["step"], **({"torch_product": products} if ranks == 1 else {})}
 
 
-def wrap_torch(model, block, api, low):
-    import torch
-    if api == "fsdp1":
-        from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
-        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-        mixed = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if low else None
-        return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({block}), mixed_precision=mixed,
-                                        device_id=torch.device("cpu"))
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if low else MixedPrecisionPolicy()
-    for layer in model.transformer.h:
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-def torch_worker(args):
-    import time
-    import torch
-    import torch.distributed as dist
-    from transformers import GPT2Config, GPT2LMHeadModel
-    from transformers.models.gpt2.modeling_gpt2 import GPT2Block
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    dist.init_process_group("gloo")
-    fields = CONFIGS[args.configs]
-    config = GPT2Config(**{key: value for key, value in fields.items() if key != "rows"}, resid_pdrop=0.0,
-                        embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa")
-    torch.manual_seed(0)
-    model = wrap_torch(GPT2LMHeadModel(config).train(), GPT2Block, args.torch_worker, args.dtypes == "bfloat16")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    ids = torch.randint(0, fields["vocab_size"], (fields["rows"], SEQ_LEN))
-    seconds = []
-    for _ in range(args.steps + WARMUP):
-        dist.barrier()
-        begin = time.perf_counter()
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        dist.barrier()  # a step ends when the slowest rank ends
-        seconds.append(time.perf_counter() - begin)
-    if dist.get_rank() == 0:
-        print(json.dumps(seconds[WARMUP:]), flush=True)
-    dist.barrier()
-    os._exit(0)  # gloo's threads may outlive the interpreter otherwise
-
-
-# The table.
-
-def compare(args, scratch, name, dtype, with_torch):
-    bare, one, two, shares = [], [], [], []
-    theirs = {"fsdp1": [], "fsdp2": []}
+def measure(args, scratch, name, dtype, with_torch):
+    """{column: [seconds]} over all rounds."""
+    write_files(scratch, name)
+    runs = [lambda: run_bare(args, scratch, name, dtype, 1), lambda: run_ours(args, scratch, name, dtype, args.cores)]
+    if args.cores > 1:
+        runs.append(lambda: run_bare(args, scratch, name, dtype, args.cores))
+    if with_torch:
+        single = [("eager", 1), ("compile", 1), *((peer, 1) for peer in PEERS)]
+        for wrap, ranks in single + [(peer, args.cores) for peer in PEERS]:
+            runs.append(lambda wrap=wrap, ranks=ranks: run_torch(args, scratch, name, dtype, wrap, ranks))
+    columns = collections.defaultdict(list)
     for _ in range(args.rounds):
-        seconds = run_bare(args, scratch, name, dtype)
-        bare += seconds[0]
-        one += seconds[1]
-        seconds, trace = run_ours(args, scratch, name, dtype, ranks=2)
-        two += seconds
-        shares.append(hidden_share(trace))
-        for api, steps in theirs.items():
-            if with_torch:
-                steps += run_torch(args, api, name, dtype, ranks=2)
-    tokens = CONFIGS[name]["rows"] * SEQ_LEN
-    speed = lambda steps, ranks: tokens * ranks / statistics.median(steps)
-    cells = [f"{speed(bare, 1):.0f}", f"{speed(one, 1):.0f} ({speed(one, 1) / speed(bare, 1):.3f})",
-             f"{speed(two, 2):.0f}", f"{100 * statistics.median(shares):.0f} %"]
-    for api in theirs:
-        cells.append(f"{speed(theirs[api], 2):.0f} ({speed(two, 2) / speed(theirs[api], 2):.2f})" if with_torch else "-")
-    print(f"| {name}, {dtype} | " + " | ".join(cells) + " |", flush=True)
+        random.shuffle(runs)
+        for run in runs:
+            for column, seconds in run().items():
+                columns[column] += seconds
+    return dict(columns)
+
+
+# Tables.
+
+class Row:
+    def __init__(self, name, dtype, columns, cores):
+        self.title, self.columns, self.cores = f"{name}, {dtype}", columns, cores
+        self.tokens, self.flops = MODELS[name][1] * SEQ_LEN, flops_per_token(MODELS[name][0])
+
+    def speed(self, column, ranks=1):
+        """Tokens per second; None where it was not measured."""
+        seconds = self.columns.get(column)
+        return ranks * self.tokens / statistics.median(seconds) if seconds else None
+
+    def beside(self, peer, ours, ranks=1, ours_ranks=1):
+        """A peer's tokens per second, and how many times as many ours makes."""
+        theirs = self.speed(peer, ranks)
+        return f"{theirs:.0f} ({self.speed(ours, ours_ranks) / theirs:.2f})" if theirs else ""
+
+    def share_of_product(self, column):
+        """The share of what the fastest matrix product of the same run reaches on as many threads."""
+        products = [self.columns[key] for key in (f"product{self.cores}", "torch_product") if key in self.columns]
+        best = 1 / min(statistics.median(product) for product in products)
+        speed = self.speed(column)
+        return f"{speed * self.flops / best:.2f} of {best / 1e9:.0f} GFLOP/s" if speed else ""
+
+
+def print_tables(rows, cores):
+    bare, sharded = f"bare{cores}", f"sharded{cores}"
+    print(f"One process, {cores} threads; tokens per second. In parentheses: ours over it, and FSDP over bare.\n")
+    print("| model | bare | of the best product | FSDP, 1 rank | over 1 thread | eager | compile | DDP | FSDP1 | FSDP2 |")
+    print("|---" * 10 + "|")
+    for row in rows:
+        speed = row.speed(sharded)
+        cells = [f"{row.speed(bare):.0f}", row.share_of_product(bare), f"{speed:.0f} ({speed / row.speed(bare):.3f})",
+                 f"{speed / row.speed('sharded1'):.2f}" if cores > 1 else "",
+                 row.beside("eager1", bare), row.beside("compile1", bare)]
+        cells += [row.beside(f"{peer}1", sharded) for peer in PEERS]
+        print(f"| {row.title} | " + " | ".join(cells) + " |")
+    print(f"\n{cores} ranks of one thread; tokens per second of all. hidden: how much of its communication runs while\n"
+          "the same rank computes. In parentheses: ours over it.\n")
+    print("| model | FSDP | hidden | DDP | FSDP1 | FSDP2 |\n|---|---|---|---|---|---|")
+    for row in rows:
+        cells = [f"{row.speed('ranks', cores):.0f}", f"{100 * statistics.median(row.columns['hidden']):.0f} %"]
+        cells += [row.beside(f"{peer}{cores}", "ranks", cores, cores) for peer in PEERS]
+        print(f"| {row.title} | " + " | ".join(cells) + " |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default="bazel-bin")
-    parser.add_argument("--configs", default="tiny,small")
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="measured steps of each run")
-    parser.add_argument("--torch_worker", help=argparse.SUPPRESS)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1,
+                        help="threads in all, and ranks of the second table")
+    parser.add_argument("--save", metavar="FILE", help="write the seconds of all steps here, as JSON")
+    parser.add_argument("--load", metavar="FILE", nargs="+", help="print the tables of these instead of measuring")
     args = parser.parse_args()
-    if args.torch_worker:
-        return torch_worker(args)
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    print("tokens per second. bare: the model in one process. 1 rank: FSDP around it (over bare). 2 ranks: FSDP; how much of its\n"
-          "communication runs while it computes; PyTorch's FSDP1 and FSDP2 (ours over theirs).\n")
-    print("| model | bare | 1 rank | 2 ranks | hidden | FSDP1 | FSDP2 |\n|---|---|---|---|---|---|---|")
-    with_torch = have_torch()
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in args.configs.split(","):
-            for dtype in args.dtypes.split(","):
-                compare(args, pathlib.Path(scratch), name, dtype, with_torch)
-    print(f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
+    measured = []  # [model, dtype, columns]
+    if args.load:
+        for path in args.load:
+            measured += json.loads(pathlib.Path(path).read_text())
+    else:
+        with_torch = have_torch()
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in args.models.split(","):
+                for dtype in args.dtypes.split(","):
+                    measured.append([name, dtype, measure(args, pathlib.Path(scratch), name, dtype, with_torch)])
+    if args.save:
+        pathlib.Path(args.save).write_text(json.dumps(measured))
+    # The same model and dtype from several files is one row.
+    columns = collections.defaultdict(lambda: collections.defaultdict(list))
+    for name, dtype, seconds in measured:
+        for column, values in seconds.items():
+            columns[name, dtype][column] += values
+    print_tables([Row(name, dtype, values, args.cores) for (name, dtype), values in columns.items()], args.cores)
+    if not args.load:
+        print(f"\n{args.cores} cores, load average {os.getloadavg()[0]:.1f}")
     return 0
 
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bare_benchmark measures the cost of FSDP itself: the training step of a bare model, and of FullyShardedDataParallel
-// with one rank around the same model, in turns within one process, so that a busy machine slows both alike. Takes the
-// flags of train_gpt that describe model, batch and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...]};
-// tools/fsdp_benchmark.py makes a table of it.
+// with one rank around the same model, in turns within one process, so that a busy machine slows both alike; and, in
+// the same turns, of one large matrix product, the most that the processor's arithmetic gives. Takes the flags of
+// train_gpt that describe model, batch and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...],
+// "product": [seconds of each], "product_flops": of each}; tools/fsdp_benchmark.py makes a table of it.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -26,6 +29,8 @@
 #include "fsdp/tensor/ops.h"
 #include "fsdp/train/sharded_model.h"
 #include "fsdp/train/train_options.h"
+
+ABSL_FLAG(int, kernel_threads, 1, "threads that compute, 1 or more; train_gpt gives a rank cores / nproc");
 
 namespace fsdp {
 namespace {
@@ -132,26 +137,64 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& step) {
   return absl::ToDoubleSeconds(absl::Now() - began);
 }
 
+// A product of square matrices in the dtype of compute, large enough that memory does not matter.
+class Product {
+ public:
+  static constexpr int64_t kSize = 1024;
+  static constexpr int64_t kFlops = 2 * kSize * kSize * kSize;
+
+  static absl::StatusOr<std::unique_ptr<Product>> Create(Device& device, DType dtype) {
+    std::unique_ptr<Product> product(new Product);
+    FSDP_ASSIGN_OR_RETURN(product->ops_, LayerOpsFor(device));
+    FSDP_ASSIGN_OR_RETURN(product->stream_, device.CreateStream("product"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor values, Tensor::Empty(device, DType::kFloat32, {kSize, kSize}));
+    for (int64_t i = 0; i < values.numel(); ++i) values.data_as<float>()[i] = static_cast<float>(i % 17 - 8);
+    for (Tensor* matrix : {&product->a_, &product->b_, &product->c_}) {
+      FSDP_ASSIGN_OR_RETURN(*matrix, Tensor::Empty(device, dtype, {kSize, kSize}));
+      device.ops().CastDivide(values, *matrix, 1, *product->stream_);
+    }
+    FSDP_RETURN_IF_ERROR(product->stream_->Synchronize());
+    return product;
+  }
+
+  absl::Status Run() {
+    ops_->Matmul(a_, b_, /*bias=*/Tensor(), c_, /*options=*/{}, *stream_);
+    return stream_->Synchronize();
+  }
+
+ private:
+  Product() = default;
+
+  std::shared_ptr<const LayerOps> ops_;
+  std::unique_ptr<Stream> stream_;
+  Tensor a_, b_, c_;
+};
+
 // One step of each in turn, so that both see the same load of the machine. The first steps warm caches and allocators
 // up.
 absl::Status Compare(const TrainOptions& options) {
-  const std::shared_ptr<Device> device = CreateHostDevice();
+  const std::shared_ptr<Device> device = CreateHostDevice({.kernel_threads = absl::GetFlag(FLAGS_kernel_threads)});
   FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));
   FSDP_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(*device, options, VocabSize(config)));
   FSDP_ASSIGN_OR_RETURN(const auto bare, BareTraining::Create(*device, config, options));
   const std::shared_ptr<ProcessGroup> group = std::move(CreateLocalGroups({device}).front());
   FSDP_ASSIGN_OR_RETURN(const auto model, MakeShardedModel(config, options, group, /*trace=*/nullptr));
   AdamW optimizer(AdamW::DecayMatricesOnly(model->parameters(), options.adamw));
-  std::vector<double> bare_seconds, sharded_seconds;
+  const DType param_dtype = options.fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Product> product, Product::Create(*device, param_dtype));
+  std::vector<double> bare_seconds, sharded_seconds, product_seconds;
   for (int64_t step = 0; step < kWarmup + options.learning_rate.steps; ++step) {
     FSDP_ASSIGN_OR_RETURN(const double without, Seconds([&] { return bare->Step(batch); }));
     FSDP_ASSIGN_OR_RETURN(const double with, Seconds([&] { return ShardedStep(*model, optimizer, batch); }));
+    FSDP_ASSIGN_OR_RETURN(const double multiplied, Seconds([&] { return product->Run(); }));
     if (step < kWarmup) continue;
     bare_seconds.push_back(without);
     sharded_seconds.push_back(with);
+    product_seconds.push_back(multiplied);
   }
-  absl::PrintF("{\"bare\": [%s], \"fsdp\": [%s]}\n", absl::StrJoin(bare_seconds, ", "),
-               absl::StrJoin(sharded_seconds, ", "));
+  absl::PrintF("{\"bare\": [%s], \"fsdp\": [%s], \"product\": [%s], \"product_flops\": %d}\n",
+               absl::StrJoin(bare_seconds, ", "), absl::StrJoin(sharded_seconds, ", "),
+               absl::StrJoin(product_seconds, ", "), Product::kFlops);
   return absl::OkStatus();
 }
 
@@ -159,6 +202,10 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, "bare_benchmark [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError("bare_benchmark", options.status());
+  if (const int threads = absl::GetFlag(FLAGS_kernel_threads); threads < 1) {
+    return ReportUsageError("bare_benchmark", absl::InvalidArgumentError(
+                                                  absl::StrCat("--kernel_threads=", threads, ": expected 1 or more")));
+  }
   const absl::Status status = Compare(*options);
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "bare_benchmark: %s\n", std::string(status.message()).c_str());
