@@ -9,33 +9,44 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {
 namespace {
 
-// Called by work on the stream, since the factor is computed in stream order.
-UpdateExtras ExtrasOf(const TensorExtras& extras) {
+// Elements that are worth a thread. An element's result does not depend on the piece that it is in.
+constexpr int64_t kGrain = int64_t{1} << 14;
+
+// Of the elements from `first` on. Called by work on the stream, since the factor is computed in stream order.
+UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
-          .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() : nullptr};
+          .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
 }
 
 class HostUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
-    stream.Run([updates = std::move(updates)] {
+    stream.Run([updates = std::move(updates), threads = KernelThreads(stream.device())] {
       for (const AdamWUpdate& u : updates) {
-        UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
-                    u.exp_avg.data_as<float>(), u.exp_avg_sq.data_as<float>(), ExtrasOf(u.extras));
+        ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
+          UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                      u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
+                      ExtrasOf(u.extras, i.begin));
+        });
       }
       return absl::OkStatus();
     });
   }
 
   void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
-    stream.Run([updates = std::move(updates)] {
+    stream.Run([updates = std::move(updates), threads = KernelThreads(stream.device())] {
       for (const SgdUpdate& u : updates) {
-        UpdateSgd(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
-                  u.momentum_buffer.data_as<float>(), ExtrasOf(u.extras));
+        ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
+          float* const momentum = u.momentum_buffer.defined() ? u.momentum_buffer.data_as<float>() + i.begin : nullptr;
+          UpdateSgd(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                    momentum, ExtrasOf(u.extras, i.begin));
+        });
       }
       return absl::OkStatus();
     });

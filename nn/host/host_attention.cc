@@ -18,8 +18,9 @@
 //
 // Why blocks of whole rows and not square tiles with an online softmax: the products are then large enough to be worth
 // a call of oneDNN each, and softmax sees a row at once. Working memory is two blocks of 128 x T floats, with their
-// 16-bit copies, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in float32 (grad_kv),
-// in ascending order of queries, and with grouped queries also over the heads of a group. So every sum has one order.
+// 16-bit copies, for each thread, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in
+// float32 (grad_kv), in ascending order of queries, and with grouped queries also over the heads of a group. So every
+// sum has one order.
 #include "fsdp/nn/host/host_attention.h"
 
 #include <algorithm>
@@ -29,6 +30,7 @@
 #include "fsdp/nn/host/host_elementwise.h"
 #include "fsdp/nn/host/host_softmax.h"
 #include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {
 namespace {
@@ -90,11 +92,12 @@ struct Scratch {
 // Computes a head of a sequence, block by block of its queries.
 class Head {
  public:
-  Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch)
+  // `piece` is the part of the working memory that this one uses.
+  Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch, int piece)
       : matmul_(matmul),
         shape_(shape),
         dtype_(dtype),
-        scratch_(shape, dtype, static_cast<std::byte*>(scratch.data())) {}
+        scratch_(shape, dtype, static_cast<std::byte*>(scratch.data()) + piece * ScratchLayout(shape, dtype).nbytes) {}
 
   absl::Status Forward(const Tensor& qkv, const Tensor& out, const Tensor& statistics, int64_t batch, int64_t head) {
     for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
@@ -287,30 +290,25 @@ class Head {
 
 }  // namespace
 
-// Heads run one after the other: the products use the threads, and working memory is that of a single head.
-int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) { return ScratchLayout(shape, dtype).nbytes; }
+int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype, int threads) {
+  return ScratchLayout(shape, dtype).nbytes * NumPieces(threads, shape.batch * shape.num_heads, /*grain=*/1);
+}
 
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
-                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch) {
-  Head worker(matmul, shape, qkv.dtype(), scratch);
-  for (int64_t batch = 0; batch < shape.batch; ++batch) {
-    for (int64_t head = 0; head < shape.num_heads; ++head) {
-      FSDP_RETURN_IF_ERROR(worker.Forward(qkv, out, statistics, batch, head));
-    }
-  }
-  return absl::OkStatus();
+                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch, int threads) {
+  return ParallelForEach(threads, shape.batch * shape.num_heads, [&](int piece, int64_t i) {
+    Head head(matmul, shape, qkv.dtype(), scratch, piece);
+    return head.Forward(qkv, out, statistics, i / shape.num_heads, i % shape.num_heads);
+  });
 }
 
 absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
                                          const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
-                                         const Tensor& scratch) {
-  Head worker(matmul, shape, qkv.dtype(), scratch);
-  for (int64_t batch = 0; batch < shape.batch; ++batch) {
-    for (int64_t kv_head = 0; kv_head < shape.kv_heads(); ++kv_head) {
-      FSDP_RETURN_IF_ERROR(worker.Backward(grad_out, qkv, statistics, grad_qkv, batch, kv_head));
-    }
-  }
-  return absl::OkStatus();
+                                         const Tensor& scratch, int threads) {
+  return ParallelForEach(threads, shape.batch * shape.kv_heads(), [&](int piece, int64_t i) {
+    Head head(matmul, shape, qkv.dtype(), scratch, piece);
+    return head.Backward(grad_out, qkv, statistics, grad_qkv, i / shape.kv_heads(), i % shape.kv_heads());
+  });
 }
 
 }  // namespace fsdp

@@ -2,8 +2,8 @@
 //
 // The host's causal attention; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can
 // see, so that little is computed only to be masked, each by two products forward and five backward on strided views of
-// q, k and v. Runs at once on the calling thread, whose products may use more threads. The bits depend on the values,
-// the shape and what HostMatmul's depend on.
+// q, k and v. Runs at once on up to `threads` threads, of which each has heads of its own; a product is one thread's.
+// The bits depend on the values, the shape and what HostMatmul's depend on, never on `threads`.
 #ifndef FSDP_NN_HOST_HOST_ATTENTION_H_
 #define FSDP_NN_HOST_HOST_ATTENTION_H_
 
@@ -16,17 +16,18 @@
 
 namespace fsdp {
 
-// Bytes of working memory for either direction: O(128 * seq_len + seq_len * head_dim) elements, whatever the batch and
-// the number of heads. The caller provides it, uninitialised and aligned to 64.
-int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype);
+// Bytes of working memory for either direction: O(128 * seq_len + seq_len * head_dim) elements for each thread,
+// whatever the batch and the number of heads. The caller provides it, uninitialised and aligned to 64.
+int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype, int threads);
 
-// An error is a product's, and outputs may then be half written. `scratch` has AttentionScratchBytes.
+// An error is a product's, and outputs may then be half written. `matmul` uses one thread, `scratch` has
+// AttentionScratchBytes.
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
-                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch);
+                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch, int threads);
 
 absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
                                          const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
-                                         const Tensor& scratch);
+                                         const Tensor& scratch, int threads);
 
 }  // namespace fsdp
 

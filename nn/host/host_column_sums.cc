@@ -6,9 +6,13 @@
 // columns, so the width of a vector changes nothing.
 #include "fsdp/nn/host/host_column_sums.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
+#include "fsdp/nn/host/kernel_grain.h"
 #include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_column_sums.cc"
@@ -62,10 +66,10 @@ void ColumnSums::Flush() {
 
 // Rounds to float32 and then, in 16 bits, the sum with the old gradient once more: as accumulating a float32 gradient
 // into one of 16 bits does.
-void ColumnSums::AddTo(const Tensor& grad) {
+void ColumnSums::AddTo(const Tensor& grad, int64_t first) {
   Flush();
   for (int64_t j = 0; j < grad.numel(); ++j) {
-    const float sum = static_cast<float>(total_[j]);
+    const float sum = static_cast<float>(total_[first + j]);
     if (grad.dtype() == DType::kBFloat16) {
       uint16_t& element = grad.data_as<uint16_t>()[j];
       element = FloatToBFloat16(BFloat16ToFloat(element) + sum);
@@ -78,14 +82,31 @@ void ColumnSums::AddTo(const Tensor& grad) {
   }
 }
 
-void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias) {
+void ColumnSums::Append(ColumnSums next) {
+  Flush();
+  next.Flush();
+  for (size_t j = 0; j < total_.size(); ++j) total_[j] += next.total_[j];
+}
+
+ColumnSums ParallelColumnSums(int threads, int64_t rows, int64_t columns,
+                              absl::FunctionRef<void(Interval rows, ColumnSums& sums)> add) {
+  ColumnSums sums(columns);
+  std::vector<ColumnSums> next(std::max(0, NumPieces(threads, rows, RowGrain(columns)) - 1), ColumnSums(columns));
+  ParallelFor(threads, rows, RowGrain(columns),
+              [&](int piece, Interval interval) { add(interval, piece == 0 ? sums : next[piece - 1]); });
+  for (ColumnSums& piece : next) sums.Append(std::move(piece));
+  return sums;
+}
+
+void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, int threads) {
   const int64_t columns = grad_bias.numel();
   const int64_t rows = columns == 0 ? 0 : grad_out.numel() / columns;
-  ColumnSums sums(columns);
-  for (int64_t r = 0; r < rows; ++r) {
-    sums.Add(grad_out.dtype(), static_cast<const std::byte*>(grad_out.data()) + r * columns * SizeOf(grad_out.dtype()));
-  }
-  sums.AddTo(grad_bias);
+  const int64_t row_bytes = columns * SizeOf(grad_out.dtype());
+  ParallelColumnSums(threads, rows, columns, [&](Interval interval, ColumnSums& sums) {
+    for (int64_t r = interval.begin; r < interval.end; ++r) {
+      sums.Add(grad_out.dtype(), static_cast<const std::byte*>(grad_out.data()) + r * row_bytes);
+    }
+  }).AddTo(grad_bias);
 }
 
 }  // namespace fsdp

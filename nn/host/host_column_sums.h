@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ColumnSums: sums over rows, for the gradients of biases and norm weights. At most 32 rows are summed in float32,
-// those sums in float64, always in row order: accurate however many rows, and the same bits in every run.
+// those sums in float64, always in row order: accurate however many rows, and the same bits in every run with as many
+// threads.
 #ifndef FSDP_NN_HOST_HOST_COLUMN_SUMS_H_
 #define FSDP_NN_HOST_HOST_COLUMN_SUMS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
@@ -27,9 +30,12 @@ class ColumnSums {
   float* partial() { return partial_.data(); }
   void RowDone();
 
-  // grad[j] += sum of column j, rounded once from float32. `grad` is of one of these dtypes. Call it once, after the
+  // Adds the sums of the rows that follow these, which `next` has.
+  void Append(ColumnSums next);
+
+  // grad[j] += sum of column first + j, rounded once from float32. `grad` is of one of these dtypes. Call it after the
   // last row.
-  void AddTo(const Tensor& grad);
+  void AddTo(const Tensor& grad, int64_t first = 0);
 
  private:
   // Adds the partial sums to the totals and clears them; 32 rows, or the rest.
@@ -41,8 +47,13 @@ class ColumnSums {
   std::vector<double> total_;
 };
 
+// The sums of `columns` columns of rows that add(rows, sums) adds, on up to `threads` threads: each sums an interval of
+// the rows, and the intervals are added in order.
+ColumnSums ParallelColumnSums(int threads, int64_t rows, int64_t columns,
+                              absl::FunctionRef<void(Interval rows, ColumnSums& sums)> add);
+
 // grad_bias [N] += column sums of grad_out [M, N]. Of one of these dtypes, both.
-void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias);
+void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, int threads);
 
 }  // namespace fsdp
 

@@ -17,6 +17,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {
 namespace {
@@ -51,13 +52,15 @@ struct Scratch {
 
 class Head {
  public:
+  // `piece` is the part of the working memory that this one uses.
   Head(const HostMatmul& matmul, const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
-       const Tensor& scratch)
+       const Tensor& scratch, int piece)
       : matmul_(matmul),
         operands_(operands),
         shape_(shape),
         dtype_(operands.q.dtype()),
-        scratch_(shape, dtype_, static_cast<std::byte*>(scratch.data())) {}
+        scratch_(shape, dtype_,
+                 static_cast<std::byte*>(scratch.data()) + piece * Scratch(shape, dtype_, nullptr).nbytes) {}
 
   absl::Status Forward(const Tensor& out, const Tensor& statistics, int64_t batch, int64_t head) {
     for (int64_t first = 0; first < shape_.q_len; first += kBlockRows) {
@@ -233,33 +236,27 @@ class Head {
 
 }  // namespace
 
-int64_t CrossAttentionScratchBytes(const CrossAttentionShape& shape, DType dtype) {
-  return Scratch(shape, dtype, nullptr).nbytes;
+int64_t CrossAttentionScratchBytes(const CrossAttentionShape& shape, DType dtype, int threads) {
+  return Scratch(shape, dtype, nullptr).nbytes * NumPieces(threads, shape.batch * shape.num_heads, /*grain=*/1);
 }
 
 absl::Status HostCrossAttention(const HostMatmul& matmul, const CrossAttentionOperands& operands,
                                 const CrossAttentionShape& shape, const Tensor& out, const Tensor& statistics,
-                                const Tensor& scratch) {
-  Head worker(matmul, operands, shape, scratch);
-  for (int64_t batch = 0; batch < shape.batch; ++batch) {
-    for (int64_t head = 0; head < shape.num_heads; ++head) {
-      FSDP_RETURN_IF_ERROR(worker.Forward(out, statistics, batch, head));
-    }
-  }
-  return absl::OkStatus();
+                                const Tensor& scratch, int threads) {
+  return ParallelForEach(threads, shape.batch * shape.num_heads, [&](int piece, int64_t i) {
+    Head head(matmul, operands, shape, scratch, piece);
+    return head.Forward(out, statistics, i / shape.num_heads, i % shape.num_heads);
+  });
 }
 
 absl::Status HostCrossAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out,
                                         const CrossAttentionOperands& operands, const Tensor& statistics,
                                         const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
-                                        const Tensor& scratch) {
-  Head worker(matmul, operands, shape, scratch);
-  for (int64_t batch = 0; batch < shape.batch; ++batch) {
-    for (int64_t kv_head = 0; kv_head < shape.kv_heads(); ++kv_head) {
-      FSDP_RETURN_IF_ERROR(worker.Backward(grad_out, statistics, grads, batch, kv_head));
-    }
-  }
-  return absl::OkStatus();
+                                        const Tensor& scratch, int threads) {
+  return ParallelForEach(threads, shape.batch * shape.kv_heads(), [&](int piece, int64_t i) {
+    Head head(matmul, operands, shape, scratch, piece);
+    return head.Backward(grad_out, statistics, grads, i / shape.kv_heads(), i % shape.kv_heads());
+  });
 }
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's attention between two sequences; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by all
-// keys, by two products forward and five backward, with plain loops in between. Runs at once on the calling thread,
-// whose products may use more threads.
+// keys, by two products forward and five backward, with plain loops in between. Runs at once on up to `threads`
+// threads, of which each has heads of its own; a product is one thread's.
 #ifndef FSDP_NN_HOST_HOST_CROSS_ATTENTION_H_
 #define FSDP_NN_HOST_HOST_CROSS_ATTENTION_H_
 
@@ -14,19 +14,20 @@
 
 namespace fsdp {
 
-// Bytes of working memory for either direction: O(128 * kv_len + kv_len * head_dim) elements, whatever the batch and
-// the number of heads. The caller provides it, uninitialised and aligned to 64.
-int64_t CrossAttentionScratchBytes(const CrossAttentionShape& shape, DType dtype);
+// Bytes of working memory for either direction: O(128 * kv_len + kv_len * head_dim) elements for each thread, whatever
+// the batch and the number of heads. The caller provides it, uninitialised and aligned to 64.
+int64_t CrossAttentionScratchBytes(const CrossAttentionShape& shape, DType dtype, int threads);
 
-// An error is a product's, and outputs may then be half written. `scratch` has CrossAttentionScratchBytes.
+// An error is a product's, and outputs may then be half written. `matmul` uses one thread, `scratch` has
+// CrossAttentionScratchBytes.
 absl::Status HostCrossAttention(const HostMatmul& matmul, const CrossAttentionOperands& operands,
                                 const CrossAttentionShape& shape, const Tensor& out, const Tensor& statistics,
-                                const Tensor& scratch);
+                                const Tensor& scratch, int threads);
 
 absl::Status HostCrossAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out,
                                         const CrossAttentionOperands& operands, const Tensor& statistics,
                                         const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
-                                        const Tensor& scratch);
+                                        const Tensor& scratch, int threads);
 
 }  // namespace fsdp
 

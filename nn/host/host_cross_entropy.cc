@@ -6,9 +6,13 @@
 #include "fsdp/nn/host/host_cross_entropy.h"
 
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/nn/host/kernel_grain.h"
 #include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_cross_entropy.cc"
@@ -101,8 +105,8 @@ namespace fsdp {
 HWY_EXPORT(LossKernel);
 HWY_EXPORT(GradKernel);
 
-absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
-                              const Tensor& statistics) {
+absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
+                              int threads) {
   const int64_t num_rows = logits.shape().dim(0);
   const int64_t num_classes = logits.shape().dim(1);
   // All targets are checked before anything is read through one.
@@ -113,15 +117,27 @@ absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const
                                                 " is not in [0, ", num_classes, ")"));
     }
   }
-  const double sum = HWY_DYNAMIC_DISPATCH(LossKernel)(logits, targets, statistics);
+  const int64_t grain = RowGrain(num_classes);
+  std::vector<double> sums(NumPieces(threads, num_rows, grain));
+  ParallelFor(threads, num_rows, grain, [&](int piece, Interval rows) {
+    sums[piece] = HWY_DYNAMIC_DISPATCH(LossKernel)(RowPiece(logits, rows, num_classes), Piece(targets, rows),
+                                                   RowPiece(statistics, rows, 2));
+  });
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   *loss.data_as<float>() = static_cast<float>(sum / static_cast<double>(num_rows));
   return absl::OkStatus();
 }
 
 void HostCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
-                              const Tensor& grad_logits) {
-  const float factor = scale / static_cast<float>(logits.shape().dim(0));
-  HWY_DYNAMIC_DISPATCH(GradKernel)(logits, targets, statistics, factor, grad_logits);
+                              const Tensor& grad_logits, int threads) {
+  const int64_t num_rows = logits.shape().dim(0);
+  const int64_t num_classes = logits.shape().dim(1);
+  const float factor = scale / static_cast<float>(num_rows);
+  ParallelFor(threads, num_rows, RowGrain(num_classes), [&](int, Interval rows) {
+    HWY_DYNAMIC_DISPATCH(GradKernel)
+    (RowPiece(logits, rows, num_classes), Piece(targets, rows), RowPiece(statistics, rows, 2), factor,
+     RowPiece(grad_logits, rows, num_classes));
+  });
 }
 
 }  // namespace fsdp

@@ -16,6 +16,8 @@
 #include "fsdp/nn/host/host_fold.h"
 #include "fsdp/nn/host/host_norm.h"
 #include "fsdp/nn/host/host_rotation.h"
+#include "fsdp/nn/host/kernel_grain.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {
 namespace {
@@ -32,9 +34,17 @@ Tensor Scratch(int64_t nbytes, Stream& stream) {
   return Tensor();
 }
 
+AttentionShape OfBatch(AttentionShape shape, const Interval& batch) {
+  shape.batch = batch.size();
+  return shape;
+}
+
 }  // namespace
 
-HostLayerOps::HostLayerOps(int kernel_threads) : matmul_(std::make_shared<HostMatmul>(kernel_threads)) {}
+HostLayerOps::HostLayerOps(int kernel_threads)
+    : threads_(kernel_threads),
+      matmul_(std::make_shared<HostMatmul>(kernel_threads)),
+      head_matmul_(kernel_threads == 1 ? matmul_ : std::make_shared<HostMatmul>(1)) {}
 
 void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
   stream.Run([=] { return HostEmbedding(tokens, table, out); });
@@ -72,23 +82,27 @@ void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
 }
 
 void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
-  stream.Run([=] {
-    HostBiasBackward(grad_out, grad_bias);
+  stream.Run([=, threads = threads_] {
+    HostBiasBackward(grad_out, grad_bias, threads);
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
-  stream.Run([=] {
-    HostAdd(a, b, out);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, a.numel(), kElementGrain,
+                [&](int, Interval i) { HostAdd(Piece(a, i), Piece(b, i), Piece(out, i)); });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                              const Tensor& mean, const Tensor& rstd, Stream& stream) const {
-  stream.Run([=] {
-    HostLayerNorm(x, weight, bias, eps, out, mean, rstd);
+  stream.Run([=, threads = threads_, columns = weight.numel()] {
+    ParallelFor(threads, mean.numel(), RowGrain(columns), [&](int, Interval rows) {
+      HostLayerNorm(RowPiece(x, rows, columns), weight, bias, eps, RowPiece(out, rows, columns), Piece(mean, rows),
+                    Piece(rstd, rows));
+    });
     return absl::OkStatus();
   });
 }
@@ -96,47 +110,53 @@ void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor
 void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                                      const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                                      const Tensor& grad_bias, Stream& stream) const {
-  stream.Run([=] {
-    HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias);
+  stream.Run([=, threads = threads_] {
+    HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, threads);
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                            Stream& stream) const {
-  stream.Run([=] {
-    HostRmsNorm(x, weight, eps, out, rstd);
+  stream.Run([=, threads = threads_, columns = weight.numel()] {
+    ParallelFor(threads, rstd.numel(), RowGrain(columns), [&](int, Interval rows) {
+      HostRmsNorm(RowPiece(x, rows, columns), weight, eps, RowPiece(out, rows, columns), Piece(rstd, rows));
+    });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                    const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
-  stream.Run([=] {
-    HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight);
+  stream.Run([=, threads = threads_] {
+    HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, threads);
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
-  stream.Run([=] {
-    HostActivate(kind, x, out);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, x.numel(), kElementGrain,
+                [&](int, Interval i) { HostActivate(kind, Piece(x, i), Piece(out, i)); });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                                     Stream& stream) const {
-  stream.Run([=] {
-    HostActivateBackward(kind, grad_out, x, grad_x);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, x.numel(), kElementGrain, [&](int, Interval i) {
+      HostActivateBackward(kind, Piece(grad_out, i), Piece(x, i), Piece(grad_x, i));
+    });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
                                  Stream& stream) const {
-  stream.Run([=] {
-    HostActivateGated(kind, gate, up, out);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, gate.numel(), kElementGrain,
+                [&](int, Interval i) { HostActivateGated(kind, Piece(gate, i), Piece(up, i), Piece(out, i)); });
     return absl::OkStatus();
   });
 }
@@ -144,15 +164,22 @@ void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const 
 void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
                                          const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
                                          Stream& stream) const {
-  stream.Run([=] {
-    HostActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, gate.numel(), kElementGrain, [&](int, Interval i) {
+      HostActivateGatedBackward(kind, Piece(grad_out, i), Piece(gate, i), Piece(up, i), Piece(grad_gate, i),
+                                Piece(grad_up, i));
+    });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
-  stream.Run([=] {
-    HostDropout(x, mask, out);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, x.numel(), kElementGrain, [&](int, Interval i) {
+      DropoutMask of_piece = mask;
+      of_piece.first += static_cast<uint64_t>(i.begin);
+      HostDropout(Piece(x, i), of_piece, Piece(out, i));
+    });
     return absl::OkStatus();
   });
 }
@@ -175,8 +202,13 @@ void HostLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, co
 
 void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                              const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
-  stream.Run([=] {
-    HostRotateQkv(q, k, v, rotation, shape, qkv);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, shape.batch, /*grain=*/1, [&](int, Interval batch) {
+      const Interval rows = {batch.begin * shape.seq_len, batch.end * shape.seq_len};
+      HostRotateQkv(RowPiece(q, rows, shape.q_width()), RowPiece(k, rows, shape.kv_width()),
+                    RowPiece(v, rows, shape.kv_width()), rotation, OfBatch(shape, batch),
+                    RowPiece(qkv, rows, shape.qkv_width()));
+    });
     return absl::OkStatus();
   });
 }
@@ -184,54 +216,63 @@ void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, 
 void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                                      const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                                      Stream& stream) const {
-  stream.Run([=] {
-    HostRotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
+  stream.Run([=, threads = threads_] {
+    ParallelFor(threads, shape.batch, /*grain=*/1, [&](int, Interval batch) {
+      const Interval rows = {batch.begin * shape.seq_len, batch.end * shape.seq_len};
+      HostRotateQkvBackward(RowPiece(grad_qkv, rows, shape.qkv_width()), rotation, OfBatch(shape, batch),
+                            RowPiece(grad_q, rows, shape.q_width()), RowPiece(grad_k, rows, shape.kv_width()),
+                            RowPiece(grad_v, rows, shape.kv_width()));
+    });
     return absl::OkStatus();
   });
 }
 
 void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
-  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype()), stream);
+  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
-  stream.Run([=, matmul = matmul_] { return HostCausalAttention(*matmul, qkv, shape, out, statistics, scratch); });
+  stream.Run([=, matmul = head_matmul_, threads = threads_] {
+    return HostCausalAttention(*matmul, qkv, shape, out, statistics, scratch, threads);
+  });
 }
 
 void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                            const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
-  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype()), stream);
+  const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
-  stream.Run([=, matmul = matmul_] {
-    return HostCausalAttentionBackward(*matmul, grad_out, qkv, statistics, shape, grad_qkv, scratch);
+  stream.Run([=, matmul = head_matmul_, threads = threads_] {
+    return HostCausalAttentionBackward(*matmul, grad_out, qkv, statistics, shape, grad_qkv, scratch, threads);
   });
 }
 
 void HostLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
                                   const Tensor& out, const Tensor& statistics, Stream& stream) const {
-  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, out.dtype()), stream);
+  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, out.dtype(), threads_), stream);
   if (!scratch.defined()) return;
-  stream.Run([=, matmul = matmul_] { return HostCrossAttention(*matmul, operands, shape, out, statistics, scratch); });
+  stream.Run([=, matmul = head_matmul_, threads = threads_] {
+    return HostCrossAttention(*matmul, operands, shape, out, statistics, scratch, threads);
+  });
 }
 
 void HostLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
                                           const Tensor& statistics, const CrossAttentionShape& shape,
                                           const CrossAttentionGrads& grads, Stream& stream) const {
-  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, grad_out.dtype()), stream);
+  const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, grad_out.dtype(), threads_), stream);
   if (!scratch.defined()) return;
-  stream.Run([=, matmul = matmul_] {
-    return HostCrossAttentionBackward(*matmul, grad_out, operands, statistics, shape, grads, scratch);
+  stream.Run([=, matmul = head_matmul_, threads = threads_] {
+    return HostCrossAttentionBackward(*matmul, grad_out, operands, statistics, shape, grads, scratch, threads);
   });
 }
 
 void HostLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                 const Tensor& statistics, Stream& stream) const {
-  stream.Run([=] { return HostCrossEntropy(logits, targets, loss, statistics); });
+  stream.Run([=, threads = threads_] { return HostCrossEntropy(logits, targets, loss, statistics, threads); });
 }
 
 void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
                                         float scale, const Tensor& grad_logits, Stream& stream) const {
-  stream.Run([=] {
-    HostCrossEntropyBackward(logits, targets, statistics, scale, grad_logits);
+  stream.Run([=, threads = threads_] {
+    HostCrossEntropyBackward(logits, targets, statistics, scale, grad_logits, threads);
     return absl::OkStatus();
   });
 }

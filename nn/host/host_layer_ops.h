@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream, which runs on the stream's
-// thread; the kernels are in this folder's other host_*.h. Matrix products may use `kernel_threads` threads, everything
-// else runs on one: a rank has as many streams as it can use cores for.
+// thread; the kernels are in this folder's other host_*.h. What is large enough uses up to `kernel_threads` threads:
+// a product as oneDNN divides it, attention by heads, the other kernels by rows or elements. Gathers, scatters and
+// folds run on one.
 #ifndef FSDP_NN_HOST_HOST_LAYER_OPS_H_
 #define FSDP_NN_HOST_HOST_LAYER_OPS_H_
 
@@ -32,7 +33,7 @@ class HostLayerOps final : public LayerOps {
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
   // Elementwise in float32, rounded once; `out` may be an operand.
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
-  // Norms, activations and rotations run on the stream's thread alone, vectorised for its processor.
+  // Norms, activations and rotations are vectorised for the processor.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -77,8 +78,10 @@ class HostLayerOps final : public LayerOps {
                             const Tensor& grad_logits, Stream& stream) const override;
 
  private:
-  // Work that is still on a stream may outlive this object.
-  std::shared_ptr<const HostMatmul> matmul_;  // shared with the work on streams
+  const int threads_;
+  // Shared with the work on streams, which may outlive this object.
+  const std::shared_ptr<const HostMatmul> matmul_;       // on `threads_` threads
+  const std::shared_ptr<const HostMatmul> head_matmul_;  // on one, for attention
 };
 
 }  // namespace fsdp

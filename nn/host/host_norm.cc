@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "fsdp/nn/host/host_column_sums.h"
+#include "fsdp/nn/host/kernel_grain.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_norm.cc"
@@ -118,18 +119,17 @@ void LayerForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias,
   }
 }
 
-// `weight_sums` and `bias_sums` may be null.
+// `sums` has n columns for the weight and n for the bias; what is not wanted gains nothing.
 template <typename T>
 void LayerBackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                       const Tensor& rstd, const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+                       const Tensor& rstd, const Tensor& grad_x, bool wants_weight, bool wants_bias, ColumnSums& sums) {
   const int64_t n = weight.numel();
   for (int64_t r = 0; r < mean.numel(); ++r) {
     LayerBackwardRow(grad_out.data_as<const T>() + r * n, x.data_as<const T>() + r * n, weight.data_as<const T>(),
                      Split(mean.data_as<const double>()[r]), Split(rstd.data_as<const double>()[r]),
-                     grad_x.data_as<T>() + r * n, weight_sums == nullptr ? nullptr : weight_sums->partial(),
-                     bias_sums == nullptr ? nullptr : bias_sums->partial(), n);
-    if (weight_sums != nullptr) weight_sums->RowDone();
-    if (bias_sums != nullptr) bias_sums->RowDone();
+                     grad_x.data_as<T>() + r * n, wants_weight ? sums.partial() : nullptr,
+                     wants_bias ? sums.partial() + n : nullptr, n);
+    sums.RowDone();
   }
 }
 
@@ -141,9 +141,10 @@ void LayerForwardKernel(const Tensor& x, const Tensor& weight, const Tensor& bia
 }
 
 void LayerBackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                         const Tensor& rstd, const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+                         const Tensor& rstd, const Tensor& grad_x, bool wants_weight, bool wants_bias,
+                         ColumnSums& sums) {
   WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
-    LayerBackwardRows<decltype(element)>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+    LayerBackwardRows<decltype(element)>(grad_out, x, weight, mean, rstd, grad_x, wants_weight, wants_bias, sums);
   });
 }
 
@@ -203,16 +204,15 @@ void RmsForwardRows(const Tensor& x, const Tensor& weight, float eps, const Tens
   }
 }
 
-// `weight_sums` may be null.
 template <typename T>
 void RmsBackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                     const Tensor& grad_x, ColumnSums* weight_sums) {
+                     const Tensor& grad_x, bool wants_weight, ColumnSums& sums) {
   const int64_t n = weight.numel();
   for (int64_t r = 0; r < rstd.numel(); ++r) {
     RmsBackwardRow(grad_out.data_as<const T>() + r * n, x.data_as<const T>() + r * n, weight.data_as<const T>(),
                    Split(rstd.data_as<const double>()[r]), grad_x.data_as<T>() + r * n,
-                   weight_sums == nullptr ? nullptr : weight_sums->partial(), n);
-    if (weight_sums != nullptr) weight_sums->RowDone();
+                   wants_weight ? sums.partial() : nullptr, n);
+    sums.RowDone();
   }
 }
 
@@ -222,9 +222,9 @@ void RmsForwardKernel(const Tensor& x, const Tensor& weight, float eps, const Te
 }
 
 void RmsBackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                       const Tensor& grad_x, ColumnSums* weight_sums) {
+                       const Tensor& grad_x, bool wants_weight, ColumnSums& sums) {
   WithElementType(x.dtype(), [&](auto element) HWY_ATTR {
-    RmsBackwardRows<decltype(element)>(grad_out, x, weight, rstd, grad_x, weight_sums);
+    RmsBackwardRows<decltype(element)>(grad_out, x, weight, rstd, grad_x, wants_weight, sums);
   });
 }
 
@@ -246,15 +246,16 @@ void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, fl
 }
 
 void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                           const Tensor& grad_bias) {
-  ColumnSums weight_sums(grad_weight.defined() ? weight.numel() : 0);
-  ColumnSums bias_sums(grad_bias.defined() ? weight.numel() : 0);
-  HWY_DYNAMIC_DISPATCH(LayerBackwardKernel)
-  (grad_out, x, weight, mean, rstd, grad_x, grad_weight.defined() ? &weight_sums : nullptr,
-   grad_bias.defined() ? &bias_sums : nullptr);
-  if (grad_weight.defined()) weight_sums.AddTo(grad_weight);
-  if (grad_bias.defined()) bias_sums.AddTo(grad_bias);
+                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
+                           int threads) {
+  const int64_t n = weight.numel();
+  ColumnSums sums = ParallelColumnSums(threads, mean.numel(), 2 * n, [&](Interval rows, ColumnSums& piece) {
+    HWY_DYNAMIC_DISPATCH(LayerBackwardKernel)
+    (RowPiece(grad_out, rows, n), RowPiece(x, rows, n), weight, Piece(mean, rows), Piece(rstd, rows),
+     RowPiece(grad_x, rows, n), grad_weight.defined(), grad_bias.defined(), piece);
+  });
+  if (grad_weight.defined()) sums.AddTo(grad_weight);
+  if (grad_bias.defined()) sums.AddTo(grad_bias, n);
 }
 
 void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd) {
@@ -262,11 +263,14 @@ void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor&
 }
 
 void HostRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, const Tensor& grad_weight) {
-  ColumnSums weight_sums(grad_weight.defined() ? weight.numel() : 0);
-  HWY_DYNAMIC_DISPATCH(RmsBackwardKernel)
-  (grad_out, x, weight, rstd, grad_x, grad_weight.defined() ? &weight_sums : nullptr);
-  if (grad_weight.defined()) weight_sums.AddTo(grad_weight);
+                         const Tensor& grad_x, const Tensor& grad_weight, int threads) {
+  const int64_t n = weight.numel();
+  ColumnSums sums = ParallelColumnSums(threads, rstd.numel(), n, [&](Interval rows, ColumnSums& piece) {
+    HWY_DYNAMIC_DISPATCH(RmsBackwardKernel)
+    (RowPiece(grad_out, rows, n), RowPiece(x, rows, n), weight, Piece(rstd, rows), RowPiece(grad_x, rows, n),
+     grad_weight.defined(), piece);
+  });
+  if (grad_weight.defined()) sums.AddTo(grad_weight);
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's layer norm and RMS norm; see nn/ops/layer_ops.h for the contract. They run at once on the calling thread.
+// The host's layer norm and RMS norm; see nn/ops/layer_ops.h for the contract. They run at once, backward on up
+// to `threads` threads, of which each has an interval of the rows.
 #ifndef FSDP_NN_HOST_HOST_NORM_H_
 #define FSDP_NN_HOST_HOST_NORM_H_
 
@@ -15,8 +16,8 @@ void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, fl
 // Gradients as at LayerOps::LayerNormBackward; mean and rstd are those that forward wrote. grad_weight and grad_bias
 // are added to; each may be undefined.
 void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                           const Tensor& grad_bias);
+                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
+                           int threads);
 
 // x [M, C], weight [C], out [M, C] of one dtype, float32, bfloat16 or float16; rstd float64 [M]. x rstd is rounded to
 // the dtype before it is multiplied by the weight.
@@ -24,7 +25,7 @@ void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor&
 
 // Gradients as at LayerOps::RmsNormBackward; grad_weight is added to, and may be undefined.
 void HostRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, const Tensor& grad_weight);
+                         const Tensor& grad_x, const Tensor& grad_weight, int threads);
 
 }  // namespace fsdp
 

@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dnnl.hpp"
-#include "fsdp/nn/host/kernel_threads.h"
+#include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {
 namespace {
