@@ -351,10 +351,10 @@ TEST(CApiTest, AGatherThatFailsOrGivesBlobsWronglyIsAnError) {
 // As CPython ends a thread that calls back into an interpreter which exits. The process went with it.
 TEST(CApiTest, AThreadThatEndsInItsGatherEndsAlone) {
   const std::string root = NewDirectory();
+  fsdp_state* state = nullptr;
+  ASSERT_EQ(fsdp_state_create(FSDP_SHARDED, &state), FSDP_OK);
   bool returned = false;
   std::thread thread([&] {
-    fsdp_state* state = nullptr;
-    ASSERT_EQ(fsdp_state_create(FSDP_SHARDED, &state), FSDP_OK);
     fsdp_group group = {};
     group.struct_size = sizeof(group);
     group.world_size = 2;
@@ -363,6 +363,7 @@ TEST(CApiTest, AThreadThatEndsInItsGatherEndsAlone) {
     returned = true;
   });
   thread.join();
+  fsdp_state_free(state);
   EXPECT_FALSE(returned);
   EXPECT_TRUE(fs::is_empty(root));
 }

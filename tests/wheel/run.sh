@@ -6,7 +6,8 @@
 #   tests/wheel/run.sh [--dir=DIR] [--site_packages=DIR] [--benchmark] [-- OPTION_OF_BAZEL...]
 #
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
-#   --site_packages=DIR  take torch and numpy from there, and install neither
+#   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
+#                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there
 #   --benchmark          measure Writer beside PyTorch's FileSystemWriter instead
 #
 # Only DIR is written to, up to 2 GB. The exit status is that of the tests; 77 if there is no PyTorch here and none can be
@@ -23,7 +24,7 @@ while [ $# != 0 ]; do
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
     --benchmark) program=benchmark.py ;;
     --) shift && break ;;
-    -h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '4,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --benchmark and -- are" >&2 && exit 2 ;;
   esac
   shift
@@ -46,9 +47,17 @@ log=$dir.log
 pip() { timeout 600 "$dir/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check "$@" >"$log" 2>&1; }
 if [ -n "$site_packages" ]; then
   echo "$site_packages" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
-elif ! "$dir/bin/python" -c 'import numpy, torch' 2>/dev/null; then
-  pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools &&
+else
+  # After this environment's own packages: its pip and setuptools are not meant.
+  for of in "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}"/fsdp-libtorch/lib/python3*/site-packages; do
+    [ ! -e "$of/../../../complete" ] || echo "$of" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
+  done
+  if ! "$dir/bin/python" -c 'import numpy, torch' 2>/dev/null; then
+    pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools || skip "$(grep . "$log" | tail -n 1)"
+  fi
+  if ! "$dir/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
     pip --no-deps torch==2.15.0 && pip 'cuda-toolkit[cudart,cupti]==13.2.2' || skip "$(grep . "$log" | tail -n 1)"
+  fi
 fi
 "$dir/bin/python" -c 'import numpy, torch, torch.distributed.checkpoint' 2>"$log" || skip "$(tail -n 1 "$log")"
 pip --no-deps --no-index --force-reinstall "$wheel" || { cat "$log" >&2 && exit 1; }
