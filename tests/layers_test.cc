@@ -39,8 +39,8 @@ bool IsSource(const fs::path& path) {
   return extension == ".h" || extension == ".cc" || extension == ".cu" || extension == ".cuh";
 }
 
-// Files of the source tree, by path relative to it. Outputs of Bazel, hidden folders and the repository inside of
-// tests/consumer/ are left out.
+// Files of the source tree, by path relative to it. Outputs of Bazel, hidden folders, the repository inside of
+// tests/consumer/ and the BUILD files for others' sources in third_party/registry/ are left out.
 std::vector<std::string> Files() {
   std::vector<std::string> files;
   const fs::path tree = SourceTree();
@@ -49,7 +49,9 @@ std::vector<std::string> Files() {
     if (entry->is_directory()) {
       const bool is_output = entry.depth() == 0 && absl::StartsWith(name, "bazel-");
       const bool is_consumer = name == "consumer" && entry->path().parent_path() == tree / "tests";
-      if (is_output || is_consumer || (name[0] == '.' && name != ".ci")) entry.disable_recursion_pending();
+      const bool is_registry = name == "registry" && entry->path().parent_path() == tree / "third_party";
+      if (is_output || is_consumer || is_registry || (name[0] == '.' && name != ".ci"))
+        entry.disable_recursion_pending();
     } else if (entry->is_regular_file()) {
       files.push_back(fs::relative(entry->path(), tree));
     }
@@ -141,6 +143,8 @@ TEST(PagesTest, EveryFileTargetAndTestThatAPageNamesExists) {
     if (path.extension() == ".md") pages.push_back(file);
   }
   names.paths.insert("tests/consumer");
+  names.paths.insert("tests/consumer/modules");
+  names.paths.insert("third_party/registry");
   for (const BuildTarget& target : Targets()) names.targets.insert(target.name);
   ASSERT_GT(pages.size(), 10u);
   std::vector<std::string> faults;
