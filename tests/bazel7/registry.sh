@@ -45,6 +45,7 @@ unpack() {
 
 # overlaid ROOT PACKAGE MODULE VERSION: a module of third_party/registry on the sources of a Debian package.
 overlaid() {
+  # shellcheck disable=SC2154  # run.sh sets it
   local entry=$repository/third_party/registry/modules/$3/$4
   cp -rL "$entry/overlay/." "$1/modules/$2/"
   module "$1" "$3" "$4" "/modules/$2" "$(cat "$entry/MODULE.bazel")"

@@ -73,10 +73,10 @@ modules() {
   # Without the tag two of them meet, and that is seen.
   sed -i '/^system.from_modules/,/^)/d' "$ROOT/src/tests/consumer/modules/MODULE.bazel"
   libraries >"$ROOT/libraries"
-  grep -q abseil-cpp "$ROOT/libraries" && grep -q 'system_deps.*libabsl_' "$ROOT/libraries" || {
+  if ! grep -q abseil-cpp "$ROOT/libraries" || ! grep -q 'system_deps.*libabsl_' "$ROOT/libraries"; then
     echo "modules: without from_modules there is one Abseil too, so this proves nothing" >&2
     exit 1
-  }
+  fi
   in_chroot "$ROOT" "cd /src/tests/consumer/modules && ../../../bazelw shutdown"
 }
 
