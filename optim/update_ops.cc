@@ -18,6 +18,9 @@ namespace {
 // Elements that are worth a thread. An element's result does not depend on the piece that it is in.
 constexpr int64_t kGrain = int64_t{1} << 14;
 
+// A GPU's stream may update parameters on the host, with one thread.
+int ThreadsOf(const Device& device) { return device.type() == DeviceType::kCpu ? KernelThreads(device) : 1; }
+
 // Of the elements from `first` on. Called by work on the stream, since the factor is computed in stream order.
 UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
@@ -27,7 +30,7 @@ UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
 class HostUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
-    stream.Run([updates = std::move(updates), threads = KernelThreads(stream.device())] {
+    stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
       for (const AdamWUpdate& u : updates) {
         ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
           UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
@@ -40,7 +43,7 @@ class HostUpdateOps final : public UpdateOps {
   }
 
   void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
-    stream.Run([updates = std::move(updates), threads = KernelThreads(stream.device())] {
+    stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
       for (const SgdUpdate& u : updates) {
         ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
           float* const momentum = u.momentum_buffer.defined() ? u.momentum_buffer.data_as<float>() + i.begin : nullptr;

@@ -25,6 +25,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
