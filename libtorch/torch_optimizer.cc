@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/torch_tensor.h"
 #include "fsdp/libtorch/unit_follower.h"
 
@@ -152,6 +153,7 @@ absl::Status TorchOptimizer::Step(Stream& stream) {
     for (const size_t i : indices) FSDP_RETURN_IF_ERROR(AdoptState(i));
     FinishStep(indices);
     for (const size_t i : indices) parameters()[i]->compute_copy_current = false;  // LibTorch does not write it
+    FSDP_RETURN_IF_ERROR(AfterLibTorch(stream, TorchDeviceOf(stream.device())));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(kind_.name, " of LibTorch: ", MessageOf(error)));
   }

@@ -24,7 +24,6 @@
 // parameter's storage, which the use itself throws.
 #include "fsdp/libtorch/unit_follower.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -33,6 +32,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/torch_tensor.h"
 
 namespace fsdp {
@@ -103,12 +103,8 @@ LocalShards& UnitFollower::local_shards() {
   return *local_;
 }
 
-// fsdp/ and LibTorch put work on streams of their own. On the host LibTorch computes at once, on the calling thread. On
-// a GPU each side waits, on the host, for all work of the other before it goes on: right in any order, without overlap.
 void UnitFollower::WaitForLibTorch() const {
-  const c10::Device device = TorchDeviceOf(fsdp_->device());
-  if (device.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  ThrowIfError(AfterLibTorch(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
 }
 
 void UnitFollower::Synchronize() {
@@ -293,8 +289,7 @@ void UnitFollower::Enter(int node, bool for_gradients) {
       if (nodes_[node].unit >= 0) nodes_[node].forward_version = UnitOf(node).shard_version();
     }
   }
-  // LibTorch's operators do not wait for fsdp/'s streams.
-  ThrowIfError(fsdp_->stream().Synchronize());
+  ThrowIfError(LibTorchAfter(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
   leaves_->Follow();
 }
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Without a GPU: our stream is one of the CUDA emulator, and so is "LibTorch's", which a guard registered with c10 for
+// its spare device type shows as the current one, as LibTorch's guard for CUDA does. Work is held back by a gate.
+#include "fsdp/libtorch/stream_order.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <cuda_runtime_api.h>
+
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/tensor/host_device.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+
+cudaStream_t& TheirStream() {
+  static cudaStream_t stream = [] {
+    cudaStream_t made = nullptr;
+    cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+    return made;
+  }();
+  return stream;
+}
+
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  void* getStreamNativeHandle(const c10::Stream) const override { return TheirStream(); }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+// What a stream does: waits for the gate, if there is one, then notes its name.
+struct Step {
+  std::shared_future<void> gate;
+  char name;
+  std::vector<char>* done;
+};
+
+void RunStep(void* argument) {
+  const std::unique_ptr<Step> step(static_cast<Step*>(argument));
+  if (step->gate.valid()) step->gate.wait();
+  step->done->push_back(step->name);
+}
+
+absl::Status Put(cudaStream_t stream, std::shared_future<void> gate, char name, std::vector<char>& done) {
+  const cudaError_t put = cudaLaunchHostFunc(stream, RunStep, new Step{std::move(gate), name, &done});
+  return put == cudaSuccess ? absl::OkStatus() : absl::InternalError(cudaGetErrorString(put));
+}
+
+void PutOurs(Stream& ours, std::shared_future<void> gate, char name, std::vector<char>& done) {
+  CudaStream::Of(ours).Issue(
+      {}, [gate = std::move(gate), name, &done](CUstream_st* stream) { return Put(stream, gate, name, done); });
+}
+
+class StreamOrderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto device = CreateCudaDevice(0);
+    ASSERT_OK(device.status());
+    device_ = *device;
+    auto stream = device_->CreateStream("ours");
+    ASSERT_OK(stream.status());
+    ours_ = *std::move(stream);
+  }
+
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<Stream> ours_;
+  const c10::Device torch_device_ = c10::Device(kType, 0);
+  std::vector<char> done_;
+  std::promise<void> gate_;
+};
+
+TEST_F(StreamOrderTest, LibTorchsStreamRunsAfterOursAndTheHostGoesOn) {
+  PutOurs(*ours_, gate_.get_future().share(), 'a', done_);
+  ASSERT_OK(LibTorchAfter(*ours_, torch_device_));
+  ASSERT_OK(Put(TheirStream(), {}, 'b', done_));
+  EXPECT_EQ(cudaStreamQuery(TheirStream()), cudaErrorNotReady);  // the calls above came back before 'a'
+  gate_.set_value();
+  EXPECT_EQ(cudaStreamSynchronize(TheirStream()), cudaSuccess);
+  EXPECT_THAT(done_, testing::ElementsAre('a', 'b'));
+}
+
+TEST_F(StreamOrderTest, OurStreamRunsAfterLibTorchsAndTheHostGoesOn) {
+  ASSERT_OK(Put(TheirStream(), gate_.get_future().share(), 'a', done_));
+  ASSERT_OK(AfterLibTorch(*ours_, torch_device_));
+  PutOurs(*ours_, {}, 'b', done_);
+  EXPECT_FALSE(ours_->Record().Query());
+  gate_.set_value();
+  ASSERT_OK(ours_->Synchronize());
+  EXPECT_THAT(done_, testing::ElementsAre('a', 'b'));
+}
+
+TEST_F(StreamOrderTest, OnTheHostOurStreamIsWaitedForAndLibTorchHasNone) {
+  const std::shared_ptr<Device> host = CreateHostDevice();
+  auto stream = host->CreateStream("ours");
+  ASSERT_OK(stream.status());
+  (*stream)->Run([this] {
+    done_.push_back('a');
+    return absl::OkStatus();
+  });
+  ASSERT_OK(LibTorchAfter(**stream, c10::Device(c10::kCPU)));
+  EXPECT_THAT(done_, testing::ElementsAre('a'));
+  EXPECT_OK(AfterLibTorch(**stream, c10::Device(c10::kCPU)));
+  (*stream)->Run([] { return absl::DataLossError("of ours"); });
+  EXPECT_THAT(LibTorchAfter(**stream, c10::Device(c10::kCPU)).message(), testing::HasSubstr("of ours"));
+}
+
+TEST_F(StreamOrderTest, ADeviceTypeThatLibTorchLacksIsNamed) {
+  EXPECT_THAT(AfterLibTorch(*ours_, c10::Device(c10::DeviceType::FPGA, 0)),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+}  // namespace
+}  // namespace fsdp
