@@ -29,9 +29,8 @@ struct PlainParallel {
 
   static absl::StatusOr<PlainParallel> Make(std::shared_ptr<ProcessGroup> group, const std::vector<int>& sizes) {
     PlainParallel made;
-    const std::vector<std::string> names = sizes.size() == 3
-                                               ? std::vector<std::string>{"replicate", "shard", "tp"}
-                                               : std::vector<std::string>{"dp", "tp"};
+    const std::vector<std::string> names =
+        sizes.size() == 3 ? std::vector<std::string>{"replicate", "shard", "tp"} : std::vector<std::string>{"dp", "tp"};
     FSDP_ASSIGN_OR_RETURN(made.mesh, DeviceMesh::Create(std::move(group), sizes, names));
     FSDP_ASSIGN_OR_RETURN(made.dp, made.mesh->Submesh({names.begin(), names.end() - 1}));
     FSDP_ASSIGN_OR_RETURN(made.tp, made.mesh->group("tp"));
