@@ -65,8 +65,9 @@ def write_files(scratch, name):
 # Runs. Each returns {column: [seconds of each measured step]}.
 
 def our_flags(scratch, name, dtype):
-    return [f"--config={scratch}/{name}.json", f"--tokens={scratch}/{name}.u16", f"--batch_size={MODELS[name][1]}",
-            f"--seq_len={SEQ_LEN}", f"--param_dtype={dtype}", "--reduce_dtype=float32"]
+    config, rows = MODELS[name]
+    return [f"--model={config['model_type']}", f"--config={scratch}/{name}.json", f"--tokens={scratch}/{name}.u16",
+            f"--batch_size={rows}", f"--seq_len={SEQ_LEN}", f"--param_dtype={dtype}", "--reduce_dtype=float32"]
 
 
 def run_bare(args, scratch, name, dtype, cores):
@@ -197,7 +198,7 @@ def print_tables(rows, cores):
     for row in rows:
         cells = [f"{row.speed('ranks', cores):.0f}", f"{100 * statistics.median(row.columns['hidden']):.0f} %"]
         cells += [row.beside(f"{peer}{cores}", "ranks", cores, cores) for peer in PEERS]
-        print(f"| {row.title} | " + " | ".join(cells) + " |")
+        print(f"| {row.title}, {cores} ranks | " + " | ".join(cells) + " |")
 
 
 def main():
