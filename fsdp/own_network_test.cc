@@ -37,15 +37,14 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kBatch = 12;  // of a step, over all ranks
-constexpr int64_t kChannels = 6,
-                  kPixels = 4;  // what the encoder gives: [B, kChannels, 2, 2]
+// The encoder gives [B, kChannels, 2, 2].
+constexpr int64_t kChannels = 6, kPixels = 4;
 constexpr int64_t kWords = 3, kWidth = 8, kVocabulary = 5;
 constexpr int kSteps = 3;
 
 Initializer Weights() { return Initializer::Normal(0, 0.5f); }
 
-// (image [B, 2, 4, 4], words [B, kWords], key_mask [B, kChannels]) to (logits,
-// auxiliary).
+// (image [B, 2, 4, 4], words [B, kWords], key_mask [B, kChannels]) to (logits, auxiliary).
 class Captioner final : public Module {
  public:
   Captioner() {

@@ -17,7 +17,7 @@ namespace fsdp {
 
 class OperandCasts;
 
-// Whoever gives a storage its memory.
+// SlotOwner: gives a storage its memory when it is used.
 class SlotOwner {
  public:
   virtual ~SlotOwner() = default;

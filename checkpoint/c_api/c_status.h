@@ -23,7 +23,7 @@ namespace fsdp {
 int32_t CodeOf(const absl::Status& status);
 
 // A thread that ends while a program's callback runs (pthread_exit, pthread_cancel; CPython ends threads so while it
-// exits) unwinds these frames, and must be let through: whoever stops it ends the process.
+// exits) unwinds these frames. Guard lets that through: the C library ends a process whose code catches it.
 template <typename Function>
 int32_t Guard(const Function& function) {
   try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a schedule is told of a model's units: their strategies and settings, and their controls as they are now.
+// ScheduleTraitsOf: a schedule's input about the units of a model. Strategies and settings are fixed; controls, such as
+// a unit's requires_gradient_sync, are read at the time of the call.
 #ifndef FSDP_FSDP_UNITS_SCHEDULE_TRAITS_H_
 #define FSDP_FSDP_UNITS_SCHEDULE_TRAITS_H_
 

@@ -34,8 +34,8 @@ rm -rf "$ROOT/src"
 git clone --quiet "file://$repository" "$ROOT/src"
 make_registry "$ROOT"
 
-# Newer compilers and libraries warn of more.
-flags="--registry=file:///registry --noenable_workspace --disk_cache=/root/.cache/fsdp-bazel7 --copt=-Wno-error"
+# Newer compilers and libraries warn of more. Paths are those within ROOT.
+flags="--registry=file:///registry --noenable_workspace --disk_cache=/var/cache/fsdp-bazel7 --copt=-Wno-error"
 flags="$flags --color=no --curses=no --noshow_progress"
 
 consumer() {

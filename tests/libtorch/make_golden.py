@@ -36,19 +36,21 @@ MIXED_STEPS, MIXED_LEARNING_RATE = 10, 0.1
 MIXED_MODELS = ("mlp", "transformer", "mixture")
 
 
-def train(rank, name, port, out):
+def begin(rank, name, port, out):
+    """The model with its saved weights, and the mesh of all ranks."""
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (RANKS,))
     model = models.MODELS[name]()
     model.load_state_dict(torch.load(os.path.join(out, name + ".pt"), weights_only=True))
-    for unit in model.units():
-        fully_shard(unit, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, foreach=False)
+    return model, mesh
+
+
+def losses_of(model, optimizer, steps, rank, after_step=lambda step: None):
+    """The mean of the ranks' losses, of each step."""
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         loss = model.loss(step, *(t.chunk(RANKS)[rank].contiguous() for t in model.batch(step)))
         loss.backward()
         optimizer.step()
@@ -56,14 +58,31 @@ def train(rank, name, port, out):
         both = [torch.zeros(1, dtype=torch.float64) for _ in range(RANKS)]
         dist.all_gather(both, loss.detach().double().reshape(1))
         losses.append(sum(both).item() / RANKS)
-        if name == "transformer" and step + 1 == RESUMED_AT:
-            state, optim = get_state_dict(model, optimizer)
-            dcp.save({"model": state, "optim": optim, "step": RESUMED_AT}, checkpoint_id=os.path.join(out, "resumed"))
+        after_step(step)
+    return losses
+
+
+def finish(rank, name, out, losses):
     if rank == 0:
         with open(os.path.join(out, name + ".losses"), "w") as file:
             json.dump(losses, file)
     dist.barrier()
     os._exit(0)  # destroy_process_group sometimes aborts after dcp.save, in a thread that it has not joined
+
+
+def train(rank, name, port, out):
+    model, mesh = begin(rank, name, port, out)
+    for unit in model.units():
+        fully_shard(unit, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, foreach=False)
+
+    def save(step):
+        if name == "transformer" and step + 1 == RESUMED_AT:
+            state, optim = get_state_dict(model, optimizer)
+            dcp.save({"model": state, "optim": optim, "step": RESUMED_AT}, checkpoint_id=os.path.join(out, "resumed"))
+
+    finish(rank, name, out, losses_of(model, optimizer, STEPS, rank, save))
 
 
 def linear_of_cpp(x, weight, bias=None):
@@ -76,13 +95,8 @@ def linear_of_cpp(x, weight, bias=None):
 
 def train_mixed(rank, name, whole, port, out):
     """The units in bfloat16 and their outputs in float32, or the whole model so."""
-    torch.set_num_threads(1)
     torch.nn.functional.linear = linear_of_cpp
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (RANKS,))
-    model = models.MODELS[name]()
-    model.load_state_dict(torch.load(os.path.join(out, name + ".pt"), weights_only=True))
+    model, mesh = begin(rank, name, port, out)
     low = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     of_units = MixedPrecisionPolicy(**low, output_dtype=None if whole else torch.float32)
     for unit in model.units():
@@ -90,20 +104,7 @@ def train_mixed(rank, name, whole, port, out):
     of_root = MixedPrecisionPolicy(**low, output_dtype=torch.float32) if whole else MixedPrecisionPolicy()
     fully_shard(model, mesh=mesh, mp_policy=of_root)
     optimizer = torch.optim.SGD(model.parameters(), lr=MIXED_LEARNING_RATE, momentum=0.9, foreach=False)
-    losses = []
-    for step in range(MIXED_STEPS):
-        loss = model.loss(step, *(t.chunk(RANKS)[rank].contiguous() for t in model.batch(step)))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        both = [torch.zeros(1, dtype=torch.float64) for _ in range(RANKS)]
-        dist.all_gather(both, loss.detach().double().reshape(1))
-        losses.append(sum(both).item() / RANKS)
-    if rank == 0:
-        with open(os.path.join(out, name + ".losses"), "w") as file:
-            json.dump(losses, file)
-    dist.barrier()
-    os._exit(0)
+    finish(rank, name, out, losses_of(model, optimizer, MIXED_STEPS, rank))
 
 
 def free_port():

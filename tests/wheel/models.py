@@ -107,8 +107,9 @@ def _rank_main(rank, world_size, store, function, arguments):
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-    # Not by Python's own exit, in which a process with threads of gloo was seen to abort ("terminate called without an
-    # active exception"), by a thread that Python did not know. What this package does at exit, ExitTest tests.
+    # Not by Python's own exit, in which a rank was seen to abort ("terminate called without an active exception"), by a
+    # thread that Python did not know; PyTorch alone does so after dcp.save (tests/libtorch/make_golden.py). What this
+    # package does at exit, ExitTest tests.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
