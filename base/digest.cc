@@ -11,14 +11,13 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/streaming_copy.h"
+#include "fsdp/base/xxh3.h"
 
 namespace fsdp {
 namespace {
 
 // Half of a small L2 cache: source and destination tile stay in it between the copy and the digest.
 constexpr size_t kTileBytes = 256 * 1024;
-
-Digest FromXxh(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
 
 // The value of a lower-case hexadecimal digit, or -1.
 int HexValue(char c) {
@@ -46,9 +45,9 @@ absl::StatusOr<Digest> ParseDigest(std::string_view hex) {
   return Digest{halves[0], halves[1]};
 }
 
-Digest DigestOf(absl::Span<const std::byte> bytes) { return FromXxh(XXH3_128bits(bytes.data(), bytes.size())); }
+Digest DigestOf(absl::Span<const std::byte> bytes) { return BestXxh3().of(bytes.data(), bytes.size()); }
 
-Digest DigestOf(std::string_view bytes) { return FromXxh(XXH3_128bits(bytes.data(), bytes.size())); }
+Digest DigestOf(std::string_view bytes) { return BestXxh3().of(bytes.data(), bytes.size()); }
 
 // XXH3's state wants 64-byte alignment, which only its own allocator promises everywhere.
 struct DigestBuilder::State {
@@ -68,14 +67,17 @@ DigestBuilder::~DigestBuilder() = default;
 void DigestBuilder::Update(absl::Span<const std::byte> bytes) {
   // XXH3 refuses a null pointer, which an empty span may have.
   if (bytes.empty()) return;
-  Check(XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()) == XXH_OK, "XXH3 update failed");
+  Check(BestXxh3().update(state_->xxh, bytes.data(), bytes.size()), "XXH3 update failed");
 }
 
 void DigestBuilder::Update(std::string_view bytes) {
   Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
 }
 
-Digest DigestBuilder::Finish() const { return FromXxh(XXH3_128bits_digest(state_->xxh)); }
+Digest DigestBuilder::Finish() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  return {hash.high64, hash.low64};
+}
 
 void DigestBuilder::Reset() { Check(XXH3_128bits_reset(state_->xxh) == XXH_OK, "XXH3 reset failed"); }
 
