@@ -8,12 +8,14 @@
 //
 // How often a byte passes through the processor decides the speed of a load. A block that is wanted whole, in its
 // stored dtype and in one place, is read to that place (InPlace) or digested while it is copied (CopyAndDigest): one
-// pass. For all others the digest is one pass and the copies of the pieces are another. Bytes that fail their digest
-// may therefore be in the caller's memory already; the error says so by its code, and the contract of Read allows it.
+// pass. For all others the digest is one pass and the copies of the pieces are another; from the page cache they are
+// made tile by tile, out of the core's own cache. Bytes that fail their digest may therefore be in the caller's memory
+// already; the error says so by its code, and the contract of Read allows it.
 #include "fsdp/checkpoint/source/verified_reader.h"
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,6 +57,28 @@ const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
 bool IsWhole(const BlockRead& block) {
   const BlockPiece& first = block.pieces.front();
   return block.pieces.size() == 1 && first.range == block.range && first.stored == first.wanted;
+}
+
+// True when all pieces are wanted in their stored dtype.
+bool IsStored(const BlockRead& block) {
+  return std::all_of(block.pieces.begin(), block.pieces.end(),
+                     [](const BlockPiece& piece) { return piece.stored == piece.wanted; });
+}
+
+// Copies what `pieces` want of `tile`, which begins at `offset` of the file.
+void CopyPieces(const std::vector<BlockPiece>& pieces, int64_t offset, absl::Span<const std::byte> tile) {
+  for (const BlockPiece& piece : pieces) {
+    const int64_t from = std::max(piece.range.offset, offset);
+    const int64_t to = std::min(piece.range.end(), offset + static_cast<int64_t>(tile.size()));
+    if (from < to) StreamingCopy(piece.out + (from - piece.range.offset), tile.data() + (from - offset), to - from);
+  }
+}
+
+// Copies the pieces from the page cache to their places; false when it lacks some bytes.
+bool CopyCachedPieces(int fd, const BlockRead& block) {
+  return std::all_of(block.pieces.begin(), block.pieces.end(), [&](const BlockPiece& piece) {
+    return CopyCached(fd, piece.range.offset, absl::MakeSpan(piece.out, piece.range.nbytes)) == piece.range.nbytes;
+  });
 }
 
 // The memory that `range`, the bytes of `run`, can be read to without a copy: null unless all blocks are wanted whole,
@@ -167,22 +191,33 @@ absl::Status VerifiedReader::Compare(const BlockRead& block, const Digest& diges
 }
 
 absl::StatusOr<bool> VerifiedReader::DeliverCached(const File& file, const BlockRun& run,
-                                                   const std::vector<BlockRead>& blocks, const PieceName& what) const {
+                                                   const std::vector<BlockRead>& blocks, const PieceName& what) {
   const int fd = file.descriptors().cached;
   const auto wanted = absl::MakeConstSpan(blocks).subspan(run.first, run.count);
-  if (fd < 0 || !std::all_of(wanted.begin(), wanted.end(), IsWhole)) return false;
+  if (fd < 0 || !std::all_of(wanted.begin(), wanted.end(), IsStored)) return false;
   if (!SeemsCached(fd, run.range.offset, run.range.nbytes)) return false;
   for (const BlockRead& block : wanted) {
-    DigestBuilder digest;
-    for (int64_t done = 0; done < block.range.nbytes; done += kTileBytes) {
-      const auto tile =
-          absl::MakeSpan(block.pieces.front().out + done, std::min(kTileBytes, block.range.nbytes - done));
-      // The cache has dropped a page since SeemsCached: the caller reads the whole run again by the other way.
-      if (CopyCached(fd, block.range.offset + done, tile) < static_cast<int64_t>(tile.size())) return false;
-      if (verify_) digest.Update(tile);
-    }
-    if (verify_) FSDP_RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
+    FSDP_ASSIGN_OR_RETURN(const bool is_delivered,
+                          verify_ ? DeliverCachedBlock(fd, block, what) : CopyCachedPieces(fd, block));
+    // The cache has dropped a page since SeemsCached: the caller reads the whole run again by the other way.
+    if (!is_delivered) return false;
   }
+  return true;
+}
+
+absl::StatusOr<bool> VerifiedReader::DeliverCachedBlock(int fd, const BlockRead& block, const PieceName& what) {
+  const bool is_whole = IsWhole(block);
+  std::optional<BlockBuffers::Lease> buffer;
+  if (!is_whole) buffer.emplace(buffers_.Take());
+  DigestBuilder digest;
+  for (int64_t done = 0; done < block.range.nbytes; done += kTileBytes) {
+    std::byte* const to = is_whole ? block.pieces.front().out + done : buffer->data();
+    const auto tile = absl::MakeSpan(to, std::min(kTileBytes, block.range.nbytes - done));
+    if (CopyCached(fd, block.range.offset + done, tile) < static_cast<int64_t>(tile.size())) return false;
+    digest.Update(tile);
+    if (!is_whole) CopyPieces(block.pieces, block.range.offset + done, tile);
+  }
+  FSDP_RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
   return true;
 }
 

@@ -54,11 +54,11 @@ class VerifiedReader final {
   // `read_offset` of the file.
   absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset, const PieceName& what) const;
 
-  // Copies blocks that are wanted whole from the page cache to their places, tile by tile, so that each byte is
-  // digested while it is in the core's cache. False when some block is not wanted whole, or the page cache lacks some
-  // bytes.
+  // Copies what is wanted of the blocks from the page cache to its places, tile by tile, so that each byte is digested
+  // and copied while it is in the core's cache. False when the page cache lacks some bytes, or elements are converted.
   absl::StatusOr<bool> DeliverCached(const File& file, const BlockRun& run, const std::vector<BlockRead>& blocks,
-                                     const PieceName& what) const;
+                                     const PieceName& what);
+  absl::StatusOr<bool> DeliverCachedBlock(int fd, const BlockRead& block, const PieceName& what);
 
   // kDataLoss, naming the file, the block's bytes and `what`, when `digest` is not the recorded one of block `block` of
   // `extent` in files[file].
