@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Documents are read twice: VisitJson first, which refuses what nlohmann's parser would accept without an error
-// (duplicate names, any depth), then the parser, which builds the document. Accessors check the type of every member
-// before they use it, since nlohmann's own throw.
+// A document is built from the events of VisitJson, which refuses what nlohmann's own parser would accept without an
+// error (duplicate names, any depth). Accessors check the type of every member before they use it, since nlohmann's own
+// throw.
 #include "fsdp/checkpoint/format/json_document.h"
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -19,20 +20,56 @@ namespace {
 
 using nlohmann::json;
 
-// Accepts every event but integers that the document would hold as a double, and so as another number: the other checks
-// that ParseJson wants are VisitJson's own.
-class AnyJson final : public JsonVisitor {
+class DocumentBuilder final : public JsonVisitor {
  public:
-  absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status EndObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
-  absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
-  absl::Status Other(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+  json Take() { return std::move(document_); }
+
+  absl::Status StartObject(const JsonPlace& place) override { return Open(place, json::object()); }
+  absl::Status EndObject(const JsonPlace&) override { return Close(); }
+  absl::Status StartArray(const JsonPlace& place) override { return Open(place, json::array()); }
+  absl::Status EndArray(const JsonPlace&) override { return Close(); }
+  absl::Status String(const JsonPlace& place, std::string_view value) override {
+    Add(place, value);
+    return absl::OkStatus();
+  }
+  absl::Status Unsigned(const JsonPlace& place, uint64_t value) override {
+    Add(place, value);
+    return absl::OkStatus();
+  }
+  absl::Status OtherValue(const JsonPlace& place, std::string_view, const json& value) override {
+    Add(place, value);
+    return absl::OkStatus();
+  }
+  absl::Status Other(const JsonPlace&, std::string_view what) override {
+    return absl::InternalError(absl::StrCat(std::string(what), " has no value"));
+  }
+  // The document would hold it as a double, and so as another number.
   absl::Status LargeInteger(const JsonPlace& place, std::string_view literal) override {
     const std::string name = place.names.empty() ? "" : absl::StrCat("member ", Quote(place.names.back()), ": ");
     return absl::DataLossError(absl::StrCat(name, Printable(literal), " is an integer beyond 64 bits"));
   }
+
+ private:
+  // Puts `value` where the text has it, and returns its place, which is valid until its parent gets another value.
+  json& Add(const JsonPlace& place, json value) {
+    if (open_.empty()) return document_ = std::move(value);
+    json& parent = *open_.back();
+    if (parent.is_object()) return parent[place.names.back()] = std::move(value);
+    return parent.emplace_back(std::move(value));
+  }
+
+  absl::Status Open(const JsonPlace& place, json empty) {
+    open_.push_back(&Add(place, std::move(empty)));
+    return absl::OkStatus();
+  }
+
+  absl::Status Close() {
+    open_.pop_back();
+    return absl::OkStatus();
+  }
+
+  json document_;
+  std::vector<json*> open_;  // outermost first
 };
 
 absl::Status Wrong(const char* name, const char* expected) {
@@ -52,9 +89,9 @@ bool IsInteger(const json& value) {
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view text) {
-  AnyJson any;
-  FSDP_RETURN_IF_ERROR(VisitJson(text, any));
-  json document = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  DocumentBuilder builder;
+  FSDP_RETURN_IF_ERROR(VisitJson(text, builder));
+  json document = builder.Take();
   if (!document.is_object()) return absl::DataLossError("it is not a JSON object");
   return document;
 }

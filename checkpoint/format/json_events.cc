@@ -24,14 +24,16 @@ class Adapter {
 
   const absl::Status& status() const { return status_; }
 
-  bool null() { return Value(visitor_.Other(Place(), "null")); }
-  bool boolean(bool value) { return Value(visitor_.Other(Place(), value ? "true" : "false")); }
-  bool number_integer(json::number_integer_t) { return Value(visitor_.Other(Place(), "a negative number")); }
+  bool null() { return Value(visitor_.OtherValue(Place(), "null", nullptr)); }
+  bool boolean(bool value) { return Value(visitor_.OtherValue(Place(), value ? "true" : "false", value)); }
+  bool number_integer(json::number_integer_t value) {
+    return Value(visitor_.OtherValue(Place(), "a negative number", value));
+  }
   bool number_unsigned(json::number_unsigned_t value) { return Value(visitor_.Unsigned(Place(), value)); }
   // Also for integers that the parser cannot hold, which it would make the nearest double.
-  bool number_float(json::number_float_t, const std::string& token) {
+  bool number_float(json::number_float_t value, const std::string& token) {
     if (token.find_first_of(".eE") == token.npos) return Value(visitor_.LargeInteger(Place(), token));
-    return Value(visitor_.Other(Place(), "a number that is no unsigned integer of 64 bits"));
+    return Value(visitor_.OtherValue(Place(), "a number that is no unsigned integer of 64 bits", value));
   }
   bool string(std::string& value) { return Value(visitor_.String(Place(), value)); }
   bool binary(json::binary_t&) { return Value(visitor_.Other(Place(), "binary data")); }
@@ -69,7 +71,7 @@ class Adapter {
   bool end_array() {
     --(objects_.empty() ? outer_arrays_ : objects_.back().arrays);
     --depth_;
-    return true;
+    return Value(visitor_.EndArray(Place()));
   }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception& error) {

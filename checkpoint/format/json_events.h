@@ -8,6 +8,7 @@
 #define FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -34,11 +35,17 @@ class JsonVisitor {
   virtual absl::Status StartObject(const JsonPlace& place) = 0;
   virtual absl::Status EndObject(const JsonPlace& place) = 0;
   virtual absl::Status StartArray(const JsonPlace& place) = 0;  // place.arrays does not count this one yet
+  virtual absl::Status EndArray(const JsonPlace&) { return absl::OkStatus(); }  // nor here any more
   virtual absl::Status String(const JsonPlace& place, std::string_view value) = 0;
   virtual absl::Status Unsigned(const JsonPlace& place, uint64_t value) = 0;
 
   // null, true, a negative or fractional number: `what` names it for a message.
   virtual absl::Status Other(const JsonPlace& place, std::string_view what) = 0;
+
+  // The same with its value, for a visitor that keeps it.
+  virtual absl::Status OtherValue(const JsonPlace& place, std::string_view what, const nlohmann::json&) {
+    return Other(place, what);
+  }
 
   // An integer beyond 64 bits, as the text has it: the parser has no exact value for it.
   virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view) {
