@@ -44,8 +44,9 @@ ByteRange StoredExtent::block(int64_t index) const {
 
 StoredExtent NewPayloadExtent(const ByteRange& range) {
   StoredExtent extent = {range, {}};
-  // An extent of one block has the same digest with either size; it keeps the size that the encoding leaves out.
-  if (range.nbytes > kDigestBlockBytes) extent.block_bytes = kDigestBlockBytes;
+  const int64_t block_bytes = range.nbytes > kShortExtentBytes ? kDigestBlockBytes : kShortDigestBlockBytes;
+  // An extent of one block has the same digest with any size; it keeps the size that the encoding leaves out.
+  if (range.nbytes > block_bytes) extent.block_bytes = block_bytes;
   extent.digests.resize(extent.blocks());
   return extent;
 }
