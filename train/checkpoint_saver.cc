@@ -32,6 +32,8 @@
 #include "fsdp/checkpoint/set_aside.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/host_device.h"
 #include "fsdp/train/frozen_parameters.h"
 
 namespace fsdp {
@@ -88,12 +90,35 @@ bool CheckpointSaver::IsDue(int64_t steps_done) const {
 
 bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.async_checkpoint; }
 
+// Without it, memory would run out between two of the many tensors that are gathered, in any thread and in an
+// allocation that has no status to return.
+absl::Status CheckpointSaver::CheckRoomOnRank0() const {
+  FSDP_ASSIGN_OR_RETURN(const StateDict described, model_.DescribeFullState(&optimizer_));
+  int64_t nbytes = 0;
+  for (const auto& [key, value] : described.entries()) {
+    if (const auto* tensor = std::get_if<ShardedTensor>(&value))
+      nbytes += tensor->shape.numel() * SizeOf(tensor->dtype);
+  }
+  // The first save also allocates the arena in which the saver keeps its copy.
+  const int copies = async_saver_ == nullptr ? 2 : 1;
+  const absl::Status room = CreateHostDevice({.cache_freed = false})->Allocate(copies * nbytes).status();
+  if (room.ok()) return room;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("rank 0 has no room for the whole state of ", nbytes,
+                   " bytes, of which --rank0_only with --async_checkpoint holds ",
+                   copies == 2 ? "two copies" : "one more copy", " (", room.message(),
+                   "); leave out --async_checkpoint, and rank 0 holds two units at a time, or leave out --rank0_only"));
+}
+
 absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64_t tokens_seen) {
   const StateDictTypeGuard guard(model_, SettingsOf(options_, model_.device()));
   StateDict state;
   if (Streams()) {
     FSDP_ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
   } else {
+    if (options_.rank0_only) {
+      FSDP_RETURN_IF_ERROR(AgreeOn(model_.group(), model_.group().rank() == 0 ? CheckRoomOnRank0() : absl::OkStatus()));
+    }
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
     FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
   }

@@ -103,6 +103,9 @@ class CheckpointSaver {
   absl::Status SetAsideDamaged(int64_t step);
   absl::StatusOr<std::vector<std::string>> SetAsideOnRank0(int64_t step);
 
+  // An error unless rank 0, which calls it, can allocate what it is about to gather and keep.
+  absl::Status CheckRoomOnRank0() const;
+
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
   absl::StatusOr<std::string> SaveInBackground(const StateDict& state, int64_t steps_done);
   SaveOptions OptionsOfSave();
