@@ -3,15 +3,21 @@
 // Ranks that are processes: this program is started again by the launcher, as each rank. A default generator of their
 // own lets models with dropout run under Checkpoint.
 #include <torch/nn.h>
+#include <torch/optim.h>
 
 #include <cstdio>
+#include <numeric>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/init_process_group.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/test_models.h"
+#include "fsdp/libtorch/torch_optimizer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -70,20 +76,147 @@ absl::Status DropsTheSameUnderCheckpoint(const std::shared_ptr<ProcessGroup>& gr
   return Expect(at::equal(wanted, got), "the gradient under Checkpoint is another");
 }
 
-absl::Status RunRank() {
+// Two replicas of two shards, by both APIs.
+std::vector<std::pair<std::string, TestSharding>> Hybrids() {
+  const auto fsdp1 = [](ShardingStrategy strategy) {
+    return TestSharding{.fsdp1 = {.sharding_strategy = strategy, .shard_group_size = 2}};
+  };
+  return {{"hybrid_shard", fsdp1(ShardingStrategy::kHybridShard)},
+          {"hybrid_shard_zero2", fsdp1(ShardingStrategy::kHybridShardZero2)},
+          {"mesh", TestSharding{.use_fsdp2 = true, .mesh = {2, 2}}}};
+}
+
+constexpr char kHybridModel[] = "transformer_encoder";
+constexpr int kSavedAt = 2, kSteps = 4;
+constexpr double kRounding = 1e-6;  // means over ranks are rounded elsewhere than the mean of all rows
+
+// Each rank with rows of its own, so that shards and replicas must both be summed.
+struct SplitRowsTrainer {
+  TestModel model;
+  int64_t numel = 0;  // of the whole model
+  std::shared_ptr<ProcessGroup> group;
+  std::unique_ptr<ShardedModule> sharded;
+  std::unique_ptr<TorchOptimizer> optimizer;
+
+  static absl::StatusOr<SplitRowsTrainer> Create(std::shared_ptr<ProcessGroup> group, const TestSharding& sharding) {
+    at::set_num_threads(1);
+    SplitRowsTrainer trainer{
+        .model = MakeTestModel(kHybridModel), .group = group, .sharded = nullptr, .optimizer = nullptr};
+    for (const at::Tensor& tensor : trainer.model.parameters()) trainer.numel += tensor.numel();
+    FSDP_ASSIGN_OR_RETURN(trainer.sharded, ShardTestModel(trainer.model, group, sharding));
+    const auto options = torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(0.1);
+    FSDP_ASSIGN_OR_RETURN(trainer.optimizer,
+                          TorchOptimizer::Create(*trainer.sharded, std::make_unique<torch::optim::SGD>(
+                                                                       trainer.sharded->LocalParameters(), options)));
+    return trainer;
+  }
+
+  absl::Status Train(int begin, int end) {
+    return Caught([&]() -> absl::Status {
+      for (int step = begin; step < end; ++step) {
+        const at::Tensor all = model.input(step);
+        const int64_t rows = all.size(model.row_dimension) / group->size();
+        const at::Tensor mine = all.narrow(model.row_dimension, rows * group->rank(), rows);
+        sharded->Forward(model.forward, mine).square().mean().backward();
+        FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
+        optimizer->ZeroGrad();
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status Save(const std::string& root) {
+    const StateDictTypeGuard guard(sharded->fsdp(), ShardedStateDictConfig{});
+    FSDP_ASSIGN_OR_RETURN(StateDict state, sharded->fsdp().GetStateDict());
+    FSDP_RETURN_IF_ERROR(sharded->fsdp().AddOptimStateDict(*optimizer, state));
+    return SaveCheckpoint(state, root, kSavedAt, *group).status();
+  }
+
+  absl::Status Restore(const std::string& root) {
+    FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root));
+    return sharded->fsdp().Restore(optimizer.get(), [&](StateDict& state) { return LoadCheckpoint(path, state); });
+  }
+
+  // Elements that the ranks hold, all together.
+  absl::StatusOr<int64_t> HeldByAll() {
+    const std::vector<at::Tensor>& local = sharded->LocalParameters();
+    const int64_t mine = std::accumulate(local.begin(), local.end(), int64_t{0},
+                                         [](int64_t sum, const at::Tensor& tensor) { return sum + tensor.numel(); });
+    FSDP_ASSIGN_OR_RETURN(const auto all, group->GatherBlobs(absl::StrCat(mine)));
+    int64_t sum = 0, one = 0;
+    for (const std::string& text : all) sum += absl::SimpleAtoi(text, &one) ? one : 0;
+    return sum;
+  }
+};
+
+// Trains with a checkpoint on the way; another model, of other values, takes it and goes on.
+absl::Status TrainsAsOneProcessAndGoesOn(const std::shared_ptr<ProcessGroup>& group, const TestSharding& sharding,
+                                         const std::string& root) {
+  const TestTraining whole{.steps = kSteps, .adamw = false};
+  FSDP_ASSIGN_OR_RETURN(SplitRowsTrainer trainer, SplitRowsTrainer::Create(group, sharding));
+  FSDP_ASSIGN_OR_RETURN(const int64_t held, trainer.HeldByAll());
+  FSDP_RETURN_IF_ERROR(Expect(held == 2 * trainer.numel,
+                              absl::StrCat("ranks hold ", held, " elements, not two of each of ", trainer.numel)));
+  FSDP_RETURN_IF_ERROR(trainer.Train(0, kSavedAt));
+  FSDP_RETURN_IF_ERROR(trainer.Save(root));
+  FSDP_RETURN_IF_ERROR(trainer.Train(kSavedAt, kSteps));
+  FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*trainer.sharded));
+  const double difference = LargestDifference(TrainPlain(kHybridModel, whole), values);
+  FSDP_RETURN_IF_ERROR(Expect(difference <= kRounding, absl::StrCat("differs from one process by ", difference)));
+
+  FSDP_ASSIGN_OR_RETURN(SplitRowsTrainer restored, SplitRowsTrainer::Create(group, sharding));
+  FSDP_RETURN_IF_ERROR(restored.Train(7, 8));
+  FSDP_RETURN_IF_ERROR(restored.Restore(root));
+  FSDP_RETURN_IF_ERROR(restored.Train(kSavedAt, kSteps));
+  FSDP_ASSIGN_OR_RETURN(const TorchValues again, FullValues(*restored.sharded));
+  return Expect(LargestDifference(values, again) == 0, "goes on otherwise from its checkpoint");
+}
+
+absl::Status RunHybridRank(const std::shared_ptr<ProcessGroup>& group, const std::string& root) {
+  for (const auto& [name, sharding] : Hybrids()) {
+    const absl::Status status = TrainsAsOneProcessAndGoesOn(group, sharding, absl::StrCat(root, "/", name));
+    if (!status.ok()) return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+// With an argument, the directory for checkpoints, a rank of the hybrid test.
+absl::Status RunRank(int argc, char** argv) {
   at::set_num_threads(1);
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
+  if (argc > 1) return RunHybridRank(group, argv[1]);
   FSDP_RETURN_IF_ERROR(TrainsAsOneProcess(group));
   return DropsTheSameUnderCheckpoint(group);
 }
 
-TEST(ShardedModuleProcessesTest, TwoProcessesTrainAsOneAndDropTheSameUnderCheckpoint) {
+void LaunchRanks(int ranks, const std::vector<std::string>& arguments) {
   LaunchOptions options;
-  options.nproc = 2;
+  options.nproc = ranks;
   options.command = {SelfPath()};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   const absl::StatusOr<LaunchResult> result = Launch(options);
   ASSERT_OK(result.status());
-  EXPECT_EQ(result->exit_code, 0) << result->description;
+  ASSERT_EQ(result->exit_code, 0) << result->description;
+}
+
+TEST(ShardedModuleProcessesTest, TwoProcessesTrainAsOneAndDropTheSameUnderCheckpoint) { LaunchRanks(2, {}); }
+
+// What the replicas of four processes saved goes on in them with the same bits, and in this process on two ranks.
+TEST(ShardedModuleProcessesTest, FourProcessesOfTwoReplicasTrainAsOneAndTheirCheckpointsGoOn) {
+  const std::string root = testing::TempDir() + "/hybrid";
+  ASSERT_NO_FATAL_FAILURE(LaunchRanks(4, {root}));
+  const TorchValues plain = TrainPlain(kHybridModel, {.steps = kSteps, .adamw = false});
+  for (const auto& [name, sharding] : Hybrids()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK(RunRanks(2, [&, path = root + "/" + name](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(SplitRowsTrainer restored, SplitRowsTrainer::Create(group, {}));
+      FSDP_RETURN_IF_ERROR(restored.Restore(path));
+      FSDP_RETURN_IF_ERROR(restored.Train(kSavedAt, kSteps));
+      FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*restored.sharded));
+      EXPECT_LE(LargestDifference(plain, values), kRounding);
+      return absl::OkStatus();
+    }));
+  }
 }
 
 // Threads share the generator, so the second run may find other numbers: an error, and never another gradient.
@@ -115,7 +248,7 @@ TEST(ShardedModuleProcessesTest, ThreadsThatDrawFromOneGeneratorGetAnErrorOrTheS
 
 int main(int argc, char** argv) {
   if (fsdp::InsideJob()) {
-    const absl::Status status = fsdp::RunRank();
+    const absl::Status status = fsdp::RunRank(argc, argv);
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return status.ok() ? 0 : 1;
   }
