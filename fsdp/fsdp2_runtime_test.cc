@@ -13,6 +13,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -20,6 +21,7 @@
 namespace fsdp {
 namespace {
 
+using testing::Each;
 using testing::HasSubstr;
 using Log = RecordingProcessGroup::Log;
 using Step = std::function<absl::Status(TestUnits& made, Log& log)>;
@@ -172,6 +174,70 @@ TEST(Fsdp2RuntimeTest, UnsyncedGradientsAccumulateInTheReduceDtype) {
     for (size_t i = 0; i < sum.size(); ++i) {
       EXPECT_EQ(sum[i], first.tensors().at(name)[i] + second.tensors().at(name)[i]) << name << " " << i;
     }
+  }
+}
+
+std::vector<double> ValuesOf(const Tensor& tensor) {
+  std::vector<double> values(tensor.shape().numel());
+  EXPECT_OK(Convert(tensor.dtype(), tensor.data(), DType::kFloat64, values.data(), tensor.shape().numel()));
+  return values;
+}
+
+void FillGradients(const Unit& unit, double value) {
+  for (const auto& parameter : unit.parameters) {
+    for (int64_t i = 0; i < parameter->shape.numel(); ++i) {
+      void* const element = static_cast<char*>(parameter->grad.data()) + i * SizeOf(parameter->grad.dtype());
+      ASSERT_OK(Convert(DType::kFloat64, &value, parameter->grad.dtype(), element, 1));
+    }
+  }
+}
+
+// Some kernels compute the gradients of parameters in bfloat16 in float32. 1 + 2^-12 is no number of bfloat16.
+TEST(Fsdp2RuntimeTest, AWidenedGradientKeepsWhatTheComputeDtypeCannotHold) {
+  constexpr double kFine = 1 + 1.0 / 4096;
+  for (const DType reduce : {DType::kFloat32, DType::kBFloat16}) {
+    SCOPED_TRACE(DTypeName(reduce));
+    UnitSettings settings = Fsdp2Settings();
+    ApplyPolicy({.param_dtype = DType::kBFloat16, .reduce_dtype = reduce}, settings);
+    ASSERT_OK(OnRanks(2, settings, [&](TestUnits& made, Log&) -> absl::Status {
+      const Unit& unit = made.units->unit(1);
+      UnitRuntime& runtime = made.executor->runtime();
+      GradientReduction& gradients = runtime.gradients();
+      const bool widens = reduce == DType::kFloat32;
+      // A backward whose gradients are `value`; one that widens has had 1 before.
+      const auto backward = [&](GradientReduction::Sync sync, bool widen, double value) -> absl::Status {
+        FSDP_RETURN_IF_ERROR(gradients.Bind(1, sync));
+        FSDP_RETURN_IF_ERROR(runtime.Synchronize());
+        if (widen) {
+          FillGradients(unit, 1);
+          FSDP_RETURN_IF_ERROR(gradients.Widen(1));
+          FSDP_RETURN_IF_ERROR(runtime.Synchronize());
+          EXPECT_THAT(ValuesOf(unit.parameters[0]->grad), Each(1));  // what was added before is kept
+        }
+        EXPECT_EQ(unit.parameters[0]->grad.dtype(), widens ? DType::kFloat32 : DType::kBFloat16);
+        FillGradients(unit, value);
+        gradients.Unbind(1, sync);
+        if (sync == GradientReduction::Sync::kReduce) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(1));
+        return runtime.Synchronize();
+      };
+      const auto expect_all = [&](double value) {
+        for (const auto& parameter : unit.sharded_parameters) {
+          EXPECT_THAT(ValuesOf(parameter->grad), Each(value)) << parameter->fqn;
+          parameter->has_grad = false;
+        }
+      };
+      FSDP_RETURN_IF_ERROR(backward(GradientReduction::Sync::kReduce, true, kFine));
+      expect_all(widens ? kFine : 1);
+      // It stays wide, and begins at zero.
+      FSDP_RETURN_IF_ERROR(backward(GradientReduction::Sync::kReduce, false, 2 * kFine));
+      expect_all(widens ? 2 * kFine : 2);
+      // Without synchronisation it is where the next backward goes on.
+      FSDP_RETURN_IF_ERROR(backward(GradientReduction::Sync::kKeepLocal, false, kFine));
+      FSDP_RETURN_IF_ERROR(gradients.Bind(1, GradientReduction::Sync::kReduce));
+      FSDP_RETURN_IF_ERROR(runtime.Synchronize());
+      EXPECT_THAT(ValuesOf(unit.parameters[0]->grad), Each(widens ? kFine : 1));
+      return absl::OkStatus();
+    }));
   }
 }
 

@@ -333,6 +333,10 @@ absl::Status FullyShardedDataParallel::RegisterCommHook(CommHook hook) {
   return executor_->runtime().gradients().SetCommHook(std::move(hook));
 }
 
+absl::Status FullyShardedDataParallel::WidenGradients(int index) {
+  return executor_->runtime().gradients().Widen(index);
+}
+
 const MemoryPlan& FullyShardedDataParallel::memory_plan() const { return executor_->runtime().plan(); }
 
 Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }

@@ -203,6 +203,10 @@ class FullyShardedDataParallel final {
   // backward. kFailedPrecondition if there is a hook already, if a unit is hybrid, or after a backward.
   absl::Status RegisterCommHook(CommHook hook);
 
+  // GradientReduction::Widen for unit `index` of units(): for code that computes gradients itself, some of them wider
+  // than the unit's compute dtype.
+  absl::Status WidenGradients(int index);
+
   // The memory that this rank holds for sharding, as predicted before it was allocated. Without activations and
   // optimizer state.
   const MemoryPlan& memory_plan() const;

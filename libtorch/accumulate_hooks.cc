@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
+#include <optional>
 
 namespace fsdp {
 namespace {
@@ -15,14 +16,14 @@ using torch::autograd::variable_list;
 
 class BeforeAccumulate final : public torch::autograd::FunctionPreHook {
  public:
-  explicit BeforeAccumulate(std::function<void()> call) : call_(std::move(call)) {}
+  explicit BeforeAccumulate(std::function<void(const at::Tensor&)> call) : call_(std::move(call)) {}
   variable_list operator()(const variable_list& grads) override {
-    call_();
+    call_(grads[0]);
     return grads;
   }
 
  private:
-  const std::function<void()> call_;
+  const std::function<void(const at::Tensor&)> call_;
 };
 
 class AfterAccumulate final : public torch::autograd::FunctionPostHook {
@@ -37,14 +38,26 @@ class AfterAccumulate final : public torch::autograd::FunctionPostHook {
   const std::function<void()> call_;
 };
 
+// The leaf's own says it to accumulators that are made later.
+template <typename Leaf, typename Node>
+void AllowAnyGradientDType(const Leaf& leaf, Node& accumulator) {
+  if constexpr (requires { leaf.set_grad_dtype(std::nullopt); }) {
+    leaf.set_grad_dtype(std::nullopt);
+    accumulator.mutable_input_metadata(0).set_grad_dtype(std::nullopt);
+  }
+}
+
 }  // namespace
 
-Accumulator HookAccumulation(const at::Tensor& leaf, std::function<void()> before, std::function<void()> after) {
+Accumulator HookAccumulation(const at::Tensor& leaf, std::function<void(const at::Tensor& gradient)> before,
+                             std::function<void()> after) {
   at::AutoGradMode grad(true);
   Accumulator accumulator = torch::autograd::impl::grad_accumulator(leaf);
   accumulator->add_pre_hook(std::make_unique<BeforeAccumulate>(std::move(before)));
   accumulator->add_post_hook(std::make_unique<AfterAccumulate>(std::move(after)));
   return accumulator;
 }
+
+void KeepGradientsWide(const at::Tensor& leaf, Accumulator& accumulator) { AllowAnyGradientDType(leaf, *accumulator); }
 
 }  // namespace fsdp

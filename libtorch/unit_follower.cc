@@ -14,7 +14,9 @@
 // Autograd saves parameters by their storage, so what backward reads is what is gathered then (slot_storage.h).
 // Gradients: AccumulateGrad adds in place where a parameter has a gradient, so before it runs the parameter gets, as
 // its gradient, the place in the unit's gradient slot. A unit that ended and gets a late gradient begins again, and its
-// reduction adds to the first.
+// reduction adds to the first. FSDP2 of Python lets a gradient that an operator computes in a wider dtype than its
+// parameter's, as oneDNN's LSTM does, stay so until it is reduced in that dtype: the gradient slot is then replaced by
+// memory in the reduce dtype.
 //
 // In the host's backward a unit that several forwards visited would begin and end once for each, with a reduction each,
 // while autograd accumulates once. Such a unit is entered to be read only (fsdp/'s recomputation), until it
@@ -79,15 +81,19 @@ void UnitFollower::HookGradients() {
   for (int i = 0; i < static_cast<int>(states_.size()); ++i) {
     const LeafTensors::Leaf& leaf = leaves_->leaves()[i];
     if (!leaf.requires_grad) continue;
-    const auto call = [weak = weak_from_this(), i](void (UnitFollower::*hook)(int)) {
-      return [weak, i, hook] {
+    const auto call = [weak = weak_from_this(), i](auto hook) {
+      return [weak, i, hook](const auto&... gradient) {
         const std::shared_ptr<UnitFollower> follower = weak.lock();
         TORCH_CHECK(follower != nullptr, kGone);
-        ((*follower).*hook)(i);
+        ((*follower).*hook)(i, gradient...);
       };
     };
-    states_[i].accumulator =
-        HookAccumulation(leaf.tensor, call(&UnitFollower::OnAccumulate), call(&UnitFollower::OnAccumulated));
+    Accumulator& accumulator = states_[i].accumulator;
+    accumulator = HookAccumulation(leaf.tensor, call(&UnitFollower::OnAccumulate), call(&UnitFollower::OnAccumulated));
+    const Unit& unit = fsdp_->units().unit(leaf.unit);
+    if (unit.accumulates_in_reduce_dtype() && SizeOf(unit.reduce_dtype) > SizeOf(unit.compute_dtype)) {
+      KeepGradientsWide(leaf.tensor, accumulator);
+    }
   }
 }
 
@@ -331,12 +337,19 @@ void UnitFollower::Run(bool pre, const Open& open) {
   }
 }
 
-void UnitFollower::OnAccumulate(int index) {
+void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
   BeginBackward();
   const LeafTensors::Leaf& leaf = leaves_->leaves()[index];
   Enter(node_of_unit_[leaf.unit], /*for_gradients=*/true);
   leaf.mirror->grad_used = true;
+  const Tensor& slot = leaf.mirror->grad;
+  if (!gradient.defined() || !slot.defined() || gradient.element_size() <= SizeOf(slot.dtype())) return;
+  at::DisableRecordFunctionGuard quiet;
+  WaitForLibTorch();
+  ThrowIfError(fsdp_->WidenGradients(leaf.unit));
+  ThrowIfError(LibTorchAfter(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
+  leaves_->Follow();
 }
 
 void UnitFollower::OnAccumulated(int index) {

@@ -12,7 +12,8 @@
 // Where a gradient waits between passes, by which switch is off:
 //
 //   requires_gradient_sync  State::accumulated  whole and not reduced. Backward adds straight to it, except where FSDP2
-//                                               reduces in another dtype: there its gradient is added afterwards
+//                                               reduces in another dtype: there its gradient is added afterwards,
+//                                               unless it was widened
 //   requires_all_reduce     State::partial      reduced over the shard group, not yet over the replicate group
 //   neither                 Unit::grad_shard    reduced; a second backward before ZeroGrad adds to it (has_grad)
 //
@@ -110,6 +111,36 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
   return state.accumulated;
 }
 
+// True if what backward adds to is in another dtype than `accumulated`, and added to that when backward is done with
+// it.
+bool GradientReduction::AddsAfterwards(int index) const {
+  return units_.unit(index).accumulates_in_reduce_dtype() && !states_[index].wide;
+}
+
+// Adds the gradient in its slot to `accumulated`, and gives the slot back.
+absl::Status GradientReduction::MoveToAccumulated(int index) {
+  State& state = states_[index];
+  FSDP_ASSIGN_OR_RETURN(const Tensor accumulated, Accumulated(index));
+  if (state.has_accumulated) {
+    ops_.Accumulate(state.grad, accumulated, compute_);
+  } else {
+    ops_.CastDivide(state.grad, accumulated, 1, compute_);
+  }
+  state.has_accumulated = true;
+  PoolOf(index).Release(state.grad.buffer(), compute_.Record());
+  state.grad = Tensor();
+  return absl::OkStatus();
+}
+
+void GradientReduction::BindViews(int index) {
+  const Unit& unit = units_.unit(index);
+  const Tensor& grad = states_[index].grad;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
+    unit.parameters[i]->grad = grad.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+  }
+}
+
 absl::Status GradientReduction::Bind(int index, Sync sync) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
@@ -124,7 +155,7 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   if (!state.grad.defined()) {
     for (const auto& parameter : unit.parameters) parameter->grad_used = false;
     // Backward adds straight to the accumulated gradient if that has the dtype that backward computes in.
-    const bool in_place = (sync == Sync::kKeepLocal || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
+    const bool in_place = state.wide || ((sync == Sync::kKeepLocal || state.has_accumulated) && !AddsAfterwards(index));
     if (in_place) {
       FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
     } else {
@@ -134,10 +165,19 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
     if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
     if (in_place) state.has_accumulated = true;
   }
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
-    unit.parameters[i]->grad = state.grad.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+  BindViews(index);
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::Widen(int index) {
+  State& state = states_[index];
+  if (!AddsAfterwards(index) || hook_) return absl::OkStatus();
+  if (state.grad.defined()) {
+    FSDP_RETURN_IF_ERROR(MoveToAccumulated(index));
+    state.grad = state.accumulated;
+    BindViews(index);
   }
+  state.wide = true;
   return absl::OkStatus();
 }
 
@@ -147,20 +187,10 @@ void GradientReduction::Unbind(int index, Sync sync) {
   if (state.grad.defined()) use_.NoteUsed(index);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
-  if (unit.accumulates_in_reduce_dtype()) {
-    const absl::StatusOr<Tensor> accumulated = Accumulated(index);
-    if (!accumulated.ok()) {
-      const absl::Status error = accumulated.status();
-      compute_.Run([error] { return error; });
-      return;
-    }
-    if (state.has_accumulated) {
-      ops_.Accumulate(state.grad, *accumulated, compute_);
-    } else {
-      ops_.CastDivide(state.grad, *accumulated, 1, compute_);
-    }
-    state.has_accumulated = true;
-    PoolOf(index).Release(state.grad.buffer(), compute_.Record());
+  if (AddsAfterwards(index)) {
+    const absl::Status moved = MoveToAccumulated(index);
+    if (!moved.ok()) compute_.Run([moved] { return moved; });
+    return;
   }
   state.grad = Tensor();
 }
@@ -192,7 +222,7 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
   const double pre = RuleOf(unit).pre;
   post_backward_.Wait(compute_.Record());
   Tensor source = state.grad;
-  if (state.has_accumulated && unit.accumulates_in_reduce_dtype()) {
+  if (state.has_accumulated && AddsAfterwards(index)) {
     ops_.Accumulate(state.grad, state.accumulated, post_backward_);
     source = state.accumulated;
   }
@@ -215,10 +245,9 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
 // Gives the gradient that backward wrote back to its slot. `last_user` is the stream whose work so far is the last to
 // read it.
 void GradientReduction::Release(int index, Stream& last_user) {
-  const Unit& unit = units_.unit(index);
   State& state = states_[index];
   if (!state.grad.defined()) return;
-  const bool from_slot = !state.has_accumulated || unit.accumulates_in_reduce_dtype();
+  const bool from_slot = !state.has_accumulated || AddsAfterwards(index);
   if (from_slot) PoolOf(index).Release(state.grad.buffer(), last_user.Record());
   // The accumulated gradient is in no slot, so no SlotPool orders the next backward after this reduction.
   if (state.has_accumulated) compute_.Wait(last_user.Record());

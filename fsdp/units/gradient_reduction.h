@@ -47,6 +47,12 @@ class GradientReduction {
   // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
   absl::Status Bind(int index, Sync sync);
 
+  // From now on backward adds to a gradient of the unit in the reduce dtype: for one that is wider than the unit's
+  // compute dtype, as some kernels compute it. What was added since Bind is kept, and Parameter::grad bound anew. Takes
+  // the memory of accumulated gradients. Does nothing where gradients do not accumulate in the reduce dtype
+  // (Unit::accumulates_in_reduce_dtype), and under a communication hook, which is given the compute dtype.
+  absl::Status Widen(int index);
+
   // Unbinds Parameter::grad. With kKeepLocal the gradient is kept.
   void Unbind(int index, Sync sync);
 
@@ -75,12 +81,13 @@ class GradientReduction {
  private:
   // The gradients of one unit between the calls above.
   struct State {
-    // [padded_numel] in the compute dtype; undefined outside of backward.
+    // [padded_numel] in the compute dtype, or `accumulated`; undefined outside of backward.
     Tensor grad;
 
     // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
     Tensor accumulated;
     bool has_accumulated = false;
+    bool wide = false;  // Widen was called: backward adds to `accumulated`
 
     // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
     Tensor reduced;
@@ -99,6 +106,9 @@ class GradientReduction {
   absl::StatusOr<Tensor> Start(int index);
   absl::StatusOr<Tensor> StagingOf(int index);
   absl::StatusOr<Tensor> Accumulated(int index);
+  absl::Status MoveToAccumulated(int index);
+  bool AddsAfterwards(int index) const;
+  void BindViews(int index);
   void Release(int index, Stream& last_user);
   absl::Status KeepPartial(int index, const Tensor& reduced);
   absl::Status Store(int index, const Tensor& reduced, Stream& stream);

@@ -91,7 +91,7 @@ TEST_P(MixedLossesTest, AModelInBfloat16HasPythons) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) { return TrainAsPython(GetParam(), true, group); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MixedLossesTest, testing::Values("mlp", "transformer", "mixture"),
+INSTANTIATE_TEST_SUITE_P(Models, MixedLossesTest, testing::Values("mlp", "transformer", "lstm", "mixture"),
                          [](const testing::TestParamInfo<const char*>& info) { return std::string(info.param); });
 
 }  // namespace
