@@ -31,8 +31,6 @@ import models
 
 RANKS, STEPS, RESUMED_AT, LEARNING_RATE = 2, 20, 8, 3e-3
 MIXED_STEPS, MIXED_LEARNING_RATE = 10, 0.1
-# Without conv_net, as batch norm on a CPU takes no weights in bfloat16 beside buffers in float32.
-MIXED_MODELS = ("mlp", "transformer", "lstm", "mixture")
 
 
 def begin(rank, name, port, out):
@@ -93,13 +91,15 @@ def linear_of_cpp(x, weight, bias=None):
 
 
 def train_mixed(rank, name, whole, port, out):
-    """The units in bfloat16 and their outputs in float32, or the whole model so."""
+    """The low_units in bfloat16 and their outputs in float32, or all but the full_units so."""
     torch.nn.functional.linear = linear_of_cpp
     model, mesh = begin(rank, name, port, out)
     low = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     of_units = MixedPrecisionPolicy(**low, output_dtype=None if whole else torch.float32)
-    for unit in model.units():
+    for unit in getattr(model, "low_units", model.units)():
         fully_shard(unit, mesh=mesh, mp_policy=of_units)
+    for unit in getattr(model, "full_units", list)():
+        fully_shard(unit, mesh=mesh)
     of_root = MixedPrecisionPolicy(**low, output_dtype=torch.float32) if whole else MixedPrecisionPolicy()
     fully_shard(model, mesh=mesh, mp_policy=of_root)
     optimizer = torch.optim.SGD(model.parameters(), lr=MIXED_LEARNING_RATE, momentum=0.9, foreach=False)
@@ -188,7 +188,7 @@ def make_losses(out):
 def make_mixed(out):
     golden = {"torch": torch.__version__, "ranks": RANKS, "learning_rate": MIXED_LEARNING_RATE,
               "cpu_capability": torch.backends.cpu.get_cpu_capability(), "units": {}, "whole": {}}
-    for name in MIXED_MODELS:
+    for name in models.MODELS:
         for whole in (False, True):
             mp.spawn(train_mixed, (name, whole, free_port(), out), nprocs=RANKS)
             golden["whole" if whole else "units"][name] = take(os.path.join(out, name + ".losses"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The losses of PyTorch's fully_shard in mixed precision (make_golden.py, mixed.json): of units in bfloat16 that return
-// float32 within a root in float32, and of whole models in bfloat16.
+// float32 within a root in float32, and of whole models in bfloat16, but for batch norms.
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -47,8 +47,11 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardMixed(TestModel& model, std:
   (whole ? of_root : of_units).mp_policy.output_dtype = DType::kFloat32;
   FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
   FSDP_ASSIGN_OR_RETURN(auto mirror, MirrorModule::Create(TreeOf(model)));
-  for (const std::string& unit : model.units()) {
+  for (const std::string& unit : model.low_units()) {
     FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror->Find(unit)), mesh, of_units).status());
+  }
+  for (const std::string& unit : model.full_units()) {
+    FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror->Find(unit)), mesh, FullyShardOptions()).status());
   }
   FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, of_root).status());
   return ShardedModule::FromFullyShard(std::move(mirror));
@@ -91,7 +94,7 @@ TEST_P(MixedLossesTest, AModelInBfloat16HasPythons) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) { return TrainAsPython(GetParam(), true, group); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MixedLossesTest, testing::Values("mlp", "transformer", "lstm", "mixture"),
+INSTANTIATE_TEST_SUITE_P(Models, MixedLossesTest, testing::Values("mlp", "transformer", "conv_net", "lstm", "mixture"),
                          [](const testing::TestParamInfo<const char*>& info) { return std::string(info.param); });
 
 }  // namespace

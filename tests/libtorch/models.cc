@@ -120,7 +120,7 @@ class Transformer final : public TestModel {
 
 class StemImpl final : public torch::nn::Module {
  public:
-  at::Tensor forward(const at::Tensor& x) { return F::relu(norm_(conv_(x))); }
+  at::Tensor forward(const at::Tensor& x) { return F::relu(CallUnit(norm_, CallUnit(conv_, x))); }
 
  private:
   Conv2d conv_ = register_module("conv", Conv2d(Conv2dOptions(3, 13, 3).padding(1)));
@@ -131,6 +131,8 @@ TORCH_MODULE(Stem);
 class ConvNet final : public TestModel {
  public:
   std::vector<std::string> units() const override { return {"stem", "body"}; }
+  std::vector<std::string> low_units() const override { return {"stem.conv", "body"}; }
+  std::vector<std::string> full_units() const override { return {"stem.norm"}; }
   Batch BatchOf(int64_t step) const override {
     return {Uniform(2 * step, {8, 3, 11, 11}), Integers(2 * step + 1, 5, {8})};
   }

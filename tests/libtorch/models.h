@@ -33,6 +33,10 @@ class TestModel : public torch::nn::Module {
   // The children that are units of their own, by name.
   virtual std::vector<std::string> units() const = 0;
 
+  // In mixed precision: those in bfloat16, and those that keep float32.
+  virtual std::vector<std::string> low_units() const { return units(); }
+  virtual std::vector<std::string> full_units() const { return {}; }
+
   // The rows of all ranks of a step.
   virtual Batch BatchOf(int64_t step) const = 0;
 

@@ -106,6 +106,13 @@ class ConvNet(nn.Module):
     def units(self):
         return [self.stem, self.body]
 
+    def low_units(self):
+        return [self.stem.conv, self.body]
+
+    def full_units(self):
+        """Batch norm takes no weights in bfloat16 beside buffers in float32, and FSDP2 casts no buffers."""
+        return [self.stem.norm]
+
     def forward(self, x):
         return self.head(F.relu(self.body(self.stem(x))).mean([2, 3]))
 
