@@ -9,6 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/libtorch/called_module.h"
 #include "fsdp/libtorch/mixed_test_net.h"
 #include "fsdp/libtorch/sharded_module.h"
 #include "fsdp/libtorch/test_models.h"
@@ -140,6 +141,62 @@ TEST(ShardedModuleRecomputeTest, UnitsWithTheOptionRunAgainInBackwardWhereTheyAr
       EXPECT_EQ(runs[1], 2 * 2 * 3);
     }
   }
+}
+
+// The MixedNet with its blocks in a Sequential, which calls them itself.
+struct SequenceNetImpl : torch::nn::Module {
+  SequenceNetImpl() {
+    stem = register_module("stem", torch::nn::Linear(16, 16));
+    blocks = register_module("blocks", torch::nn::Sequential(Called<MixedBlock>(), Called<MixedBlock>()));
+    head = register_module("head", torch::nn::Linear(16, 5));
+    at::NoGradGuard no_grad;
+    const auto values = MakeMixedNet()->named_parameters();
+    for (const auto& item : named_parameters()) item.value().copy_(values[item.key()]);
+  }
+  at::Tensor forward(const at::Tensor& x) { return head(blocks->forward(stem(x))); }
+  torch::nn::Linear stem{nullptr}, head{nullptr};
+  torch::nn::Sequential blocks{nullptr};
+};
+
+// The output, and the gradient of the input, of a net whose blocks compute in bfloat16, return float32 and recompute.
+template <typename Net>
+absl::StatusOr<std::pair<at::Tensor, at::Tensor>> OutputAndGradient(Net& net, std::shared_ptr<ProcessGroup> group) {
+  FullyShardOptions options{.activation_checkpointing = true};
+  options.mp_policy = {.param_dtype = DType::kBFloat16, .output_dtype = DType::kFloat32};
+  FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+  FSDP_ASSIGN_OR_RETURN(auto mirror, MirrorModule::Create(TreeOf(net)));
+  for (const char* block : {"blocks.0", "blocks.1"}) {
+    Module& module = *mirror->Find(block);
+    EXPECT_EQ(module.type_name(), "MixedBlock");
+    EXPECT_TRUE(IsAnyTorch<MixedBlockImpl>()(module));
+    FSDP_RETURN_IF_ERROR(FullyShard(module, mesh, options).status());
+  }
+  FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, FullyShardOptions()).status());
+  FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardedModule::FromFullyShard(std::move(mirror)));
+  const at::Tensor x = MixedInput(0).requires_grad_();
+  at::Tensor y;
+  FSDP_RETURN_IF_ERROR(Caught([&] {
+    y = sharded->Forward([&] { return net.forward(x); });
+    y.square().mean().backward();
+    return absl::OkStatus();
+  }));
+  return std::pair(y, x.grad());
+}
+
+TEST(ShardedModuleRecomputeTest, ASequentialCallsUnitsThatAreCalledModules) {
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    at::set_num_threads(1);
+    const auto listed = MakeMixedNet();
+    FSDP_ASSIGN_OR_RETURN(const auto wanted, OutputAndGradient(*listed, group));
+    SequenceNetImpl sequence;
+    FSDP_ASSIGN_OR_RETURN(const auto got, OutputAndGradient(sequence, group));
+    EXPECT_TRUE(at::equal(got.first, wanted.first));
+    EXPECT_TRUE(at::equal(got.second, wanted.second));
+    for (const auto& block : *sequence.blocks) {
+      EXPECT_EQ(std::dynamic_pointer_cast<MixedBlockImpl>(block.ptr())->runs, 2);
+    }
+    return absl::OkStatus();
+  }));
 }
 
 // Arguments and results of several kinds.

@@ -8,8 +8,11 @@
 namespace fsdp {
 namespace {
 
-// "torch::nn::LinearImpl" -> "Linear", "(anonymous namespace)::BlockImpl" -> "Block"
+// "torch::nn::LinearImpl" -> "Linear", "(anonymous namespace)::BlockImpl" -> "Block", and of CalledImpl<BlockImpl, ...>
+// (called_module.h) that of its module.
 std::string ClassName(std::string_view name) {
+  constexpr std::string_view kCalled = "fsdp::CalledImpl<";
+  if (name.substr(0, kCalled.size()) == kCalled) name = name.substr(kCalled.size(), name.find(',') - kCalled.size());
   if (const size_t arguments = name.find('<'); arguments != std::string_view::npos) name = name.substr(0, arguments);
   if (const size_t colon = name.rfind(':'); colon != std::string_view::npos) name.remove_prefix(colon + 1);
   if (name.size() > 4 && name.substr(name.size() - 4) == "Impl") name.remove_suffix(4);
