@@ -201,6 +201,48 @@ TEST(ShardedModulePrecisionTest, ABatchNormInFullPrecisionReturnsTheDTypeThatCam
   }));
 }
 
+struct ScaleImpl : torch::nn::Module {
+  ScaleImpl() { scale = register_parameter("scale", at::full({4}, 1.5)); }
+  at::Tensor scale;
+};
+
+// An operator that is given an activation in float32 computes the gradient of a weight in bfloat16 in float32. FSDP2
+// reduces it so; FSDP1 rounds it. 1 + 2^-12 is no number of bfloat16.
+TEST(ShardedModulePrecisionTest, GradientsThatAnOperatorComputesWiderAreReducedSoByFsdp2) {
+  constexpr float kFine = 1 + 1.0f / 4096;
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    for (const bool fsdp2 : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "FSDP" << (fsdp2 ? 2 : 1));
+      const float one = fsdp2 ? kFine : 1;
+      ScaleImpl net;
+      FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+      FSDP_ASSIGN_OR_RETURN(const auto sharded, fsdp2 ? FullyShard(net, mesh, {}, {.mp_policy = LowPolicy()})
+                                                      : Shard(net, group, {.mixed_precision = Low(true)}));
+      const auto backward = [&] {
+        return Caught([&] {
+          const at::Tensor x = at::full({1, 4}, kFine);
+          sharded->Forward([&] { return x * net.scale; }).sum().backward();
+          return absl::OkStatus();
+        });
+      };
+      const auto expect_gradient = [&](float wanted) -> absl::Status {
+        FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("scale"));
+        EXPECT_TRUE(at::equal(at::from_blob(gradient.data(), {4}), at::full({4}, wanted))) << wanted;
+        return absl::OkStatus();
+      };
+      FSDP_RETURN_IF_ERROR(backward());
+      FSDP_RETURN_IF_ERROR(expect_gradient(one));
+      {
+        const NoSyncGuard no_sync(sharded->fsdp());
+        FSDP_RETURN_IF_ERROR(backward());
+      }
+      FSDP_RETURN_IF_ERROR(backward());
+      FSDP_RETURN_IF_ERROR(expect_gradient(3 * one));
+    }
+    return absl::OkStatus();
+  }));
+}
+
 struct OperandsImpl : torch::nn::Module {
   OperandsImpl() {
     lstm = register_module("lstm", torch::nn::LSTM(4, 4));
