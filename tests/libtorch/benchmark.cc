@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Times of the steps of a transformer, for benchmark.py: as one process the bare module and the sharded one, step by
-// step in turn; as a rank of a job the sharded one. Rank 0 prints one line of JSON.
+// step in turn; as a rank of a job the sharded one. With --bfloat16 two sharded ones, whose blocks cast their inputs
+// where CallUnit calls them, and at operators. Rank 0 prints one line of JSON.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/init_process_group.h"
 #include "fsdp/libtorch/sharded_module.h"
 #include "fsdp/libtorch/torch_optimizer.h"
@@ -30,6 +32,8 @@
 
 ABSL_FLAG(std::string, size, "512,256,4,4,256,2", "vocabulary, width, heads, blocks, length, and rows of a rank");
 ABSL_FLAG(int, steps, 12, "steps of each");
+ABSL_FLAG(bool, bfloat16, false,
+          "computes in bfloat16 by FSDP2, with CallUnit and without, in place of float32 by FSDP1");
 
 namespace fsdp {
 namespace {
@@ -67,10 +71,11 @@ class BareRun {
   explicit BareRun(const TransformerSize& size)
       : model_(MakeTransformer(size)), optimizer_(ParametersOnce(*model_), Options()) {}
 
-  void Step(int step) {
+  absl::Status Step(int step) {
     model_->Loss(step, model_->BatchOf(step)).backward();
     optimizer_.step();
     optimizer_.zero_grad();
+    return absl::OkStatus();
   }
 
  private:
@@ -78,15 +83,27 @@ class BareRun {
   torch::optim::AdamW optimizer_;
 };
 
+// Blocks are units. In float32 by Shard, in bfloat16 by FullyShard.
+absl::StatusOr<std::unique_ptr<ShardedModule>> ShardBlocks(TestModel& model, std::shared_ptr<ProcessGroup> group,
+                                                           bool bfloat16) {
+  const auto is_block = [](const Module& module) { return module.type_name() == "Block"; };
+  if (!bfloat16) return Shard(model, group, {.auto_wrap_policy = LambdaWrapPolicy(is_block)});
+  FullyShardOptions options;
+  options.mp_policy.param_dtype = DType::kBFloat16;
+  options.mp_policy.reduce_dtype = DType::kFloat32;
+  FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+  return FullyShard(model, mesh, is_block, options);
+}
+
 class ShardedRun {
  public:
-  static absl::StatusOr<ShardedRun> Create(const TransformerSize& size, std::shared_ptr<ProcessGroup> group) {
+  static absl::StatusOr<ShardedRun> Create(const TransformerSize& size, std::shared_ptr<ProcessGroup> group,
+                                           bool bfloat16, bool calls_units) {
     ShardedRun run;
-    run.model_ = MakeTransformer(size);
+    run.model_ = MakeTransformer(size, calls_units);
     run.model_bytes_ = 0;
     for (const at::Tensor& parameter : ParametersOnce(*run.model_)) run.model_bytes_ += parameter.nbytes();
-    const auto is_block = [](const Module& module) { return module.type_name() == "Block"; };
-    FSDP_ASSIGN_OR_RETURN(run.sharded_, Shard(*run.model_, group, {.auto_wrap_policy = LambdaWrapPolicy(is_block)}));
+    FSDP_ASSIGN_OR_RETURN(run.sharded_, ShardBlocks(*run.model_, group, bfloat16));
     FSDP_ASSIGN_OR_RETURN(run.optimizer_,
                           TorchOptimizer::Create(*run.sharded_, std::make_unique<torch::optim::AdamW>(
                                                                     run.sharded_->LocalParameters(), Options())));
@@ -99,7 +116,7 @@ class ShardedRun {
     sharded_->Forward([&] { return model_->Loss(step, batch); }).backward();
     FSDP_RETURN_IF_ERROR(optimizer_->Step(sharded_->stream()));
     optimizer_->ZeroGrad();
-    return absl::OkStatus();
+    return sharded_->stream().Synchronize();
   }
 
   ShardedModule& sharded() { return *sharded_; }
@@ -121,27 +138,34 @@ absl::Status Measure() {
   at::set_num_threads(1);
   FSDP_ASSIGN_OR_RETURN(const auto group, InitProcessGroup());
   FSDP_ASSIGN_OR_RETURN(const TransformerSize size, SizeOfFlag(group->size()));
+  const bool bfloat16 = absl::GetFlag(FLAGS_bfloat16);
   std::optional<BareRun> bare;
-  if (group->size() == 1) bare.emplace(size);
-  FSDP_ASSIGN_OR_RETURN(ShardedRun sharded, ShardedRun::Create(size, group));
-  std::vector<double> bare_seconds, sharded_seconds;
-  for (int step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
-    if (bare) {
-      const absl::Time start = absl::Now();
-      bare->Step(step);
-      bare_seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start));
-    }
+  std::optional<ShardedRun> at_operators;
+  FSDP_ASSIGN_OR_RETURN(ShardedRun sharded, ShardedRun::Create(size, group, bfloat16, /*calls_units=*/true));
+  if (bfloat16) {
+    FSDP_ASSIGN_OR_RETURN(at_operators, ShardedRun::Create(size, group, bfloat16, /*calls_units=*/false));
+  } else if (group->size() == 1) {
+    bare.emplace(size);
+  }
+  std::vector<double> bare_seconds, sharded_seconds, at_operators_seconds;
+  const auto timed = [&](auto& run, int step, std::vector<double>& seconds) -> absl::Status {
     FSDP_RETURN_IF_ERROR(group->GatherBlobs("").status());  // all ranks begin together
     const absl::Time start = absl::Now();
-    FSDP_RETURN_IF_ERROR(sharded.Step(step));
-    FSDP_RETURN_IF_ERROR(sharded.sharded().stream().Synchronize());
-    sharded_seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start));
+    FSDP_RETURN_IF_ERROR(run.Step(step));
+    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start));
+    return absl::OkStatus();
+  };
+  for (int step = 0; step < absl::GetFlag(FLAGS_steps); ++step) {
+    if (bare) FSDP_RETURN_IF_ERROR(timed(*bare, step, bare_seconds));
+    FSDP_RETURN_IF_ERROR(timed(sharded, step, sharded_seconds));
+    if (at_operators) FSDP_RETURN_IF_ERROR(timed(*at_operators, step, at_operators_seconds));
   }
   if (group->rank() != 0) return absl::OkStatus();
   std::printf(
-      "{\"bare\": %s, \"sharded\": %s, \"bound_bytes\": %ld, \"model_bytes\": %ld, \"plan\": \"%s\"}\n",
-      Join(bare_seconds).c_str(), Join(sharded_seconds).c_str(), sharded.sharded().TakePeakBoundBytes(),
-      sharded.model_bytes(),
+      "{\"bare\": %s, \"sharded\": %s, \"at_operators\": %s, \"bound_bytes\": %ld, \"model_bytes\": %ld, "
+      "\"plan\": \"%s\"}\n",
+      Join(bare_seconds).c_str(), Join(sharded_seconds).c_str(), Join(at_operators_seconds).c_str(),
+      sharded.sharded().TakePeakBoundBytes(), sharded.model_bytes(),
       absl::StrJoin(absl::StrSplit(sharded.sharded().fsdp().memory_plan().ToString(false), '\n'), "; ").c_str());
   return absl::OkStatus();
 }

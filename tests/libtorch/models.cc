@@ -86,8 +86,9 @@ TORCH_MODULE(Head);
 
 class Transformer final : public TestModel {
  public:
-  explicit Transformer(const TransformerSize& size)
+  Transformer(const TransformerSize& size, bool calls_units)
       : size_(size),
+        calls_units_(calls_units),
         token_(register_module("token", Embedding(size.vocab, size.width))),
         position_(register_module("position", Embedding(size.length, size.width))),
         blocks_(register_module("blocks", ModuleList())),
@@ -106,12 +107,16 @@ class Transformer final : public TestModel {
   }
   at::Tensor Output(int64_t, const at::Tensor& tokens) override {
     at::Tensor x = token_(tokens) + position_(at::arange(size_.length));
-    for (const auto& block : *blocks_) x = CallUnit(*block->as<BlockImpl>(), x);
+    for (const auto& module : *blocks_) {
+      BlockImpl& block = *module->as<BlockImpl>();
+      x = calls_units_ ? CallUnit(block, x) : block.forward(x);
+    }
     return head_(norm_(x));
   }
 
  private:
-  TransformerSize size_;
+  const TransformerSize size_;
+  const bool calls_units_;
   Embedding token_, position_;
   ModuleList blocks_;
   LayerNorm norm_;
@@ -245,7 +250,9 @@ Batch Batch::Of(int rank, int ranks) const {
           y.slice(0, rank * rows, (rank + 1) * rows).contiguous()};
 }
 
-std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size) { return std::make_shared<Transformer>(size); }
+std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size, bool calls_units) {
+  return std::make_shared<Transformer>(size, calls_units);
+}
 
 std::shared_ptr<TestModel> MakeTestModel(const std::string& name) {
   if (name == "mlp") return std::make_shared<Mlp>();

@@ -53,8 +53,9 @@ struct TransformerSize {
   int64_t vocab = 97, width = 32, heads = 4, blocks = 2, length = 12, rows = 8;
 };
 
-// Its token embedding is also the weight of its head, under both names.
-std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size = {});
+// Its token embedding is also the weight of its head, under both names. With `calls_units` its blocks are called by
+// CallUnit, as those of the other models.
+std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size = {}, bool calls_units = true);
 
 // "mlp", "transformer", "conv_net", "lstm" or "mixture"; aborts for another name.
 std::shared_ptr<TestModel> MakeTestModel(const std::string& name);
