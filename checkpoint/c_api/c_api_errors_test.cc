@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/checkpoint/torch/many_tensors.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -162,6 +164,43 @@ TEST_F(CApiErrorsTest, APathWithoutACheckpointIsAnErrorThatNamesIt) {
   EXPECT_EQ(reader, nullptr);
   EXPECT_NE(fsdp_verify("no/such/path", 0, nullptr), FSDP_OK);
   EXPECT_EQ(fsdp_verify("no/such/path", -1, nullptr), FSDP_INVALID_ARGUMENT);
+}
+
+// Shown as "w", "w" with a NUL and "w" with another would be one name, which stands for neither.
+TEST_F(CApiErrorsTest, AFileWithANameThatIsNoStringOfCIsRefusedByThatName) {
+  const auto open = [](const std::string& name, const std::string& bytes) {
+    const std::string path = testing::TempDir() + "/" + name;
+    std::ofstream(path, std::ios::binary) << bytes;
+    fsdp_open_options options = {};
+    options.struct_size = sizeof(options);
+    options.no_verify = 1;  // the archive's checksum is not changed with the name
+    fsdp_reader* reader = nullptr;
+    const int32_t code = fsdp_reader_open(path.c_str(), &options, &reader);
+    EXPECT_EQ(reader, nullptr);
+    fsdp_reader_close(reader);
+    return code;
+  };
+  std::string header = R"({"w\u0000a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  header.insert(header.size(), 64 - header.size() % 64, ' ');
+  const std::string size(1, static_cast<char>(header.size()));
+  EXPECT_EQ(open("nul.safetensors", size + std::string(7, '\0') + header + "x"), FSDP_UNIMPLEMENTED);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("model/w"));
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("has a NUL"));
+
+  // A surrogate, which strings of Python and so pickles may have.
+  std::string archive = ManyTensorsArchive(1, false);
+  const size_t at = archive.find("experts");
+  ASSERT_NE(at, std::string::npos);
+  archive.replace(at, 7, "exp\xED\xA0\x80s");
+  EXPECT_EQ(open("surrogate.pt", archive), FSDP_UNIMPLEMENTED);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("is not UTF-8"));
+}
+
+// Its checkpoint would be saved, and opened by nobody.
+TEST_F(CApiErrorsTest, AUnitOfLessThanNoElementsIsRefused) {
+  EXPECT_EQ(fsdp_state_add_unit(state_, "u", -1, 0, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_STREQ(fsdp_error_message(), "unit \"u\" has -1 elements, wanted at least 0");
+  EXPECT_EQ(fsdp_state_add_unit(state_, "u", 0, 0, nullptr, nullptr, nullptr), FSDP_OK);
 }
 
 TEST_F(CApiErrorsTest, StructsOfASizeThatNoReleaseHasAreRefused) {

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -37,13 +39,25 @@ namespace {
 constexpr int kDefaultThreads = 4;
 constexpr int kMostThreads = 1024;
 
-void AddAliases(fsdp_reader& reader) {
+// Files of others may have names that no string of C has: one with a NUL would be shown as another name, and bytes that
+// are not UTF-8 are promised to nobody.
+absl::Status CheckName(const std::string& name) {
+  const bool has_nul = name.find('\0') != std::string::npos;
+  if (!has_nul && CheckUtf8(name, "").ok()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("name ", Quote(name), has_nul ? " has a NUL" : " is not UTF-8",
+                                               ", so it is no string of C; ckpt convert --rename gives another"));
+}
+
+absl::Status AddAliases(fsdp_reader& reader) {
   const StateDict& contents = reader.source->contents();
   for (const auto& [alias, name] : contents.aliases) {
+    FSDP_RETURN_IF_ERROR(CheckName(alias));
+    FSDP_RETURN_IF_ERROR(CheckName(name));
     reader.aliases.emplace_back(alias, name);
     const auto found = reader.numbers.find(StateKey::Model(name).ToString());
     if (found != reader.numbers.end()) reader.numbers.emplace(StateKey::Model(alias).ToString(), found->second);
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_open_options* given) {
@@ -55,6 +69,7 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
                                                                 .skip_links = options.skip_links != 0}));
   reader->format = std::string(reader->source->format());
   for (const auto& [key, value] : reader->source->contents().entries()) {
+    FSDP_RETURN_IF_ERROR(CheckName(key.ToString()));
     if (const auto* text = std::get_if<std::string>(&value)) {
       reader->texts.emplace_back(key.ToString(), *text);
       continue;
@@ -65,7 +80,7 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
     reader->tensors.push_back(
         {key, key.ToString(), tensor.dtype, std::vector<int64_t>(dims.begin(), dims.end()), tensor.shape.numel()});
   }
-  AddAliases(*reader);
+  FSDP_RETURN_IF_ERROR(AddAliases(*reader));
   return reader;
 }
 

@@ -78,6 +78,10 @@ absl::Status CheckCount(int64_t count, const char* name, const void* pointer, co
 
 // Parameters are in order, apart from each other, and inside of the flat parameter.
 absl::Status CheckLayout(const FlatUnitLayout& unit) {
+  if (unit.unsharded_numel < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unit ", Quote(unit.name), " has ", unit.unsharded_numel, " elements, wanted at least 0"));
+  }
   int64_t last = 0;
   for (const FlatUnitLayout::Entry& entry : unit.parameters) {
     if (entry.offset < last || entry.numel < 0 || entry.offset > unit.unsharded_numel ||

@@ -121,7 +121,7 @@ typedef struct fsdp_read {
 
 /* Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors, a
  * Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only. On FSDP_OK the
- * caller owns *reader and closes it. */
+ * caller owns *reader and closes it. FSDP_UNIMPLEMENTED for a name with a NUL or bytes that are not UTF-8. */
 int32_t fsdp_reader_open(const char* path, const fsdp_open_options* options, fsdp_reader** reader);
 /* Frees a reader and all strings and dims that are its own. No other call may use it meanwhile. NULL is fine. */
 void fsdp_reader_close(fsdp_reader* reader);
