@@ -26,7 +26,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
-#include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/fuzz/reseal.h"
 #include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 #include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 #include "fsdp/checkpoint/object/s3_reply.h"
@@ -43,15 +43,6 @@
 
 namespace fsdp {
 namespace {
-
-// `bytes` with the right seal: the members before "digest", closed by their own digest.
-std::string Resealed(std::string_view bytes) {
-  std::string members(bytes.substr(0, bytes.rfind("\"digest\"")));
-  while (!members.empty() && std::string_view(" \n,").find(members.back()) != std::string_view::npos) {
-    members.pop_back();
-  }
-  return Seal(std::move(members));
-}
 
 bool LiesInExtent(const StoredFile& file, const ByteRange& range) {
   for (const StoredExtent& extent : file.extents) {

@@ -42,6 +42,12 @@ bool FuzzDcpMetadata(std::string_view bytes);
 // The XML of an object store, as a page of a listing below "run/"; as every other reply, too.
 bool FuzzS3Reply(std::string_view bytes);
 
+// Arguments of fsdp_checkpoint.h's functions and a checkpoint that they read, verify and convert.
+bool FuzzCApi(std::string_view bytes);
+
+// A program of calls of fsdp_checkpoint.h that fill a state and save it.
+bool FuzzCApiSave(std::string_view bytes);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
