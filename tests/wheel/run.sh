@@ -8,7 +8,7 @@
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
 #                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there
-#   --benchmark          measure Writer beside PyTorch's FileSystemWriter instead
+#   --benchmark          measure Writer and Reader beside PyTorch's FileSystemWriter and FileSystemReader instead
 #
 # Only DIR is written to, up to 2 GB. The exit status is that of the tests; 77 if there is no PyTorch here and none can be
 # installed, because there is no network, or no python3 with venv: a line says which.
