@@ -25,6 +25,10 @@ std::string Compiled(std::vector<std::string> command, const std::string& source
   const std::string program = absl::StrCat(testing::TempDir(), "/", source, ".program");
   const std::string folder = std::filesystem::absolute(kFolder);
   const std::string compiler = command[0];
+#if defined(__SANITIZE_ADDRESS__)
+  // The library wants the sanitizer's runtime, which must be the program's, and the examples are tested with it, too.
+  command.emplace_back("-fsanitize=address,undefined");
+#endif
   for (const std::string& argument :
        {absl::StrCat(folder, "/", source), absl::StrCat("-I", folder), absl::StrCat(folder, "/libfsdp_checkpoint.so"),
         absl::StrCat("-Wl,-rpath,", folder), std::string("-o"), program}) {

@@ -121,5 +121,6 @@ program example
   print '(a, *(1x, i0))', 'shape', dims(size(dims):1:-1)
   print '(a, 1x, g0)', 'sum', sum(weights)
   print '(a, 1x, g0)', 'first', weights(1)
+  deallocate(weights)
   call fsdp_reader_close(reader)
 end program example
