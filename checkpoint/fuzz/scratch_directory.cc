@@ -14,7 +14,8 @@ namespace fsdp {
 ScratchDirectory::ScratchDirectory() {
   std::error_code error;
   const bool has_memory = std::filesystem::is_directory("/dev/shm", error);
-  path_ = absl::StrCat(has_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string(), "/fuzz_checkpoint.XXXXXX");
+  path_ = absl::StrCat(has_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string(),
+                       "/fuzz_checkpoint.XXXXXX");
   Check(mkdtemp(path_.data()) != nullptr, "no directory for an input");
 }
 
