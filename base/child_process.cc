@@ -386,12 +386,14 @@ void ChildProcess::ReadOutput() {
   errors_.Read();
 }
 
-// Blocks until the child ends, its output grows or ends, or `deadline`.
 void ChildProcess::AwaitEvent(absl::Time deadline) const {
   std::vector<pollfd> polled;
   AppendPollFds(polled);
-  poll(polled.data(), polled.size(),
-       MillisecondsUntil(ended_.ok() ? deadline : std::min(deadline, absl::Now() + kTick)));
+  poll(polled.data(), polled.size(), MillisecondsUntil(std::min(deadline, PollDeadline())));
+}
+
+absl::Time ChildProcess::PollDeadline() const {
+  return ended_.ok() || exit_status_.has_value() ? absl::InfiniteFuture() : absl::Now() + kTick;
 }
 
 std::optional<int> ChildProcess::Poll(absl::Duration timeout) {

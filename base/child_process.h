@@ -129,10 +129,12 @@ class ChildProcess {
   const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
 
   // For a parent with an event loop of its own, none of which blocks. AppendPollFds appends what poll() has to wait
-  // for: captured output and the end of the child. ReadOutput reads what is in the pipes, at most 256 KiB from each, so
-  // that a child that never stops writing does not hold up the loop. Reap, if the child has ended, kills what is left
-  // of its process group and returns exit_status().
+  // for: captured output and the end of the child. poll() has to return by PollDeadline, which is in 20 ms on kernels
+  // before Linux 5.3, where nothing can be polled for that end. ReadOutput reads what is in the pipes, at most 256 KiB
+  // from each, so that a child that never stops writing does not hold up the loop. Reap, if the child has ended, kills
+  // what is left of its process group and returns exit_status().
   void AppendPollFds(std::vector<pollfd>& polled) const;
+  absl::Time PollDeadline() const;
   void ReadOutput();
   const std::optional<ExitStatus>& Reap();
 
@@ -156,8 +158,7 @@ class ChildProcess {
 
   ChildProcess() = default;
 
-  // Blocks until the child ends, its captured output grows or ends, or `deadline`; on a kernel without pidfd_open for
-  // at most 20 ms.
+  // Blocks until the child ends, its captured output grows or ends, `deadline` or PollDeadline.
   void AwaitEvent(absl::Time deadline) const;
   // Blocks until the child ends, kills the rest of its process group, and sets exit_status_.
   void ReapBlocking();

@@ -195,15 +195,17 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
 
 std::vector<pollfd> Job::Poll(const ForwardedSignals& signals) const {
   std::vector<pollfd> polled = {{.fd = signals.fd(), .events = POLLIN, .revents = 0}};
+  absl::Time deadline = NextDeadline();
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->AppendPollFds(polled);
+    deadline = std::min(deadline, rank->process->PollDeadline());
     for (const RankOutput* output : {&rank->output, &rank->errors}) {
       if (output->is_pending()) {
         polled.push_back({.fd = output->destination(), .events = POLLOUT, .revents = 0});
       }
     }
   }
-  if (poll(polled.data(), polled.size(), PollTimeout(NextDeadline())) <= 0) {
+  if (poll(polled.data(), polled.size(), PollTimeout(deadline)) <= 0) {
     polled[0].revents = 0;
   }
   return polled;
