@@ -31,7 +31,7 @@ using Section = StateKey::Section;
 
 // A piece begins anywhere in a block of B, so that block is read for two pieces: the larger the pieces, the less is
 // read twice.
-constexpr int64_t kPieceBytes = int64_t{8} << 20;
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 bool IsCompared(const StateKey& key, const DiffOptions& options) {
   return !options.model_only || key.section == Section::kModel;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A file has two descriptors: fd_, through the page cache, and one with O_DIRECT, opened when it is first needed. A
-// large read takes what the cache has, then whole sectors by direct I/O, then the rest through the cache; a small one
-// goes through the cache alone. Direct I/O is only an optimisation: every case in which the kernel refuses it (no
-// support, unaligned memory, the end of the file) is left to the loop around pread that follows.
+// large read takes what the cache has, then whole pages by direct I/O, then the rest through the cache; a small one
+// goes through the cache alone. Other formats place tensors anywhere, so most of their reads begin within a page: these
+// go through a block of our own, since a copy costs less than the pages that the cache would take for them. Direct I/O
+// is only an optimisation: every case in which the kernel refuses it (no support, the end of the file) is left to the
+// loop around pread that follows.
 #include "fsdp/checkpoint/storage/posix_file.h"
 
 #include <fcntl.h>
@@ -17,6 +19,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/streaming_copy.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/cached_pages.h"
 #include "fsdp/checkpoint/storage/system_call.h"
@@ -79,7 +83,6 @@ File::Descriptors PosixFile::descriptors() const {
   return all;
 }
 
-// EINVAL is no error: the kernel wants another alignment than it has reported.
 absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const {
   const int64_t found = ReadCached(fd_, offset, out);
   out.remove_prefix(found);
@@ -87,16 +90,43 @@ absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) c
   const int direct = DirectFd();
   if (direct < 0) return absl::OkStatus();
   const auto address = reinterpret_cast<uintptr_t>(out.data());
-  if (offset % alignment_.offset != 0 || address % alignment_.memory != 0) return absl::OkStatus();
+  const bool is_aligned = offset % alignment_.offset == 0 && address % alignment_.memory == 0;
+  return is_aligned ? ReadInPlace(direct, offset, out) : ReadThroughBlock(direct, offset, out);
+}
+
+absl::StatusOr<int64_t> PosixFile::ReadDirect(int direct, int64_t offset, absl::Span<std::byte> out) const {
+  const ssize_t n = RetryInterrupted([&] { return pread(direct, out.data(), out.size(), offset); });
+  // EINVAL is no error: the kernel wants another alignment than it has reported.
+  if (n >= 0 || errno == EINVAL) return std::max<ssize_t>(n, 0);
+  return ErrnoStatus(absl::StrCat("read ", out.size(), " bytes at ", offset, " of"), path_);
+}
+
+absl::Status PosixFile::ReadInPlace(int direct, int64_t& offset, absl::Span<std::byte>& out) const {
   size_t nbytes = out.size() / alignment_.offset * alignment_.offset;
   while (nbytes > 0) {
-    const ssize_t n = RetryInterrupted([&] { return pread(direct, out.data(), nbytes, offset); });
-    if (n < 0 && errno != EINVAL) return ErrnoStatus(absl::StrCat("read ", nbytes, " bytes at ", offset, " of"), path_);
-    if (n <= 0) break;
+    FSDP_ASSIGN_OR_RETURN(const int64_t n, ReadDirect(direct, offset, out.first(nbytes)));
     out.remove_prefix(n);
     offset += n;
     nbytes -= n;
-    if (n % alignment_.offset != 0) break;  // the end of the file, or an interrupted read
+    if (n == 0 || n % alignment_.offset != 0) break;  // the end of the file, or an interrupted read
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PosixFile::ReadThroughBlock(int direct, int64_t& offset, absl::Span<std::byte>& out) const {
+  const AlignedBlock block = NewAlignedBlock(kBlockBytes);
+  while (!out.empty()) {
+    const int64_t before = offset % alignment_.offset;
+    const int64_t wanted = std::min(before + static_cast<int64_t>(out.size()), kBlockBytes);
+    const int64_t nbytes = (wanted + alignment_.offset - 1) / alignment_.offset * alignment_.offset;
+    FSDP_ASSIGN_OR_RETURN(const int64_t n,
+                          ReadDirect(direct, offset - before, {block.get(), static_cast<size_t>(nbytes)}));
+    const int64_t got = std::min(n, wanted) - before;
+    if (got <= 0) break;
+    StreamingCopy(out.data(), block.get() + before, got);
+    out.remove_prefix(got);
+    offset += got;
+    if (n < wanted) break;  // the end of the file, or an interrupted read
   }
   return absl::OkStatus();
 }

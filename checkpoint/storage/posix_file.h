@@ -41,8 +41,14 @@ class PosixFile final : public File {
   // A second descriptor of the same file for direct I/O, opened by the first call; -1 when the file has no direct I/O.
   int DirectFd() const;
 
-  // Reads the leading bytes that the page cache has, then those that direct I/O can read; advances `offset` and `out`.
+  // These read the leading bytes of `out` that they can, and advance `offset` and `out`: what the page cache has, and
+  // then by direct I/O, to `out` itself where it is aligned or by way of a block that is.
   absl::Status ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const;
+  absl::Status ReadInPlace(int direct, int64_t& offset, absl::Span<std::byte>& out) const;
+  absl::Status ReadThroughBlock(int direct, int64_t& offset, absl::Span<std::byte>& out) const;
+
+  // How many bytes one direct read has read; 0 at the end of the file, and where the kernel takes no such read.
+  absl::StatusOr<int64_t> ReadDirect(int direct, int64_t offset, absl::Span<std::byte> out) const;
 
   const int fd_;
   const std::string path_;
