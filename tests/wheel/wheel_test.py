@@ -365,12 +365,12 @@ future = dcp.async_save(state, storage_writer=Writer(path))
 raise RuntimeError("nobody waits for the save")
 """,
     "a daemon thread": """
-threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Writer(path)}, daemon=True).start()
+threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Lasting(path)}, daemon=True).start()
 begun.wait()
 sys.exit(0)
 """,
     "a fork": """
-threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Writer(path)}, daemon=True).start()
+threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Lasting(path)}, daemon=True).start()
 begun.wait()
 child = os.fork()
 if child == 0:
@@ -391,6 +391,11 @@ def slow_save(*arguments):
     time.sleep(2)
     return fsdp_save(*arguments)
 _library.library.fsdp_save = slow_save
+class Lasting(Writer):
+    # PyTorch's own code, which comes next, aborts the process if the interpreter ends a thread in it.
+    def write_data(self, *arguments):
+        super().write_data(*arguments)
+        time.sleep(60)
 """
 
 # A thread that C has called Python from, when the interpreter is past the point of ending it.
