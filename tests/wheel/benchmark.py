@@ -5,7 +5,7 @@ Each round saves and loads the same state with one and then with the other, so t
 their files durable (fsync); Writer also digests every byte, and Reader compares the digests. Writer leaves nothing in the
 page cache and FileSystemWriter leaves all, so each checkpoint is loaded from equal states of it: cold, when its pages
 have been dropped, and warm, when all have been read. Prints medians with the smallest and the largest, in seconds and
-GB/s.
+GB/s, and by how much the memory of rank 0 grew at most meanwhile.
 """
 
 import os
@@ -32,12 +32,22 @@ TENSORS = 24
 ROWS, COLUMNS = 2048, 4096  # float32: 32 MiB each, 768 MiB in all
 
 
-def timed(function):
+def resident(field):
+    """Bytes of this process: VmRSS now, or VmHWM at most."""
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith(field + ":"))
+
+
+def measured(function):
+    """Seconds, and bytes by which this process grew at most meanwhile."""
     dist.barrier()
+    with open("/proc/self/clear_refs", "w") as references:
+        references.write("5")  # VmHWM begins anew
+    before = resident("VmRSS")
     begin = time.perf_counter()
     function()
     dist.barrier()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, resident("VmHWM") - before
 
 
 def files_of(path):
@@ -66,40 +76,41 @@ def rank_main(rank, root, report):
         f"layer.{i}.weight": distribute_tensor(torch.randn(ROWS, COLUMNS), mesh, [Shard(0)]) for i in range(TENSORS)
     }
     wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    times = {}
+    measurements = {}
     for number in range(ROUNDS + 1):
         for name, writer, reader in (
             ("FileSystem", dcp.FileSystemWriter, dcp.FileSystemReader),
             ("fsdp_checkpoint", Writer, Reader),
         ):
             path = f"{root}/step-{number:08}"
-            save = timed(lambda: dcp.save({"model": state}, storage_writer=writer(path)))
-            seconds = {"save": save}
+            found = {"save": measured(lambda: dcp.save({"model": state}, storage_writer=writer(path)))}
             for what, prepare in (("load, cold", cool), ("load, warm", warm)):
                 if rank == 0:
                     prepare(path)
-                seconds[what] = timed(lambda: dcp.load({"model": wanted}, storage_reader=reader(path)))
+                found[what] = measured(lambda: dcp.load({"model": wanted}, storage_reader=reader(path)))
                 assert all(torch.equal(wanted[key].to_local(), tensor.to_local()) for key, tensor in state.items())
-            if number > 0:  # the first round is the warm-up
-                for what, value in seconds.items():
-                    times.setdefault((what, name), []).append(value)
+            for what, value in found.items():
+                measurements.setdefault((what, name), []).append(value)
             dist.barrier()
             if rank == 0:
                 shutil.rmtree(path)
     if rank == 0:
-        torch.save(times, report)
+        torch.save(measurements, report)
 
 
 def main():
     gigabytes = TENSORS * ROWS * COLUMNS * 4 / 1e9
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR")) as root:
-        models.run_ranks(RANKS, rank_main, root, root + "/times.pt")
-        times = torch.load(root + "/times.pt")
+        models.run_ranks(RANKS, rank_main, root, root + "/report.pt")
+        measurements = torch.load(root + "/report.pt")
     print(f"torch {torch.__version__}, {RANKS} ranks, {TENSORS} tensors, {gigabytes:.2f} GB, {ROUNDS} rounds")
-    for (what, name), seconds in sorted(times.items()):
+    for (what, name), values in sorted(measurements.items()):
+        seconds, grown = zip(*values)
+        seconds = seconds[1:]  # the first round is the warm-up, in which memory grows
         median = statistics.median(seconds)
         spread = f"({min(seconds):.2f} to {max(seconds):.2f})"
-        print(f"{what:10}  {name:17} {median:6.2f} s {spread}  {gigabytes / median:5.2f} GB/s")
+        print(f"{what:10}  {name:17} {median:6.2f} s {spread}  {gigabytes / median:5.2f} GB/s  "
+              f"{max(grown) / 1e6:5.0f} MB more")
 
 
 if __name__ == "__main__":
