@@ -23,8 +23,8 @@ struct DiffOptions {
   bool model_only = false;   // compare no optimizer and no extra values
   bool list_equal = true;    // DiffReport::tensors has those of which every value is equal, too
 
-  // Performance. Memory is two pieces of 4 MiB and some blocks for each thread. More than the cores
-  // of a small machine, so that some read while others compare.
+  // Performance. Memory is two pieces of 4 MiB and some blocks for each thread. More threads than a small machine has
+  // cores, so that some read while others compare.
   int io_threads = 6;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };

@@ -196,7 +196,7 @@ TEST_F(CApiErrorsTest, AFileWithANameThatIsNoStringOfCIsRefusedByThatName) {
   EXPECT_THAT(fsdp_error_message(), HasSubstr("is not UTF-8"));
 }
 
-// Its checkpoint would be saved, and opened by nobody.
+// A checkpoint with such a unit would be saved, but its manifest would not be readable.
 TEST_F(CApiErrorsTest, AUnitOfLessThanNoElementsIsRefused) {
   EXPECT_EQ(fsdp_state_add_unit(state_, "u", -1, 0, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_STREQ(fsdp_error_message(), "unit \"u\" has -1 elements, wanted at least 0");

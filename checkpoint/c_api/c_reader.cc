@@ -39,8 +39,8 @@ namespace {
 constexpr int kDefaultThreads = 4;
 constexpr int kMostThreads = 1024;
 
-// Files of others may have names that no string of C has: one with a NUL would be shown as another name, and bytes that
-// are not UTF-8 are promised to nobody.
+// Other formats may have names that a C string cannot hold: a name with a NUL would be cut there. Names that are not
+// UTF-8 are refused too, since the header promises UTF-8.
 absl::Status CheckName(const std::string& name) {
   const bool has_nul = name.find('\0') != std::string::npos;
   if (!has_nul && CheckUtf8(name, "").ok()) return absl::OkStatus();

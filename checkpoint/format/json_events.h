@@ -35,7 +35,7 @@ class JsonVisitor {
   virtual absl::Status StartObject(const JsonPlace& place) = 0;
   virtual absl::Status EndObject(const JsonPlace& place) = 0;
   virtual absl::Status StartArray(const JsonPlace& place) = 0;  // place.arrays does not count this one yet
-  virtual absl::Status EndArray(const JsonPlace&) { return absl::OkStatus(); }  // nor here any more
+  virtual absl::Status EndArray(const JsonPlace&) { return absl::OkStatus(); }  // place.arrays does not count it
   virtual absl::Status String(const JsonPlace& place, std::string_view value) = 0;
   virtual absl::Status Unsigned(const JsonPlace& place, uint64_t value) = 0;
 
