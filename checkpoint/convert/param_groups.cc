@@ -21,7 +21,7 @@ class AnyJson final : public JsonVisitor {
   absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
   absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
   absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
-  absl::Status Other(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+  absl::Status Other(const JsonPlace&, std::string_view, const nlohmann::json&) override { return absl::OkStatus(); }
 };
 
 }  // namespace

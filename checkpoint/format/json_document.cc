@@ -36,12 +36,9 @@ class DocumentBuilder final : public JsonVisitor {
     Add(place, value);
     return absl::OkStatus();
   }
-  absl::Status OtherValue(const JsonPlace& place, std::string_view, const json& value) override {
+  absl::Status Other(const JsonPlace& place, std::string_view, const json& value) override {
     Add(place, value);
     return absl::OkStatus();
-  }
-  absl::Status Other(const JsonPlace&, std::string_view what) override {
-    return absl::InternalError(absl::StrCat(std::string(what), " has no value"));
   }
   // The document would hold it as a double, and so as another number.
   absl::Status LargeInteger(const JsonPlace& place, std::string_view literal) override {

@@ -24,19 +24,19 @@ class Adapter {
 
   const absl::Status& status() const { return status_; }
 
-  bool null() { return Value(visitor_.OtherValue(Place(), "null", nullptr)); }
-  bool boolean(bool value) { return Value(visitor_.OtherValue(Place(), value ? "true" : "false", value)); }
+  bool null() { return Value(visitor_.Other(Place(), "null", nullptr)); }
+  bool boolean(bool value) { return Value(visitor_.Other(Place(), value ? "true" : "false", value)); }
   bool number_integer(json::number_integer_t value) {
-    return Value(visitor_.OtherValue(Place(), "a negative number", value));
+    return Value(visitor_.Other(Place(), "a negative number", value));
   }
   bool number_unsigned(json::number_unsigned_t value) { return Value(visitor_.Unsigned(Place(), value)); }
   // Also for integers that the parser cannot hold, which it would make the nearest double.
   bool number_float(json::number_float_t value, const std::string& token) {
     if (token.find_first_of(".eE") == token.npos) return Value(visitor_.LargeInteger(Place(), token));
-    return Value(visitor_.OtherValue(Place(), "a number that is no unsigned integer of 64 bits", value));
+    return Value(visitor_.Other(Place(), "a number that is no unsigned integer of 64 bits", value));
   }
   bool string(std::string& value) { return Value(visitor_.String(Place(), value)); }
-  bool binary(json::binary_t&) { return Value(visitor_.Other(Place(), "binary data")); }
+  bool binary(json::binary_t&) { return Value(visitor_.Other(Place(), "binary data", nullptr)); }
 
   bool start_object(std::size_t) {
     if (!Value(visitor_.StartObject(Place())) || !Deeper()) return false;
@@ -111,6 +111,10 @@ class Adapter {
 };
 
 }  // namespace
+
+absl::Status JsonVisitor::LargeInteger(const JsonPlace& place, std::string_view) {
+  return Other(place, "a number that is no unsigned integer of 64 bits", nullptr);
+}
 
 absl::Status VisitJson(std::string_view text, JsonVisitor& visitor) {
   // The parser takes a NUL for the end of its input, and would let anything follow it.

@@ -40,17 +40,11 @@ class JsonVisitor {
   virtual absl::Status Unsigned(const JsonPlace& place, uint64_t value) = 0;
 
   // null, true, a negative or fractional number: `what` names it for a message.
-  virtual absl::Status Other(const JsonPlace& place, std::string_view what) = 0;
+  virtual absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json& value) = 0;
 
-  // The same with its value, for a visitor that keeps it.
-  virtual absl::Status OtherValue(const JsonPlace& place, std::string_view what, const nlohmann::json&) {
-    return Other(place, what);
-  }
-
-  // An integer beyond 64 bits, as the text has it: the parser has no exact value for it.
-  virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view) {
-    return Other(place, "a number that is no unsigned integer of 64 bits");
-  }
+  // An integer beyond 64 bits, as the text has it: the parser has no exact value for it. By default it is one of the
+  // others, with the value null.
+  virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view literal);
 };
 
 // kDataLoss when `text` is not one JSON value; the message says at which byte.

@@ -49,7 +49,9 @@ class IndexVisitor final : public JsonVisitor {
 
   absl::Status Unsigned(const JsonPlace& place, uint64_t) override { return Unexpected(place, "a number"); }
 
-  absl::Status Other(const JsonPlace& place, std::string_view what) override { return Unexpected(place, what); }
+  absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json&) override {
+    return Unexpected(place, what);
+  }
 
   HuggingFaceIndex index;
 

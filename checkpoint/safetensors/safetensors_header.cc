@@ -139,7 +139,7 @@ class HeaderVisitor final : public JsonVisitor {
     return absl::OkStatus();
   }
 
-  absl::Status Other(const JsonPlace& place, std::string_view what) override {
+  absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json&) override {
     return Unexpected(place, std::string(what));
   }
 
