@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -202,6 +203,12 @@ struct ncclComm {
   std::vector<double> factors;  // of pre-multiplied sums: operation ncclAvg + 1 + i
   int registrations = 0;        // that go with the communicator
   int reductions = 0;           // likewise
+  std::thread splitter;         // makes what the last ncclCommSplit promised
+  std::atomic<bool> splitting{false};
+
+  ~ncclComm() {
+    if (splitter.joinable()) splitter.join();
+  }
 };
 
 namespace fsdp {
@@ -220,6 +227,38 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
   const std::lock_guard<std::mutex> lock(comm->member->clique->mutex);
   ++comm->member->clique->joined;
   Count(&FakeNcclCounts::communicators, 1);
+}
+
+// This rank's part of a split, when all ranks have come; null if they were aborted. Two waits: for the parts to be made
+// by the last rank that comes, and for the last rank that takes its part to clear them, so that the next split starts
+// empty.
+ncclComm* SplitOff(Member& member, int color, int key) {
+  Clique& clique = *member.clique;
+  std::unique_lock<std::mutex> lock(clique.mutex);
+  clique.keys[color][{key, member.rank}] = member.rank;
+  const bool last = ++clique.split == clique.size;
+  if (last) {
+    for (const auto& [c, members] : clique.keys) {
+      clique.parts[c] = std::make_shared<Clique>(static_cast<int>(members.size()));
+    }
+    clique.changed.notify_all();
+  }
+  clique.changed.wait(lock, [&] { return member.aborted || !clique.parts.empty(); });
+  if (member.aborted) return nullptr;
+  const auto& members = clique.keys[color];
+  const auto mine = static_cast<int>(std::distance(members.begin(), members.find({key, member.rank})));
+  const std::shared_ptr<Clique> part = clique.parts[color];
+  if (--clique.split == 0) {
+    clique.parts.clear();
+    clique.keys.clear();
+    clique.changed.notify_all();
+  } else {
+    clique.changed.wait(lock, [&] { return member.aborted || clique.parts.empty(); });
+  }
+  lock.unlock();
+  auto* const made = new ncclComm;
+  Join(made, part, mine);
+  return made;
 }
 
 // Keeps the work that graphs replay, for the rest of the program: a graph may outlive its communicator. Its replays
@@ -303,38 +342,17 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   return ncclInProgress;
 }
 
-// Blocks until all ranks have come, where the real call returns ncclInProgress. Two waits: for the parts to be made by
-// the last rank that comes, and for the last rank that takes its part to clear them, so that the next split starts
-// empty.
+// As the real one: returns ncclSuccess at once, and a thread makes the communicator when all ranks have come. Until then
+// *newcomm is null, which is a communicator of no call, and ncclCommGetAsyncError of the parent says ncclInProgress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
-  if (config->blocking != 0 || color < 0) return ncclInvalidArgument;
-  fsdp::Clique& clique = *comm->member->clique;
-  std::unique_lock<std::mutex> lock(clique.mutex);
-  const int rank = comm->member->rank;
-  clique.keys[color][{key, rank}] = rank;
-  const bool last = ++clique.split == clique.size;
-  if (last) {
-    for (const auto& [c, members] : clique.keys) {
-      clique.parts[c] = std::make_shared<fsdp::Clique>(static_cast<int>(members.size()));
-    }
-    clique.changed.notify_all();
-  }
-  // The real NCCL does this on a thread of its own.
-  clique.changed.wait(lock, [&] { return comm->member->aborted || !clique.parts.empty(); });
-  if (comm->member->aborted) return ncclInvalidUsage;
-  const auto& members = clique.keys[color];
-  const auto mine = static_cast<int>(std::distance(members.begin(), members.find({key, rank})));
-  const std::shared_ptr<fsdp::Clique> part = clique.parts[color];
-  if (--clique.split == 0) {
-    clique.parts.clear();
-    clique.keys.clear();
-    clique.changed.notify_all();
-  } else {
-    clique.changed.wait(lock, [&] { return comm->member->aborted || clique.parts.empty(); });
-  }
-  lock.unlock();
-  *newcomm = new ncclComm;
-  fsdp::Join(*newcomm, part, mine);
+  if (config->blocking != 0 || color < 0 || comm->splitting) return ncclInvalidArgument;
+  *newcomm = nullptr;
+  comm->splitting = true;
+  if (comm->splitter.joinable()) comm->splitter.join();
+  comm->splitter = std::thread([=, member = comm->member] {
+    *newcomm = fsdp::SplitOff(*member, color, key);
+    comm->splitting = false;
+  });
   return ncclSuccess;
 }
 
@@ -378,9 +396,14 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 // A communicator is in progress until all ranks have joined it, and for ever under the fault `init_hangs`.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  if (comm == nullptr) return ncclInvalidArgument;
   Member& member = *comm->member;
   *error = member.async_error;
   if (*error != ncclSuccess) return ncclSuccess;
+  if (comm->splitting) {
+    *error = ncclInProgress;
+    return ncclSuccess;
+  }
   const std::lock_guard<std::mutex> lock(member.clique->mutex);
   if (member.hangs_in_init || member.clique->joined < member.clique->size) *error = ncclInProgress;
   return ncclSuccess;

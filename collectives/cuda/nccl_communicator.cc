@@ -294,8 +294,13 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const 
   ncclConfig_t config = Config();
   // The lowest member serves as the color: no other part of the split has it.
   const int color = *std::min_element(members.begin(), members.end());
-  FSDP_RETURN_IF_ERROR(Make("ncclCommSplit", [&] { return ncclCommSplit(comm_, color, key, &part->comm_, &config); }));
-  // The parent is done when its part of the work is; the new communicator is polled until it is ready as well.
+  // Non-blocking, ncclCommSplit returns ncclSuccess (2.28) or ncclInProgress and leaves comm_ null: a thread of NCCL sets
+  // it before the parent is no longer in progress.
+  FSDP_RETURN_IF_ERROR(Make("ncclCommSplit", [&] {
+    const ncclResult_t begun = ncclCommSplit(comm_, color, key, &part->comm_, &config);
+    return begun == ncclSuccess ? ncclInProgress : begun;
+  }));
+  if (part->comm_ == nullptr) return absl::InternalError("ncclCommSplit made no communicator; expected one");
   FSDP_RETURN_IF_ERROR(part->Make("ncclCommSplit", [] { return ncclInProgress; }));
   return part;
 }
