@@ -30,8 +30,8 @@ namespace fsdp {
 // kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. Texts
 // and attributes are rank 0's; those of other ranks that are not ignored must be equal (kFailedPrecondition). ROOT is
 // made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
-// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a GPU's).
-// Issues control-plane gathers only.
+// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (kInvalidArgument, by name);
+// AsyncSaver takes a GPU's. Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 
@@ -45,7 +45,8 @@ struct LoadOptions {
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
-  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory.
+  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory. Memory
+  // of another device is kInvalidArgument, by name.
   Device* device = nullptr;
 
   // Threads that read, each with several blocks in flight.

@@ -29,6 +29,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/device_read.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/state_memory.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -140,6 +141,8 @@ absl::Status NameLoadOptions(const absl::Status& status) {
 }  // namespace
 
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckMemory(wanted, options.device != nullptr ? options.device->id() : DeviceId{},
+                                   "LoadOptions::device names the device of what is wanted"));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(options.io_threads, "checkpoint-io"));
   // What is wanted is either read or named as missing, so links that are not wanted do no harm.

@@ -34,6 +34,7 @@
 #include "fsdp/checkpoint/save/save_plan.h"
 #include "fsdp/checkpoint/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/save/unchanged.h"
+#include "fsdp/checkpoint/state_memory.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -103,6 +104,7 @@ class Save {
     }
     // A FULL state is rank 0's; the other ranks' is not looked at (rank0_only).
     if (state_.type == StateDictType::kFull && ranks_.rank() != 0) return absl::OkStatus();
+    FSDP_RETURN_IF_ERROR(CheckMemory(state_, {}, "save it by AsyncSaver, or take the state dict with offload_to_cpu"));
     FSDP_ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
     if (!options_.base.empty()) base_ = ReadBaseCheckpoint(files_, options_.base);
     return absl::OkStatus();

@@ -144,6 +144,18 @@ TEST_F(GpuCheckpointTest, WithoutAStreamTheStateMayChangeOnceSaveReturns) {
   ExpectLoads(root + "/step-00000001", 0);
 }
 
+TEST_F(GpuCheckpointTest, AGpusTensorsAreRefusedByNameWhereTheHostIsToReadOrWriteThem) {
+  const std::string root = NewTestDirectory();
+  const StateDict on_host = StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0);
+  ASSERT_OK_AND_ASSIGN(StateDict on_gpu, Copy(on_host, /*to_gpu=*/true));
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("is in the memory of cuda:0"));
+  ASSERT_OK_AND_ASSIGN(const auto groups, CreateLocalCudaGroups({device_}));
+  EXPECT_THAT(SaveCheckpoint(on_gpu, root, 1, *groups[0]).status(), refused);
+  ASSERT_OK_AND_ASSIGN(const std::string path, SaveCheckpoint(on_host, root, 1, *groups[0]));
+  EXPECT_THAT(LoadCheckpoint(path, on_gpu), refused);
+  EXPECT_OK(LoadCheckpoint(path, on_gpu, {.device = device_.get()}));
+}
+
 TEST_F(GpuCheckpointTest, ACopyThatFailsIsTheErrorOfTheSaveOnEveryRank) {
   const std::string root = NewTestDirectory();
   ASSERT_OK_AND_ASSIGN(const StateDict state,
