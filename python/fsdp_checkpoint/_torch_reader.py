@@ -22,6 +22,45 @@ from ._checkpoint import Checkpoint, Path, ReadRequest
 from ._torch_names import INDEX, dtype_name, numel_of, runs_of
 
 
+_STAGED_BYTES = 1 << 28
+
+
+class _Batch:
+    """Items that are read together. Those that have no place in host memory are read beside it and copied there, before
+    they take more than _STAGED_BYTES, or one tensor, together."""
+
+    def __init__(self, checkpoint: Checkpoint, planner: LoadPlanner, threads: int) -> None:
+        self._checkpoint, self._planner, self._threads = checkpoint, planner, threads
+        self._requests: List[ReadRequest] = []
+        self._targets: List[Tuple[Any, torch.Tensor, torch.Tensor]] = []
+        self._staged = 0
+
+    def add(self, item: Any, name: str) -> None:
+        target = self._planner.resolve_tensor(item).detach()
+        place = target
+        if target.device.type != "cpu" or not target.is_contiguous():
+            nbytes = target.numel() * target.element_size()
+            if self._staged + nbytes > _STAGED_BYTES:
+                self.read()
+            self._staged += nbytes
+            place = torch.empty(target.shape, dtype=target.dtype)
+        self._targets.append((item, target, place))
+        shape = self._checkpoint.info(name).shape
+        address, dtype = place.data_ptr(), dtype_name(place.dtype)
+        if numel_of(tuple(item.lengths)) != 0:
+            for begin, end in runs_of(tuple(item.storage_offsets), tuple(item.lengths), shape):
+                self._requests.append(ReadRequest(name, begin, end, dtype, address))
+                address += (end - begin) * place.element_size()
+
+    def read(self) -> None:
+        self._checkpoint.read_into(self._requests, self._threads)
+        for item, target, place in self._targets:
+            if place is not target:
+                target.copy_(place)
+            self._planner.commit_tensor(item, target)
+        self._requests, self._targets, self._staged = [], [], 0
+
+
 class Reader(StorageReader):
     """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
 
@@ -128,33 +167,20 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Called by dcp.load: reads all items in one go, each block of the checkpoint once.
+        """Called by dcp.load: reads all items in one go, each block of the checkpoint once; those of GPUs, and others
+        that cannot be read into their place, a quarter of a GiB at a time.
 
         >>> reader.read_data(plan, planner).wait()
         """
         checkpoint = self._open()
-        requests: List[ReadRequest] = []
-        targets: List[Tuple[Any, torch.Tensor, torch.Tensor]] = []
+        batch = _Batch(checkpoint, planner, self._threads)
         for item in plan.items:
             kind, name, _ = self._keys[item.storage_index.fqn]
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, self._value(checkpoint, kind, name))
-                continue
-            target = planner.resolve_tensor(item).detach()
-            is_in_place = target.device.type == "cpu" and target.is_contiguous()
-            place = target if is_in_place else torch.empty(target.shape, dtype=target.dtype)
-            targets.append((item, target, place))
-            shape = checkpoint.info(name).shape
-            address, dtype = place.data_ptr(), dtype_name(place.dtype)
-            if numel_of(tuple(item.lengths)) != 0:
-                for begin, end in runs_of(tuple(item.storage_offsets), tuple(item.lengths), shape):
-                    requests.append(ReadRequest(name, begin, end, dtype, address))
-                    address += (end - begin) * place.element_size()
-        checkpoint.read_into(requests, self._threads)
-        for item, target, place in targets:
-            if place is not target:
-                target.copy_(place)
-            planner.commit_tensor(item, target)
+            else:
+                batch.add(item, name)
+        batch.read()
         future: "Future[None]" = Future()
         future.set_result(None)
         return future

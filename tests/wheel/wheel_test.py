@@ -17,7 +17,7 @@ import numpy
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import set_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -240,6 +240,62 @@ class OneProcessTest(Case):
         dcp.save({"w": torch.zeros(2)}, storage_writer=Writer(self.path(), overwrite=True))
         with fsdp_checkpoint.open(self.path()) as checkpoint:
             self.assertEqual(checkpoint["model/w"].tolist(), [0, 0])
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no GPU, or a PyTorch without CUDA")
+class GpuTest(Case):
+    def test_a_model_on_a_gpu_is_saved_and_loaded_there_in_every_bit(self):
+        torch.manual_seed(1)
+        model = models.Net().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in (1, 2):
+            model(torch.randn(4, 13, device="cuda")).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            parameters, state = get_state_dict(model, optimizer)
+            dcp.save({"model": parameters, "optim": state}, storage_writer=Writer(self.path(step)))
+        fsdp_checkpoint.verify(self.path(2))
+        saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        other = models.Net().cuda()
+        its_optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2)
+        parameters, state = get_state_dict(other, its_optimizer)
+        dcp.load({"model": parameters, "optim": state}, storage_reader=Reader(self.root))
+        set_state_dict(other, its_optimizer, model_state_dict=parameters, optim_state_dict=state)
+        for name, tensor in other.state_dict().items():
+            self.assertEqual(tensor.device.type, "cuda")
+            self.assertTrue(same(tensor, saved[name]), name)
+        for mine, its in zip(model.parameters(), other.parameters()):
+            for field in ("exp_avg", "exp_avg_sq"):
+                self.assertTrue(same(optimizer.state[mine][field], its_optimizer.state[its][field]), field)
+
+    def test_an_asynchronous_save_of_a_gpus_tensors_has_the_state_of_its_call(self):
+        state = {f"t{i}": torch.full((1 << 20,), float(i), device="cuda") for i in range(8)}
+        saving = dcp.async_save({"model": state}, storage_writer=Writer(self.path()))
+        for tensor in state.values():
+            tensor.add_(100)
+        getattr(saving, "upload_completion", saving).result()
+        wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        dcp.load({"model": wanted}, storage_reader=Reader(self.root))
+        for i in range(8):
+            self.assertTrue(torch.equal(wanted[f"t{i}"], torch.full((1 << 20,), float(i), device="cuda")), i)
+
+    def test_what_is_loaded_onto_a_gpu_takes_little_host_memory(self):
+        state = {f"t{i}": torch.full((1 << 24,), float(i), device="cuda") for i in range(16)}  # 64 MiB each, 1 GiB
+        dcp.save({"model": state}, storage_writer=Writer(self.path()))
+        wanted = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        with open("/proc/self/clear_refs", "w") as references:
+            references.write("5")
+        before = resident("VmRSS")
+        dcp.load({"model": wanted}, storage_reader=Reader(self.root))
+        self.assertLess(resident("VmHWM") - before, 512 << 20)
+        for name, tensor in state.items():
+            self.assertTrue(torch.equal(wanted[name], tensor), name)
+
+
+def resident(field):
+    """Bytes of this process: VmRSS now, or VmHWM at most."""
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith(field + ":"))
 
 
 class Evil:
