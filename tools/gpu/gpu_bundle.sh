@@ -5,8 +5,9 @@
 #   gpu_bundle.sh OUT.tar FILE...
 #
 # Programs go to bin/, scripts to the top, and the shared libraries that Debian has in no other form (oneDNN and what it
-# needs, ISA-L, Highway) to lib/. What remains to be found there is glibc, libstdc++, and what comes with CUDA and NCCL;
-# anything else is an error. The oldest glibc that will do is written to GLIBC.
+# needs, ISA-L, Highway) to lib/, with UCX where it is installed, which programs open by name. What remains to be found
+# there is glibc, libstdc++, and what comes with CUDA and NCCL; anything else is an error. The oldest glibc that will do
+# is written to GLIBC.
 set -euo pipefail
 
 out=$1
@@ -18,6 +19,7 @@ problems=0
 
 carry_libraries() {  # of one program
   local name path
+  ldd "$1" >/dev/null 2>&1 || return 0  # a static program needs none
   while read -r name path; do
     case $name in
       linux-vdso.so.1|ld-linux-*|/lib64/ld-linux-*|libc.so.6|libm.so.6|libdl.so.2|libpthread.so.0|librt.so.1) ;;
@@ -40,6 +42,12 @@ for file in "$@"; do
   fi
 done
 [[ $problems == 0 ]]
+libucp=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | sed -n 's/^[[:space:]]*libucp\.so\.0 .*=> //p' | head -n 1)
+if [[ -n $libucp ]]; then
+  cp -L "$libucp" "$stage/lib/libucp.so.0"
+  ldd "$libucp" | sed -nE 's/^[[:space:]]*(libuc[a-z]*\.so\.[0-9]+|libnuma\.so\.[0-9]+) => (\S+) .*/\1 \2/p' |
+    while read -r name path; do cp -L "$path" "$stage/lib/$name"; done
+fi
 chmod -R u+w "$stage"
-objdump -T "$stage"/bin/* "$stage"/lib/* | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 > "$stage/GLIBC"
+{ objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true; } | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 > "$stage/GLIBC"
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf "$out" .
