@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPT-2 124M in bfloat16 on one GPU: this project and PyTorch's FSDP, eager and compiled, in one run; and kernels.
 
-  ./gpu_benchmark.py --bundle=. [--rows=8] [--steps=30] [--rounds=3] [--budget=525] [--json=FILE] [--markdown=FILE]
+  ./gpu_benchmark.py --bundle=. [--rows=8] [--steps=60] [--rounds=3] [--budget=525] [--json=FILE] [--markdown=FILE]
 
 Columns: tokens per second, median of the steps after the first ten of each run, and its spread over the rounds; peak
 memory that tensors took; blocking time of an asynchronous sharded checkpoint of model and AdamW, and torch DCP's with
@@ -174,7 +174,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=lambda path: pathlib.Path(path).resolve(), default=HERE)
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=525, help="seconds for everything")
     parser.add_argument("--json", type=pathlib.Path)
