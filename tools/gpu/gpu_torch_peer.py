@@ -96,21 +96,14 @@ class AsyncSaver:
                 use_pinned_memory=on_gpu, use_async_staging=on_gpu, use_non_blocking_copy=on_gpu))
 
     def save(self, model, optimizer):
-        """Returns how long the call blocked; None where the stager fails, as 2.11's does of an AdamW's state."""
-        if self.fails:
-            return None
-        try:
-            return self.try_save(model, optimizer)
-        except Exception as error:
-            print(f"no asynchronous save: {type(error).__name__}: {error}", file=sys.stderr)
-            self.fails = True
-            return None
+        """Returns how long the call blocked; None where the save fails, as with 2.11's stager and AdamW's state."""
+        self.wait()
+        return None if self.fails else self.guarded(lambda: self.begin(model, optimizer))
 
-    def try_save(self, model, optimizer):
+    def begin(self, model, optimizer):
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
-        self.wait()
         parameters, state = get_state_dict(model, optimizer)
         synchronize(self.args)
         began = time.perf_counter()
@@ -123,15 +116,24 @@ class AsyncSaver:
         self.pending = getattr(saved, "upload_completion", saved)
         return blocked
 
+    def guarded(self, work):
+        """What `work` returns. After an error there are no more saves: training is measured without them."""
+        try:
+            return work()
+        except Exception as error:
+            print(f"no asynchronous save: {type(error).__name__}: {error}", file=sys.stderr)
+            self.staged, self.pending, self.fails = None, None, True
+            return None
+
     def before_update(self):
         """Waits: the save may still copy state that the update changes."""
         if self.staged is not None:
-            self.staged.result()
+            self.guarded(self.staged.result)
             self.staged = None
 
     def wait(self):
         if self.pending is not None:
-            self.pending.result()
+            self.guarded(self.pending.result)
             self.pending = None
 
     def close(self):
@@ -176,7 +178,7 @@ def train(args):
             blocked.append(saver.save(model, optimizer))
     saver.close()
     peak = torch.cuda.max_memory_allocated() if args.device == "cuda" else 0
-    print(json.dumps(dict(tokens_per_second=rates[WARMUP:], peak_bytes=peak, blocked=blocked[-1], loss=loss.item())))
+    print(json.dumps(dict(tokens_per_second=rates[WARMUP:], peak_bytes=peak, blocked=None if saver.fails else blocked[-1], loss=loss.item())))
     dist.destroy_process_group()
 
 
