@@ -35,8 +35,10 @@ trap 'rm -f "$log"' EXIT
 # packages NAME
 packages() { case $1 in openmpi) echo libopenmpi-dev openmpi-bin ;; mpich) echo libmpich-dev mpich ;; esac; }
 
-# there NAME: its compiler wrapper and its launcher.
-there() { command -v "mpicc.$1" >/dev/null && command -v "mpiexec.$1" >/dev/null; }
+# there NAME: its launcher, and its headers, which Debian has in another package than the compiler wrapper.
+there() {
+  command -v "mpiexec.$1" >/dev/null && echo '#include <mpi.h>' | "mpicc.$1" -E -x c - >/dev/null 2>&1
+}
 
 # shellcheck disable=SC2046
 install() {
