@@ -46,15 +46,13 @@ def environment():
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
 
-def run(command, timeout, scratch, **more):
-    """(exit status, seconds, output); 124 after `timeout`, when the program and all that it started are killed. `more`
-    is added to its environment."""
+def run(command, timeout, scratch):
+    """(exit status, seconds, output); 124 after `timeout`, when the program and all that it started are killed."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:  # a pipe would wait for children that are left
         try:
-            process = subprocess.Popen([str(part) for part in command], env={**environment(), **more}, cwd=scratch,
-                                       stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                       start_new_session=True)
+            process = subprocess.Popen([str(part) for part in command], env=environment(), cwd=scratch, stdout=output,
+                                       stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
         except OSError as error:
             return 127, 0.0, [str(error)]
         try:
@@ -121,7 +119,9 @@ def hosts_row(name, flags, timeout, scratch):
         [HERE / "bin/launch_static", "--nproc=2", "--", *HOST_PER_RANK, HERE / "bin/train_gpt", *flags,
          f"--metrics={metrics}", "--resume=none", "--steps=5"], timeout, scratch)
     losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    return row_of(name, status, seconds, output, losses=losses, all_output=output)
+    if status == 0 and not any("2 ranks on 2 hosts" in line for line in output):
+        status, output = 1, ["the ranks did not pass for two hosts", *output]
+    return row_of(name, status, seconds, output, losses=losses)
 
 
 def check_losses(row, reference, tolerance):
@@ -165,8 +165,6 @@ def tests(args, scratch):
         if not args.gpu:
             return dict(name=name, status=0, seconds=0, skipped=1, reason="no GPU")
         row = hosts_row(name, [*common, "--device=cuda", "--share_gpu", *flags], timeout, scratch)
-        if row["status"] == 0 and not any("2 ranks on 2 hosts" in line for line in row.pop("all_output")):
-            row.update(status=1, output=["the ranks did not pass for two hosts"])
         return check_losses(row, reference, 1e-4)
 
     work.append(("train_gpt on the CPU", on_cpu))
