@@ -99,12 +99,42 @@ BUILD
 
   # Abseil asks for a newer rules_cc than Debian's, for the name of a compiler that is not here:
   # --override_module=rules_cc=/modules/rules_cc puts it in the place of Debian's.
+  [ -z "${RULES_CC:-}" ] || return 0
   in_chroot "$1" "rm -rf /modules/rules_cc && cp -r /usr/share/bazel/rules/cc /modules/rules_cc"
   cat >>"$modules/rules_cc/cc/compiler/BUILD" <<'BUILD'
 
 config_setting(
     name = "emscripten",
     flag_values = {"@rules_cc//cc/private/toolchain:compiler": "emscripten"},
+)
+BUILD
+}
+
+# with_rules_cc ROOT RULES_CC BAZEL_FEATURES: sources of upstream's rules_cc, as /modules/rules_cc in the chroot, and of
+# the bazel_features that it asks for.
+with_rules_cc() {
+  local modules=$1/modules asked
+  rm -rf "$modules/rules_cc" "$modules/bazel_features" "$modules/protobuf"
+  mkdir -p "$modules/protobuf/bazel/common"
+  cp -r "$2" "$modules/rules_cc"
+  cp -r "$3" "$modules/bazel_features"
+  asked=$(sed -n 's/^bazel_dep(name = "bazel_features", version = "\(.*\)")/\1/p' "$2/MODULE.bazel")
+  module "$1" bazel_features "$asked" /modules/bazel_features \
+    "$(sed "s/version = \"0.0.0\"/version = \"$asked\"/" "$3/MODULE.bazel")"
+
+  # rules_cc loads two files of protobuf, and nothing here uses what they define.
+  module "$1" protobuf 27.0 /modules/protobuf 'module(name = "protobuf", version = "27.0")'
+  touch "$modules/protobuf/MODULE.bazel"
+  echo 'cc_proto_library = None' >"$modules/protobuf/bazel/cc_proto_library.bzl"
+  echo 'ProtoInfo = None' >"$modules/protobuf/bazel/common/proto_info.bzl"
+  touch "$modules/protobuf/bazel/BUILD.bazel"
+  cat >"$modules/protobuf/bazel/common/BUILD.bazel" <<'BUILD'
+exports_files(["proto_info.bzl"])
+
+filegroup(
+    name = "proto_info_bzl",
+    srcs = ["proto_info.bzl"],
+    visibility = ["//visibility:public"],
 )
 BUILD
 }

@@ -11,7 +11,9 @@
 #   modules    tests/consumer/modules, which links Abseil itself: on Abseil, HDF5, ISA-L and others of its module graph
 #   TARGET     of this repository, such as //base/...: tests them
 #
-# ROOT is the chroot's directory (kept, so that a second run is quick), MIRROR the Debian mirror.
+# ROOT is the chroot's directory (kept, so that a second run is quick), MIRROR the Debian mirror. RULES_CC and
+# BAZEL_FEATURES are directories with the sources of upstream's rules_cc and bazel_features, which are then used in place
+# of Debian's rules_cc 0.0.11.
 #
 # Debian's Bazel carries rules_cc and its like as overrides but never the registry's metadata, without which no module
 # graph can be resolved offline: registry.sh makes a registry of files. With a network and upstream's Bazel nothing of
@@ -37,6 +39,10 @@ make_registry "$ROOT"
 # Newer compilers and libraries warn of more. Paths are those within ROOT.
 flags="--registry=file:///registry --noenable_workspace --disk_cache=/var/cache/fsdp-bazel7 --copt=-Wno-error"
 flags="$flags --color=no --curses=no --noshow_progress"
+if [ -n "${RULES_CC:-}" ]; then
+  with_rules_cc "$ROOT" "$RULES_CC" "${BAZEL_FEATURES:?the sources of the bazel_features that rules_cc asks for}"
+  flags="$flags --override_module=rules_cc=/modules/rules_cc"
+fi
 
 consumer() {
   in_chroot "$ROOT" "cd /src/tests/consumer && ./run.sh $flags && ../../bazelw shutdown"
@@ -50,7 +56,8 @@ libraries() {
 
 modules() {
   add_modules "$ROOT"
-  flags="$flags --override_module=rules_cc=/modules/rules_cc -c fastbuild"
+  [ -n "${RULES_CC:-}" ] || flags="$flags --override_module=rules_cc=/modules/rules_cc"
+  flags="$flags -c fastbuild"
   local said program=/src/tests/consumer/modules/bazel-bin/modules_consumer
   said=$(in_chroot "$ROOT" "cd /src/tests/consumer/modules && ../../../bazelw run $flags //:modules_consumer")
   [ "$said" = OK ] || { echo "modules: expected OK, and it said: $said" >&2; exit 1; }
