@@ -80,7 +80,8 @@ struct Batch {
 const StateKey kStepsDone = StateKey::Extra("steps_done");
 
 absl::Status Save(ShardedModule& model, Optimizer& optimizer, int steps_done, ProcessGroup& group) {
-  StateDictTypeGuard guard(model.fsdp(), ShardedStateDictConfig{});
+  // In host memory, as SaveCheckpoint wants it, wherever the ranks are.
+  StateDictTypeGuard guard(model.fsdp(), ShardedStateDictConfig{.offload_to_cpu = true});
   FSDP_ASSIGN_OR_RETURN(StateDict state, model.fsdp().GetStateDict());
   FSDP_RETURN_IF_ERROR(model.fsdp().AddOptimStateDict(optimizer, state));
   state.Set(kStepsDone, absl::StrCat(steps_done));
@@ -88,14 +89,14 @@ absl::Status Save(ShardedModule& model, Optimizer& optimizer, int steps_done, Pr
 }
 
 // Returns how many steps the newest checkpoint has done; 0 if there is none.
-absl::StatusOr<int> Restore(ShardedModule& model, Optimizer& optimizer) {
+absl::StatusOr<int> Restore(ShardedModule& model, Optimizer& optimizer, ProcessGroup& group) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
   FSDP_RETURN_IF_ERROR(newest.status());
   int steps_done = 0;
   FSDP_RETURN_IF_ERROR(model.fsdp().Restore(&optimizer, [&](StateDict& wanted) -> absl::Status {
     wanted.Set(kStepsDone, std::string());
-    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted));
+    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted, {.device = group.device().get()}));
     steps_done = std::atoi(wanted.FindText(kStepsDone)->c_str());
     return absl::OkStatus();
   }));
@@ -120,7 +121,7 @@ absl::Status Train() {
   const bool saves = !absl::GetFlag(FLAGS_checkpoint_dir).empty();
   int begin = 0;
   if (saves) {
-    FSDP_ASSIGN_OR_RETURN(begin, Restore(*model, *optimizer));
+    FSDP_ASSIGN_OR_RETURN(begin, Restore(*model, *optimizer, *group));
   }
   if (group->rank() == 0 && begin > 0) std::printf("%d steps are done\n", begin);
   const int steps = absl::GetFlag(FLAGS_steps), every = absl::GetFlag(FLAGS_checkpoint_every);

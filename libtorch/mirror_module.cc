@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/torch_tensor.h"
 
 namespace fsdp {
@@ -27,6 +28,13 @@ const Mirrored* FindTensor(const std::vector<Mirrored>& all, const at::Tensor& t
 absl::StatusOr<std::unique_ptr<MirrorModule>> MirrorModule::Create(const TorchTree& tree) {
   std::unique_ptr<MirrorModule> root(new MirrorModule(tree.type_name, tree.original));
   FSDP_RETURN_IF_ERROR(root->Fill(tree, "", *root));
+  // Who reads the values does not know LibTorch's streams.
+  std::vector<c10::Device> devices;
+  for (const MirroredParameter& parameter : root->mirrored_parameters_) devices.push_back(parameter.tensor.device());
+  for (const MirroredBuffer& buffer : root->mirrored_buffers_) devices.push_back(buffer.tensor.device());
+  for (auto device = devices.begin(); device != devices.end(); ++device) {
+    if (std::find(devices.begin(), device, *device) == device) FSDP_RETURN_IF_ERROR(AwaitLibTorch(*device));
+  }
   return root;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/libtorch/torch_tensor.h"
 #include "fsdp/libtorch/unit_call.h"
 
 namespace fsdp {
@@ -52,18 +52,22 @@ at::Tensor MixedNetImpl::forward(const at::Tensor& x) {
   });
 }
 
-std::shared_ptr<MixedNetImpl> MakeMixedNet() {
+std::shared_ptr<MixedNetImpl> MakeMixedNet(c10::Device device) {
   static std::mutex& mutex = *new std::mutex;  // the default generator is one for all threads
   const std::lock_guard<std::mutex> lock(mutex);
   torch::manual_seed(5);
-  return std::make_shared<MixedNetImpl>();
+  auto net = std::make_shared<MixedNetImpl>();
+  net->to(device);
+  return net;
 }
 
-at::Tensor MixedInput(int step) { return at::randn({12, 16}, at::make_generator<at::CPUGeneratorImpl>(1000 + step)); }
+at::Tensor MixedInput(int step, c10::Device device) {
+  return at::randn({12, 16}, at::make_generator<at::CPUGeneratorImpl>(1000 + step)).to(device);
+}
 
-TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block) {
+TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block, c10::Device device) {
   at::set_num_threads(1);
-  const auto master = MakeMixedNet(), low = MakeMixedNet();
+  const auto master = MakeMixedNet(device), low = MakeMixedNet(device);
   low->blocks->to(at::kBFloat16);
   const std::vector<at::Tensor> weights = master->parameters(), rounded = low->parameters();
   torch::optim::SGD optimizer(weights, Options());
@@ -73,31 +77,32 @@ TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block) {
       at::NoGradGuard no_grad;
       for (size_t i = 0; i < weights.size(); ++i) rounded[i].copy_(weights[i]);
     }
-    low->Compute(MixedInput(step), block).square().mean().backward();
+    low->Compute(MixedInput(step, device), block).square().mean().backward();
     for (size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = rounded[i].grad().to(at::kFloat);
     optimizer.step();
   }
   TorchValues values;
-  for (const auto& item : master->named_parameters()) values[item.key()] = item.value().detach();
+  for (const auto& item : master->named_parameters()) values[item.key()] = item.value().detach().cpu();
   return values;
 }
 
 absl::StatusOr<TorchValues> TrainMixedSharded(
     const std::function<absl::StatusOr<std::unique_ptr<ShardedModule>>(MixedNetImpl&, std::shared_ptr<ProcessGroup>)>&
         shard,
-    bool calls_units) {
+    bool calls_units, const RunTestRanks& run) {
   TorchValues first;
-  FSDP_RETURN_IF_ERROR(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(run(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     at::set_num_threads(1);
     const bool is_first = group->rank() == 0;
-    const auto net = MakeMixedNet();
+    const c10::Device device = TorchDeviceOf(*group->device());
+    const auto net = MakeMixedNet(device);
     net->calls_units = calls_units;
     FSDP_ASSIGN_OR_RETURN(const auto sharded, shard(*net, std::move(group)));
     torch::optim::SGD optimizer(sharded->LocalParameters(), Options());
     FSDP_RETURN_IF_ERROR(Caught([&] {
       for (int step = 0; step < kSteps; ++step) {
         optimizer.zero_grad();
-        const at::Tensor y = sharded->Forward([&] { return net->forward(MixedInput(step)); });
+        const at::Tensor y = sharded->Forward([&] { return net->forward(MixedInput(step, device)); });
         y.square().mean().backward();
         optimizer.step();
       }

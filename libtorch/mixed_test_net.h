@@ -44,16 +44,16 @@ struct MixedNetImpl : torch::nn::Module {
 };
 
 // The same values at each call, from any thread.
-std::shared_ptr<MixedNetImpl> MakeMixedNet();
-at::Tensor MixedInput(int step);
+std::shared_ptr<MixedNetImpl> MakeMixedNet(c10::Device device = at::kCPU);
+at::Tensor MixedInput(int step, c10::Device device = at::kCPU);
 
 // Parameters after three steps of SGD: of a plain net with blocks in bfloat16, which are rounded anew before each step,
 // where `block` is a block's forward; and of a sharded one on two ranks that have all rows.
-TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block);
+TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block, c10::Device device = at::kCPU);
 absl::StatusOr<TorchValues> TrainMixedSharded(
     const std::function<absl::StatusOr<std::unique_ptr<ShardedModule>>(MixedNetImpl&, std::shared_ptr<ProcessGroup>)>&
         shard,
-    bool calls_units);
+    bool calls_units, const RunTestRanks& run = RunHostRanks);
 
 }  // namespace fsdp
 

@@ -97,8 +97,9 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTree(const TorchTree& tree, 
 
 }  // namespace
 
-TorchSummonGuard::TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower)
-    : guard_(std::move(guard)), follower_(std::move(follower)) {
+TorchSummonGuard::TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower,
+                                   Stream& stream)
+    : guard_(std::move(guard)), follower_(std::move(follower)), stream_(&stream) {
   follower_->leaves().Follow();
 }
 
@@ -106,7 +107,9 @@ TorchSummonGuard::~TorchSummonGuard() { Close().IgnoreError(); }
 
 absl::Status TorchSummonGuard::Close() {
   if (guard_ == nullptr) return absl::OkStatus();
-  const absl::Status status = guard_->Close();
+  absl::Status status = follower_->streams().AfterLibTorch();  // edits
+  status.Update(stream_->Synchronize());
+  status.Update(guard_->Close());
   guard_ = nullptr;
   follower_->leaves().Follow();
   return status;
@@ -160,7 +163,7 @@ absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("Shard: LibTorch: ", MessageOf(error)));
   }
-  return absl::OkStatus();
+  return fsdp_->stream().Synchronize();  // buffers may be read at once
 }
 
 at::Tensor ShardedModule::Checkpoint(std::function<at::Tensor(const at::Tensor&)> forward, const at::Tensor& input) {
@@ -177,7 +180,15 @@ std::vector<at::Tensor> ShardedModule::Checkpoint(
   return Recompute(follower_, std::move(forward), inputs);
 }
 
-const std::vector<at::Tensor>& ShardedModule::LocalParameters() { return follower_->local_shards().tensors(); }
+const std::vector<at::Tensor>& ShardedModule::LocalParameters() {
+  follower_->streams().LibTorchAfter().IgnoreError();
+  return follower_->local_shards().tensors();
+}
+
+FullyShardedDataParallel& ShardedModule::fsdp() const {
+  follower_->streams().AfterLibTorch().IgnoreError();
+  return *fsdp_;
+}
 
 MirrorModule* ShardedModule::mirror(std::string_view fqn) const {
   return static_cast<MirrorModule&>(fsdp_->module()).Find(fqn);
@@ -193,7 +204,7 @@ absl::StatusOr<std::unique_ptr<TorchSummonGuard>> ShardedModule::SummonFullParam
   if (follower_->in_forward()) return absl::FailedPreconditionError("SummonFullParams within a Forward");
   follower_->Synchronize();
   FSDP_ASSIGN_OR_RETURN(auto guard, fsdp_->SummonFullParams(options));
-  return std::unique_ptr<TorchSummonGuard>(new TorchSummonGuard(std::move(guard), follower_));
+  return std::unique_ptr<TorchSummonGuard>(new TorchSummonGuard(std::move(guard), follower_, fsdp_->stream()));
 }
 
 int64_t ShardedModule::bound_bytes() const { return follower_->leaves().bound_bytes(); }

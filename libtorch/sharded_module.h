@@ -62,10 +62,12 @@ class TorchSummonGuard final {
 
  private:
   friend class ShardedModule;
-  TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower);
+  TorchSummonGuard(std::unique_ptr<SummonFullParamsGuard> guard, std::shared_ptr<UnitFollower> follower,
+                   Stream& stream);
 
   std::unique_ptr<SummonFullParamsGuard> guard_;
   const std::shared_ptr<UnitFollower> follower_;
+  Stream* const stream_;  // of the module
 };
 
 class ShardedModule final {
@@ -125,8 +127,9 @@ class ShardedModule final {
   const std::vector<at::Tensor>& LocalParameters();
 
   // State dicts, clipping, accumulation without communication, restoring. Its SummonFullParams does not reach the
-  // module's tensors: call this class's.
-  FullyShardedDataParallel& fsdp() const { return *fsdp_; }
+  // module's tensors: call this class's. On a GPU: what it does with tensors comes after what LibTorch was given
+  // before this call, on the calling thread's current stream; so call this each time.
+  FullyShardedDataParallel& fsdp() const;
 
   // The mirror of the module of path `fqn` ("" for the root); null if there is none.
   MirrorModule* mirror(std::string_view fqn = "") const;
@@ -137,8 +140,8 @@ class ShardedModule final {
   // Errors are those of FullyShardedDataParallel::SummonFullParams. Collective; blocks.
   absl::StatusOr<std::unique_ptr<TorchSummonGuard>> SummonFullParams(const SummonFullParamsOptions& options = {});
 
-  // Of forward, backward and the optimizer.
-  Stream& stream() const { return fsdp_->stream(); }
+  // Of forward, backward and the optimizer; in order with LibTorch as fsdp().
+  Stream& stream() const { return fsdp().stream(); }
 
   // Bytes of whole parameters that tensors refer to now, and the most since the last call.
   int64_t bound_bytes() const;

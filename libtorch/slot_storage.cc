@@ -3,8 +3,28 @@
 
 namespace fsdp {
 
-void SlotStorage::Bind(void* data, int64_t nbytes) {
+#ifdef FSDP_LIBTORCH_KEEPS_STORAGE_ERRORS
+// LibTorch of before 2026 can set this flag, and never take it back, with what is public. An explicit instantiation may
+// name what is not.
+template <bool c10::StorageImpl::*kFlag>
+struct FlagOfErrors {
+  friend bool& ThrowsErrors(c10::StorageImpl& storage) { return storage.*kFlag; }
+};
+template struct FlagOfErrors<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+bool& ThrowsErrors(c10::StorageImpl& storage);
+#endif
+
+// Takes effect when the address is set.
+void SlotStorage::AllowUse() {
+#ifdef FSDP_LIBTORCH_KEEPS_STORAGE_ERRORS
+  ThrowsErrors(*this) = false;
+#else
   clear_data_ptr_access_error_msg_();
+#endif
+}
+
+void SlotStorage::Bind(void* data, int64_t nbytes) {
+  AllowUse();
   set_data_ptr_noswap(at::DataPtr(data, device()));
   set_nbytes(static_cast<size_t>(nbytes));
   bound_ = true;
@@ -12,7 +32,7 @@ void SlotStorage::Bind(void* data, int64_t nbytes) {
 }
 
 void SlotStorage::Unbind(const std::string& message) {
-  clear_data_ptr_access_error_msg_();
+  AllowUse();
   const c10::Device where = device();
   set_data_ptr_noswap(at::DataPtr(nullptr, where));
   release_data_and_set_meta_custom_data_ptr_error_msg_(message);

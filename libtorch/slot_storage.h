@@ -62,6 +62,8 @@ class SlotStorage final : public c10::StorageImpl {
   static SlotStorage* Of(const at::Tensor& tensor);
 
  private:
+  void AllowUse();
+
   SlotOwner* owner_;
   const int index_;
   bool bound_ = false;

@@ -7,6 +7,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "fsdp/base/status_macros.h"
@@ -25,6 +26,12 @@ absl::StatusOr<CUstream_st*> CurrentStream(c10::Device device) {
   }
 }
 
+absl::Status MakeOursWait(Stream& ours, CUstream_st* theirs, c10::Device device) {
+  FSDP_ASSIGN_OR_RETURN(const Event done, RecordForeign(theirs, device.index()));
+  ours.Wait(done);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status LibTorchAfter(Stream& ours, c10::Device device) {
@@ -36,8 +43,40 @@ absl::Status LibTorchAfter(Stream& ours, c10::Device device) {
 absl::Status AfterLibTorch(Stream& ours, c10::Device device) {
   if (device.is_cpu()) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(CUstream_st* const theirs, CurrentStream(device));
-  FSDP_ASSIGN_OR_RETURN(const Event done, RecordForeign(theirs, device.index()));
-  ours.Wait(done);
+  return MakeOursWait(ours, theirs, device);
+}
+
+absl::Status AwaitLibTorch(c10::Device device) {
+  if (device.is_cpu()) return absl::OkStatus();
+  try {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(MessageOf(error));
+  }
+}
+
+absl::Status TorchStreams::Join() {
+  if (device_.is_cpu()) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(CUstream_st* const theirs, CurrentStream(device_));
+  if (std::find(joined_.begin(), joined_.end(), theirs) != joined_.end()) return absl::OkStatus();
+  joined_.push_back(theirs);
+  return MakeForeignWait(theirs, device_.index(), ours_->Record());
+}
+
+absl::Status TorchStreams::LibTorchAfter() {
+  if (device_.is_cpu()) return ours_->Synchronize();
+  FSDP_RETURN_IF_ERROR(Join());
+  const Event event = ours_->Record();
+  for (CUstream_st* const theirs : joined_) FSDP_RETURN_IF_ERROR(MakeForeignWait(theirs, device_.index(), event));
+  return absl::OkStatus();
+}
+
+absl::Status TorchStreams::AfterLibTorch() {
+  if (device_.is_cpu()) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(Join());
+  for (CUstream_st* const theirs : joined_) FSDP_RETURN_IF_ERROR(MakeOursWait(*ours_, theirs, device_));
   return absl::OkStatus();
 }
 

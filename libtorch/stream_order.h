@@ -7,8 +7,13 @@
 
 #include <c10/core/Device.h>
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "fsdp/tensor/stream.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUstream_st;
 
 namespace fsdp {
 
@@ -18,6 +23,30 @@ absl::Status LibTorchAfter(Stream& ours, c10::Device device);
 
 // What is put on `ours` from now on comes after all that LibTorch has put on the calling thread's current stream.
 absl::Status AfterLibTorch(Stream& ours, c10::Device device);
+
+// Blocks until LibTorch has done all that it has put on the calling thread's current stream of `device`.
+absl::Status AwaitLibTorch(c10::Device device);
+
+// TorchStreams: the same order where LibTorch may compute on several streams: a program may change the current one
+// within a forward, and autograd makes that of the forward the current one again. Not thread-safe.
+class TorchStreams final {
+ public:
+  // `ours` must outlive it.
+  TorchStreams(Stream& ours, c10::Device device) : ours_(&ours), device_(device) {}
+
+  // The calling thread's current stream is one of them from now on. If it was not, then LibTorchAfter, of it alone.
+  absl::Status Join();
+
+  // As the functions, for the current stream and for all that joined since Clear.
+  absl::Status LibTorchAfter();
+  absl::Status AfterLibTorch();
+  void Clear() { joined_.clear(); }
+
+ private:
+  Stream* ours_;
+  c10::Device device_;
+  std::vector<CUstream_st*> joined_;
+};
 
 }  // namespace fsdp
 

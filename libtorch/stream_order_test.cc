@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Without a GPU: our stream is one of the CUDA emulator, and so is "LibTorch's", which a guard registered with c10 for
-// its spare device type shows as the current one, as LibTorch's guard for CUDA does. Work is held back by a gate.
+// Without a GPU: our stream is one of the CUDA emulator, and so are two of "LibTorch's", of which a guard registered
+// with c10 for its spare device type shows one as the current one, as LibTorch's guard for CUDA does. Work is held back
+// by a gate.
 #include "fsdp/libtorch/stream_order.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
@@ -24,20 +27,34 @@ namespace {
 
 constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-cudaStream_t& TheirStream() {
-  static cudaStream_t stream = [] {
-    cudaStream_t made = nullptr;
-    cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
-    return made;
-  }();
+cudaStream_t NewStream() {
+  cudaStream_t made = nullptr;
+  cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+  return made;
+}
+
+cudaStream_t TheirStream() {
+  static const cudaStream_t stream = NewStream();
   return stream;
 }
 
+cudaStream_t TheirOtherStream() {
+  static const cudaStream_t stream = NewStream();
+  return stream;
+}
+
+bool other_is_current = false;
+
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
   c10::Stream getStream(c10::Device device) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    return c10::Stream(c10::Stream::UNSAFE, device, other_is_current ? 1 : 0);
   }
-  void* getStreamNativeHandle(const c10::Stream) const override { return TheirStream(); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return stream.id() == 1 ? TheirOtherStream() : TheirStream();
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    cudaStreamSynchronize(static_cast<cudaStream_t>(getStreamNativeHandle(stream)));
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
@@ -74,6 +91,17 @@ class StreamOrderTest : public testing::Test {
     auto stream = device_->CreateStream("ours");
     ASSERT_OK(stream.status());
     ours_ = *std::move(stream);
+    other_is_current = false;
+  }
+
+  // Both of LibTorch's.
+  TorchStreams JoinedByBoth() {
+    TorchStreams streams(*ours_, torch_device_);
+    for (const bool other : {true, false}) {
+      other_is_current = other;
+      EXPECT_OK(streams.Join());
+    }
+    return streams;
   }
 
   std::shared_ptr<Device> device_;
@@ -103,6 +131,82 @@ TEST_F(StreamOrderTest, OurStreamRunsAfterLibTorchsAndTheHostGoesOn) {
   EXPECT_THAT(done_, testing::ElementsAre('a', 'b'));
 }
 
+TEST_F(StreamOrderTest, AwaitingLibTorchBlocksUntilItsCurrentStreamIsDone) {
+  ASSERT_OK(Put(TheirStream(), {}, 'a', done_));
+  ASSERT_OK(AwaitLibTorch(torch_device_));
+  EXPECT_THAT(done_, testing::ElementsAre('a'));
+  std::thread opens([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate_.set_value();
+  });
+  ASSERT_OK(Put(TheirStream(), gate_.get_future().share(), 'b', done_));
+  EXPECT_OK(AwaitLibTorch(torch_device_));
+  EXPECT_EQ(cudaStreamQuery(TheirStream()), cudaSuccess);
+  opens.join();
+}
+
+TEST_F(StreamOrderTest, OurStreamRunsAfterEachOfLibTorchsThatJoined) {
+  for (const cudaStream_t theirs : {TheirStream(), TheirOtherStream()}) {
+    std::promise<void> gate;
+    TorchStreams streams = JoinedByBoth();
+    done_.clear();
+    ASSERT_OK(Put(theirs, gate.get_future().share(), 'a', done_));
+    ASSERT_OK(streams.AfterLibTorch());
+    PutOurs(*ours_, {}, 'b', done_);
+    EXPECT_FALSE(ours_->Record().Query());
+    gate.set_value();
+    ASSERT_OK(ours_->Synchronize());
+    EXPECT_THAT(done_, testing::ElementsAre('a', 'b'));
+  }
+}
+
+TEST_F(StreamOrderTest, EachOfLibTorchsStreamsThatJoinedRunsAfterOurs) {
+  for (const cudaStream_t theirs : {TheirStream(), TheirOtherStream()}) {
+    std::promise<void> gate;
+    TorchStreams streams = JoinedByBoth();
+    done_.clear();
+    PutOurs(*ours_, gate.get_future().share(), 'a', done_);
+    ASSERT_OK(streams.LibTorchAfter());
+    ASSERT_OK(Put(theirs, {}, 'b', done_));
+    EXPECT_EQ(cudaStreamQuery(theirs), cudaErrorNotReady);
+    gate.set_value();
+    EXPECT_EQ(cudaStreamSynchronize(theirs), cudaSuccess);
+    EXPECT_THAT(done_, testing::ElementsAre('a', 'b'));
+  }
+}
+
+TEST_F(StreamOrderTest, AStreamThatJoinsRunsAfterOursAndOneThatHadIsNotHeldUp) {
+  TorchStreams streams(*ours_, torch_device_);
+  ASSERT_OK(streams.Join());
+  std::vector<char> other_done;
+  PutOurs(*ours_, gate_.get_future().share(), 'a', done_);
+  ASSERT_OK(streams.Join());
+  other_is_current = true;
+  ASSERT_OK(streams.Join());
+  ASSERT_OK(Put(TheirStream(), {}, 'b', other_done));
+  ASSERT_OK(Put(TheirOtherStream(), {}, 'c', done_));
+  EXPECT_EQ(cudaStreamSynchronize(TheirStream()), cudaSuccess);
+  EXPECT_THAT(other_done, testing::ElementsAre('b'));
+  EXPECT_EQ(cudaStreamQuery(TheirOtherStream()), cudaErrorNotReady);
+  gate_.set_value();
+  EXPECT_EQ(cudaStreamSynchronize(TheirOtherStream()), cudaSuccess);
+  EXPECT_THAT(done_, testing::ElementsAre('a', 'c'));
+}
+
+TEST_F(StreamOrderTest, ClearLeavesTheCurrentStreamAlone) {
+  TorchStreams streams = JoinedByBoth();  // the current one is not the other
+  streams.Clear();
+  std::vector<char> other_done;
+  ASSERT_OK(Put(TheirOtherStream(), gate_.get_future().share(), 'a', other_done));
+  ASSERT_OK(Put(TheirStream(), {}, 'b', done_));
+  ASSERT_OK(streams.AfterLibTorch());
+  PutOurs(*ours_, {}, 'c', done_);
+  ASSERT_OK(ours_->Synchronize());
+  EXPECT_THAT(done_, testing::ElementsAre('b', 'c'));
+  gate_.set_value();
+  EXPECT_EQ(cudaStreamSynchronize(TheirOtherStream()), cudaSuccess);
+}
+
 TEST_F(StreamOrderTest, OnTheHostOurStreamIsWaitedForAndLibTorchHasNone) {
   const std::shared_ptr<Device> host = CreateHostDevice();
   auto stream = host->CreateStream("ours");
@@ -114,13 +218,19 @@ TEST_F(StreamOrderTest, OnTheHostOurStreamIsWaitedForAndLibTorchHasNone) {
   ASSERT_OK(LibTorchAfter(**stream, c10::Device(c10::kCPU)));
   EXPECT_THAT(done_, testing::ElementsAre('a'));
   EXPECT_OK(AfterLibTorch(**stream, c10::Device(c10::kCPU)));
+  EXPECT_OK(AwaitLibTorch(c10::Device(c10::kCPU)));
   (*stream)->Run([] { return absl::DataLossError("of ours"); });
   EXPECT_THAT(LibTorchAfter(**stream, c10::Device(c10::kCPU)).message(), testing::HasSubstr("of ours"));
 }
 
 TEST_F(StreamOrderTest, ADeviceTypeThatLibTorchLacksIsNamed) {
-  EXPECT_THAT(AfterLibTorch(*ours_, c10::Device(c10::DeviceType::FPGA, 0)),
-              StatusIs(absl::StatusCode::kFailedPrecondition));
+  const c10::Device lacking(c10::DeviceType::FPGA, 0);
+  TorchStreams streams(*ours_, lacking);
+  for (const absl::Status& status :
+       {LibTorchAfter(*ours_, lacking), AfterLibTorch(*ours_, lacking), AwaitLibTorch(lacking), streams.Join(),
+        streams.LibTorchAfter(), streams.AfterLibTorch()}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("fpga")));
+  }
 }
 
 }  // namespace

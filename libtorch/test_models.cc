@@ -272,12 +272,13 @@ void Step(const std::function<at::Tensor(const at::Tensor&)>& forward, const std
 template <typename Module>
 TorchValues ValuesOf(const Module& module) {
   TorchValues values;
+  const auto copy = [](const at::Tensor& tensor) { return tensor.detach().cpu().clone(); };
   if constexpr (std::is_same_v<Module, torch::jit::Module>) {
-    for (const auto& item : module.named_parameters()) values[item.name] = item.value.detach().clone();
-    for (const auto& item : module.named_buffers()) values[item.name] = item.value.clone();
+    for (const auto& item : module.named_parameters()) values[item.name] = copy(item.value);
+    for (const auto& item : module.named_buffers()) values[item.name] = copy(item.value);
   } else {
-    for (const auto& item : module.named_parameters()) values[item.key()] = item.value().detach().clone();
-    for (const auto& item : module.named_buffers()) values[item.key()] = item.value().clone();
+    for (const auto& item : module.named_parameters()) values[item.key()] = copy(item.value());
+    for (const auto& item : module.named_buffers()) values[item.key()] = copy(item.value());
   }
   return values;
 }
@@ -298,7 +299,7 @@ std::vector<at::Tensor> TestModel::parameters() const {
   return all;
 }
 
-TestModel MakeTestModel(const std::string& name) {
+TestModel MakeTestModel(const std::string& name, c10::Device device) {
   static std::mutex& mutex = *new std::mutex;  // the default generator is one for all threads
   const Spec& spec = SpecNamed(name);
   const std::lock_guard<std::mutex> lock(mutex);
@@ -312,6 +313,14 @@ TestModel MakeTestModel(const std::string& name) {
       return at::randint(0, 11, {4, 6}, at::make_generator<at::CPUGeneratorImpl>(1000 + seed),
                          at::TensorOptions().dtype(at::kLong));
     };
+  }
+  if (device.is_cpu()) return model;
+  model.device = device;
+  model.input = [input = model.input, device](int seed) { return input(seed).to(device); };
+  if (model.module != nullptr) {
+    model.module->to(device);
+  } else {
+    model.script->to(device);
   }
   return model;
 }
@@ -339,9 +348,9 @@ double LargestDifference(const TorchValues& a, const TorchValues& b) {
   return largest;
 }
 
-TorchValues TrainPlain(const std::string& name, const TestTraining& training) {
+TorchValues TrainPlain(const std::string& name, const TestTraining& training, c10::Device device) {
   at::set_num_threads(1);  // sums of several threads differ in the last bit
-  const TestModel model = MakeTestModel(name);
+  const TestModel model = MakeTestModel(name, device);
   const auto optimizer = OptimizerOf(model.parameters(), training);
   for (int step = 0; step < training.steps; ++step) {
     optimizer->zero_grad();
@@ -391,12 +400,17 @@ std::string ErrorOf(const std::function<void()>& body) {
 
 absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded) {
   FSDP_ASSIGN_OR_RETURN(const StateDict state, sharded.fsdp().GetStateDict());
+  Stream& stream = sharded.stream();
   TorchValues values;
   for (const auto& [key, value] : state.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || key.section != StateKey::Section::kModel) continue;
-    values[key.fqn] = TorchViewOf(tensor->shards[0].data, at::kCPU).view(SizesOf(tensor->shape)).clone();
+    const Tensor& data = tensor->shards[0].data;
+    at::Tensor& copy = values[key.fqn];
+    copy = at::empty(SizesOf(tensor->shape), ScalarTypeOf(data.dtype()));
+    stream.CopyAsync(copy.data_ptr(), data.data(), data.nbytes());
   }
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   for (const auto& [alias, name] : state.aliases) values[alias] = values.at(name);
   return values;
 }
@@ -404,7 +418,7 @@ absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded) {
 absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_ptr<ProcessGroup> group,
                                           const TestSharding& sharding, const TestTraining& training) {
   at::set_num_threads(1);
-  const TestModel model = MakeTestModel(name);
+  const TestModel model = MakeTestModel(name, TorchDeviceOf(*group->device()));
   TrainedModel trained;
   for (const at::Tensor& tensor : model.parameters()) trained.total_bytes += static_cast<int64_t>(tensor.nbytes());
   FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
@@ -436,10 +450,15 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
   return trained;
 }
 
+absl::Status RunHostRanks(int ranks,
+                          const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main) {
+  return RunRanks(ranks, rank_main);
+}
+
 absl::StatusOr<TrainedModel> TrainOnThreads(const std::string& model, int ranks, const TestSharding& sharding,
-                                            const TestTraining& training) {
+                                            const TestTraining& training, const RunTestRanks& run) {
   TrainedModel first;
-  FSDP_RETURN_IF_ERROR(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(run(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const bool is_first = group->rank() == 0;
     FSDP_ASSIGN_OR_RETURN(TrainedModel trained, TrainSharded(model, group, sharding, training));
     if (is_first) first = std::move(trained);

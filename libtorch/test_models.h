@@ -26,6 +26,7 @@ struct TestModel {
   std::function<at::Tensor(const at::Tensor& input)> forward;
   std::function<at::Tensor(int seed)> input;
   std::vector<std::string> unit_types;  // the classes that are units
+  c10::Device device = at::kCPU;        // of parameters and inputs
   int64_t row_dimension = 0;            // of the input: rows do not see each other
 
   std::vector<at::Tensor> parameters() const;
@@ -33,8 +34,9 @@ struct TestModel {
 
 // A model by name, with the same initial values at each call: "mlp", "tied_transformer", "transformer_encoder",
 // "conv_net", "lstm", "mixture_of_experts", "odd_net" (branches, a unit that runs twice, one that never runs,
-// parameters that are not used, a frozen one, a custom autograd Function), "script". From any thread.
-TestModel MakeTestModel(const std::string& name);
+// parameters that are not used, a frozen one, a custom autograd Function), "script". The values, and those of inputs,
+// are the same on every device. From any thread.
+TestModel MakeTestModel(const std::string& name, c10::Device device = at::kCPU);
 const std::vector<std::string>& TestModelNames();
 
 // Tensors by full name.
@@ -53,8 +55,13 @@ struct TestTraining {
   bool adamw = true;  // else SGD with momentum
 };
 
-// Parameters and buffers after a plain training in this thread.
-TorchValues TrainPlain(const std::string& model, const TestTraining& training);
+// Parameters and buffers after a plain training in this thread. In host memory, as all TorchValues here.
+TorchValues TrainPlain(const std::string& model, const TestTraining& training, c10::Device device = at::kCPU);
+
+// RunRanks, or the same with groups of another device.
+using RunTestRanks = std::function<absl::Status(
+    int ranks, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main)>;
+absl::Status RunHostRanks(int ranks, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);
 
 // One of the two APIs.
 struct TestSharding {
@@ -76,13 +83,14 @@ struct TrainedModel {
   std::vector<std::string> warnings;
 };
 
-// The same training by torch::optim over LocalParameters, on this rank. Exceptions become kInternal.
+// The same training by torch::optim over LocalParameters, on this rank, on the group's device. Exceptions become
+// kInternal.
 absl::StatusOr<TrainedModel> TrainSharded(const std::string& model, std::shared_ptr<ProcessGroup> group,
                                           const TestSharding& sharding, const TestTraining& training);
 
 // TrainSharded on `ranks` threads; rank 0's.
 absl::StatusOr<TrainedModel> TrainOnThreads(const std::string& model, int ranks, const TestSharding& sharding,
-                                            const TestTraining& training);
+                                            const TestTraining& training, const RunTestRanks& run = RunHostRanks);
 
 // Whole parameters and buffers. Collective.
 absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded);

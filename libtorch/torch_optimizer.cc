@@ -81,6 +81,11 @@ TorchOptimizer::TorchOptimizer(std::shared_ptr<UnitFollower> follower,
   }
 }
 
+// LibTorch may be computing with the states.
+TorchOptimizer::~TorchOptimizer() {
+  if (!tensors_.empty()) AwaitLibTorch(tensors_[0].device()).IgnoreError();
+}
+
 absl::StatusOr<std::unique_ptr<TorchOptimizer>> TorchOptimizer::Create(
     ShardedModule& module, std::unique_ptr<torch::optim::Optimizer> optimizer) {
   if (optimizer == nullptr) return absl::InvalidArgumentError("TorchOptimizer: the optimizer is null");

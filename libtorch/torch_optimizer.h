@@ -35,6 +35,7 @@ class TorchOptimizer final : public Optimizer {
   // tensors, for one that is in two groups, and for an optimizer that is none of those above, naming its class.
   static absl::StatusOr<std::unique_ptr<TorchOptimizer>> Create(ShardedModule& module,
                                                                 std::unique_ptr<torch::optim::Optimizer> optimizer);
+  ~TorchOptimizer() override;
 
   // As Optimizer's, but waits for `stream`, and computes on the calling thread. kInternal has the text of what LibTorch
   // threw.

@@ -27,6 +27,12 @@ constexpr std::pair<at::ScalarType, DType> kDTypes[] = {
     {at::kComplexDouble, DType::kComplex128},
 };
 
+absl::StatusOr<DeviceId> DeviceIdOf(const c10::Device& device) {
+  if (device.is_cpu()) return DeviceId{};
+  if (device.is_cuda()) return DeviceId{DeviceType::kCuda, device.index()};
+  return absl::InvalidArgumentError(absl::StrCat("a tensor on ", device.str(), ": expected one on cpu or cuda"));
+}
+
 }  // namespace
 
 absl::StatusOr<DType> DTypeOf(at::ScalarType type) {
@@ -53,13 +59,16 @@ absl::StatusOr<Tensor> ViewOf(const at::Tensor& tensor) {
                                                    tensor.device().str(), tensor.is_quantized() ? ", quantized" : "",
                                                    ": expected a dense one with memory"));
   }
+  FSDP_ASSIGN_OR_RETURN(const DeviceId device, DeviceIdOf(tensor.device()));
   try {
     const at::Tensor kept = tensor.detach().contiguous();
     void* const data = kept.data_ptr();  // throws for a parameter that is sharded already
     FSDP_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
     FSDP_ASSIGN_OR_RETURN(Shape shape,
                           Shape::Create(absl::Span<const int64_t>(kept.sizes().data(), kept.sizes().size())));
-    return Tensor(Buffer(data, static_cast<int64_t>(kept.nbytes()), [kept] {}), dtype, std::move(shape));
+    return Tensor(Buffer(
+                      data, static_cast<int64_t>(kept.nbytes()), [kept] {}, device),
+                  dtype, std::move(shape));
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(MessageOf(error));
   }

@@ -34,7 +34,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/fsdp/units/unit.h"
-#include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/torch_tensor.h"
 
 namespace fsdp {
@@ -47,6 +46,9 @@ void ThrowIfError(const absl::Status& status) { TORCH_CHECK(status.ok(), std::st
 bool InGraphTask() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 }  // namespace
+
+UnitFollower::UnitFollower(FullyShardedDataParallel& fsdp)
+    : fsdp_(&fsdp), streams_(fsdp.stream(), TorchDeviceOf(fsdp.device())) {}
 
 std::shared_ptr<UnitFollower> UnitFollower::Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror) {
   std::shared_ptr<UnitFollower> follower(new UnitFollower(fsdp));
@@ -98,7 +100,11 @@ void UnitFollower::HookGradients() {
 }
 
 void UnitFollower::Close() {
+  // What LibTorch still computes with may be memory of fsdp/'s.
+  streams_.AfterLibTorch().IgnoreError();
+  fsdp_->stream().Synchronize().IgnoreError();
   observer_.reset();
+  backward_thread_.reset();
   leaves_.reset();
   local_.reset();
   fsdp_ = nullptr;
@@ -109,9 +115,7 @@ LocalShards& UnitFollower::local_shards() {
   return *local_;
 }
 
-void UnitFollower::WaitForLibTorch() const {
-  ThrowIfError(AfterLibTorch(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
-}
+void UnitFollower::WaitForLibTorch() { ThrowIfError(streams_.AfterLibTorch()); }
 
 void UnitFollower::Synchronize() {
   WaitForLibTorch();
@@ -125,7 +129,10 @@ void UnitFollower::BeginForward() {
   if (pass_ == Pass::kBackward) Forget();
   ThrowIfError(leaves_->Check());
   Synchronize();
+  streams_.Clear();
   if (!observer_.has_value() || !observer_->is_mine()) observer_.emplace();
+  const bool on_gpu = !TorchDeviceOf(fsdp_->device()).is_cpu();
+  if (on_gpu && !(backward_thread_.has_value() && backward_thread_->is_mine())) backward_thread_.emplace();
   training_ = at::GradMode::is_enabled();
   if (training_ && std::exchange(backward_ended_, false)) {
     for (LeafState& state : states_) state.used = false;
@@ -255,6 +262,7 @@ void UnitFollower::OnUse(int index, bool) {
 }
 
 void UnitFollower::Use(int index) {
+  ThrowIfError(streams_.Join());
   const int node = node_of_unit_[leaves_->leaves()[index].unit];
   if (!segments_.empty() && node != 0 &&
       std::find(segments_.back().begin(), segments_.back().end(), node) == segments_.back().end()) {
@@ -295,7 +303,7 @@ void UnitFollower::Enter(int node, bool for_gradients) {
       if (nodes_[node].unit >= 0) nodes_[node].forward_version = UnitOf(node).shard_version();
     }
   }
-  ThrowIfError(LibTorchAfter(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
+  ThrowIfError(streams_.LibTorchAfter());
   leaves_->Follow();
 }
 
@@ -305,9 +313,9 @@ void UnitFollower::LeaveUntil(int node) {
 
 void UnitFollower::Leave() {
   at::DisableRecordFunctionGuard quiet;
-  WaitForLibTorch();
   const Open open = open_.back();
   open_.pop_back();
+  WaitForLibTorch();
   if (nodes_[open.node].casts.has_value()) nodes_[open.node].casts->Clear();
   if (open.has_gradients && nodes_[open.node].unit >= 0) nodes_[open.node].owes = !Syncs(open.node);
   try {
@@ -340,6 +348,7 @@ void UnitFollower::Run(bool pre, const Open& open) {
 void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
   BeginBackward();
+  ThrowIfError(streams_.Join());
   const LeafTensors::Leaf& leaf = leaves_->leaves()[index];
   Enter(node_of_unit_[leaf.unit], /*for_gradients=*/true);
   leaf.mirror->grad_used = true;
@@ -348,7 +357,7 @@ void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   at::DisableRecordFunctionGuard quiet;
   WaitForLibTorch();
   ThrowIfError(fsdp_->WidenGradients(leaf.unit));
-  ThrowIfError(LibTorchAfter(fsdp_->stream(), TorchDeviceOf(fsdp_->device())));
+  ThrowIfError(streams_.LibTorchAfter());
   leaves_->Follow();
 }
 

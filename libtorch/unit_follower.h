@@ -19,11 +19,13 @@
 
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 #include "fsdp/libtorch/accumulate_hooks.h"
+#include "fsdp/libtorch/backward_thread.h"
 #include "fsdp/libtorch/leaf_tensors.h"
 #include "fsdp/libtorch/local_shards.h"
 #include "fsdp/libtorch/mirror_module.h"
 #include "fsdp/libtorch/operand_casts.h"
 #include "fsdp/libtorch/slot_storage.h"
+#include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/unit_border.h"
 #include "fsdp/libtorch/use_observer.h"
 
@@ -87,6 +89,9 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   // Tells fsdp/ what optimizers of torch::optim changed, and autograd what changed of the parameters. Between passes.
   void Synchronize();
 
+  // The order of fsdp/'s stream and those of LibTorch.
+  TorchStreams& streams() { return streams_; }
+
  private:
   enum class Pass : uint8_t { kNone, kForward, kBackward };
 
@@ -114,7 +119,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
     bool has_gradients = false;  // backward: entered for its gradients, and not only to be read
   };
 
-  explicit UnitFollower(FullyShardedDataParallel& fsdp) : fsdp_(&fsdp) {}
+  explicit UnitFollower(FullyShardedDataParallel& fsdp);
   void AddNodes(Module& module, const std::string& name, int enclosing);
   void AddCasts(const MirrorModule& mirror);
   void HookGradients();
@@ -133,18 +138,20 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   void ReduceOwed();
   void EndBackward();
   void Forget();
-  void WaitForLibTorch() const;
+  void WaitForLibTorch();
   const Unit& UnitOf(int node) const { return fsdp_->units().unit(nodes_[node].unit); }
 
   FullyShardedDataParallel* fsdp_;  // null once closed
-  ModuleHooks* hooks_ = nullptr;    // fsdp_'s
+  TorchStreams streams_;
+  ModuleHooks* hooks_ = nullptr;  // fsdp_'s
   std::optional<LeafTensors> leaves_;
   std::vector<LeafState> states_;  // by leaf
   std::vector<Node> nodes_;        // the root first
   std::vector<int> node_of_unit_;
   std::optional<LocalShards> local_;
   std::optional<UseObserver> observer_;
-  std::unique_ptr<OperandCastScope> cast_scope_;  // of a Forward
+  std::optional<BackwardOnCaller> backward_thread_;  // on a GPU
+  std::unique_ptr<OperandCastScope> cast_scope_;     // of a Forward
 
   std::atomic<Pass> pass_{Pass::kNone};
   std::atomic<std::thread::id> forward_thread_{};

@@ -5,15 +5,24 @@ TORCH_PATH names its directory, which has include/ and lib/: that of the PyPI wh
 official archive (libtorch/). Nothing else is searched and nothing installs it, since a torch that happens to be there for
 Python would make every build longer by the minutes that torch/torch.h takes to compile. Where TORCH_PATH is not set, or
 with --repo_env=FSDP_LIBTORCH=0, the repository has the same label as an empty library, and LIBTORCH_AVAILABLE in its
-config.bzl is False: BUILD files choose by that constant.
+config.bzl is False: BUILD files choose by that constant. LIBTORCH_CUDA there says whether the CUDA part is linked.
+
+A LibTorch for NVIDIA's GPUs is linked with its CUDA part where that loads here, which takes the libraries that its wheel
+or the CUDA Toolkit brings. --repo_env=FSDP_LIBTORCH_CUDA=0 leaves it out, =1 links it even where it does not load, for a
+program that is to run on another machine.
 """
 
 # What LibTorch's headers include of themselves. The directory also holds the headers of libraries that were compiled into
 # it: its dnnl.h, of another release than the installed one, would be found in place of that.
 _HEADERS = ["ATen", "c10", "caffe2", "fmt", "torch"]
 
+_STORAGE_IMPL = "/include/c10/core/StorageImpl.h"
+
 # Names the parameter when memory that was given back is used. LibTorch that lacks it ends the process there.
 _NEEDED = "release_data_and_set_meta_custom_data_ptr_error_msg_"
+
+# Takes that name back. LibTorch 2.11 lacks it.
+_CLEARS = "clear_data_ptr_access_error_msg_"
 
 _LIBRARY = """
 cc_library(
@@ -33,9 +42,15 @@ _INSTALLED = """
         "-Wl,-rpath,{lib}",
         "-Wl,--no-as-needed",
         "-ltorch_cpu",
-        "-lc10",
+        "-lc10",{cuda}
         "-Wl,--as-needed",
     ],"""
+
+# A program names nothing of these: that they are loaded is what gives LibTorch its GPUs.
+_CUDA = """
+        "-ltorch_cuda",
+        "-lc10_cuda",
+        "-Wl,--allow-shlib-undefined","""
 
 def _check(ctx, torch):
     """Fails unless this is a LibTorch that can be compiled with."""
@@ -43,35 +58,59 @@ def _check(ctx, torch):
         if not ctx.path(torch + "/" + file).exists:
             fail(("TORCH_PATH is %s, but it has no %s; expected the directory of LibTorch: .../site-packages/torch of the " +
                   "PyPI wheel, or libtorch/ of the official archive") % (torch, file))
-    if _NEEDED not in ctx.read(torch + "/include/c10/core/StorageImpl.h"):
+    if _NEEDED not in ctx.read(torch + _STORAGE_IMPL):
         fail("TORCH_PATH is %s, which is too old: its c10::StorageImpl has no %s; take a newer LibTorch" % (torch, _NEEDED))
     cmake = ctx.path(torch + "/share/cmake/Torch/TorchConfig.cmake")
     if cmake.exists and "_GLIBCXX_USE_CXX11_ABI=0" in ctx.read(cmake):
         fail("TORCH_PATH is %s, which was compiled for libstdc++'s old ABI; take one with _GLIBCXX_USE_CXX11_ABI=1" % torch)
+
+def _has_cuda(ctx, torch):
+    """Whether to link LibTorch's CUDA part."""
+    library = torch + "/lib/libtorch_cuda.so"
+    asked = ctx.os.environ.get("FSDP_LIBTORCH_CUDA", "")
+    if asked not in ["", "0", "1"]:
+        fail("FSDP_LIBTORCH_CUDA is %s; expected 0, 1 or nothing" % asked)
+    if asked == "0":
+        return False
+    if not ctx.path(library).exists:
+        if asked == "1":
+            fail("FSDP_LIBTORCH_CUDA is 1, but TORCH_PATH, %s, has no lib/libtorch_cuda.so; take LibTorch for CUDA" % torch)
+        return False
+    if asked == "1":
+        return True
+    loads = ctx.execute(["ldd", library])
+    return loads.return_code == 0 and "not found" not in loads.stdout
 
 def _libtorch_impl(ctx):
     torch = ctx.os.environ.get("TORCH_PATH", "").rstrip("/")
     if ctx.os.environ.get("FSDP_LIBTORCH") == "0":
         torch = ""
     attributes = ""
+    defines = []
+    has_cuda = False
     if torch:
         if not torch.startswith("/"):
             fail("TORCH_PATH is %s; expected an absolute path" % torch)
         _check(ctx, torch)
+        if _CLEARS not in ctx.read(torch + _STORAGE_IMPL):
+            defines = ["FSDP_LIBTORCH_KEEPS_STORAGE_ERRORS"]
         for name in _HEADERS:
             if ctx.path(torch + "/include/" + name).exists:
                 ctx.symlink(torch + "/include/" + name, "include/" + name)
 
+        has_cuda = _has_cuda(ctx, torch)
+
         # Linked by path and not as srcs: what libtorch_cpu itself needs, it finds beside where it really lies.
-        attributes = _INSTALLED.format(lib = torch + "/lib")
+        attributes = _INSTALLED.format(lib = torch + "/lib", cuda = _CUDA if has_cuda else "")
     ctx.file(
         "BUILD.bazel",
         'load("@rules_cc//cc:defs.bzl", "cc_library")\n' + _LIBRARY.format(attributes = attributes),
     )
-    ctx.file("config.bzl", "LIBTORCH_AVAILABLE = %s\n" % bool(torch))
+    ctx.file("config.bzl", "LIBTORCH_AVAILABLE = %s\nLIBTORCH_CUDA = %s\nSLOT_STORAGE_DEFINES = %r\n" %
+                           (bool(torch), has_cuda, defines))
 
 libtorch = repository_rule(
     implementation = _libtorch_impl,
-    environ = ["FSDP_LIBTORCH", "TORCH_PATH"],
+    environ = ["FSDP_LIBTORCH", "FSDP_LIBTORCH_CUDA", "TORCH_PATH"],
     local = True,
 )

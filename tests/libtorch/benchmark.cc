@@ -3,6 +3,7 @@
 // Times of the steps of a transformer, for benchmark.py: as one process the bare module and the sharded one, step by
 // step in turn; as a rank of a job the sharded one. With --bfloat16 two sharded ones, whose blocks cast their inputs
 // where CallUnit calls them, and at operators. Rank 0 prints one line of JSON.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/init_process_group.h"
+#include "fsdp/cuda/cuda_device.h"
 #include "fsdp/libtorch/sharded_module.h"
 #include "fsdp/libtorch/torch_optimizer.h"
 #include "fsdp/tests/libtorch/models.h"
@@ -34,6 +36,7 @@ ABSL_FLAG(std::string, size, "512,256,4,4,256,2", "vocabulary, width, heads, blo
 ABSL_FLAG(int, steps, 12, "steps of each");
 ABSL_FLAG(bool, bfloat16, false,
           "computes in bfloat16 by FSDP2, with CallUnit and without, in place of float32 by FSDP1");
+ABSL_FLAG(std::string, device, "cpu", "cpu, or cuda: GPU 0, which takes a LibTorch that has one");
 
 namespace fsdp {
 namespace {
@@ -66,15 +69,32 @@ std::vector<at::Tensor> ParametersOnce(torch::nn::Module& module) {
   return once;
 }
 
+c10::Device TorchDevice() { return c10::Device(absl::GetFlag(FLAGS_device) == "cuda" ? "cuda:0" : "cpu"); }
+
+std::shared_ptr<TestModel> ModelOnDevice(const TransformerSize& size, bool calls_units) {
+  const std::shared_ptr<TestModel> model = MakeTransformer(size, calls_units);
+  model->to(TorchDevice());
+  return model;
+}
+
+Batch OnDevice(const Batch& batch) { return {batch.x.to(TorchDevice()), batch.y.to(TorchDevice())}; }
+
+void WaitForDevice() {
+  if (TorchDevice().is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(TorchDevice().type());
+  guard.synchronizeStream(guard.getStream(TorchDevice()));
+}
+
 class BareRun {
  public:
   explicit BareRun(const TransformerSize& size)
-      : model_(MakeTransformer(size)), optimizer_(ParametersOnce(*model_), Options()) {}
+      : model_(ModelOnDevice(size, /*calls_units=*/true)), optimizer_(ParametersOnce(*model_), Options()) {}
 
   absl::Status Step(int step) {
-    model_->Loss(step, model_->BatchOf(step)).backward();
+    model_->Loss(step, OnDevice(model_->BatchOf(step))).backward();
     optimizer_.step();
     optimizer_.zero_grad();
+    WaitForDevice();
     return absl::OkStatus();
   }
 
@@ -100,7 +120,7 @@ class ShardedRun {
   static absl::StatusOr<ShardedRun> Create(const TransformerSize& size, std::shared_ptr<ProcessGroup> group,
                                            bool bfloat16, bool calls_units) {
     ShardedRun run;
-    run.model_ = MakeTransformer(size, calls_units);
+    run.model_ = ModelOnDevice(size, calls_units);
     run.model_bytes_ = 0;
     for (const at::Tensor& parameter : ParametersOnce(*run.model_)) run.model_bytes_ += parameter.nbytes();
     FSDP_ASSIGN_OR_RETURN(run.sharded_, ShardBlocks(*run.model_, group, bfloat16));
@@ -112,7 +132,7 @@ class ShardedRun {
   }
 
   absl::Status Step(int step) {
-    const Batch batch = model_->BatchOf(step).Of(group_->rank(), group_->size());
+    const Batch batch = OnDevice(model_->BatchOf(step).Of(group_->rank(), group_->size()));
     sharded_->Forward([&] { return model_->Loss(step, batch); }).backward();
     FSDP_RETURN_IF_ERROR(optimizer_->Step(sharded_->stream()));
     optimizer_->ZeroGrad();
@@ -136,7 +156,11 @@ std::string Join(const std::vector<double>& seconds) { return absl::StrCat("[", 
 
 absl::Status Measure() {
   at::set_num_threads(1);
-  FSDP_ASSIGN_OR_RETURN(const auto group, InitProcessGroup());
+  InitOptions options;
+  if (!TorchDevice().is_cpu()) {
+    FSDP_ASSIGN_OR_RETURN(options.device, CreateCudaDevice(0));
+  }
+  FSDP_ASSIGN_OR_RETURN(const auto group, InitProcessGroup(options));
   FSDP_ASSIGN_OR_RETURN(const TransformerSize size, SizeOfFlag(group->size()));
   const bool bfloat16 = absl::GetFlag(FLAGS_bfloat16);
   std::optional<BareRun> bare;
@@ -174,6 +198,10 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> exit = ParseFlags(argc, argv, "benchmark [flags]")) return *exit;
   if (absl::GetFlag(FLAGS_steps) < 1) {
     std::fprintf(stderr, "benchmark: --steps: expected at least 1\n");
+    return kExitUsage;
+  }
+  if (const std::string device = absl::GetFlag(FLAGS_device); device != "cpu" && device != "cuda") {
+    std::fprintf(stderr, "benchmark: --device=%s: expected cpu or cuda\n", device.c_str());
     return kExitUsage;
   }
   const absl::Status status = Measure();

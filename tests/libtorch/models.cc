@@ -106,7 +106,7 @@ class Transformer final : public TestModel {
     return {tokens.slice(1, 0, size_.length), tokens.slice(1, 1)};
   }
   at::Tensor Output(int64_t, const at::Tensor& tokens) override {
-    at::Tensor x = token_(tokens) + position_(at::arange(size_.length));
+    at::Tensor x = token_(tokens) + position_(at::arange(size_.length, tokens.options()));
     for (const auto& module : *blocks_) {
       BlockImpl& block = *module->as<BlockImpl>();
       x = calls_units_ ? CallUnit(block, x) : block.forward(x);

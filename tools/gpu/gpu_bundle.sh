@@ -6,8 +6,8 @@
 #
 # Programs go to bin/, scripts to the top, and the shared libraries that Debian has in no other form (oneDNN and what it
 # needs, ISA-L, Highway) to lib/, with UCX where it is installed, which programs open by name. What remains to be found
-# there is glibc, libstdc++, and what comes with CUDA and NCCL; anything else is an error. The oldest glibc that will do
-# is written to GLIBC.
+# there is glibc, libstdc++, and what comes with CUDA, NCCL and PyTorch; anything else is an error. The oldest glibc that
+# will do is written to GLIBC.
 set -euo pipefail
 
 out=$1
@@ -18,15 +18,17 @@ mkdir -p "$stage/bin" "$stage/lib"
 problems=0
 
 carry_libraries() {  # of one program
-  local name path
+  local name path with_torch=
   ldd "$1" >/dev/null 2>&1 || return 0  # a static program needs none
   while read -r name path; do
     case $name in
       linux-vdso.so.1|ld-linux-*|/lib64/ld-linux-*|libc.so.6|libm.so.6|libdl.so.2|libpthread.so.0|librt.so.1) ;;
       libstdc++.so.6|libgcc_s.so.1|libcuda.so.1|libcublas*.so.*|libnccl.so.2) ;;
+      libtorch*.so|libc10*.so) with_torch=yes ;;
       libdnnl.so.*|libisal.so.*|libhwy.so.*|libgomp.so.1|libOpenCL.so.1)
         [[ -e $stage/lib/$name ]] || cp -L "$path" "$stage/lib/$name" ;;
       *)
+        [[ $with_torch && $name == @(libcu|libnv|libutil.)* ]] && continue  # what PyTorch's libraries need themselves
         echo "$1 needs $name ($path), which a GPU machine may lack" >&2
         problems=1 ;;
     esac

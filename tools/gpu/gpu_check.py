@@ -34,9 +34,10 @@ TAIL = 60  # lines of output that a report keeps
 
 
 def library_folders():
-    """The bundle's, those that pip brings with PyTorch, and the toolkit's."""
+    """The bundle's, PyTorch's and those that pip brings with it, and the toolkit's."""
     packages = dict.fromkeys([sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()])
     pip = [folder for package in packages for folder in sorted(glob.glob(f"{package}/nvidia/*/lib"))]
+    pip += [f"{package}/torch/lib" for package in packages]
     toolkit = ["/usr/local/cuda/lib64", *sorted(glob.glob("/usr/local/cuda-*/lib64"), reverse=True)]
     return [folder for folder in [str(HERE / "lib"), *pip, *toolkit] if os.path.isdir(folder)]
 

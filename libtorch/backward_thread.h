@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BackwardOnCaller: while it lives, a backward that its thread calls runs on that thread. By default autograd runs what
+// is on a GPU on a thread of its own, one for each GPU of the process: where ranks are threads that share a GPU, the
+// hook of one rank would wait there, in a collective, for another rank's, which that very thread is to run later.
+#ifndef FSDP_LIBTORCH_BACKWARD_THREAD_H_
+#define FSDP_LIBTORCH_BACKWARD_THREAD_H_
+
+#include <thread>
+
+namespace fsdp {
+
+// Several may live on a thread. The last one sets back what was before the first; where it is destroyed by another
+// thread, nobody does.
+class BackwardOnCaller final {
+ public:
+  BackwardOnCaller();
+  ~BackwardOnCaller();
+  BackwardOnCaller(const BackwardOnCaller&) = delete;
+  BackwardOnCaller& operator=(const BackwardOnCaller&) = delete;
+
+  // True if it is the calling thread's.
+  bool is_mine() const { return thread_ == std::this_thread::get_id(); }
+
+ private:
+  const std::thread::id thread_ = std::this_thread::get_id();
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_LIBTORCH_BACKWARD_THREAD_H_
