@@ -45,8 +45,8 @@ struct LoadOptions {
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
-  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory. Memory
-  // of another device is kInvalidArgument, by name.
+  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory.
+  // Memory of another device is kInvalidArgument, by name.
   Device* device = nullptr;
 
   // Threads that read, each with several blocks in flight.

@@ -342,8 +342,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   return ncclInProgress;
 }
 
-// As the real one: returns ncclSuccess at once, and a thread makes the communicator when all ranks have come. Until then
-// *newcomm is null, which is a communicator of no call, and ncclCommGetAsyncError of the parent says ncclInProgress.
+// As the real one: returns ncclSuccess at once, and a thread makes the communicator when all ranks have come. Until
+// then *newcomm is null, which is a communicator of no call, and ncclCommGetAsyncError of the parent says
+// ncclInProgress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
   if (config->blocking != 0 || color < 0 || comm->splitting) return ncclInvalidArgument;
   *newcomm = nullptr;

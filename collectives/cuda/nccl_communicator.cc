@@ -294,8 +294,8 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const 
   ncclConfig_t config = Config();
   // The lowest member serves as the color: no other part of the split has it.
   const int color = *std::min_element(members.begin(), members.end());
-  // Non-blocking, ncclCommSplit returns ncclSuccess (2.28) or ncclInProgress and leaves comm_ null: a thread of NCCL sets
-  // it before the parent is no longer in progress.
+  // Non-blocking, ncclCommSplit returns ncclSuccess (2.28) or ncclInProgress and leaves comm_ null: a thread of NCCL
+  // sets it before the parent is no longer in progress.
   FSDP_RETURN_IF_ERROR(Make("ncclCommSplit", [&] {
     const ncclResult_t begun = ncclCommSplit(comm_, color, key, &part->comm_, &config);
     return begun == ncclSuccess ? ncclInProgress : begun;
