@@ -9,7 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/libtorch/gpu_ranks.h"
+#include "fsdp/libtorch/gpu_ranks_fixture.h"
 #include "fsdp/libtorch/test_models.h"
 #include "fsdp/libtorch/torch_optimizer.h"
 #include "gtest/gtest.h"

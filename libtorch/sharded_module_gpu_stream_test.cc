@@ -12,7 +12,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/libtorch/gpu_ranks.h"
+#include "fsdp/libtorch/gpu_ranks_fixture.h"
 #include "fsdp/libtorch/test_models.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"

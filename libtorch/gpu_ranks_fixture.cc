@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/libtorch/gpu_ranks.h"
+#include "fsdp/libtorch/gpu_ranks_fixture.h"
 
 #include <ATen/Context.h>
 #include <dirent.h>

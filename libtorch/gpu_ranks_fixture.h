@@ -2,8 +2,8 @@
 //
 // For tests of sharded modules on a GPU: ranks as threads that share GPU 0, LibTorch set so that its kernels give the
 // same bits each time, and an end to tests that hang.
-#ifndef FSDP_LIBTORCH_GPU_RANKS_H_
-#define FSDP_LIBTORCH_GPU_RANKS_H_
+#ifndef FSDP_LIBTORCH_GPU_RANKS_FIXTURE_H_
+#define FSDP_LIBTORCH_GPU_RANKS_FIXTURE_H_
 
 #include <c10/core/Device.h>
 
@@ -34,4 +34,4 @@ int RunGpuTests(int argc, char** argv);
 
 }  // namespace fsdp
 
-#endif  // FSDP_LIBTORCH_GPU_RANKS_H_
+#endif  // FSDP_LIBTORCH_GPU_RANKS_FIXTURE_H_
