@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// Several may live on a thread. The last one sets back what was before the first; where it is destroyed by another
-// thread, nobody does.
+// Several may live on a thread. The last one restores the setting from before the first, unless another thread destroys
+// it: the setting then stays.
 class BackwardOnCaller final {
  public:
   BackwardOnCaller();
