@@ -21,13 +21,18 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/base/check.h"
-#include "fsdp/collectives/host/reduce_rows.h"
+#include "fsdp/collectives/cuda/fake_nccl_round.h"
 #include "fsdp/cuda/emulator/device_memory.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
+
+using fake_nccl::DTypeOf;
+using fake_nccl::Op;
+using fake_nccl::Result;
+using fake_nccl::Round;
+using fake_nccl::Task;
 
 std::mutex state_mutex;
 FakeNcclFaults faults;  // guarded by state_mutex
@@ -43,31 +48,6 @@ void Count(int FakeNcclCounts::*what, int by) {
   counts.*what += by;
 }
 
-enum class Op { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
-
-// A collective that a rank launched.
-struct Task {
-  Op op = Op::kAllGather;
-  const void* send = nullptr;
-  void* receive = nullptr;
-  size_t count = 0;
-  ncclDataType_t type = ncclUint8;
-  ncclRedOp_t reduction = ncclSum;
-  double factor = 1;  // of a pre-multiplied sum
-  int root = 0;
-
-  bool Matches(const Task& other) const {
-    return op == other.op && count == other.count && type == other.type && reduction == other.reduction &&
-           root == other.root;
-  }
-};
-
-// The collective of one number, with the arguments of the ranks that have come to it.
-struct Round {
-  std::map<int, Task> tasks;
-  int computed = 0;
-};
-
 // The ranks of one communicator that have joined it so far.
 struct Clique {
   explicit Clique(int n) : size(n) {}
@@ -82,76 +62,6 @@ struct Clique {
   std::map<int, std::map<std::pair<int, int>, int>> keys;  // of its members, by color: (key, rank)
   int split = 0;                                           // ranks that joined it
 };
-
-DType DTypeOf(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat64:
-      return DType::kFloat64;
-    case ncclFloat32:
-      return DType::kFloat32;
-    case ncclFloat16:
-      return DType::kFloat16;
-    case ncclBfloat16:
-      return DType::kBFloat16;
-    case ncclInt64:
-      return DType::kInt64;
-    case ncclInt32:
-      return DType::kInt32;
-    default:
-      return DType::kUInt8;
-  }
-}
-
-template <typename T>
-T* View(T* data) {
-  return EmulatedMemory::Get().KernelView(data);
-}
-
-// row[i] * factor, rounded to the dtype, as ncclRedOpCreatePreMulSum specifies: before the sum.
-std::vector<std::byte> Multiplied(DType dtype, const std::byte* row, size_t count, double factor) {
-  const auto n = static_cast<int64_t>(count);
-  std::vector<double> wide(count);
-  std::vector<std::byte> product(count * static_cast<size_t>(SizeOf(dtype)));
-  Check(Convert(dtype, row, DType::kFloat64, wide.data(), n).ok(), "a dtype that is reduced");
-  for (double& value : wide) value *= factor;
-  Check(Convert(DType::kFloat64, wide.data(), dtype, product.data(), n).ok(), "a dtype that is reduced");
-  return product;
-}
-
-std::vector<std::byte> Reduced(const Round& round, const Task& mine, size_t first) {
-  const DType dtype = DTypeOf(mine.type);
-  const size_t width = static_cast<size_t>(SizeOf(dtype));
-  std::vector<std::vector<std::byte>> products;
-  std::vector<const std::byte*> rows;
-  for (const auto& [rank, task] : round.tasks) {
-    const std::byte* row = static_cast<const std::byte*>(View(task.send)) + first * width;
-    if (mine.reduction > ncclAvg) {
-      products.push_back(Multiplied(dtype, row, mine.count, mine.factor));
-      row = products.back().data();
-    }
-    rows.push_back(row);
-  }
-  const ReduceOp op = mine.reduction == ncclMax   ? ReduceOp::kMax
-                      : mine.reduction == ncclMin ? ReduceOp::kMin
-                                                  : ReduceOp::kSum;
-  std::vector<std::byte> result(mine.count * width);
-  ReduceRows(dtype, op, {.rows = rows, .destination = result.data(), .numel = static_cast<int64_t>(mine.count)});
-  return result;
-}
-
-// The bytes that `rank` receives.
-std::vector<std::byte> Result(const Round& round, int rank) {
-  const Task& mine = round.tasks.at(rank);
-  if (mine.op == Op::kReduceScatter) return Reduced(round, mine, static_cast<size_t>(rank) * mine.count);
-  if (mine.op == Op::kAllReduce) return Reduced(round, mine, 0);
-  std::vector<std::byte> result;
-  for (const auto& [r, task] : round.tasks) {
-    if (mine.op == Op::kBroadcast && r != mine.root) continue;
-    const auto* bytes = static_cast<const std::byte*>(View(task.send));
-    result.insert(result.end(), bytes, bytes + task.count * static_cast<size_t>(SizeOf(DTypeOf(task.type))));
-  }
-  return result;
-}
 
 }  // namespace
 }  // namespace fsdp
@@ -183,7 +93,8 @@ struct Member {
     clique->changed.notify_all();
     // No rank writes its result before all ranks have read their inputs: they may be the same memory.
     clique->changed.wait(lock, [&] { return aborted || round.computed == clique->size; });
-    if (!aborted && !result.empty()) std::memcpy(fsdp::View(task.receive), result.data(), result.size());
+    if (aborted || result.empty()) return;
+    std::memcpy(fsdp::EmulatedMemory::Get().KernelView(task.receive), result.data(), result.size());
   }
 
   void AwaitAbort() {

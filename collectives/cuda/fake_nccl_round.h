@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A collective of fake_nccl: what its ranks ask for, and what each receives.
+#ifndef FSDP_COLLECTIVES_CUDA_FAKE_NCCL_ROUND_H_
+#define FSDP_COLLECTIVES_CUDA_FAKE_NCCL_ROUND_H_
+
+#include <nccl.h>
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp::fake_nccl {
+
+enum class Op { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+
+// A collective that a rank launched.
+struct Task {
+  Op op = Op::kAllGather;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t reduction = ncclSum;
+  double factor = 1;  // of a pre-multiplied sum
+  int root = 0;
+
+  bool Matches(const Task& other) const {
+    return op == other.op && count == other.count && type == other.type && reduction == other.reduction &&
+           root == other.root;
+  }
+};
+
+// The collective of one number, with the arguments of the ranks that have come to it.
+struct Round {
+  std::map<int, Task> tasks;
+  int computed = 0;
+};
+
+DType DTypeOf(ncclDataType_t type);
+
+// The bytes that `rank` receives, from the memory of all ranks on the emulated GPU. All have come, and match.
+std::vector<std::byte> Result(const Round& round, int rank);
+
+}  // namespace fsdp::fake_nccl
+
+#endif  // FSDP_COLLECTIVES_CUDA_FAKE_NCCL_ROUND_H_
