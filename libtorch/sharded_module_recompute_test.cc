@@ -184,11 +184,13 @@ absl::StatusOr<std::pair<at::Tensor, at::Tensor>> OutputAndGradient(Net& net, st
 }
 
 TEST(ShardedModuleRecomputeTest, ASequentialCallsUnitsThatAreCalledModules) {
+  // Made before there are ranks: initial values are drawn from a generator that all threads share.
+  const std::shared_ptr<MixedNetImpl> of_lists[] = {MakeMixedNet(), MakeMixedNet()};
+  SequenceNetImpl of_sequences[2];
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     at::set_num_threads(1);
-    const auto listed = MakeMixedNet();
-    FSDP_ASSIGN_OR_RETURN(const auto wanted, OutputAndGradient(*listed, group));
-    SequenceNetImpl sequence;
+    FSDP_ASSIGN_OR_RETURN(const auto wanted, OutputAndGradient(*of_lists[group->rank()], group));
+    SequenceNetImpl& sequence = of_sequences[group->rank()];
     FSDP_ASSIGN_OR_RETURN(const auto got, OutputAndGradient(sequence, group));
     EXPECT_TRUE(at::equal(got.first, wanted.first));
     EXPECT_TRUE(at::equal(got.second, wanted.second));
