@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/test_models.h"
+#include "fsdp/libtorch/test_optimizers.h"
 #include "fsdp/libtorch/torch_optimizer.h"
 #include "fsdp/libtorch/torch_tensor.h"
 #include "gmock/gmock-matchers.h"
@@ -21,53 +22,9 @@ namespace optim = torch::optim;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(const std::vector<at::Tensor>&)>;
-
-template <typename O, typename Options>
-MakeOptimizer Maker(const Options& options) {
-  return [options](const std::vector<at::Tensor>& tensors) { return std::make_unique<O>(tensors, options); };
-}
-
-const std::vector<std::pair<std::string, MakeOptimizer>>& Optimizers() {
-  static const auto& all = *new std::vector<std::pair<std::string, MakeOptimizer>>{
-      {"Adam", Maker<optim::Adam>(optim::AdamOptions(1e-2).amsgrad(true).weight_decay(0.1))},
-      {"AdamW", Maker<optim::AdamW>(optim::AdamWOptions(1e-2))},
-      {"SGD", Maker<optim::SGD>(optim::SGDOptions(1e-1).momentum(0.9).dampening(0.1))},
-      {"plain_SGD", Maker<optim::SGD>(optim::SGDOptions(1e-1))},
-      {"RMSprop", Maker<optim::RMSprop>(optim::RMSpropOptions(1e-3).momentum(0.5).centered(true))},
-      {"Adagrad", Maker<optim::Adagrad>(optim::AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1))},
-  };
-  return all;
-}
-
-struct Trainer {
-  TestModel model;
-  std::unique_ptr<ShardedModule> sharded;
-  std::unique_ptr<TorchOptimizer> optimizer;
-
-  static absl::StatusOr<Trainer> Create(std::shared_ptr<ProcessGroup> group, const MakeOptimizer& make,
-                                        const TestSharding& sharding = {}) {
-    at::set_num_threads(1);
-    Trainer trainer{.model = MakeTestModel("tied_transformer"), .sharded = nullptr, .optimizer = nullptr};
-    FSDP_ASSIGN_OR_RETURN(trainer.sharded, ShardTestModel(trainer.model, group, sharding));
-    FSDP_ASSIGN_OR_RETURN(trainer.optimizer,
-                          TorchOptimizer::Create(*trainer.sharded, make(trainer.sharded->LocalParameters())));
-    return trainer;
-  }
-
-  absl::Status Step(int step) {
-    return Caught([&]() -> absl::Status {
-      sharded->Forward(model.forward, model.input(step)).square().mean().backward();
-      FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
-      optimizer->ZeroGrad();
-      return absl::OkStatus();
-    });
-  }
-};
-
 class TorchOptimizerTest : public ::testing::TestWithParam<int> {
  protected:
-  const MakeOptimizer& make() const { return Optimizers()[GetParam()].second; }
+  const MakeOptimizer& make() const { return TestOptimizers()[GetParam()].second; }
 };
 
 TEST_P(TorchOptimizerTest, StepsAsInPlainLibTorch) {
@@ -80,7 +37,7 @@ TEST_P(TorchOptimizerTest, StepsAsInPlainLibTorch) {
     optimizer->step();
   }
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make()));
+    FSDP_ASSIGN_OR_RETURN(OptimizerTraining trainer, OptimizerTraining::Create(group, make()));
     for (int step = 0; step < 4; ++step) FSDP_RETURN_IF_ERROR(trainer.Step(step));
     FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*trainer.sharded));
     TorchValues wanted = {{"scale", plain.module->named_buffers()["scale"]}};
@@ -94,48 +51,15 @@ TEST_P(TorchOptimizerTest, StepsAsInPlainLibTorch) {
 
 // Saved on two ranks in each form of state dict, restored on one, two and three, and trained on: as if never saved.
 TEST_P(TorchOptimizerTest, ItsStateIsInCheckpointsOfEveryFormAndGoesOnOnOtherRanks) {
-  const std::string root = testing::TempDir() + "/" + Optimizers()[GetParam()].first;
-  const std::vector<StateDictSettings> forms = {StateDictSettings(FullStateDictConfig{}),
-                                                StateDictSettings(ShardedStateDictConfig{}),
-                                                StateDictSettings(LocalStateDictConfig{})};
-  TorchValues wanted;
-  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make()));
-    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(trainer.Step(step));
-    for (const StateDictSettings& form : forms) {
-      const StateDictTypeGuard guard(trainer.sharded->fsdp(), form);
-      FSDP_ASSIGN_OR_RETURN(StateDict state, trainer.sharded->fsdp().GetStateDict());
-      FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().AddOptimStateDict(*trainer.optimizer, state));
-      const std::string name(StateDictTypeName(form.type()));
-      FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, root + "/" + name, 2, *group).status());
-    }
-    FSDP_RETURN_IF_ERROR(trainer.Step(2));
-    const bool is_first = group->rank() == 0;
-    FSDP_ASSIGN_OR_RETURN(TorchValues values, FullValues(*trainer.sharded));
-    if (is_first) wanted = std::move(values);
-    return absl::OkStatus();
-  }));
-  for (const int ranks : {1, 2, 4}) {
-    for (const StateDictSettings& form : forms) {
-      const std::string name(StateDictTypeName(form.type()));
-      SCOPED_TRACE(name + " on " + std::to_string(ranks));
-      ASSERT_OK(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-        FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, make(), {.use_fsdp2 = ranks == 4}));
-        FSDP_RETURN_IF_ERROR(trainer.Step(7));  // other values, which the checkpoint replaces
-        FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root + "/" + name));
-        FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().Restore(
-            trainer.optimizer.get(), [&](StateDict& state) { return LoadCheckpoint(path, state); }));
-        FSDP_RETURN_IF_ERROR(trainer.Step(2));
-        FSDP_ASSIGN_OR_RETURN(const TorchValues values, FullValues(*trainer.sharded));
-        EXPECT_EQ(LargestDifference(wanted, values), 0);
-        return absl::OkStatus();
-      }));
-    }
-  }
+  const std::string root = testing::TempDir() + "/" + TestOptimizers()[GetParam()].first;
+  const auto resumed = ResumeOnOtherRanks(make(), root, /*max_norm=*/std::nullopt);
+  ASSERT_OK(resumed.status());
+  EXPECT_EQ(resumed->size(), 9u);
+  for (const ResumedTraining& one : *resumed) EXPECT_EQ(one.difference, 0) << one.what;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TorchOptimizerTest, ::testing::Range(0, 6),
-                         [](const auto& info) { return Optimizers()[info.param].first; });
+                         [](const auto& info) { return TestOptimizers()[info.param].first; });
 
 TEST(TorchOptimizerErrorsTest, OptimizersOfOtherTensorsAndClassesAreRefused) {
   ASSERT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -159,7 +83,8 @@ TEST(TorchOptimizerErrorsTest, OptimizersOfOtherTensorsAndClassesAreRefused) {
 
 TEST(TorchOptimizerErrorsTest, HyperparametersAreCheckedByNameAndRange) {
   ASSERT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, Maker<optim::AdamW>(optim::AdamWOptions(1e-2))));
+    FSDP_ASSIGN_OR_RETURN(OptimizerTraining trainer,
+                          OptimizerTraining::Create(group, OptimizerMaker<optim::AdamW>(optim::AdamWOptions(1e-2))));
     TorchOptimizer& adamw = *trainer.optimizer;
     EXPECT_OK(adamw.SetHyperparameter("lr", 0.5));
     EXPECT_OK(adamw.SetHyperparameter("beta2", 0.9));
@@ -180,7 +105,8 @@ TEST(TorchOptimizerErrorsTest, ADeferredClipScalesTheStepAndNotTheGradient) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     TorchValues values[2];
     for (const bool deferred : {false, true}) {
-      FSDP_ASSIGN_OR_RETURN(Trainer trainer, Trainer::Create(group, Maker<optim::SGD>(optim::SGDOptions(0.1))));
+      FSDP_ASSIGN_OR_RETURN(OptimizerTraining trainer,
+                            OptimizerTraining::Create(group, OptimizerMaker<optim::SGD>(optim::SGDOptions(0.1))));
       FSDP_RETURN_IF_ERROR(Caught([&] {
         trainer.sharded->Forward(trainer.model.forward, trainer.model.input(0)).square().sum().backward();
         return absl::OkStatus();

@@ -34,12 +34,6 @@ absl::Status MakeOursWait(Stream& ours, CUstream_st* theirs, c10::Device device)
 
 }  // namespace
 
-absl::Status LibTorchAfter(Stream& ours, c10::Device device) {
-  if (device.is_cpu()) return ours.Synchronize();
-  FSDP_ASSIGN_OR_RETURN(CUstream_st* const theirs, CurrentStream(device));
-  return MakeForeignWait(theirs, device.index(), ours.Record());
-}
-
 absl::Status AfterLibTorch(Stream& ours, c10::Device device) {
   if (device.is_cpu()) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(CUstream_st* const theirs, CurrentStream(device));

@@ -17,17 +17,13 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// What LibTorch does from now on, on the calling thread's current stream, comes after all that was put on `ours` so
-// far. Returns the first error of `ours`; on a GPU, of what was issued.
-absl::Status LibTorchAfter(Stream& ours, c10::Device device);
-
 // What is put on `ours` from now on comes after all that LibTorch has put on the calling thread's current stream.
 absl::Status AfterLibTorch(Stream& ours, c10::Device device);
 
 // Blocks until LibTorch has done all that it has put on the calling thread's current stream of `device`.
 absl::Status AwaitLibTorch(c10::Device device);
 
-// TorchStreams: the same order where LibTorch may compute on several streams: a program may change the current one
+// TorchStreams: order both ways where LibTorch may compute on several streams: a program may change the current one
 // within a forward, and autograd makes that of the forward the current one again. Not thread-safe.
 class TorchStreams final {
  public:
@@ -37,8 +33,10 @@ class TorchStreams final {
   // The calling thread's current stream is one of them from now on. If it was not, then LibTorchAfter, of it alone.
   absl::Status Join();
 
-  // As the functions, for the current stream and for all that joined since Clear.
+  // What LibTorch does from now on, on the current stream and on all that joined since Clear, comes after all that was
+  // put on `ours` so far. Returns the first error of `ours`; on a GPU, of what was issued.
   absl::Status LibTorchAfter();
+  // What is put on `ours` from now on comes after all that LibTorch has put on those streams.
   absl::Status AfterLibTorch();
   void Clear() { joined_.clear(); }
 

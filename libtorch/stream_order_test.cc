@@ -113,7 +113,7 @@ class StreamOrderTest : public testing::Test {
 
 TEST_F(StreamOrderTest, LibTorchsStreamRunsAfterOursAndTheHostGoesOn) {
   PutOurs(*ours_, gate_.get_future().share(), 'a', done_);
-  ASSERT_OK(LibTorchAfter(*ours_, torch_device_));
+  ASSERT_OK(TorchStreams(*ours_, torch_device_).LibTorchAfter());
   ASSERT_OK(Put(TheirStream(), {}, 'b', done_));
   EXPECT_EQ(cudaStreamQuery(TheirStream()), cudaErrorNotReady);  // the calls above came back before 'a'
   gate_.set_value();
@@ -215,20 +215,20 @@ TEST_F(StreamOrderTest, OnTheHostOurStreamIsWaitedForAndLibTorchHasNone) {
     done_.push_back('a');
     return absl::OkStatus();
   });
-  ASSERT_OK(LibTorchAfter(**stream, c10::Device(c10::kCPU)));
+  TorchStreams streams(**stream, c10::Device(c10::kCPU));
+  ASSERT_OK(streams.LibTorchAfter());
   EXPECT_THAT(done_, testing::ElementsAre('a'));
   EXPECT_OK(AfterLibTorch(**stream, c10::Device(c10::kCPU)));
   EXPECT_OK(AwaitLibTorch(c10::Device(c10::kCPU)));
   (*stream)->Run([] { return absl::DataLossError("of ours"); });
-  EXPECT_THAT(LibTorchAfter(**stream, c10::Device(c10::kCPU)).message(), testing::HasSubstr("of ours"));
+  EXPECT_THAT(streams.LibTorchAfter().message(), testing::HasSubstr("of ours"));
 }
 
 TEST_F(StreamOrderTest, ADeviceTypeThatLibTorchLacksIsNamed) {
   const c10::Device lacking(c10::DeviceType::FPGA, 0);
   TorchStreams streams(*ours_, lacking);
-  for (const absl::Status& status :
-       {LibTorchAfter(*ours_, lacking), AfterLibTorch(*ours_, lacking), AwaitLibTorch(lacking), streams.Join(),
-        streams.LibTorchAfter(), streams.AfterLibTorch()}) {
+  for (const absl::Status& status : {AfterLibTorch(*ours_, lacking), AwaitLibTorch(lacking), streams.Join(),
+                                     streams.LibTorchAfter(), streams.AfterLibTorch()}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, testing::HasSubstr("fpga")));
   }
 }

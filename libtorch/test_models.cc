@@ -450,6 +450,25 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
   return trained;
 }
 
+absl::StatusOr<PlannedMemory> TakePlannedMemory(std::shared_ptr<ProcessGroup> group, const TestSharding& sharding) {
+  Device& device = *group->device();
+  const TestModel model = MakeTestModel("tied_transformer", TorchDeviceOf(device));
+  const int64_t before = device.allocated_bytes();
+  FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
+  PlannedMemory memory{.planned = sharded->fsdp().memory_plan().DeviceBytes(false)};
+  for (const at::Tensor& buffer : model.module->buffers()) memory.planned += static_cast<int64_t>(buffer.nbytes());
+  device.ResetPeak();
+  FSDP_RETURN_IF_ERROR(Caught([&] {
+    for (int step = 0; step < 3; ++step) {
+      sharded->Forward(model.forward, model.input(step)).to(at::kFloat).square().mean().backward();
+    }
+    return absl::OkStatus();
+  }));
+  FSDP_RETURN_IF_ERROR(sharded->stream().Synchronize());
+  memory.taken = device.peak_allocated_bytes() - before;
+  return memory;
+}
+
 absl::Status RunHostRanks(int ranks,
                           const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main) {
   return RunRanks(ranks, rank_main);

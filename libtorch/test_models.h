@@ -92,6 +92,13 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& model, std::shared_
 absl::StatusOr<TrainedModel> TrainOnThreads(const std::string& model, int ranks, const TestSharding& sharding,
                                             const TestTraining& training, const RunTestRanks& run = RunHostRanks);
 
+// Bytes of the group's device in a training of "tied_transformer" of three steps without an optimizer.
+struct PlannedMemory {
+  int64_t planned = 0;  // by MemoryPlan, and the buffers, which are whole on each rank and not of the plan
+  int64_t taken = 0;    // at most
+};
+absl::StatusOr<PlannedMemory> TakePlannedMemory(std::shared_ptr<ProcessGroup> group, const TestSharding& sharding);
+
 // Whole parameters and buffers. Collective.
 absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded);
 
