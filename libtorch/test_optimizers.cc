@@ -30,7 +30,8 @@ absl::Status SaveInEachForm(OptimizerTraining& training, const std::string& root
     const StateDictTypeGuard guard(training.sharded->fsdp(), form);
     FSDP_ASSIGN_OR_RETURN(StateDict state, training.sharded->fsdp().GetStateDict());
     FSDP_RETURN_IF_ERROR(training.sharded->fsdp().AddOptimStateDict(*training.optimizer, state));
-    FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, DirectoryOf(root, form), 2, group).status());
+    // A test that is run by hand finds the last run's.
+    FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, DirectoryOf(root, form), 2, group, {.overwrite = true}).status());
   }
   return absl::OkStatus();
 }
