@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // q, k and v of all heads come out of one product, [B, T, 3 n_embd], and the attention kernel reads them from there, so
-// nothing is transposed or split. Forward saves that tensor and two statistics for each row and head, from which
+// nothing is transposed or split. Forward saves that tensor and the statistics of each row and head, from which
 // backward recomputes the attention weights: saving the T x T weights would take most of the memory of a long sequence.
 #include "fsdp/models/gpt2_block.h"
 
@@ -71,10 +71,10 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor qkv, c_attn_->Forward(x, tape));
   const AttentionShape shape = AttentionShapeOf(x);
   FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Empty(qkv.dtype(), x.shape()));
-  FSDP_ASSIGN_OR_RETURN(Tensor statistics,
-                        tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {shape.statistics_numel()}));
   tape.ops().CausalAttention(AsRows(qkv), shape, AsRows(heads), statistics, tape.stream());
   tape.Save(qkv);
+  tape.Save(heads);  // the memory that c_proj saves too
   tape.Save(statistics);
   return c_proj_->Forward(heads, tape);
 }
@@ -83,10 +83,11 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
 absl::StatusOr<Tensor> Gpt2Attention::DoBackward(const Tensor& grad_output, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor grad_heads, c_proj_->Backward(grad_output, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
-  tape.ops().CausalAttentionBackward(AsRows(grad_heads), AsRows(qkv), statistics, AttentionShapeOf(grad_heads),
-                                     AsRows(grad_qkv), tape.stream());
+  tape.ops().CausalAttentionBackward(AsRows(grad_heads), AsRows(qkv), AsRows(heads), statistics,
+                                     AttentionShapeOf(grad_heads), AsRows(grad_qkv), tape.stream());
   return c_attn_->Backward(grad_qkv, tape);
 }
 

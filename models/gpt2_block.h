@@ -18,7 +18,7 @@ namespace fsdp {
 
 // Causal self-attention: c_attn computes q, k and v, c_proj projects the joined heads. `layer_index`, from 0, counts
 // for scale_attn_by_inverse_layer_idx. kInvalidArgument for an input that is not of rank 3. Forward keeps q, k and v,
-// and two float32 for each row and head.
+// and one or two float32 for each row and head.
 class Gpt2Attention final : public Module {
  public:
   Gpt2Attention(const Gpt2Config& config, int64_t layer_index);

@@ -67,10 +67,11 @@ absl::StatusOr<Tensor> LlamaAttention::DoForward(const Tensor& x, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Empty(x.dtype(), {rows, shape.qkv_width()}));
   tape.ops().RotateQkv(q, k, v, rotation, shape, qkv, tape.stream());
   FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Empty(x.dtype(), WithLastDim(x.shape(), shape.q_width())));
-  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {rows * shape.num_heads, 2}));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {shape.statistics_numel()}));
   tape.ops().CausalAttention(qkv, shape, AsRows(heads), statistics, tape.stream());
   tape.Save(rotation);
   tape.Save(qkv);
+  tape.Save(heads);  // the memory that o_proj saves too
   tape.Save(statistics);
   return o_proj_->Forward(heads, tape);
 }
@@ -78,11 +79,13 @@ absl::StatusOr<Tensor> LlamaAttention::DoForward(const Tensor& x, Tape& tape) {
 absl::StatusOr<Tensor> LlamaAttention::DoBackward(const Tensor& grad_output, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor grad_heads, o_proj_->Backward(grad_output, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor rotation, tape.Restore());
   const AttentionShape shape = AttentionShapeOf(grad_heads);
   FSDP_ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
-  tape.ops().CausalAttentionBackward(AsRows(grad_heads), qkv, statistics, shape, grad_qkv, tape.stream());
+  tape.ops().CausalAttentionBackward(AsRows(grad_heads), qkv, AsRows(heads), statistics, shape, grad_qkv,
+                                     tape.stream());
   FSDP_ASSIGN_OR_RETURN(Tensor grad_q, tape.Empty(qkv.dtype(), grad_heads.shape()));
   FSDP_ASSIGN_OR_RETURN(Tensor grad_k, tape.Empty(qkv.dtype(), WithLastDim(grad_heads.shape(), shape.kv_width())));
   FSDP_ASSIGN_OR_RETURN(Tensor grad_v, tape.Empty(qkv.dtype(), grad_k.shape()));

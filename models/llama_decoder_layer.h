@@ -19,7 +19,7 @@ namespace fsdp {
 
 // Causal self-attention with rotated queries and keys; groups of heads share keys and values. Input and output are [B,
 // T, hidden_size]; kInvalidArgument for an input of another rank. Forward keeps the rotated q, k and v, the table of
-// rotations, and two float32 for each row and head.
+// rotations, and one or two float32 for each row and head.
 class LlamaAttention final : public Module {
  public:
   // `rotary` is the model's and outlives this.

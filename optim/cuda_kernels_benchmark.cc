@@ -218,14 +218,14 @@ class KernelsBenchmark {
     const AttentionShape shape = Heads();
     const int64_t rows = shape.batch * shape.seq_len;
     const Tensor qkv = New(dtype, {rows, 3 * kColumns}), out = New(dtype, {rows, kColumns});
-    const Tensor grad = New(dtype, qkv.shape());
-    const Tensor statistics = New(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2});
+    const Tensor grad = New(dtype, qkv.shape()), grad_out = New(dtype, out.shape());
+    const Tensor statistics = New(DType::kFloat32, {shape.statistics_numel()});
     // Two products forward; backward five, of which one is the scores again.
     const double product = static_cast<double>(rows) * static_cast<double>(shape.seq_len) * kColumns;
     MeasureFlops("attention", dtype, 2 * product,
                  [&] { layer_ops_->CausalAttention(qkv, shape, out, statistics, *stream_); });
     MeasureFlops("attention backward", dtype, 5 * product,
-                 [&] { layer_ops_->CausalAttentionBackward(out, qkv, statistics, shape, grad, *stream_); });
+                 [&] { layer_ops_->CausalAttentionBackward(grad_out, qkv, out, statistics, shape, grad, *stream_); });
   }
 
   void CrossEntropy(DType dtype) {

@@ -73,6 +73,10 @@ void IssueWithWorkspace(const char* kernel, int64_t nbytes, std::initializer_lis
 double* AsDoubles(std::byte* memory) { return reinterpret_cast<double*>(memory); }
 
 bool HasKernels(const AttentionShape& shape, Stream& stream) {
+  if (shape.rounding == AttentionRounding::kOnline) {
+    Fail(stream, absl::UnimplementedError("attention: AttentionRounding::kOnline has no kernels on a CUDA device"));
+    return false;
+  }
   if (shape.head_dim <= kMaxCudaHeadDim) return true;
   Fail(stream, absl::UnimplementedError(absl::StrCat("attention: head_dim ", shape.head_dim,
                                                      ": a CUDA device has kernels up to ", kMaxCudaHeadDim)));
@@ -238,8 +242,9 @@ void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
         [=](CUstream_st* s) { CudaCausalAttention(qkv, shape, out, statistics, s); });
 }
 
-void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
-                                           const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
+void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor&,
+                                           const Tensor& statistics, const AttentionShape& shape,
+                                           const Tensor& grad_qkv, Stream& stream) const {
   if (!HasKernels(shape, stream)) return;
   IssueWithWorkspace("attention backward", CudaAttentionBackwardBytes(shape), {&grad_out, &qkv, &statistics, &grad_qkv},
                      stream, [=](std::byte* memory, CUstream_st* s) {

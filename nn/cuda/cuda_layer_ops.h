@@ -66,7 +66,7 @@ class CudaLayerOps final : public LayerOps {
   // In tiles that never leave a block: memory of O(T) per head, and no T x T tensor.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
-  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
   // A block for each query forward, and for each query and each key backward; up to kMaxCrossAttentionLength of either.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,

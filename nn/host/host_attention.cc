@@ -12,9 +12,12 @@
 //      +--------------------------+
 //
 //   forward     s = q k^T;  p = softmax(scale s), masked;  out = p v                            2 products
-//   backward    s and p again, from the kept maximum and 1 / sum of each row
+//   backward    s and p again, from the kept statistics of each row
 //               dp = dout v^T;  dv += p^T dout;  ds = scale p (dp - row sum of p dp)
 //               dq = ds k;  dk += ds^T q                                                        5 products
+//
+// AttentionRounding::kOnline differs in two places: forward, p is e^(scale s - maximum) and its product with v is
+// divided by the row's sum; backward, the row sums of p dp are those of dout out.
 //
 // Why blocks of whole rows and not square tiles with an online softmax: the products are then large enough to be worth
 // a call of oneDNN each, and softmax sees a row at once. Working memory is two blocks of 128 x T floats, with their
@@ -53,6 +56,8 @@ struct ScratchLayout {
     grads = Take(block * float_size);
     rounded_probabilities = Take(rounded);
     rounded_grads = Take(rounded);
+    rows = Take(BlockRows(shape) * float_size);
+    row_values = Take(BlockRows(shape) * shape.head_dim * float_size);
     grad_kv = Take(2 * shape.seq_len * shape.head_dim * float_size);
     group_kv = Take(shape.num_heads == shape.kv_heads() ? 0 : 2 * shape.seq_len * shape.head_dim * float_size);
   }
@@ -64,7 +69,7 @@ struct ScratchLayout {
   }
 
   int64_t nbytes = 0;
-  int64_t scores, grads, rounded_probabilities, rounded_grads, grad_kv, group_kv;
+  int64_t scores, grads, rounded_probabilities, rounded_grads, rows, row_values, grad_kv, group_kv;
 };
 
 // The working memory of one block, and of sums over blocks and heads.
@@ -77,6 +82,8 @@ struct Scratch {
       rounded_probabilities = memory + layout.rounded_probabilities;
       rounded_grads = memory + layout.rounded_grads;
     }
+    rows = reinterpret_cast<float*>(memory + layout.rows);
+    row_values = reinterpret_cast<float*>(memory + layout.row_values);
     grad_kv = reinterpret_cast<float*>(memory + layout.grad_kv);
     group_kv = reinterpret_cast<float*>(memory + layout.group_kv);
   }
@@ -85,8 +92,10 @@ struct Scratch {
   float* grads;                           // likewise, of the probabilities, then of the scores
   void* rounded_probabilities = nullptr;  // what the matrix products of a model in 16 bits read
   void* rounded_grads = nullptr;
-  float* grad_kv;   // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
-  float* group_kv;  // the same, summed over the heads of a group; only where there are groups
+  float* rows;        // [rows]: under kOnline 1 / sum of each row, backward the row sums of p dp
+  float* row_values;  // [rows, head_dim]: under kOnline p v before the division
+  float* grad_kv;     // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
+  float* group_kv;    // the same, summed over the heads of a group; only where there are groups
 };
 
 // Computes a head of a sequence, block by block of its queries.
@@ -104,6 +113,10 @@ class Head {
       const CausalBlock block = BlockAt(first);
       float* row_statistics = StatisticsAt(statistics, batch, head, first);
       FSDP_RETURN_IF_ERROR(Scores(qkv, batch, head, block));
+      if (IsOnline()) {
+        FSDP_RETURN_IF_ERROR(OnlineForward(qkv, out, row_statistics, batch, head, block));
+        continue;
+      }
       HostSoftmaxStatistics(block, scratch_.scores, row_statistics);
       HostProbabilities(block, scratch_.scores, row_statistics, scratch_.rounded_probabilities);
       FSDP_RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
@@ -122,16 +135,16 @@ class Head {
   }
 
   // The gradients of all heads that share the key and value head number `kv_head`.
-  absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
-                        int64_t batch, int64_t kv_head) {
+  absl::Status Backward(const AttentionBackwardOperands& operands, const Tensor& grad_qkv, int64_t batch,
+                        int64_t kv_head) {
     const int64_t numel = 2 * shape_.seq_len * shape_.head_dim;
     // Hugging Face's eager attention repeats k and v for each head of a group, and autograd then adds the heads'
     // gradients, each rounded to the dtype. Fused attention sums over the whole group in float32 and rounds once.
-    const bool rounds_heads = GroupSize() > 1 && shape_.rounding != AttentionRounding::kFused;
+    const bool rounds_heads = GroupSize() > 1 && shape_.rounding != AttentionRounding::kFused && !IsOnline();
     std::fill_n(scratch_.grad_kv, numel, 0.0f);
     if (rounds_heads) std::fill_n(scratch_.group_kv, numel, 0.0f);
     for (int64_t head = kv_head * GroupSize(); head < (kv_head + 1) * GroupSize(); ++head) {
-      FSDP_RETURN_IF_ERROR(HeadBackward(grad_out, qkv, statistics, grad_qkv, batch, head));
+      FSDP_RETURN_IF_ERROR(HeadBackward(operands, grad_qkv, batch, head));
       if (!rounds_heads) continue;
       HostAddRounded(dtype_, scratch_.grad_kv, scratch_.group_kv, numel);
       std::fill_n(scratch_.grad_kv, numel, 0.0f);
@@ -145,20 +158,55 @@ class Head {
   enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
 
   // grad_q, and what this head adds to grad_kv.
-  absl::Status HeadBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
-                            int64_t batch, int64_t head) {
+  absl::Status HeadBackward(const AttentionBackwardOperands& operands, const Tensor& grad_qkv, int64_t batch,
+                            int64_t head) {
+    const auto& [grad_out, qkv, out, statistics] = operands;
     for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
       const CausalBlock block = BlockAt(first);
       FSDP_RETURN_IF_ERROR(Scores(qkv, batch, head, block));
       HostProbabilities(block, scratch_.scores, StatisticsAt(statistics, batch, head, first),
                         scratch_.rounded_probabilities);
       FSDP_RETURN_IF_ERROR(BackwardThroughValues(grad_out, qkv, batch, head, block));
-      HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, GradScores());
+      if (IsOnline()) {
+        HostRowProducts({.a = At(grad_out, 0, batch, head, first),
+                         .b = At(out, 0, batch, head, first),
+                         .rows = block.rows,
+                         .cols = shape_.head_dim,
+                         .stride = Width(),
+                         .dtype = dtype_},
+                        scratch_.rows);
+      }
+      HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, IsOnline() ? scratch_.rows : nullptr,
+                                GradScores());
       FSDP_RETURN_IF_ERROR(BackwardThroughScores(qkv, grad_qkv, batch, head, block));
     }
     return absl::OkStatus();
   }
 
+  // From the block's scores: statistics, and rows of out.
+  absl::Status OnlineForward(const Tensor& qkv, const Tensor& out, float* statistics, int64_t batch, int64_t head,
+                             const CausalBlock& block) const {
+    HostOnlineProbabilities(block, scratch_.scores, {statistics, scratch_.rows}, scratch_.rounded_probabilities);
+    FSDP_RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                      .n = shape_.head_dim,
+                                      .k = block.cols,
+                                      .a = Probabilities(),
+                                      .b = KeysAt(qkv, kV, batch, head, 0),
+                                      .c = scratch_.row_values,
+                                      .lda = block.cols,
+                                      .ldb = QkvStride(),
+                                      .ldc = shape_.head_dim,
+                                      .dtype = dtype_}));
+    for (int64_t r = 0; r < block.rows; ++r) {
+      float* row = scratch_.row_values + r * shape_.head_dim;
+      for (int64_t d = 0; d < shape_.head_dim; ++d) row[d] *= scratch_.rows[r];
+      FSDP_RETURN_IF_ERROR(
+          Convert(DType::kFloat32, row, dtype_, At(out, 0, batch, head, block.first + r), shape_.head_dim));
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsOnline() const { return shape_.rounding == AttentionRounding::kOnline; }
   int64_t GroupSize() const { return shape_.num_heads / shape_.kv_heads(); }
   int64_t Width() const { return shape_.q_width(); }
   int64_t QkvStride() const { return shape_.qkv_width(); }
@@ -190,7 +238,8 @@ class Head {
   }
 
   float* StatisticsAt(const Tensor& statistics, int64_t batch, int64_t head, int64_t position) const {
-    return statistics.data_as<float>() + 2 * ((batch * shape_.num_heads + head) * shape_.seq_len + position);
+    const int64_t row = (batch * shape_.num_heads + head) * shape_.seq_len + position;
+    return statistics.data_as<float>() + row * (IsOnline() ? 1 : 2);
   }
 
   const void* Probabilities() const {
@@ -302,12 +351,12 @@ absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, co
   });
 }
 
-absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
-                                         const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
-                                         const Tensor& scratch, int threads) {
+absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const AttentionBackwardOperands& operands,
+                                         const AttentionShape& shape, const Tensor& grad_qkv, const Tensor& scratch,
+                                         int threads) {
   return ParallelForEach(threads, shape.batch * shape.kv_heads(), [&](int piece, int64_t i) {
-    Head head(matmul, shape, qkv.dtype(), scratch, piece);
-    return head.Backward(grad_out, qkv, statistics, grad_qkv, i / shape.kv_heads(), i % shape.kv_heads());
+    Head head(matmul, shape, grad_qkv.dtype(), scratch, piece);
+    return head.Backward(operands, grad_qkv, i / shape.kv_heads(), i % shape.kv_heads());
   });
 }
 

@@ -25,9 +25,13 @@ int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype, int thre
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
                                  const Tensor& out, const Tensor& statistics, const Tensor& scratch, int threads);
 
-absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
-                                         const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
-                                         const Tensor& scratch, int threads);
+// What backward reads; `out` only under AttentionRounding::kOnline.
+struct AttentionBackwardOperands {
+  Tensor grad_out, qkv, out, statistics;
+};
+absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const AttentionBackwardOperands& operands,
+                                         const AttentionShape& shape, const Tensor& grad_qkv, const Tensor& scratch,
+                                         int threads);
 
 }  // namespace fsdp
 

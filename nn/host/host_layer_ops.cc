@@ -236,12 +236,13 @@ void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
   });
 }
 
-void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
-                                           const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
+void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
+                                           const Tensor& statistics, const AttentionShape& shape,
+                                           const Tensor& grad_qkv, Stream& stream) const {
   const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = head_matmul_, threads = threads_] {
-    return HostCausalAttentionBackward(*matmul, grad_out, qkv, statistics, shape, grad_qkv, scratch, threads);
+    return HostCausalAttentionBackward(*matmul, {grad_out, qkv, out, statistics}, shape, grad_qkv, scratch, threads);
   });
 }
 

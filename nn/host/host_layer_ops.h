@@ -63,7 +63,7 @@ class HostLayerOps final : public LayerOps {
   // Attention takes working memory of the device for the time of the call, forward and backward: AttentionScratchBytes.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
-  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
   // Working memory as for causal attention, of one block of queries and one head.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,

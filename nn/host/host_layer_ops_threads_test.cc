@@ -109,10 +109,10 @@ TEST_P(HostLayerOpsThreadsTest, RotationAndAttentionHaveTheSameBits) {
     const Tensor qkv = Output({rows, shape.qkv_width()}), out = Output({rows, shape.q_width()});
     const Tensor grad_qkv = Output({rows, shape.qkv_width()}), grad_q = Output({rows, shape.q_width()});
     const Tensor grad_k = Output({rows, shape.kv_width()}), grad_v = Output({rows, shape.kv_width()});
-    const Tensor statistics = NanTensor(DType::kFloat32, {rows * shape.num_heads, 2});
+    const Tensor statistics = NanTensor(DType::kFloat32, {shape.statistics_numel()});
     ops.RotateQkv(q, k, v, rotation, shape, qkv, *stream_);
     ops.CausalAttention(qkv, shape, out, statistics, *stream_);
-    ops.CausalAttentionBackward(grad, qkv, statistics, shape, grad_qkv, *stream_);
+    ops.CausalAttentionBackward(grad, qkv, out, statistics, shape, grad_qkv, *stream_);
     ops.RotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, *stream_);
     return std::vector<Tensor>{qkv, out, statistics, grad_qkv, grad_q, grad_k, grad_v};
   });

@@ -26,14 +26,39 @@ struct CausalBlock {
 // statistics[2 r], [2 r + 1] = maximum and 1 / sum of e^(scale * score - maximum) of row r.
 void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float* statistics);
 
+// For AttentionRounding::kOnline, each value by row: the logarithm of the sum of e^(scale * score), and 1 / sum of
+// e^(scale * score - maximum).
+struct OnlineSums {
+  float* log_sum_exp;
+  float* inverse_sum;
+};
+
+// Under kOnline forward: scores[r] = e^(scale * scores[r] - maximum), in place, and the same rounded to the model's
+// dtype where `rounded` is not null. Writes both of `sums`.
+void HostOnlineProbabilities(const CausalBlock& block, float* scores, const OnlineSums& sums, void* rounded);
+
 // scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to the model's dtype where
-// `rounded` is not null.
+// `rounded` is not null. Under kOnline `statistics` has one value for each row, log_sum_exp.
 void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, void* rounded);
 
 // Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
-// `grad_scores` in the model's dtype; may be `grad` where that is float32.
+// `grad_scores` in the model's dtype; may be `grad` where that is float32. Takes the sums from `row_sums` where that is
+// not null.
 void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad,
-                               void* grad_scores);
+                               const float* row_sums, void* grad_scores);
+
+// Two matrices in memory of one dtype, whose rows are `stride` elements apart.
+struct RowPairs {
+  const void* a;
+  const void* b;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+  DType dtype = DType::kFloat32;
+};
+
+// sums[r] = sum of a[r] * b[r], in float64, rounded once.
+void HostRowProducts(const RowPairs& pairs, float* sums);
 
 }  // namespace fsdp
 

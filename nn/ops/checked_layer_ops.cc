@@ -31,8 +31,7 @@ void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
   check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
 }
 
-// `heads` is the output, or backward the output's gradient. `statistics` has two floats for each row of scores, of
-// which there are tokens * num_heads.
+// `heads` is the output, or backward the output's gradient.
 void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
                     OperandCheck& check) {
   const int64_t tokens = shape.batch * shape.seq_len;
@@ -40,7 +39,7 @@ void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor
   CheckGroups(shape, check);
   check.Numel("qkv", qkv, tokens * shape.qkv_width());
   check.Numel("heads", heads, tokens * shape.q_width());
-  check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
+  check.Numel("statistics", statistics, DType::kFloat32, shape.statistics_numel());
 }
 
 // `heads` is the output, or backward the output's gradient.
@@ -308,15 +307,16 @@ void CheckedLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& s
   ops_->CausalAttention(qkv, shape, out, statistics, stream);
 }
 
-void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
-                                              const AttentionShape& shape, const Tensor& grad_qkv,
-                                              Stream& stream) const {
+void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
+                                              const Tensor& statistics, const AttentionShape& shape,
+                                              const Tensor& grad_qkv, Stream& stream) const {
   OperandCheck check("attention backward");
   CheckAttention(shape, qkv, grad_out, statistics, check);
-  check.FloatDType({&qkv, &grad_qkv});
+  check.FloatDType({&qkv, &out, &grad_qkv});
+  check.Numel("out", out, grad_out.numel());
   check.Numel("grad_qkv", grad_qkv, qkv.numel());
   if (check.FailsOn(stream)) return;
-  ops_->CausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, stream);
+  ops_->CausalAttentionBackward(grad_out, qkv, out, statistics, shape, grad_qkv, stream);
 }
 
 // Targets are one int32 for each row, in any shape. Their values are the kernel's to check.

@@ -66,7 +66,7 @@ class CheckedLayerOps final : public LayerOps {
   // qkv, out and statistics have the sizes of `shape`; num_heads is a multiple of num_kv_heads.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
-  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
   // Of one dtype and the sizes of `shape`; the mask may be undefined.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,

@@ -17,11 +17,20 @@ struct MatmulOptions {
 };
 
 // Where attention in 16 bits rounds between its matrix products. Fused is the most accurate; eager is what Hugging
-// Face's models do op by op, and what a run must do too to follow their curves. In float32 all are the same.
+// Face's models do op by op, and what a run must do too to follow their curves; online is what a kernel that visits
+// each score once can do (FlashAttention, arXiv 2205.14135), and the fastest on a GPU. In float32 nothing is rounded,
+// and they differ only in what statistics they keep.
 enum class AttentionRounding : uint8_t {
-  kFused,                // only what the products read: the probabilities and the gradient of the scores
-  kEagerFloat32Softmax,  // also the scores, the scaled scores and the gradient of each; Llama
-  kEager,                // and the probabilities before the gradient of softmax is taken from them; GPT-2
+  // Only what the products read: the probabilities and the gradient of the scores.
+  kFused,
+  // Also the scores, the scaled scores and the gradient of each; Llama.
+  kEagerFloat32Softmax,
+  // And the probabilities before the gradient of softmax is taken from them; GPT-2.
+  kEager,
+  // Forward the probabilities before they are divided by their sum, e^(score - maximum): the product with v is divided
+  // in float32. Backward as kFused, but the row sum of p grad_p is taken from the rounded output, as the row sum of
+  // grad_out out.
+  kOnline,
 };
 
 // Sizes of one call of attention. The tensors are B * T rows (one for each position of each sequence) whose columns are
@@ -41,6 +50,11 @@ struct AttentionShape {
   int64_t q_width() const { return num_heads * head_dim; }
   int64_t kv_width() const { return kv_heads() * head_dim; }
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+
+  // Rows of scores, and the float32 that attention keeps of them for backward: the logarithm of the sum of e^score
+  // under kOnline, else the maximum and 1 / sum.
+  int64_t score_rows() const { return batch * num_heads * seq_len; }
+  int64_t statistics_numel() const { return (rounding == AttentionRounding::kOnline ? 1 : 2) * score_rows(); }
 };
 
 // Sizes of one call of attention whose keys and values come from another sequence than its queries, and without a

@@ -117,14 +117,17 @@ class LayerOps {
   // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k and v side by side in each row, heads inside; all heads of
   // a group of H / Hkv read the same k and v); out [B * T, H * D]. For each head, out[t] = sum over s <= t of p[t, s]
   // v[s], with p[t, :] = softmax(scale * q[t] . k[s]). Softmax is computed in float32 whatever the dtype;
-  // shape.rounding says what is rounded around it. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each
-  // row) is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
+  // shape.rounding says what is rounded around it. `statistics` (float32, shape.statistics_numel(), one or two for each
+  // of the rows [B, H, T] of scores) is kept for backward, which recomputes the probabilities: no T x T tensor outlives
+  // the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
   // With p recomputed: grad_v = p^T grad_out, grad_p = grad_out v^T, grad_scores = scale * p (grad_p - row sum of p
-  // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; those of k and v summed over the heads of a group.
-  virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
-                                       const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const = 0;
+  // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; those of k and v summed over the heads of a group. `out`
+  // and `statistics` are forward's. Only kOnline reads `out`, whose product with grad_out has the same row sums.
+  virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
+                                       const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
+                                       Stream& stream) const = 0;
 
   // For each head, out[t] = sum over s of p[t, s] v[s], with p[t, :] = softmax(scale * q[t] . k[s]) over the keys that
   // key_mask lets through, in float32; what the products read is rounded to the dtype. A query without any key gets 0.

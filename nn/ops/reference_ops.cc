@@ -72,14 +72,19 @@ struct QkvIndex {
   }
 };
 
-// Probabilities of query t over keys 0 to t.
-Doubles AttentionRow(const Doubles& qkv, const AttentionShape& shape, const QkvIndex& at, int64_t t) {
+// Scores of query t with keys 0 to t, scaled.
+Doubles ScoresRow(const Doubles& qkv, const AttentionShape& shape, const QkvIndex& at, int64_t t) {
   Doubles scores(t + 1, 0.0);
   for (int64_t s = 0; s <= t; ++s) {
     for (int64_t d = 0; d < shape.head_dim; ++d) scores[s] += qkv[at(0, t, d)] * qkv[at(1, s, d)];
     scores[s] *= static_cast<double>(shape.scale);
   }
-  return Softmax(scores.data(), t + 1);
+  return scores;
+}
+
+// Probabilities of query t over keys 0 to t.
+Doubles AttentionRow(const Doubles& qkv, const AttentionShape& shape, const QkvIndex& at, int64_t t) {
+  return Softmax(ScoresRow(qkv, shape, at, t).data(), t + 1);
 }
 
 // Adds the gradients of a query's row. With p = softmax(s), ds_j = p_j (dp_j - sum_i p_i dp_i): the Jacobian of
@@ -303,6 +308,22 @@ Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape) {
     }
   }
   return out;
+}
+
+Doubles ReferenceAttentionLogSumExp(const Doubles& qkv, const AttentionShape& shape) {
+  Doubles rows;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.num_heads; ++h) {
+      for (int64_t t = 0; t < shape.seq_len; ++t) {
+        const Doubles scores = ScoresRow(qkv, shape, QkvIndex{shape, b, h}, t);
+        const double maximum = *std::max_element(scores.begin(), scores.end());
+        double sum = 0;
+        for (const double score : scores) sum += std::exp(score - maximum);
+        rows.push_back(maximum + std::log(sum));
+      }
+    }
+  }
+  return rows;
 }
 
 Doubles ReferenceAttentionBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape) {

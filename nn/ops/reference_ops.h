@@ -75,6 +75,8 @@ Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Dou
 
 // qkv as in LayerOps::CausalAttention. Backward computes the probabilities again, and so needs no statistics.
 Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape);
+// The logarithm of the sum of e^score of each row [B, H, T]: the statistics of AttentionRounding::kOnline.
+Doubles ReferenceAttentionLogSumExp(const Doubles& qkv, const AttentionShape& shape);
 Doubles ReferenceAttentionBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape);
 
 // The mean over rows; backward is `scale` times its gradient.
