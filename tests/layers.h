@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks that the source tree is as the pages describe it: which room may include which (the
-// tables of docs/architecture.md), which headers are public (the guide in README.md), and that files, folders, targets
+// tables of docs/architecture.md), which headers are public (the guide, docs/headers.md), and that files, folders, targets
 // and tests named by a page exist. All functions are pure; the test reads the files.
 //
 // A room is a folder. A table row whose first cell is a folder in backticks (`fsdp/units/`) declares the rooms that its
