@@ -8,8 +8,8 @@
 #
 #   ./bazelw build //tools:ckpt && tests/object_store/run.sh
 #
-# Wants python3 with venv, and PyPI for moto (MOTO=DIR: a virtual environment that has it). Skips with a line, exit 0,
-# where there is neither. Everything is in a temporary directory, which is removed.
+# Wants python3 with venv, and PyPI for moto (MOTO=DIR: a virtual environment that has it). Exit status 77 after a line
+# "SKIPPED: ..." if either is missing. Everything is in a temporary directory, which is removed.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -24,7 +24,7 @@ moto=${MOTO:-$work/moto}
 if [ -z "${MOTO:-}" ]; then
   python3 -m venv "$moto" >"$work/venv.log" 2>&1 && "$moto/bin/pip" install --quiet 'moto[server]' >>"$work/venv.log" 2>&1 || {
     echo "object_store: SKIPPED: moto[server] cannot be installed here: $(tail -1 "$work/venv.log")"
-    exit 0
+    exit 77
   }
 fi
 
