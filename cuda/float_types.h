@@ -9,8 +9,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstring>
 #include <type_traits>
 
+#include "fsdp/cuda/pack.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -40,10 +42,39 @@ __device__ inline T Round(C value) {
   }
 }
 
+// The 32 bits of a pair, the second element in the upper half, as a float32.
+__device__ inline float AsFloat(__nv_bfloat162 pair) {
+  unsigned bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return __uint_as_float(bits);
+}
+
 // `value` as a T would hold it, in float32. For a kernel that must round where PyTorch stores an intermediate value.
 template <typename T>
 __device__ inline float RoundTo(float value) {
-  return Widen<float>(Round<T>(value));
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    // One instruction: as the upper half of a pair, a bfloat16 has the bits of its float32.
+    return AsFloat(__floats2bfloat162_rn(0.0f, value));
+  } else {
+    return Widen<float>(Round<T>(value));
+  }
+}
+
+// The elements of `pack` in float32, exactly. Pairs of bfloat16 are split as one word.
+template <typename T, int N>
+__device__ inline void WidenPack(const Pack<T, N>& pack, float (&to)[N]) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      unsigned pair;
+      memcpy(&pair, &pack.at[k], sizeof(pair));
+      to[k] = __uint_as_float(pair << 16);
+      to[k + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = Widen<float>(pack.at[k]);
+  }
 }
 
 // A type as a value, for generic lambdas. auto parameters deduce it: `using T = typename decltype(tag)::Type;`.
@@ -52,11 +83,19 @@ struct TypeTag {
   using Type = T;
 };
 
-// Calls `f` with the tag of float32's or bfloat16's type, the dtypes of activations. Any dtype but bfloat16 is taken
-// for float32: CheckedLayerOps has refused the others, float16 too.
+// Calls `f` with the tag of the type of a float32, bfloat16 or float16 activation. Any other dtype is taken for
+// float32: CheckedLayerOps has refused it. Each call compiles `f` three times.
 template <typename F>
 auto WithActivationType(DType dtype, F f) {
-  // Each call compiles `f` twice.
+  if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
+  if (dtype == DType::kFloat16) return f(TypeTag<__half>());
+  return f(TypeTag<float>());
+}
+
+// The same for kernels that float16 does not have; any dtype but bfloat16 is taken for float32. Each call compiles `f`
+// twice.
+template <typename F>
+auto WithFloat32OrBFloat16(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
   return f(TypeTag<float>());
 }

@@ -48,7 +48,7 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
 template <typename F>
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
   // Each of the three is compiled for float32 and for bfloat16.
-  WithActivationType(dtype, [&](auto tag) {
+  WithFloat32OrBFloat16(dtype, [&](auto tag) {
     if (shape.head_dim <= 64) {
       f(tag, HeadSize<64, 1>());
     } else if (shape.head_dim <= 128) {

@@ -72,6 +72,14 @@ void IssueWithWorkspace(const char* kernel, int64_t nbytes, std::initializer_lis
 
 double* AsDoubles(std::byte* memory) { return reinterpret_cast<double*>(memory); }
 
+// False, and the stream fails, for float16 operands of a kernel that float16 does not have.
+bool HasKernels(const char* kernel, DType dtype, Stream& stream) {
+  if (dtype != DType::kFloat16) return true;
+  Fail(stream, absl::UnimplementedError(absl::StrCat(kernel, ": operands of dtype float16 on ", stream.device().name(),
+                                                     ", whose kernels compute in float32 and bfloat16")));
+  return false;
+}
+
 bool HasKernels(const AttentionShape& shape, Stream& stream) {
   if (shape.rounding == AttentionRounding::kOnline) {
     Fail(stream, absl::UnimplementedError("attention: AttentionRounding::kOnline has no kernels on a CUDA device"));
@@ -113,6 +121,7 @@ void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
 
 void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
+  if (!HasKernels("matmul", a.dtype(), stream)) return;
   CudaStream& on = CudaStream::Of(stream);
   absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::kWorkspaceBytes);
   if (!workspace.ok()) return Fail(stream, workspace.status());
@@ -237,7 +246,7 @@ void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
-  if (!HasKernels(shape, stream)) return;
+  if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
   Issue("attention", {&qkv, &out, &statistics}, stream,
         [=](CUstream_st* s) { CudaCausalAttention(qkv, shape, out, statistics, s); });
 }
@@ -245,7 +254,7 @@ void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
 void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor&,
                                            const Tensor& statistics, const AttentionShape& shape,
                                            const Tensor& grad_qkv, Stream& stream) const {
-  if (!HasKernels(shape, stream)) return;
+  if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
   IssueWithWorkspace("attention backward", CudaAttentionBackwardBytes(shape), {&grad_out, &qkv, &statistics, &grad_qkv},
                      stream, [=](std::byte* memory, CUstream_st* s) {
                        CudaCausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, memory, s);

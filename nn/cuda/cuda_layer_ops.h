@@ -15,7 +15,7 @@
 namespace fsdp {
 
 // Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with
-// kUnimplemented beyond. Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another
+// kUnimplemented beyond. Products and causal attention refuse float16 with the same code. Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another
 // device is a bug and aborts. Calls that need memory between their kernels take the workspace of the stream; if the
 // device has no room for it, the stream fails with kResourceExhausted.
 class CudaLayerOps final : public LayerOps {

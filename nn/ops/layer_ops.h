@@ -3,7 +3,7 @@
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
 // cuda_layer_ops.cc with cuBLASLt). Calls return at once: the work runs in stream order and holds references to its
 // tensors until it has run. Errors of operands (CheckedLayerOps) and of values fail the stream. Activations and
-// parameters are float32, bfloat16 or, on hosts, float16, of one dtype per call; sums and statistics are float32 or
+// parameters are float32, bfloat16 or float16, of one dtype per call; sums and statistics are float32 or
 // better. "+=" means added to the values in memory, with the sum rounded once. A value too large for float16 is
 // infinity.
 //

@@ -27,7 +27,7 @@ class OperandCheck {
   // `kernel` names it in messages and must outlive this.
   explicit OperandCheck(std::string_view kernel) : kernel_(kernel) {}
 
-  // All are float32, all bfloat16, or all float16, which only kernels of the host compute in.
+  // All are float32, all bfloat16, or all float16.
   void FloatDType(std::initializer_list<const Tensor*> operands);
 
   // `t` has this many elements, and this dtype where one is given.
@@ -44,8 +44,8 @@ class OperandCheck {
   // The first failure; OK if there was none. Checks after a failure do nothing.
   const absl::Status& status() const { return status_; }
 
-  // If there was a failure, an operand that was named lies on another device than `stream`, or the dtype is not for
-  // that device (kUnimplemented), puts it on `stream` in place of the kernel and returns true: the caller then returns.
+  // If there was a failure, or an operand that was named is on another device than `stream`, puts it on `stream` in
+  // place of the kernel and returns true: the caller then returns.
   bool FailsOn(Stream& stream);
 
  private:
@@ -58,7 +58,6 @@ class OperandCheck {
   void CheckPlaces(const DeviceId& wanted);
 
   std::string_view kernel_;
-  DType dtype_ = DType::kFloat32;  // of the float operands
   absl::Status status_;
   // The first operand, and the first that lies elsewhere than that one: enough to find one that lies elsewhere than the
   // stream.
