@@ -49,8 +49,10 @@ struct PackedRange {
   int64_t packs = 0;
   int64_t numel = 0;
 
-  // Threads that have something to do.
-  int64_t threads(int pack) const { return std::max(packs, numel - packs * pack); }
+  // Threads that have something to do, if each takes `packs_each` packs or one single element.
+  int64_t threads(int pack, int packs_each = 1) const {
+    return std::max((packs + packs_each - 1) / packs_each, numel - packs * pack);
+  }
 };
 
 // An operand of MakePackedRange, at its element 0.
@@ -92,6 +94,37 @@ __device__ inline void ForEachPack(const PackedRange& range, F f) {
   ForEach(range.packs, [&](int64_t pack) { f(PackSize<N>(), range.head + pack * N); });
   ForEach(range.numel - range.packs * N,
           [&](int64_t i) { f(PackSize<1>(), i < range.head ? i : i + range.packs * N); });
+}
+
+// For each pack, and each single element, of the calling thread's share: a `Packs`, or a `Single`, loads its operands
+// and finishes them. A thread loads kLoads packs before it finishes the first, so that as many loads are on their way
+// at a time; a block takes kLoads neighbouring runs of as many packs as it has threads. Both types have kSize,
+// Load(operands, i) and Finish(operands, i), `i` being the number of the first element. Blocks have kThreads threads.
+template <int kLoads, typename Packs, typename Single, typename Operands>
+__device__ inline void ForEachLoaded(const PackedRange& range, const Operands& operands) {
+  constexpr int kSize = Packs::kSize;
+  constexpr int64_t kBlockPacks = kThreads * kLoads;
+  for (int64_t first = blockIdx.x * kBlockPacks + threadIdx.x; first < range.packs; first += gridDim.x * kBlockPacks) {
+    Packs packs[kLoads];
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int64_t pack = first + l * kThreads;
+      if (pack < range.packs) packs[l].Load(operands, range.head + pack * kSize);
+    }
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int64_t pack = first + l * kThreads;
+      if (pack < range.packs) packs[l].Finish(operands, range.head + pack * kSize);
+    }
+  }
+  const int64_t singles = range.numel - range.packs * kSize;
+#pragma unroll 1
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < singles; i += gridDim.x * kThreads) {
+    const int64_t element = i < range.head ? i : i + range.packs * kSize;
+    Single single;
+    single.Load(operands, element);
+    single.Finish(operands, element);
+  }
 }
 
 // Load and store N elements by one access. Precondition: `data` is aligned to a pack of N.
