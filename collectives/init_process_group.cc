@@ -4,7 +4,7 @@
 //
 //   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
 //                                                               -> on several: CreateUcxTransport or, if asked for,
-//                                                                  CreateMpiTransport; watch the job
+//                                                                  a registered backend's; watch the job
 //                            sockets                  blobs                    blobs
 //
 // The device is made first, so that what is wrong with it is known before anybody waits for this rank; but after
@@ -41,17 +41,27 @@
 #include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/job/job_watch.h"
 #include "fsdp/collectives/job/socket.h"
-#include "fsdp/collectives/mpi/mpi_transport.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/net_collectives.h"
 #include "fsdp/collectives/net/network_interfaces.h"
+#include "fsdp/collectives/net/transport_backend.h"
 #include "fsdp/collectives/net/ucx_transport.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 namespace {
+
+// `names` and those of the registered backends, quoted: "a", "b" or "c".
+std::string OneOf(std::vector<std::string> names) {
+  for (std::string& name : RegisteredTransportBackends()) names.push_back(std::move(name));
+  std::string list = absl::StrCat("\"", names[0], "\"");
+  for (size_t i = 1; i < names.size(); ++i) {
+    absl::StrAppend(&list, i + 1 < names.size() ? ", " : " or ", "\"", names[i], "\"");
+  }
+  return list;
+}
 
 absl::Status WrongBackend(const InitOptions& options, const std::string& ranks, std::string_view expected) {
   return absl::InvalidArgumentError(
@@ -64,13 +74,15 @@ absl::Status CheckBackend(const InitOptions& options, const Device& device, int 
   const std::string& backend = options.backend;
   // A single rank may ask for the backend that several ranks would have; it gets "local".
   const bool fits = backend.empty() || (!on_gpu && backend == "fake") || (world_size == 1 && backend == "local") ||
-                    (on_gpu ? backend == "nccl" : backend == "shm" || backend == "net" || backend == "mpi");
+                    (on_gpu ? backend == "nccl"
+                            : backend == "shm" || backend == "net" || RegisteredTransportBackend(backend) != nullptr);
   if (fits) return absl::OkStatus();
   const std::string ranks = absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks", " on ", device.name());
-  return WrongBackend(options, ranks,
-                      world_size == 1 ? "\"local\""
-                      : on_gpu        ? "\"nccl\""
-                                      : "\"shm\", \"net\" or \"mpi\"");
+  std::string expected = world_size == 1 ? "\"local\"" : on_gpu ? "\"nccl\"" : OneOf({"shm", "net"});
+  if (backend == "mpi" && RegisteredTransportBackend(backend) == nullptr) {
+    absl::StrAppend(&expected, "; \"mpi\" is there in a program that depends on //collectives/mpi");
+  }
+  return WrongBackend(options, ranks, expected);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<Device> device, absl::Duration timeout) {
@@ -124,8 +136,8 @@ struct MetRank {
   std::unique_ptr<JobStore> job;
 };
 
-// The interface by which this rank's host reaches the others: that towards rank 0's host; on that host, whose own name
-// may be a loopback address, that towards another one. Empty if none is found. Every rank calls it.
+// The network interface to use between hosts: the one that routes to rank 0's host. Rank 0's host may resolve its own
+// name to loopback, so it uses the route to another host. Empty if none is found. Every rank calls it.
 absl::StatusOr<std::string> NetworkOfTheJob(const MetRank& met, const BlobGather& gather) {
   const NetworkInterface mine = InterfaceTowards(met.master_addr);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, gather(mine.address));
@@ -137,9 +149,9 @@ absl::StatusOr<std::string> NetworkOfTheJob(const MetRank& met, const BlobGather
   return std::string();
 }
 
-// MPI tells the ranks of other hosts where rank 0 is, if its launcher did not: rank 0 takes a free port, whose
+// The backend tells the ranks of other hosts where rank 0 is, if the launcher did not: rank 0 takes a free port, whose
 // descriptor it has from then on as from our launcher. Blocks until all ranks have called it.
-absl::StatusOr<Rendezvous> FindMasterOverMpi(Rendezvous rendezvous) {
+absl::StatusOr<Rendezvous> FindMasterOver(const TransportBackend& backend, Rendezvous rendezvous) {
   FileDescriptor listener;
   std::string address;
   absl::Status listens;
@@ -153,12 +165,13 @@ absl::StatusOr<Rendezvous> FindMasterOverMpi(Rendezvous rendezvous) {
     }
   }
   FSDP_ASSIGN_OR_RETURN(const std::string given,
-                        AddressOverMpi(rendezvous.rank, rendezvous.world_size, listens.ok() ? address : ""));
+                        backend.share_address(rendezvous.rank, rendezvous.world_size, listens.ok() ? address : ""));
   FSDP_RETURN_IF_ERROR(listens);
   const std::vector<std::string> parts = absl::StrSplit(given, ' ');
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &rendezvous.master_port)) {
     return absl::UnavailableError(absl::StrCat("rank ", rendezvous.rank, " of ", rendezvous.world_size,
-                                               ": rendezvous over MPI: rank 0 cannot listen on any port"));
+                                               ": rendezvous over ", std::string(backend.name),
+                                               ": rank 0 cannot listen on any port"));
   }
   rendezvous.master_addr = parts[0];
   rendezvous.store_fd = listener.Release();
@@ -166,12 +179,12 @@ absl::StatusOr<Rendezvous> FindMasterOverMpi(Rendezvous rendezvous) {
   return rendezvous;
 }
 
-// The transport between all ranks: UCX's, or MPI's if the options ask for it.
+// The transport between all ranks: UCX's, or a registered backend's if the options name it.
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const MetRank& met, const InitOptions& options,
                                                            const PeerWatch& watch, const BlobGather& gather) {
   const std::string place = absl::StrCat("pid ", getpid(), " on ", HostIdentity::OfThisProcess(options.host_id).name);
-  if (options.backend == "mpi") {
-    return CreateMpiTransport(met.rank, met.layout.size(), {.place = place, .watch = watch}, gather);
+  if (const TransportBackend* backend = RegisteredTransportBackend(options.backend)) {
+    return backend->create(met.rank, met.layout.size(), place, watch, gather);
   }
   FSDP_ASSIGN_OR_RETURN(const std::string interface, NetworkOfTheJob(met, gather));
   return CreateUcxTransport(met.rank, met.layout.size(),
@@ -188,24 +201,25 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   const HostLayout& layout = met.layout;
   const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
   if (layout.hosts() > 1 && options.backend == "shm") {
-    return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\" or \"mpi\"");
+    return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), OneOf({"net"}));
   }
-  const bool is_mpi = options.backend == "mpi";
-  if (layout.hosts() == 1 && options.backend != "net" && !is_mpi) {
+  const bool is_registered = RegisteredTransportBackend(options.backend) != nullptr;
+  if (layout.hosts() == 1 && options.backend != "net" && !is_registered) {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(met.rank, layout.size(), std::move(device), gather));
     FSDP_RETURN_IF_ERROR(job.Close());
     ties.server = job.TakeServer();
     return std::make_unique<HostCollectives>(std::move(fabric), options.timeout);
   }
-  // The watch begins when nobody needs the store any more, which the collectives are made with; nobody asks it before.
+  // The watch starts after the collectives have been created, because they still need the store. It is not queried
+  // before.
   const PeerWatch watch = [held = ties.watch](absl::Duration wait) {
     return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
   };
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateTransport(met, options, watch, gather));
   auto net = std::make_unique<NetCollectives>(
       std::move(transport), std::move(device),
-      NetOptions{.timeout = options.timeout, .watch = watch, .backend = is_mpi ? "mpi" : "net"});
+      NetOptions{.timeout = options.timeout, .watch = watch, .backend = is_registered ? options.backend : "net"});
   FSDP_ASSIGN_OR_RETURN(auto collectives, CreateLayeredCollectives(std::move(net), layout, gather));
   FSDP_ASSIGN_OR_RETURN(*ties.watch, job.Watch());
   return collectives;
@@ -255,8 +269,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
   }
   if (given.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
   Rendezvous rendezvous = given;
-  if (options.backend == "mpi" && !given.no_master.empty()) {
-    FSDP_ASSIGN_OR_RETURN(rendezvous, FindMasterOverMpi(given));
+  const TransportBackend* const registered = RegisteredTransportBackend(options.backend);
+  if (registered != nullptr && !given.no_master.empty()) {
+    FSDP_ASSIGN_OR_RETURN(rendezvous, FindMasterOver(*registered, given));
   }
   MetRank met{.rank = rendezvous.rank, .master_addr = rendezvous.master_addr, .layout = {}, .job = nullptr};
   FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.join_timeout.value_or(options.timeout)));

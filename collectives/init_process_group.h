@@ -27,7 +27,7 @@ struct InitOptions {
   // host. Where the environment does not tell that place, the ranks have met before. May be null.
   std::function<absl::StatusOr<std::shared_ptr<Device>>(const Rendezvous& job)> make_device = nullptr;
   // "shm" (one host), "net" (several, or one for a test), "mpi" (the same over MPI's messages, for ranks that MPI's
-  // launcher started), "nccl" on GPUs, "local" for one rank, or "fake" for one rank of a job whose others are not there
+  // launcher started, in a program that depends on //collectives/mpi), "nccl" on GPUs, "local" for one rank, or "fake" for one rank of a job whose others are not there
   // (fake_process_group.h); empty: what fits, which is never "mpi" or "fake".
   std::string backend = {};
   // Ranks with equal ones are taken to be on one host; empty: FSDP_HOSTID, or what the kernel says (host_identity.h).
@@ -40,7 +40,7 @@ struct InitOptions {
 // that hold MASTER_PORT, or that are this rank already (job_store.h); rank 0's group holds the port until it is
 // destroyed, so a process has one such group at a time. kInvalidArgument for a backend that the device or the hosts
 // cannot have, and for an environment that contradicts itself; kFailedPrecondition if ranks are on several hosts and
-// UCX is not installed on one of them, and for "mpi" as CreateMpiTransport (mpi_transport.h), which may initialise MPI.
+// UCX is not installed on one of them, and for "mpi" if MPI cannot be loaded; its first group may initialise MPI.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 
 // The same for a job that is known without the environment.

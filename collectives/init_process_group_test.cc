@@ -22,6 +22,7 @@
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/net/ucx_library.h"
+#include "fsdp/collectives/net/transport_backend.h"
 #include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
 
@@ -264,12 +265,30 @@ TEST(InitProcessGroupTest, HostsAreWhatTheKernelSaysAndNotTheLauncher) {
   }
 }
 
+// A backend whose transport cannot be made, which says that it was asked.
+const bool broken_is_registered =
+    RegisterTransportBackend({.name = "pigeons",
+                              .create = [](int rank, int, const std::string&, const PeerWatch&,
+                                           const BlobGather&) -> absl::StatusOr<std::unique_ptr<Transport>> {
+                                return absl::UnavailableError(absl::StrCat("rank ", rank, ": no pigeon"));
+                              },
+                              .share_address = nullptr});
+
+TEST(InitProcessGroupTest, ABackendIsThereIfTheProgramLinksALibraryThatRegistersIt) {
+  ASSERT_TRUE(broken_is_registered);
+  for (const RankResult& result : RunOnHosts({"a", "b"}, "pigeons", [](ProcessGroup&) { return absl::OkStatus(); })) {
+    EXPECT_THAT(result.status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no pigeon")));
+  }
+  EXPECT_EQ(RegisteredTransportBackend("owls"), nullptr);
+}
+
 TEST(InitProcessGroupTest, SharedMemoryBetweenHostsIsRefused) {
   for (const RankResult& result :
        RunOnHosts({"a", "b", "b"}, "shm", [](ProcessGroup& group) { return UseGroup(group); })) {
-    EXPECT_THAT(result.status,
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         "backend \"shm\" for ranks on 2 hosts with 1, 2 ranks: expected \"net\" or \"mpi\""));
+    EXPECT_THAT(
+        result.status,
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 "backend \"shm\" for ranks on 2 hosts with 1, 2 ranks: expected \"net\", \"mpi\" or \"pigeons\""));
   }
 }
 
@@ -304,7 +323,7 @@ TEST(InitProcessGroupTest, ABackendThatTheDeviceCannotHaveIsRefused) {
   job.world_size = 2;
   EXPECT_THAT(JoinProcessGroup(job, options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "backend \"nccl\" for 2 ranks on cpu: expected \"shm\", \"net\" or \"mpi\""));
+                       "backend \"nccl\" for 2 ranks on cpu: expected \"shm\", \"net\", \"mpi\" or \"pigeons\""));
   job.world_size = 1;
   options.backend = "shm";
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, JoinProcessGroup(job, options));

@@ -58,6 +58,17 @@ bool IsProgram(const std::string& room) {
   return programs.count(room.substr(0, room.find('/'))) != 0;
 }
 
+// The door that a room is or lies in, or nothing. A door hangs on the core: it registers with it by being linked, and a
+// program without it has none of its code. So no room of the core includes one, whatever the tables say.
+std::optional<std::string> DoorOf(const std::string& room) {
+  static constexpr absl::string_view kDoors[] = {"checkpoint/c_api", "checkpoint/object", "collectives/mpi",
+                                                 "libtorch"};
+  for (const absl::string_view door : kDoors) {
+    if (room == door || absl::StartsWith(room, absl::StrCat(door, "/"))) return std::string(door);
+  }
+  return std::nullopt;
+}
+
 // The rooms that `words` name; every room inside "checkpoint" for "checkpoint/*".
 std::set<std::string> Expanded(const std::vector<std::string>& words, const Rooms& rooms) {
   std::set<std::string> expanded;
@@ -231,6 +242,8 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
       if (IsProgram(target) && !own_program) fault(absl::StrCat("only tests/ and programs include ", target, "/"));
     } else if (target_room->second.is_for_tests) {
       fault(absl::StrCat(target, "/ is for tests; production code does not include it"));
+    } else if (DoorOf(target) && DoorOf(folder) != DoorOf(target) && !IsProgram(folder)) {
+      fault(absl::StrCat(target, "/ registers with the core by being linked; no room of the core includes it"));
     } else if (room->second.includes.count(target) == 0) {
       fault(absl::StrCat(folder,
                          "/ may include only: ", room->second.declared.empty() ? "nothing" : room->second.declared));

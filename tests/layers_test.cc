@@ -238,6 +238,19 @@ TEST(LayersTest, ProductionCodeIncludesNoRoomOfTests) {
                           "code does not include it"));
 }
 
+TEST(LayersTest, TheCoreIncludesNoDoorWhateverItsRowSays) {
+  const Rooms rooms = ParseRooms(
+      "| `libtorch/` | collectives |\n| `collectives/` | collectives/mpi |\n| `collectives/mpi/` | |\n"
+      "| `train/` | collectives/mpi |\n");
+  const std::string text = "#include \"fsdp/collectives/mpi/mpi_transport.h\"";
+  EXPECT_THAT(
+      FaultsOfIncludes(rooms, "collectives/join.cc", text),
+      ElementsAre("collectives/join.cc:1: " + text +
+                  ": collectives/mpi/ registers with the core by being linked; no room of the core includes it"));
+  EXPECT_THAT(FaultsOfIncludes(rooms, "train/train.cc", text), ElementsAre());
+  EXPECT_THAT(FaultsOfIncludes(rooms, "collectives/join_test.cc", text), ElementsAre());
+}
+
 TEST(LayersTest, ATestMayIncludeAnyRoomButAProgram) {
   const Rooms rooms = ParseRooms(kTable);
   EXPECT_THAT(FaultsOfIncludes(rooms, "base/quote_test.cc", "#include \"fsdp/shop/high/roof.h\""), ElementsAre());

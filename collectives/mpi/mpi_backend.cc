@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Registers backend "mpi". Runs before main; the library is linked with alwayslink, so that nothing needs to name it.
+#include "fsdp/collectives/mpi/mpi_transport.h"
+#include "fsdp/collectives/net/transport_backend.h"
+
+namespace fsdp {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Transport>> Create(int rank, int size, const std::string& place, const PeerWatch& watch,
+                                                  const BlobGather& gather) {
+  return CreateMpiTransport(rank, size, {.place = place, .watch = watch}, gather);
+}
+
+[[maybe_unused]] const bool registered =
+    RegisterTransportBackend({.name = "mpi", .create = Create, .share_address = AddressOverMpi});
+
+}  // namespace
+}  // namespace fsdp
