@@ -19,7 +19,6 @@ PAGE = DOCS / "benchmarks.md"
 FORMATS = DOCS / "formats.md"
 
 # Title, what the bars are, and the rows: a label, the beginning of the table's row, and the column of the number.
-# Column C of the table of checkpoints is the run in which the peers were measured beside ours.
 CHECKPOINTS = [
     ("Save", "time / time of one flat file, lower is better", [
         ("ours, SHARDED", "| `save, SHARDED` |"), ("HDF5's H5Dwrite", "| `save, H5Dwrite` |"),
@@ -67,7 +66,7 @@ def number(page, beginning, column):
 
 def panels():
     """[(title, unit, [(label, value)])]; the first bar of each is ours."""
-    found = [(title, unit, [(label, number(PAGE, row, 3)) for label, row in rows]) for title, unit, rows in CHECKPOINTS]
+    found = [(title, unit, [(label, number(PAGE, row, 1)) for label, row in rows]) for title, unit, rows in CHECKPOINTS]
     found += [(title, unit, [(label, number(FORMATS, row, 1)) for label, row in rows]) for title, unit, rows in CONVERSIONS]
     for label, row in STEPS:
         found.append((f"A training step, GPT-2 {label}, 2 ranks", "tokens per second, higher is better",
