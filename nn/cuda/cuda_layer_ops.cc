@@ -26,6 +26,7 @@
 #include "fsdp/nn/cuda/cuda_elementwise.h"
 #include "fsdp/nn/cuda/cuda_embedding.h"
 #include "fsdp/nn/cuda/cuda_fold.h"
+#include "fsdp/nn/cuda/cuda_fused_attention.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
 #include "fsdp/nn/ops/layer_ops.h"
@@ -35,8 +36,9 @@ namespace {
 
 // Runs before main; the library is linked with alwayslink, so that nothing needs to name it.
 [[maybe_unused]] const bool registered =
-    RegisterLayerOps(DeviceType::kCuda,
-                     [](const Device&) -> std::unique_ptr<const LayerOps> { return std::make_unique<CudaLayerOps>(); });
+    RegisterLayerOps(DeviceType::kCuda, [](const Device& device) -> std::unique_ptr<const LayerOps> {
+      return std::make_unique<CudaLayerOps>(device.id().index);
+    });
 
 // Puts `launch(stream)` on `stream`; `kernel` names it in errors.
 template <typename F>
@@ -102,7 +104,10 @@ bool HasKernels(const CrossAttentionShape& shape, Stream& stream) {
 
 }  // namespace
 
-CudaLayerOps::CudaLayerOps() : matmul_(std::make_shared<CudaMatmul>()) {}
+CudaLayerOps::CudaLayerOps(int ordinal)
+    : ordinal_(ordinal),
+      matmul_(std::make_shared<CudaMatmul>()),
+      fused_attention_(std::make_unique<CudaFusedAttention>()) {}
 
 void CudaLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
   absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
@@ -246,20 +251,24 @@ void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
+  if (fused_attention_->Forward(qkv, shape, out, statistics, CudaStream::Of(stream))) return;
   if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
   Issue("attention", {&qkv, &out, &statistics}, stream,
         [=](CUstream_st* s) { CudaCausalAttention(qkv, shape, out, statistics, s); });
 }
 
-void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor&,
+void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
                                            const Tensor& statistics, const AttentionShape& shape,
                                            const Tensor& grad_qkv, Stream& stream) const {
+  if (fused_attention_->Backward({grad_out, qkv, out, statistics, grad_qkv}, shape, CudaStream::Of(stream))) return;
   if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
   IssueWithWorkspace("attention backward", CudaAttentionBackwardBytes(shape), {&grad_out, &qkv, &statistics, &grad_qkv},
                      stream, [=](std::byte* memory, CUstream_st* s) {
                        CudaCausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, memory, s);
                      });
 }
+
+std::string CudaLayerOps::attention_kernels() const { return fused_attention_->Describe(ordinal_); }
 
 void CudaLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
                                   const Tensor& out, const Tensor& statistics, Stream& stream) const {

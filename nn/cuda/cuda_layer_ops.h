@@ -8,7 +8,9 @@
 #define FSDP_NN_CUDA_CUDA_LAYER_OPS_H_
 
 #include <memory>
+#include <string>
 
+#include "fsdp/nn/cuda/cuda_fused_attention.h"
 #include "fsdp/nn/cuda/cuda_matmul.h"
 #include "fsdp/nn/ops/layer_ops.h"
 
@@ -20,8 +22,9 @@ namespace fsdp {
 // device has no room for it, the stream fails with kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
-  // Cheap: cuBLASLt is opened at the first product.
-  CudaLayerOps();
+  // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened at the first product, and cuDNN by the first attention
+  // that is for it.
+  explicit CudaLayerOps(int ordinal);
 
   // Kernels that read values of tokens or targets report the first one out of range through the stream's KernelFailure.
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
@@ -63,11 +66,13 @@ class CudaLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
-  // In tiles that never leave a block: memory of O(T) per head, and no T x T tensor.
+  // By cuDNN, where CudaFusedAttention serves the call. Else in tiles that never leave a block: memory of O(T) per
+  // head, and no T x T tensor.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  std::string attention_kernels() const override;
   // A block for each query forward, and for each query and each key backward; up to kMaxCrossAttentionLength of either.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;
@@ -81,7 +86,9 @@ class CudaLayerOps final : public LayerOps {
                             const Tensor& grad_logits, Stream& stream) const override;
 
  private:
+  const int ordinal_;
   const std::shared_ptr<CudaMatmul> matmul_;  // shared with work that streams put off
+  const std::unique_ptr<CudaFusedAttention> fused_attention_;
 };
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #define FSDP_NN_OPS_CHECKED_LAYER_OPS_H_
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "fsdp/nn/ops/layer_ops.h"
@@ -68,6 +69,7 @@ class CheckedLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  std::string attention_kernels() const override { return ops_->attention_kernels(); }
   // Of one dtype and the sizes of `shape`; the mask may be undefined.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;

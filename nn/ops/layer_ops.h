@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "fsdp/nn/ops/kernel_options.h"
@@ -128,6 +129,10 @@ class LayerOps {
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
                                        const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
                                        Stream& stream) const = 0;
+
+  // Whose kernels compute causal attention under kOnline in 16 bits on this device, for a program's log:
+  // "cuDNN 9.19.0", or "own kernels (why not cuDNN's)".
+  virtual std::string attention_kernels() const { return "own kernels"; }
 
   // For each head, out[t] = sum over s of p[t, s] v[s], with p[t, :] = softmax(scale * q[t] . k[s]) over the keys that
   // key_mask lets through, in float32; what the products read is rounded to the dtype. A query without any key gets 0.
