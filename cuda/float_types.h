@@ -60,7 +60,7 @@ __device__ inline float RoundTo(float value) {
   }
 }
 
-// The elements of `pack` in float32, exactly. Pairs of bfloat16 are split as one word.
+// The elements of `pack` in float32, exactly. Pairs of 16-bit elements are split as one word.
 template <typename T, int N>
 __device__ inline void WidenPack(const Pack<T, N>& pack, float (&to)[N]) {
   if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
@@ -71,10 +71,36 @@ __device__ inline void WidenPack(const Pack<T, N>& pack, float (&to)[N]) {
       to[k] = __uint_as_float(pair << 16);
       to[k + 1] = __uint_as_float(pair & 0xffff0000u);
     }
+  } else if constexpr (std::is_same_v<T, __half> && N % 2 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      __half2 pair;
+      memcpy(&pair, &pack.at[k], sizeof(pair));
+      to[k] = __low2float(pair);
+      to[k + 1] = __high2float(pair);
+    }
   } else {
 #pragma unroll
     for (int k = 0; k < N; ++k) to[k] = Widen<float>(pack.at[k]);
   }
+}
+
+// `values` rounded as Round does, in pairs where there is an instruction for a pair.
+template <typename T, int N>
+__device__ inline Pack<T, N> RoundPack(const float (&values)[N]) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16> && N % 2 == 0) {
+      if (k % 2 == 0) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[k], values[k + 1]);
+        memcpy(&pack.at[k], &pair, sizeof(pair));
+      }
+    } else {
+      pack.at[k] = Round<T>(values[k]);
+    }
+  }
+  return pack;
 }
 
 // A type as a value, for generic lambdas. auto parameters deduce it: `using T = typename decltype(tag)::Type;`.

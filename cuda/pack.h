@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 
 namespace fsdp {
@@ -127,15 +128,66 @@ __device__ inline void ForEachLoaded(const PackedRange& range, const Operands& o
   }
 }
 
+// The words of 32 bits that make up `kBytes` bytes, as which a pack is loaded: of 16-bit elements, two then share a
+// register.
+template <size_t kBytes>
+struct WordsOf;
+template <>
+struct WordsOf<16> {
+  using Type = uint4;
+};
+template <>
+struct WordsOf<8> {
+  using Type = uint2;
+};
+
 // Load and store N elements by one access. Precondition: `data` is aligned to a pack of N.
 template <int N, typename T>
 __device__ inline Pack<T, N> LoadPack(const T* data) {
-  return *reinterpret_cast<const Pack<T, N>*>(data);
+  if constexpr (sizeof(T) * N >= 8) {
+    const auto words = *reinterpret_cast<const typename WordsOf<sizeof(T) * N>::Type*>(data);
+    Pack<T, N> pack;
+    memcpy(&pack, &words, sizeof(pack));
+    return pack;
+  } else {
+    return *reinterpret_cast<const Pack<T, N>*>(data);
+  }
 }
 
 template <int N, typename T>
 __device__ inline void StorePack(const Pack<T, N>& pack, T* data) {
   *reinterpret_cast<Pack<T, N>*>(data) = pack;
+}
+
+// The same, of 16 bytes to global memory and certainly by one instruction: the compiler splits some stores of structs
+// into stores of elements.
+template <int N, typename T>
+__device__ inline void StoreGlobalPack(const Pack<T, N>& pack, T* data) {
+#ifdef __CUDACC__
+  if constexpr (sizeof(pack) == kPackBytes) {
+    uint4 words;
+    memcpy(&words, &pack, sizeof(words));
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(data)), "r"(words.x),
+                 "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+    return;
+  }
+#endif
+  StorePack(pack, data);
+}
+
+// The pack at `data`, which is read only if `exists`; else zeros.
+template <int N, typename T>
+__device__ inline Pack<T, N> LoadPackIf(bool exists, const T* data) {
+  Pack<T, N> pack = {};
+  if constexpr (sizeof(T) * N >= 8) {
+    typename WordsOf<sizeof(T)* N>::Type words = {};
+    if (exists) words = *reinterpret_cast<const typename WordsOf<sizeof(T) * N>::Type*>(data);
+    memcpy(&pack, &words, sizeof(pack));
+  } else if (exists) {
+    pack = LoadPack<N>(data);
+  }
+  return pack;
 }
 
 }  // namespace fsdp

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels. Partial: the rows are cut into runs (splits), a block for each run and each 32 packs of columns; its 8
-// rows of threads take every eighth row of the run, add at most 32 of them in float32, those sums in float64, and the 8
-// totals in order. AddSplits: a thread for each column adds the runs in order and then the old gradient.
+// Two kernels. SumRuns: the rows are cut into runs, a block for each run and each 32 packs of columns; its 8 rows of
+// threads take every eighth row of the run, with kRowsInFlight loads on their way at a time, and add their rows in
+// float32; the 8 totals are added in order. AddPartialSums: a block for 32 columns, whose 32 rows of threads take every
+// 32nd run; their totals, in float64, are added in order and then to the old gradient.
 //
 // Threads of one warp read neighbouring columns of one row, so loads are wide and aligned. The number of runs depends
-// on the number of rows alone (never on the GPU), and with it the order of every sum.
+// on the number of rows only (never on the GPU), and with it the order of every sum.
 
 #include <algorithm>
 
@@ -14,173 +15,148 @@
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_column_sums.h"
-#include "fsdp/nn/cuda/cuda_split.h"
 
 namespace fsdp {
 namespace {
 
-// A block is kLanes threads wide, each with a pack of columns, and kRowThreads high; it sums one run of rows.
+// A block of SumRuns is kLanes threads wide, each with a pack of columns, and kRowThreads high; it sums one run.
 constexpr int kLanes = 32;
 constexpr int kRowThreads = 8;
-constexpr int kRowsPerPartial = 32;
-constexpr int64_t kRowsPerSplit = 64;
+constexpr int kRowsInFlight = 8;
+// Of the rows of a run: few enough for float32, and many enough that the runs are a small part of the memory traffic.
+constexpr int64_t kMinRunRows = 64;
+constexpr int64_t kMaxRunRows = 32 * kRowThreads;
+constexpr int64_t kRuns = 128;  // between those limits
 
-int64_t RowSplits(int64_t rows) {
-  return std::clamp<int64_t>((rows + kRowsPerSplit - 1) / kRowsPerSplit, 1, kMaxRowSplits);
+// A multiple of kMinRunRows.
+int64_t RunRows(int64_t rows) {
+  const int64_t multiples = (rows + kRuns * kMinRunRows - 1) / (kRuns * kMinRunRows);
+  return std::clamp<int64_t>(multiples * kMinRunRows, kMinRunRows, kMaxRunRows);
 }
 
-// The terms that Partial sums, kSums for each element. Add adds those of the N elements from element i, of row `row`.
-
-template <typename T>
-struct PlainTerm {
-  static constexpr int kSums = 1;
-  const T* grad_out;
-  template <int N>
-  __device__ void Add(int64_t, int64_t i, float (&sums)[kSums][N]) const {
-    const Pack<T, N> pack = LoadPack<N>(grad_out + i);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sums[0][k] += Widen<float>(pack.at[k]);
-  }
-};
-
-// The terms of a norm's parameters: sums[0] is grad_weight's, sums[1] grad_bias's.
-template <typename T>
-struct NormTerm {
-  static constexpr int kSums = 2;
-  const T* grad_out;
-  const T* x;
-  const double* mean;  // null for RMS norm
-  const double* rstd;
-  template <int N>
-  __device__ void Add(int64_t row, int64_t i, float (&sums)[kSums][N]) const {
-    const Pack<T, N> grads = LoadPack<N>(grad_out + i);
-    const Pack<T, N> xs = LoadPack<N>(x + i);
-    const CudaSplit m(mean != nullptr ? mean[row] : 0);
-    const CudaSplit r(rstd[row]);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float grad = Widen<float>(grads.at[k]);
-      const float h = r.Times(m.SubtractFrom(Widen<float>(xs.at[k])));
-      sums[0][k] += mean != nullptr ? grad * h : RoundTo<T>(grad * RoundTo<T>(h));
-      sums[1][k] += grad;
-    }
-  }
-};
+int64_t NumRuns(int64_t rows) { return std::max<int64_t>((rows + RunRows(rows) - 1) / RunRows(rows), 1); }
 
 template <int kColumns>
 struct BlockColumns {
-  double of[kRowThreads][kColumns];
+  float of[kRowThreads][kColumns];
 };
 
-// partial[sum][split][column] = the sum over the rows of split number blockIdx.y.
-template <int N, typename Term>
-__global__ void Partial(Term term, int64_t rows, int64_t columns, double* partial) {
+// partial[run, column] = the sum over the rows of the run. Block b has tile b % tiles, 32 packs wide, of run b / tiles.
+template <int N, typename T>
+__global__ void SumRuns(const T* grad_out, int64_t rows, int64_t run_rows, int64_t columns, float* partial) {
   auto& shared = SharedMemory<BlockColumns<kLanes * N>>();
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x) * N;
-  const int64_t split_rows = (rows + gridDim.y - 1) / gridDim.y;
-  const int64_t begin = blockIdx.y * split_rows;
-  const int64_t end = begin + split_rows < rows ? begin + split_rows : rows;
-  double totals[Term::kSums][N] = {};
+  const auto tiles = static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N));
+  const int64_t run = blockIdx.x / tiles;
+  const int64_t tile_begin = static_cast<int64_t>(blockIdx.x % tiles) * kLanes * N;
+  const int64_t first = tile_begin + static_cast<int64_t>(threadIdx.x) * N;
+  const int64_t begin = run * run_rows;
+  const int64_t end = begin + run_rows < rows ? begin + run_rows : rows;
+  float sums[N] = {};
   if (first < columns) {
-    for (int64_t row = begin + threadIdx.y; row < end;) {
-      float sums[Term::kSums][N] = {};
-      for (int r = 0; r < kRowsPerPartial && row < end; ++r, row += kRowThreads) {
-        term.Add(row, row * columns + first, sums);
+    for (int64_t row = begin + threadIdx.y; row < end; row += kRowThreads * kRowsInFlight) {
+      Pack<T, N> packs[kRowsInFlight] = {};
+#pragma unroll
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int64_t at = row + r * kRowThreads;
+        if (at < end) packs[r] = LoadPack<N>(grad_out + at * columns + first);
       }
 #pragma unroll
-      for (int s = 0; s < Term::kSums; ++s) {
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        float values[N];
+        WidenPack(packs[r], values);
 #pragma unroll
-        for (int k = 0; k < N; ++k) totals[s][k] += static_cast<double>(sums[s][k]);
+        for (int k = 0; k < N; ++k) sums[k] += values[k];
       }
     }
   }
 #pragma unroll
-  for (int s = 0; s < Term::kSums; ++s) {
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < N; ++k) shared.of[threadIdx.y][threadIdx.x * N + k] = totals[s][k];
-    __syncthreads();
-    double* out = partial + (static_cast<int64_t>(s) * gridDim.y + blockIdx.y) * columns;
-    for (int c = static_cast<int>(threadIdx.y * kLanes + threadIdx.x); c < kLanes * N; c += kLanes * kRowThreads) {
-      const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes * N + c;
-      if (column >= columns) break;
-      double sum = 0;
-      for (int y = 0; y < kRowThreads; ++y) sum += shared.of[y][c];
-      out[column] = sum;
-    }
+  for (int k = 0; k < N; ++k) shared.of[threadIdx.y][threadIdx.x * N + k] = sums[k];
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.y * kLanes + threadIdx.x); c < kLanes * N; c += kLanes * kRowThreads) {
+    const int64_t column = tile_begin + c;
+    if (column >= columns) break;
+    float sum = 0;
+    for (int y = 0; y < kRowThreads; ++y) sum += shared.of[y][c];
+    partial[run * columns + column] = sum;
   }
 }
 
-template <typename T>
-__global__ void AddSplits(const double* partial, int64_t splits, int64_t columns, T* grad) {
-  ForEach(columns, [&](int64_t column) {
-    double sum = 0;
-    for (int64_t split = 0; split < splits; ++split) sum += partial[split * columns + column];
-    grad[column] = Round<T>(Widen<float>(grad[column]) + static_cast<float>(sum));
-  });
+template <int N, typename T>
+void LaunchSumRuns(const Tensor& grad_out, int64_t rows, int64_t columns, float* partial, CUstream_st* stream) {
+  const int64_t tiles = (columns + kLanes * N - 1) / (kLanes * N);
+  Launch(SumRuns<N, T>, static_cast<unsigned>(tiles * NumRuns(rows)), dim3(kLanes, kRowThreads),
+         sizeof(BlockColumns<kLanes * N>), stream, grad_out.data_as<const T>(), rows, RunRows(rows), columns, partial);
 }
 
-// N is 1 where rows do not all begin aligned to a pack.
-template <int N, typename Term>
-void LaunchPartial(const Term& term, int64_t rows, int64_t columns, double* workspace, CUstream_st* stream) {
-  const dim3 grid(static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N)),
-                  static_cast<unsigned>(RowSplits(rows)));
-  Launch(Partial<N, Term>, grid, dim3(kLanes, kRowThreads), sizeof(BlockColumns<kLanes * N>), stream, term, rows,
-         columns, workspace);
-}
+// Columns and threads in a column of a block of AddPartialSums.
+constexpr int kSumColumns = 32;
+constexpr int kSumThreads = 32;
+
+struct ColumnTotals {
+  double of[kSumThreads][kSumColumns];
+};
 
 template <typename T>
-void LaunchAddSplits(const double* partial, int64_t rows, const Tensor& grad, CUstream_st* stream) {
-  Launch(AddSplits<T>, Blocks(grad.numel()), kThreads, 0, stream, partial, RowSplits(rows), grad.numel(),
-         grad.data_as<T>());
-}
+struct Gradients {
+  T* of[2];  // null: not wanted
+};
 
+// Gradient number blockIdx.y.
 template <typename T>
-constexpr int kPack = kPackBytes / sizeof(T);
-
-template <typename T>
-bool HasAlignedRows(const Tensor& t, int64_t columns) {
-  return columns % kPack<T> == 0 && IsAligned(t.data(), kPackBytes);
+__global__ void AddPartialSums(const float* partial, int64_t runs, int64_t columns, Gradients<T> gradients) {
+  T* grad = gradients.of[blockIdx.y];
+  if (grad == nullptr) return;
+  auto& shared = SharedMemory<ColumnTotals>();
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kSumColumns + threadIdx.x;
+  double total = 0;
+  if (column < columns) {
+    const float* sums = partial + blockIdx.y * runs * columns + column;
+#pragma unroll 4
+    for (int64_t run = threadIdx.y; run < runs; run += kSumThreads) total += static_cast<double>(sums[run * columns]);
+  }
+  shared.of[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= columns) return;
+  double sum = 0;
+#pragma unroll
+  for (int y = 0; y < kSumThreads; ++y) sum += shared.of[y][threadIdx.x];
+  grad[column] = Round<T>(Widen<float>(grad[column]) + static_cast<float>(sum));
 }
 
 }  // namespace
 
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns) {
-  return RowSplits(rows) * columns * static_cast<int64_t>(sizeof(double));
+  return NumRuns(rows) * columns * static_cast<int64_t>(sizeof(float));
 }
 
-void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, double* workspace, CUstream_st* stream) {
+void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* workspace, CUstream_st* stream) {
   const int64_t columns = grad_bias.numel();
-  if (columns == 0) return;
+  if (grad_out.numel() == 0) return;
   const int64_t rows = grad_out.numel() / columns;
   WithActivationType(grad_out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const PlainTerm<T> term{grad_out.data_as<const T>()};
-    if (HasAlignedRows<T>(grad_out, columns)) {
-      LaunchPartial<kPack<T>>(term, rows, columns, workspace, stream);
+    constexpr int kPack = kPackBytes / sizeof(T);
+    if (columns % kPack == 0 && IsAligned(grad_out.data(), kPackBytes)) {
+      LaunchSumRuns<kPack, T>(grad_out, rows, columns, workspace, stream);
     } else {
-      LaunchPartial<1>(term, rows, columns, workspace, stream);
+      LaunchSumRuns<1, T>(grad_out, rows, columns, workspace, stream);
     }
-    LaunchAddSplits<T>(workspace, rows, grad_bias, stream);
   });
+  CudaAddPartialSums(workspace, NumRuns(rows), columns, {grad_bias, Tensor()}, stream);
 }
 
-void CudaNormParameterGrads(const Tensor& grad_out, const Tensor& x, const double* mean, const double* rstd,
-                            const Tensor& grad_weight, const Tensor& grad_bias, double* workspace,
-                            CUstream_st* stream) {
-  const int64_t columns = x.shape().dim(1);
-  const int64_t rows = x.shape().dim(0);
-  if (columns == 0) return;
-  WithActivationType(x.dtype(), [&](auto tag) {
+void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<Tensor, 2>& grads,
+                        CUstream_st* stream) {
+  const DType dtype = grads[0].defined() ? grads[0].dtype() : grads[1].dtype();
+  WithActivationType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const NormTerm<T> term{grad_out.data_as<const T>(), x.data_as<const T>(), mean, rstd};
-    if (HasAlignedRows<T>(grad_out, columns) && HasAlignedRows<T>(x, columns)) {
-      LaunchPartial<kPack<T>>(term, rows, columns, workspace, stream);
-    } else {
-      LaunchPartial<1>(term, rows, columns, workspace, stream);
+    Gradients<T> gradients = {};
+    for (int g = 0; g < 2; ++g) {
+      if (grads[g].defined()) gradients.of[g] = grads[g].template data_as<T>();
     }
-    if (grad_weight.defined()) LaunchAddSplits<T>(workspace, rows, grad_weight, stream);
-    if (grad_bias.defined()) LaunchAddSplits<T>(workspace + RowSplits(rows) * columns, rows, grad_bias, stream);
+    const dim3 grid(static_cast<unsigned>((columns + kSumColumns - 1) / kSumColumns), grads[1].defined() ? 2 : 1);
+    Launch(AddPartialSums<T>, grid, dim3(kSumColumns, kSumThreads), sizeof(ColumnTotals), stream, partial, runs,
+           columns, gradients);
   });
 }
 

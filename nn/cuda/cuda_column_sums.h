@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums over rows on a CUDA device, for the gradients of biases and norm weights. In each of at most kMaxRowSplits runs
-// of rows, float32 sums of at most 32 rows are added up in float64; then the runs, in order. So the result depends on
-// the shape only, and is accurate however many rows there are.
+// Sums over rows on a CUDA device, for the gradients of biases and norm weights: kernels that each sum a run of rows in
+// float32, of at most 32 rows for each thread, and one that adds the runs in float64. So the result depends on the
+// shape only, and is accurate however many rows there are.
 #ifndef FSDP_NN_CUDA_CUDA_COLUMN_SUMS_H_
 #define FSDP_NN_CUDA_CUDA_COLUMN_SUMS_H_
 
+#include <array>
 #include <cstdint>
 
 #include "fsdp/tensor/tensor.h"
@@ -14,20 +15,17 @@ struct CUstream_st;
 
 namespace fsdp {
 
-constexpr int64_t kMaxRowSplits = 128;
-
-// Bytes of device memory that sums over [rows, columns] need for intermediate values. 8 bytes for each column and run
-// of 64 rows, of at most kMaxRowSplits runs.
+// Bytes of device memory that sums over [rows, columns] need for intermediate values: 4 bytes for each column and run
+// of 64 rows, and of up to 256 rows where there are more than 8,192.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
 // grad_bias [N] += column sums of grad_out [M, N]. `workspace`: ColumnSumsBytes(M, N), used until the kernels have run.
-void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, double* workspace, CUstream_st* stream);
+void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* workspace, CUstream_st* stream);
 
-// The gradients of a norm's parameters, summed over rows: grad_weight gains grad_out h with h = (x - mean) rstd,
-// grad_bias gains grad_out. An undefined gradient is left out. Without `mean` (null) the mean is 0, and h and the
-// product are rounded to the dtype, as RMS norm has it. `workspace`: twice ColumnSumsBytes.
-void CudaNormParameterGrads(const Tensor& grad_out, const Tensor& x, const double* mean, const double* rstd,
-                            const Tensor& grad_weight, const Tensor& grad_bias, double* workspace, CUstream_st* stream);
+// For each of `grads` [columns] that is defined, all of one dtype: grad += sum over `runs` of `partial`, in float64 and
+// in an order that depends on `runs` only, rounded once. partial [grads.size(), runs, columns].
+void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<Tensor, 2>& grads,
+                        CUstream_st* stream);
 
 }  // namespace fsdp
 

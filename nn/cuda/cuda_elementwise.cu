@@ -30,7 +30,8 @@ struct Slope {
   float derivative;
 };
 
-// With e an exponential and s = 1 / (1 + e): x s, and the derivative of s, s (1 - s) times `rate`.
+// With e an exponential and s = 1 / (1 + e): x s, and the derivative of s, s (1
+// - s) times `rate`.
 
 __device__ Slope FastSigmoidal(float x, float log2_e, float rate) {
   const float s = FastReciprocal(1 + FastExp2(log2_e));
@@ -171,7 +172,7 @@ struct Packs {
     float values[Form::kIn][N];
 #pragma unroll
     for (int o = 0; o < Form::kIn; ++o) WidenPack(in[o], values[o]);
-    Pack<T, N> out[Form::kOut];
+    float out[Form::kOut][N];
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       float arguments[Form::kIn], results[Form::kOut];
@@ -179,10 +180,10 @@ struct Packs {
       for (int o = 0; o < Form::kIn; ++o) arguments[o] = values[o][k];
       Form::template Run<T>(arguments, results);
 #pragma unroll
-      for (int o = 0; o < Form::kOut; ++o) out[o].at[k] = Round<T>(results[o]);
+      for (int o = 0; o < Form::kOut; ++o) out[o][k] = results[o];
     }
 #pragma unroll
-    for (int o = 0; o < Form::kOut; ++o) StorePack(out[o], operands.out[o] + i);
+    for (int o = 0; o < Form::kOut; ++o) StoreGlobalPack(RoundPack<T>(out[o]), operands.out[o] + i);
   }
 
   Pack<T, N> in[Form::kIn];

@@ -72,7 +72,15 @@ void IssueWithWorkspace(const char* kernel, int64_t nbytes, std::initializer_lis
            });
 }
 
+float* AsFloats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
 double* AsDoubles(std::byte* memory) { return reinterpret_cast<double*>(memory); }
+
+void IssueNormBackward(const char* kernel, const CudaNormBackwardOperands& o, const NormGrads& grads, Stream& stream) {
+  IssueWithWorkspace(
+      kernel, NormBackwardBytes(o.x.shape().dim(0), o.x.shape().dim(1)),
+      {&o.grad_out, &o.x, &o.weight, &o.mean, &o.rstd, &o.grad_residual, &grads.x, &grads.weight, &grads.bias}, stream,
+      [=](std::byte* memory, CUstream_st* s) { CudaNormBackward(o, grads, AsFloats(memory), s); });
+}
 
 // False, and the stream fails, for float16 operands of a kernel that float16 does not have.
 bool HasKernels(const char* kernel, DType dtype, Stream& stream) {
@@ -153,7 +161,7 @@ void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
 void CudaLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
   IssueWithWorkspace(
       "bias backward", ColumnSumsBytes(grad_out.shape().dim(0), grad_bias.numel()), {&grad_out, &grad_bias}, stream,
-      [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsDoubles(memory), s); });
+      [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsFloats(memory), s); });
 }
 
 void CudaLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
@@ -162,41 +170,49 @@ void CudaLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stre
 
 void CudaLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                              const Tensor& mean, const Tensor& rstd, Stream& stream) const {
-  Issue("layer norm", {&x, &weight, &bias, &out, &mean, &rstd}, stream,
-        [=](CUstream_st* s) { CudaLayerNorm(x, weight, bias, eps, out, mean, rstd, s); });
+  AddLayerNorm({x, Tensor(), Tensor()}, weight, bias, eps, out, mean, rstd, stream);
+}
+
+void CudaLayerOps::AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
+                                const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  Issue("layer norm", {&input.x, &input.residual, &input.sum, &weight, &bias, &out, &mean, &rstd}, stream,
+        [=](CUstream_st* s) { CudaLayerNorm(input, weight, bias, eps, out, mean, rstd, s); });
+}
+
+void CudaLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                           Stream& stream) const {
+  AddRmsNorm({x, Tensor(), Tensor()}, weight, eps, out, rstd, stream);
+}
+
+void CudaLayerOps::AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                              const Tensor& rstd, Stream& stream) const {
+  Issue("rms norm", {&input.x, &input.residual, &input.sum, &weight, &out, &rstd}, stream,
+        [=](CUstream_st* s) { CudaRmsNorm(input, weight, eps, out, rstd, s); });
 }
 
 void CudaLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                                      const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                                      const Tensor& grad_bias, Stream& stream) const {
-  IssueWithWorkspace("layer norm backward", 2 * ColumnSumsBytes(x.shape().dim(0), x.shape().dim(1)),
-                     {&grad_out, &x, &weight, &mean, &rstd, &grad_x, &grad_weight, &grad_bias}, stream,
-                     [=](std::byte* memory, CUstream_st* s) {
-                       if (grad_weight.defined() || grad_bias.defined()) {
-                         CudaNormParameterGrads(grad_out, x, mean.data_as<const double>(), rstd.data_as<const double>(),
-                                                grad_weight, grad_bias, AsDoubles(memory), s);
-                       }
-                       CudaLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, s);
-                     });
+  IssueNormBackward("layer norm backward", {grad_out, x, weight, mean, rstd, Tensor()},
+                    {grad_x, grad_weight, grad_bias}, stream);
 }
 
-void CudaLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
-                           Stream& stream) const {
-  Issue("rms norm", {&x, &weight, &out, &rstd}, stream,
-        [=](CUstream_st* s) { CudaRmsNorm(x, weight, eps, out, rstd, s); });
+void CudaLayerOps::AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                        const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                                        const NormGrads& grads, Stream& stream) const {
+  IssueNormBackward("layer norm backward", {grad_out, sum, weight, mean, rstd, grad_sum}, grads, stream);
 }
 
 void CudaLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                    const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
-  IssueWithWorkspace("rms norm backward", 2 * ColumnSumsBytes(x.shape().dim(0), x.shape().dim(1)),
-                     {&grad_out, &x, &weight, &rstd, &grad_x, &grad_weight}, stream,
-                     [=](std::byte* memory, CUstream_st* s) {
-                       if (grad_weight.defined()) {
-                         CudaNormParameterGrads(grad_out, x, nullptr, rstd.data_as<const double>(), grad_weight,
-                                                Tensor(), AsDoubles(memory), s);
-                       }
-                       CudaRmsNormBackward(grad_out, x, weight, rstd, grad_x, s);
-                     });
+  IssueNormBackward("rms norm backward", {grad_out, x, weight, Tensor(), rstd, Tensor()},
+                    {grad_x, grad_weight, Tensor()}, stream);
+}
+
+void CudaLayerOps::AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                      const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
+                                      Stream& stream) const {
+  IssueNormBackward("rms norm backward", {grad_out, sum, weight, Tensor(), rstd, grad_sum}, grads, stream);
 }
 
 void CudaLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {

@@ -17,9 +17,10 @@
 namespace fsdp {
 
 // Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with
-// kUnimplemented beyond. Products and causal attention refuse float16 with the same code. Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another
-// device is a bug and aborts. Calls that need memory between their kernels take the workspace of the stream; if the
-// device has no room for it, the stream fails with kResourceExhausted.
+// kUnimplemented beyond. Products and causal attention refuse float16 with the same code. Operands must be right:
+// behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another device is a bug and aborts. Calls that need
+// memory between their kernels take the workspace of the stream; if the device has no room for it, the stream fails
+// with kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
   // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened at the first product, and cuDNN by the first attention
@@ -33,12 +34,12 @@ class CudaLayerOps final : public LayerOps {
   // By cuBLASLt; the bias and the accumulation are part of the product.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
-  // Sums over rows: float32 for at most 32 rows, float64 beyond; see cuda_column_sums.h.
+  // Sums over rows in two kernels; see cuda_column_sums.h.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
-  // Elementwise kernels load 16 bytes at a time where the operands are aligned together (cuda/pack.h).
+  // Elementwise kernels load several packs of 16 bytes at a time where the operands are aligned together (cuda/pack.h).
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
-  // A warp for each row. The gradients of parameters are sums over rows in a second kernel, left out for an undefined
-  // gradient.
+  // A team of warps for each row, which is read once. Backward computes the gradients of parameters, unless undefined,
+  // in the same pass, and a second, small kernel adds the blocks' sums.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -48,6 +49,16 @@ class CudaLayerOps final : public LayerOps {
                Stream& stream) const override;
   void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override;
+  // The same kernels: the addition costs a pass of the residual and one of the sum.
+  void AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                    const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
+  void AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                  Stream& stream) const override;
+  void AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum, const Tensor& weight,
+                            const Tensor& mean, const Tensor& rstd, const NormGrads& grads,
+                            Stream& stream) const override;
+  void AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum, const Tensor& weight,
+                          const Tensor& rstd, const NormGrads& grads, Stream& stream) const override;
   void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const override;
   void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                         Stream& stream) const override;

@@ -1,240 +1,235 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A warp for each row, four rows to a block: a row of some thousand elements gives each lane a few packs, and the sums
-// of a warp need no shared memory and no barrier. Rows are read two or three times (statistics, then output); the later
-// reads come from cache. Sums are float32 within a pack and float64 across packs and lanes, in an order that depends on
-// the number of columns alone.
+// Forward. A team of warps for each row, which stays in registers between the passes over it: mean, variance about the
+// mean (which does not cancel), output. The residual addition before a norm is done as the row is loaded, and the sum
+// is rounded and stored first, so the norm's bits are those of two kernels. Sums are float32 within a pack and
+// RowSumType across packs and threads, in an order that depends on the shape and the alignment only.
 
-#include "fsdp/cuda/block_sum.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
+#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
+#include "fsdp/nn/cuda/cuda_row_team.h"
 #include "fsdp/nn/cuda/cuda_split.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int kRowsPerBlock = 4;
-
-// Calls f(row) for the calling warp's row, if there is one.
-template <typename F>
-__device__ void ForWarpRow(int64_t rows, F f) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.y;
-  if (row < rows) f(row);
-}
-
-// Calls f(column) for the first columns of the calling lane's packs.
-template <int N, typename F>
-__device__ void ForLaneColumns(int64_t columns, F f) {
-  for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < columns; c += kWarpThreads * N) f(c);
-}
-
-// The mean over a row of f's sums over packs: f(column) is a float32 sum of N terms; those are added in float64.
-template <int N, typename F>
-__device__ double RowMean(int64_t columns, F f) {
-  double sum = 0;
-  ForLaneColumns<N>(columns, [&](int64_t c) { sum += static_cast<double>(f(c)); });
-  return WarpSum(sum) / static_cast<double>(columns);
-}
+// Warps of a block, so that a block is small and a GPU is filled evenly.
+constexpr int kBlockWarps = 4;
+// Packs of a row that a thread keeps.
+constexpr int kPacks = 4;
 
 template <typename T>
-struct NormOperands {
-  const T* grad_out;  // backward's
+struct Operands {
   const T* x;
+  const T* residual;  // null: x is normed as it is
   const T* weight;
-  const T* bias;  // layer norm's, forward
-  T* out;         // or grad_x
-  double* mean;   // null for RMS norm
+  const T* bias;  // null for RMS norm
+  T* sum;         // x + residual
+  T* out;
+  double* mean;  // null for RMS norm
   double* rstd;
   double eps;
+  double inverse_columns;
   int64_t rows;
   int64_t columns;
 };
 
+// The rounded sum of two packs.
 template <int N, typename T>
-__global__ void LayerNormForward(NormOperands<T> o) {
-  ForWarpRow(o.rows, [&](int64_t row) {
-    const T* x = o.x + row * o.columns;
-    const double mean = RowMean<N>(o.columns, [&](int64_t c) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      float sum = 0;
+__device__ Pack<T, N> SumOf(const Pack<T, N>& a, const Pack<T, N>& b) {
+  float x[N], y[N];
+  WidenPack(a, x);
+  WidenPack(b, y);
 #pragma unroll
-      for (int k = 0; k < N; ++k) sum += Widen<float>(xs.at[k]);
-      return sum;
-    });
-    const CudaSplit m(mean);
-    // In a second pass, which does not cancel.
-    const double variance = RowMean<N>(o.columns, [&](int64_t c) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      float sum = 0;
+  for (int k = 0; k < N; ++k) x[k] += y[k];
+  return RoundPack<T>(x);
+}
+
+// Of the elements.
+template <int N, typename T>
+__device__ float TotalOf(const Pack<T, N>& xs) {
+  float x[N];
+  WidenPack(xs, x);
+  float sum = 0;
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const float centered = m.SubtractFrom(Widen<float>(xs.at[k]));
-        sum += centered * centered;
-      }
-      return sum;
-    });
-    const double rstd = 1 / sqrt(variance + o.eps);
-    const CudaSplit r(rstd);
-    ForLaneColumns<N>(o.columns, [&](int64_t c) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      const Pack<T, N> weights = LoadPack<N>(o.weight + c);
-      const Pack<T, N> biases = LoadPack<N>(o.bias + c);
-      Pack<T, N> out;
+  for (int k = 0; k < N; ++k) sum += x[k];
+  return sum;
+}
+
+// Of (x - mean)^2.
+template <int N, typename T, typename Statistic>
+__device__ float SquaresOf(const Pack<T, N>& xs, const Statistic& mean) {
+  float x[N];
+  WidenPack(xs, x);
+  float sum = 0;
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const float normed = r.Times(m.SubtractFrom(Widen<float>(xs.at[k])));
-        out.at[k] = Round<T>(fmaf(normed, Widen<float>(weights.at[k]), Widen<float>(biases.at[k])));
-      }
-      StorePack(out, o.out + row * o.columns + c);
-    });
-    if (threadIdx.x == 0) {
-      o.mean[row] = mean;
-      o.rstd[row] = rstd;
+  for (int k = 0; k < N; ++k) {
+    const float centered = mean.SubtractFrom(x[k]);
+    sum += centered * centered;
+  }
+  return sum;
+}
+
+// The output for the elements `xs`.
+template <bool kRms, int N, typename T, typename Statistic>
+__device__ Pack<T, N> Normed(const Pack<T, N>& xs, const Pack<T, N>& weights, const Pack<T, N>& biases,
+                             const Statistic& mean, const Statistic& rstd) {
+  float x[N], weight[N], bias[N];
+  WidenPack(xs, x);
+  WidenPack(weights, weight);
+  if constexpr (!kRms) WidenPack(biases, bias);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if constexpr (kRms) {
+      x[k] = RoundTo<T>(rstd.Times(x[k])) * weight[k];
+    } else {
+      x[k] = fmaf(rstd.Times(mean.SubtractFrom(x[k])), weight[k], bias[k]);
     }
-  });
+  }
+  return RoundPack<T>(x);
 }
 
+// A row of the calling team, which walks over it as `elements` does: mean, rstd, output.
+template <bool kRms, typename T, typename Row>
+__device__ void NormRow(const Operands<T>& o, int64_t row, const Row& elements, TeamSums<RowSumType<T>, 1>& team_sums) {
+  using Sum = RowSumType<T>;
+  constexpr int N = Row::kSize;
+  const int64_t columns = row < o.rows ? o.columns : 0;
+  Sum mean[1] = {0}, squares[1] = {0};
+  if constexpr (!kRms) {
+    elements.ForEach([&](int64_t, const Pack<T, N>& xs) { mean[0] += static_cast<Sum>(TotalOf(xs)); });
+    team_sums.AddUp(mean);
+    mean[0] *= static_cast<Sum>(o.inverse_columns);
+  }
+  const RowStatistic<Sum> m(mean[0]);
+  elements.ForEach([&](int64_t c, const Pack<T, N>& xs) {
+    squares[0] += static_cast<Sum>(c < columns ? SquaresOf(xs, m) : 0.0f);  // zeros beyond the row are off the mean
+  });
+  team_sums.AddUp(squares);
+  const Sum rstd = ReciprocalRoot(squares[0] * static_cast<Sum>(o.inverse_columns) + static_cast<Sum>(o.eps));
+  const RowStatistic<Sum> r(rstd);
+  elements.ForEach([&](int64_t c, const Pack<T, N>& xs) {
+    Pack<T, N> biases;
+    if constexpr (!kRms) biases = LoadRowPack<N>(o.bias, c, columns);
+    StoreRowPack(Normed<kRms>(xs, LoadRowPack<N>(o.weight, c, columns), biases, m, r), o.out + row * o.columns, c,
+                 columns);
+  });
+  if (columns == 0 || threadIdx.x != 0) return;
+  if constexpr (!kRms) o.mean[row] = static_cast<double>(mean[0]);
+  o.rstd[row] = static_cast<double>(rstd);
+}
+
+// The calling thread's packs of a row; zeros if there is no such row.
 template <int N, typename T>
-__global__ void RmsNormForward(NormOperands<T> o) {
-  ForWarpRow(o.rows, [&](int64_t row) {
-    const T* x = o.x + row * o.columns;
-    const double mean_square = RowMean<N>(o.columns, [&](int64_t c) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      float sum = 0;
-#pragma unroll
-      for (int k = 0; k < N; ++k) sum += Widen<float>(xs.at[k]) * Widen<float>(xs.at[k]);
-      return sum;
+struct RowInRegisters {
+  static constexpr int kSize = N;
+
+  __device__ RowInRegisters(const Operands<T>& o, int64_t row) {
+    const int64_t columns = row < o.rows ? o.columns : 0;
+    const int64_t begin = row * o.columns;
+    LoadRowPacks(o.x + begin, columns, packs);
+    if (o.residual == nullptr) return;
+    Pack<T, N> residuals[kPacks];
+    LoadRowPacks(o.residual + begin, columns, residuals);
+    ForRowPacks<N, kPacks>([&](int p, int64_t c) {
+      packs[p] = SumOf(packs[p], residuals[p]);
+      StoreRowPack(packs[p], o.sum + begin, c, columns);
     });
-    const double rstd = 1 / sqrt(mean_square + o.eps);
-    const CudaSplit r(rstd);
-    ForLaneColumns<N>(o.columns, [&](int64_t c) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      const Pack<T, N> weights = LoadPack<N>(o.weight + c);
-      Pack<T, N> out;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        out.at[k] = Round<T>(RoundTo<T>(r.Times(Widen<float>(xs.at[k]))) * Widen<float>(weights.at[k]));
-      }
-      StorePack(out, o.out + row * o.columns + c);
+  }
+  template <typename F>
+  __device__ void ForEach(F f) const {
+    ForRowPacks<N, kPacks>([&](int p, int64_t c) { f(c, packs[p]); });
+  }
+
+  Pack<T, N> packs[kPacks];
+};
+
+template <typename T>
+struct RowInMemory {
+  static constexpr int kSize = 1;
+
+  __device__ RowInMemory(const Operands<T>& o, int64_t row)
+      : columns(o.columns), elements((o.residual == nullptr ? o.x : o.sum) + row * o.columns) {
+    if (o.residual == nullptr) return;
+    // A thread reads again only what it has stored itself.
+    ForRowColumns(columns, [&](int64_t c) {
+      const int64_t i = row * o.columns + c;
+      StoreGlobalPack(SumOf(LoadPack<1>(o.x + i), LoadPack<1>(o.residual + i)), o.sum + i);
     });
-    if (threadIdx.x == 0) o.rstd[row] = rstd;
-  });
+  }
+  template <typename F>
+  __device__ void ForEach(F f) const {
+    ForRowColumns(columns, [&](int64_t c) { f(c, LoadPack<1>(elements + c)); });
+  }
+
+  int64_t columns;
+  const T* elements;
+};
+
+template <bool kRms, typename T>
+__global__ void NormRegisters(Operands<T> o) {
+  TeamSums<RowSumType<T>, 1> team_sums(SharedMemory<typename TeamSums<RowSumType<T>, 1>::Shared>());
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  NormRow<kRms>(o, row, RowInRegisters<kPackBytes / sizeof(T), T>(o, row), team_sums);
 }
 
-// With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)). RMS norm has no mean,
-// of x and so of g, and rounds g to the dtype, as PyTorch's autograd does.
-template <bool kRms, int N, typename T>
-__global__ void NormBackward(NormOperands<T> o) {
-  ForWarpRow(o.rows, [&](int64_t row) {
-    const T* x = o.x + row * o.columns;
-    const T* grad_out = o.grad_out + row * o.columns;
-    const CudaSplit m(kRms ? 0 : o.mean[row]);
-    const CudaSplit r(o.rstd[row]);
-    // Calls f(k, g, h) for each element of a pack.
-    const auto for_pack = [&](int64_t c, auto f) {
-      const Pack<T, N> xs = LoadPack<N>(x + c);
-      const Pack<T, N> grads = LoadPack<N>(grad_out + c);
-      const Pack<T, N> weights = LoadPack<N>(o.weight + c);
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const float g = Widen<float>(grads.at[k]) * Widen<float>(weights.at[k]);
-        f(k, kRms ? RoundTo<T>(g) : g, r.Times(m.SubtractFrom(Widen<float>(xs.at[k]))));
-      }
-    };
-    double sum_g = 0, sum_gh = 0;
-    ForLaneColumns<N>(o.columns, [&](int64_t c) {
-      float pack_g = 0, pack_gh = 0;
-      for_pack(c, [&](int, float g, float h) {
-        pack_g += g;
-        pack_gh += g * h;
-      });
-      sum_g += static_cast<double>(pack_g);
-      sum_gh += static_cast<double>(pack_gh);
-    });
-    const auto columns = static_cast<double>(o.columns);
-    const CudaSplit mean_g(kRms ? 0 : WarpSum(sum_g) / columns);
-    const CudaSplit mean_gh(WarpSum(sum_gh) / columns);
-    ForLaneColumns<N>(o.columns, [&](int64_t c) {
-      Pack<T, N> out;
-      for_pack(c, [&](int k, float g, float h) {
-        out.at[k] = Round<T>(r.Times(mean_g.SubtractFrom(g) - mean_gh.Times(h)));
-      });
-      StorePack(out, o.out + row * o.columns + c);
-    });
-  });
+template <bool kRms, typename T>
+__global__ void NormMemory(Operands<T> o) {
+  TeamSums<RowSumType<T>, 1> team_sums(SharedMemory<typename TeamSums<RowSumType<T>, 1>::Shared>());
+  NormRow<kRms>(o, blockIdx.x, RowInMemory<T>(o, blockIdx.x), team_sums);
+}
+
+template <bool kRms, typename T>
+void LaunchNorm(const Operands<T>& o, CUstream_st* stream) {
+  if (o.rows == 0 || o.columns == 0) return;
+  constexpr int kPack = kPackBytes / sizeof(T);
+  const bool aligned = HasAlignedRows<T>(o.columns, {o.x, o.residual, o.weight, o.bias, o.sum, o.out});
+  const TeamShape team = TeamShapeOf(o.columns, aligned ? kPack : 1, kPacks, kBlockWarps);
+  const auto blocks = static_cast<unsigned>((o.rows + team.teams - 1) / team.teams);
+  Launch(team.in_registers ? NormRegisters<kRms, T> : NormMemory<kRms, T>, blocks, team.block(),
+         sizeof(typename TeamSums<RowSumType<T>, 1>::Shared), stream, o);
 }
 
 template <typename T>
-NormOperands<T> OperandsOf(const Tensor& x, const Tensor& weight, const Tensor& out, const Tensor& rstd) {
-  NormOperands<T> o = {};
-  o.x = x.data_as<const T>();
+Operands<T> OperandsOf(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                       const Tensor& rstd) {
+  Operands<T> o = {};
+  o.x = input.x.data_as<const T>();
+  if (input.residual.defined()) {
+    o.residual = input.residual.data_as<const T>();
+    o.sum = input.sum.data_as<T>();
+  }
   o.weight = weight.data_as<const T>();
   o.out = out.data_as<T>();
   o.rstd = rstd.data_as<double>();
-  o.rows = x.shape().dim(0);
-  o.columns = x.shape().dim(1);
+  o.eps = static_cast<double>(eps);
+  o.rows = input.x.shape().dim(0);
+  o.columns = input.x.shape().dim(1);
+  o.inverse_columns = 1 / static_cast<double>(o.columns);
   return o;
 }
 
-// Launches `packed` if every row of every operand is aligned to a pack, else `single`.
-template <typename T>
-void LaunchRows(const NormOperands<T>& o, void (*packed)(NormOperands<T>), void (*single)(NormOperands<T>),
-                CUstream_st* stream) {
-  if (o.rows == 0 || o.columns == 0) return;
-  const void* operands[] = {o.grad_out, o.x, o.weight, o.bias, o.out};  // a null one is aligned
-  bool aligned = o.columns % (kPackBytes / sizeof(T)) == 0;
-  for (const void* operand : operands) aligned = aligned && IsAligned(operand, kPackBytes);
-  const auto blocks = static_cast<unsigned>((o.rows + kRowsPerBlock - 1) / kRowsPerBlock);
-  Launch(aligned ? packed : single, blocks, dim3(kWarpThreads, kRowsPerBlock), 0, stream, o);
-}
-
-template <typename T>
-constexpr int kPack = kPackBytes / sizeof(T);
-
 }  // namespace
 
-void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+void CudaLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd, CUstream_st* stream) {
-  WithActivationType(x.dtype(), [&](auto tag) {
+  WithActivationType(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    NormOperands<T> o = OperandsOf<T>(x, weight, out, rstd);
+    Operands<T> o = OperandsOf<T>(input, weight, eps, out, rstd);
     o.bias = bias.data_as<const T>();
     o.mean = mean.data_as<double>();
-    o.eps = static_cast<double>(eps);
-    LaunchRows(o, LayerNormForward<kPack<T>, T>, LayerNormForward<1, T>, stream);
+    LaunchNorm<false>(o, stream);
   });
 }
 
-void CudaLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, CUstream_st* stream) {
-  WithActivationType(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    NormOperands<T> o = OperandsOf<T>(x, weight, grad_x, rstd);
-    o.grad_out = grad_out.data_as<const T>();
-    o.mean = mean.data_as<double>();
-    LaunchRows(o, NormBackward<false, kPack<T>, T>, NormBackward<false, 1, T>, stream);
-  });
-}
-
-void CudaRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+void CudaRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                  CUstream_st* stream) {
-  WithActivationType(x.dtype(), [&](auto tag) {
+  WithActivationType(out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    NormOperands<T> o = OperandsOf<T>(x, weight, out, rstd);
-    o.eps = static_cast<double>(eps);
-    LaunchRows(o, RmsNormForward<kPack<T>, T>, RmsNormForward<1, T>, stream);
-  });
-}
-
-void CudaRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, CUstream_st* stream) {
-  WithActivationType(x.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    NormOperands<T> o = OperandsOf<T>(x, weight, grad_x, rstd);
-    o.grad_out = grad_out.data_as<const T>();
-    LaunchRows(o, NormBackward<true, kPack<T>, T>, NormBackward<true, 1, T>, stream);
+    LaunchNorm<true>(OperandsOf<T>(input, weight, eps, out, rstd), stream);
   });
 }
 

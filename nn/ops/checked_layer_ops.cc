@@ -9,9 +9,8 @@
 // there before, and callers look for errors of kernels in one place, Stream::Synchronize. A stream that failed skips
 // everything that follows, so no kernel ever reads an output that was not written.
 //
-// Shapes are held against one operand, as a rule the one whose shape determines the others: x for norms, c for
-// products, `shape` for attention. Activations may have any shape of the right number of elements, since layers pass
-// views.
+// Shapes are held against one operand, as a rule the one whose shape determines the others: c for products, `shape` for
+// attention. Activations may have any shape of the right number of elements, since layers pass views.
 #include "fsdp/nn/ops/checked_layer_ops.h"
 
 #include "absl/strings/str_cat.h"
@@ -149,70 +148,6 @@ void CheckedLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, S
   check.Numel("b", b, out.numel());
   if (check.FailsOn(stream)) return;
   ops_->Add(a, b, out, stream);
-}
-
-void CheckedLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
-                                const Tensor& mean, const Tensor& rstd, Stream& stream) const {
-  OperandCheck check("layer norm");
-  check.Matrix("x", x);
-  check.FloatDType({&x, &weight, &bias, &out});
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("bias", bias, Cols(x));
-  check.Numel("out", out, x.numel());
-  check.Numel("mean", mean, DType::kFloat64, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  if (check.FailsOn(stream)) return;
-  ops_->LayerNorm(x, weight, bias, eps, out, mean, rstd, stream);
-}
-
-void CheckedLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
-                                        const Tensor& mean, const Tensor& rstd, const Tensor& grad_x,
-                                        const Tensor& grad_weight, const Tensor& grad_bias, Stream& stream) const {
-  OperandCheck check("layer norm backward");
-  check.Matrix("x", x);
-  check.FloatDType({&grad_out, &x, &weight, &grad_x});
-  check.Numel("grad_out", grad_out, x.numel());
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("mean", mean, DType::kFloat64, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  check.Numel("grad_x", grad_x, x.numel());
-  // A frozen parameter has no gradient: an undefined tensor leaves it out.
-  for (const Tensor* grad : {&grad_weight, &grad_bias}) {
-    if (!grad->defined()) continue;
-    check.FloatDType({&x, grad});
-    check.Numel("grad of weight or bias", *grad, Cols(x));
-  }
-  if (check.FailsOn(stream)) return;
-  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, stream);
-}
-
-void CheckedLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
-                              Stream& stream) const {
-  OperandCheck check("rms norm");
-  check.Matrix("x", x);
-  check.FloatDType({&x, &weight, &out});
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("out", out, x.numel());
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  if (check.FailsOn(stream)) return;
-  ops_->RmsNorm(x, weight, eps, out, rstd, stream);
-}
-
-void CheckedLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                                      const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
-  OperandCheck check("rms norm backward");
-  check.Matrix("x", x);
-  check.FloatDType({&grad_out, &x, &weight, &grad_x});
-  check.Numel("grad_out", grad_out, x.numel());
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  check.Numel("grad_x", grad_x, x.numel());
-  if (grad_weight.defined()) {
-    check.FloatDType({&x, &grad_weight});
-    check.Numel("grad_weight", grad_weight, Cols(x));
-  }
-  if (check.FailsOn(stream)) return;
-  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, stream);
 }
 
 void CheckedLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {

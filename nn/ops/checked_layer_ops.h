@@ -45,6 +45,16 @@ class CheckedLayerOps final : public LayerOps {
                Stream& stream) const override;
   void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override;
+  // The same, and the residual and the sums [M, C] too.
+  void AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                    const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
+  void AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                  Stream& stream) const override;
+  void AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum, const Tensor& weight,
+                            const Tensor& mean, const Tensor& rstd, const NormGrads& grads,
+                            Stream& stream) const override;
+  void AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum, const Tensor& weight,
+                          const Tensor& rstd, const NormGrads& grads, Stream& stream) const override;
   // All operands have one dtype and one number of elements.
   void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const override;
   void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The registry. A library of kernels is linked with alwayslink, so its static initialisers run before main and register
-// it; nothing in the program names it. Writes thus happen on one thread before main, and reads after, which needs no
-// lock.
+// The operations that a device need not have, by those that it has, and the registry. A library of kernels is linked
+// with alwayslink, so its static initialisers run before main and register it; nothing in the program names it. Writes
+// thus happen on one thread before main, and reads after, which needs no lock.
 #include "fsdp/nn/ops/layer_ops.h"
 
 #include <map>
@@ -17,6 +17,32 @@ std::map<DeviceType, LayerOpsFactory>& Registry() {
 }
 
 }  // namespace
+
+void LayerOps::AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
+                            const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  Add(input.x, input.residual, input.sum, stream);
+  LayerNorm(input.sum, weight, bias, eps, out, mean, rstd, stream);
+}
+
+void LayerOps::AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                          const Tensor& rstd, Stream& stream) const {
+  Add(input.x, input.residual, input.sum, stream);
+  RmsNorm(input.sum, weight, eps, out, rstd, stream);
+}
+
+void LayerOps::AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                    const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                                    const NormGrads& grads, Stream& stream) const {
+  LayerNormBackward(grad_out, sum, weight, mean, rstd, grads.x, grads.weight, grads.bias, stream);
+  Add(grads.x, grad_sum, grads.x, stream);
+}
+
+void LayerOps::AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                  const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
+                                  Stream& stream) const {
+  RmsNormBackward(grad_out, sum, weight, rstd, grads.x, grads.weight, stream);
+  Add(grads.x, grad_sum, grads.x, stream);
+}
 
 bool RegisterLayerOps(DeviceType type, LayerOpsFactory create) {
   Registry()[type] = create;

@@ -38,6 +38,17 @@ struct CrossAttentionGrads {
   Tensor q, k, v;
 };
 
+// A residual addition before a norm: sum = x + residual, all [M, C]. `sum` is written.
+struct ResidualSum {
+  Tensor x, residual, sum;
+};
+
+// What the backward of a norm writes: x [M, C]; weight and bias [C] gain their gradients, or are undefined and are not
+// computed. RMS norm has no bias.
+struct NormGrads {
+  Tensor x, weight, bias;
+};
+
 // Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment says so.
 class LayerOps {
  public:
@@ -79,6 +90,21 @@ class LayerOps {
   // unless it is undefined.
   virtual void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const = 0;
+
+  // A residual addition and the norm of its sum, out = norm(input.sum), in the bits of Add, which rounds the sum to the
+  // dtype, and of LayerNorm or RmsNorm. Devices that have no kernel for both call the two.
+  virtual void AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
+                            const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const;
+  virtual void AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                          const Tensor& rstd, Stream& stream) const;
+  // Backward of a norm of `sum` that `grad_sum` has come around: grads.x, the gradient of both that were added, is what
+  // LayerNormBackward or RmsNormBackward gives, rounded, plus grad_sum.
+  virtual void AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                    const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                                    const NormGrads& grads, Stream& stream) const;
+  virtual void AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                  const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
+                                  Stream& stream) const;
 
   // out = f(x), elementwise, and grad_x = grad_out * f'(x).
   virtual void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const = 0;

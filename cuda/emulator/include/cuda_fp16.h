@@ -12,6 +12,9 @@
 struct __half {
   uint16_t bits;
 };
+struct alignas(4) __half2 {
+  __half x, y;
+};
 
 // Exact. Infinities and NaN come through; the payload of a NaN does not.
 inline float __half2float(__half value) {
@@ -22,6 +25,9 @@ inline float __half2float(__half value) {
   if (exponent == 31) magnitude = mantissa == 0 ? INFINITY : NAN;
   return std::copysign(magnitude, (value.bits & 0x8000) != 0 ? -1.0f : 1.0f);
 }
+
+inline float __low2float(__half2 pair) { return __half2float(pair.x); }
+inline float __high2float(__half2 pair) { return __half2float(pair.y); }
 
 inline __half __float2half_rn(float value) {
   if (std::isnan(value)) return {0x7fff};

@@ -35,7 +35,11 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(16) uint4 {
+// As CUDA's compiler does, these may stand for the bytes of anything.
+struct [[gnu::may_alias]] alignas(8) uint2 {
+  unsigned x, y;
+};
+struct [[gnu::may_alias]] alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The norms of CheckedLayerOps; checked_layer_ops.cc says how checks go. Shapes are held against x, or the sum that is
+// normed: [M, C].
+#include <string_view>
+
+#include "fsdp/nn/ops/checked_layer_ops.h"
+#include "fsdp/nn/ops/operand_check.h"
+
+namespace fsdp {
+namespace {
+
+// The operands of a norm of x, by their shape.
+class NormCheck {
+ public:
+  NormCheck(std::string_view kernel, std::string_view name, const Tensor& x)
+      : check_(kernel), x_(x), has_rows_(x.shape().rank() == 2) {
+    check_.Matrix(name, x);
+    check_.FloatDType({&x});
+  }
+
+  // [M, C], and [C], of x's dtype.
+  void Matrix(std::string_view name, const Tensor& t) { Operand(name, t, x_.numel()); }
+  void Vector(std::string_view name, const Tensor& t) { Operand(name, t, has_rows_ ? x_.shape().dim(1) : 0); }
+  // float64 [M].
+  void Statistic(std::string_view name, const Tensor& t) {
+    check_.Numel(name, t, DType::kFloat64, has_rows_ ? x_.shape().dim(0) : 0);
+  }
+  // A frozen parameter has no gradient: an undefined tensor leaves it out.
+  void Gradient(std::string_view name, const Tensor& t) {
+    if (t.defined()) Vector(name, t);
+  }
+
+  bool FailsOn(Stream& stream) { return check_.FailsOn(stream); }
+
+ private:
+  void Operand(std::string_view name, const Tensor& t, int64_t numel) {
+    check_.FloatDType({&x_, &t});
+    check_.Numel(name, t, numel);
+  }
+
+  OperandCheck check_;
+  const Tensor& x_;
+  const bool has_rows_;  // if not, Matrix has noted the failure
+};
+
+}  // namespace
+
+void CheckedLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                                const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  NormCheck check("layer norm", "x", x);
+  check.Vector("weight", weight);
+  check.Vector("bias", bias);
+  check.Matrix("out", out);
+  check.Statistic("mean", mean);
+  check.Statistic("rstd", rstd);
+  if (check.FailsOn(stream)) return;
+  ops_->LayerNorm(x, weight, bias, eps, out, mean, rstd, stream);
+}
+
+void CheckedLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
+                                        const Tensor& mean, const Tensor& rstd, const Tensor& grad_x,
+                                        const Tensor& grad_weight, const Tensor& grad_bias, Stream& stream) const {
+  NormCheck check("layer norm backward", "x", x);
+  check.Matrix("grad_out", grad_out);
+  check.Vector("weight", weight);
+  check.Statistic("mean", mean);
+  check.Statistic("rstd", rstd);
+  check.Matrix("grad_x", grad_x);
+  check.Gradient("grad_weight", grad_weight);
+  check.Gradient("grad_bias", grad_bias);
+  if (check.FailsOn(stream)) return;
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, stream);
+}
+
+void CheckedLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                              Stream& stream) const {
+  NormCheck check("rms norm", "x", x);
+  check.Vector("weight", weight);
+  check.Matrix("out", out);
+  check.Statistic("rstd", rstd);
+  if (check.FailsOn(stream)) return;
+  ops_->RmsNorm(x, weight, eps, out, rstd, stream);
+}
+
+void CheckedLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                      const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+  NormCheck check("rms norm backward", "x", x);
+  check.Matrix("grad_out", grad_out);
+  check.Vector("weight", weight);
+  check.Statistic("rstd", rstd);
+  check.Matrix("grad_x", grad_x);
+  check.Gradient("grad_weight", grad_weight);
+  if (check.FailsOn(stream)) return;
+  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, stream);
+}
+
+void CheckedLayerOps::AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
+                                   const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  NormCheck check("add and layer norm", "x", input.x);
+  check.Matrix("residual", input.residual);
+  check.Vector("weight", weight);
+  check.Vector("bias", bias);
+  check.Matrix("sum", input.sum);
+  check.Matrix("out", out);
+  check.Statistic("mean", mean);
+  check.Statistic("rstd", rstd);
+  if (check.FailsOn(stream)) return;
+  ops_->AddLayerNorm(input, weight, bias, eps, out, mean, rstd, stream);
+}
+
+void CheckedLayerOps::AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                                 const Tensor& rstd, Stream& stream) const {
+  NormCheck check("add and rms norm", "x", input.x);
+  check.Matrix("residual", input.residual);
+  check.Vector("weight", weight);
+  check.Matrix("sum", input.sum);
+  check.Matrix("out", out);
+  check.Statistic("rstd", rstd);
+  if (check.FailsOn(stream)) return;
+  ops_->AddRmsNorm(input, weight, eps, out, rstd, stream);
+}
+
+void CheckedLayerOps::AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                           const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                                           const NormGrads& grads, Stream& stream) const {
+  NormCheck check("add and layer norm backward", "sum", sum);
+  check.Matrix("grad_out", grad_out);
+  check.Matrix("grad_sum", grad_sum);
+  check.Vector("weight", weight);
+  check.Statistic("mean", mean);
+  check.Statistic("rstd", rstd);
+  check.Matrix("grad_x", grads.x);
+  check.Gradient("grad_weight", grads.weight);
+  check.Gradient("grad_bias", grads.bias);
+  if (check.FailsOn(stream)) return;
+  ops_->AddLayerNormBackward(grad_out, grad_sum, sum, weight, mean, rstd, grads, stream);
+}
+
+void CheckedLayerOps::AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                         const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
+                                         Stream& stream) const {
+  NormCheck check("add and rms norm backward", "sum", sum);
+  check.Matrix("grad_out", grad_out);
+  check.Matrix("grad_sum", grad_sum);
+  check.Vector("weight", weight);
+  check.Statistic("rstd", rstd);
+  check.Matrix("grad_x", grads.x);
+  check.Gradient("grad_weight", grads.weight);
+  if (check.FailsOn(stream)) return;
+  ops_->AddRmsNormBackward(grad_out, grad_sum, sum, weight, rstd, grads, stream);
+}
+
+}  // namespace fsdp
