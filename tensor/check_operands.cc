@@ -32,8 +32,9 @@ bool Has(const Tensor& t, int64_t begin, int64_t numel) {
 }  // namespace
 
 absl::Status CheckDefined(std::string_view op, std::string_view role, const Tensor& t) {
-  if (t.defined()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is undefined"));
+  if (t.defined() && t.is_contiguous()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(op), ": ", std::string(role), t.defined() ? " has padded rows" : " is undefined"));
 }
 
 absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {

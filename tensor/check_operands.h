@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// `op` and `role` are the words of the message: "cast_divide", "source".
+// Defined, and without padding between rows. `op` and `role` are the words of the message: "cast_divide", "source".
 absl::Status CheckDefined(std::string_view op, std::string_view role, const Tensor& t);
 
 // Float64, float32, bfloat16 or float16.

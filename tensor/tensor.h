@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes, so a Tensor is passed as a
-// reference to memory is. There is no arithmetic on it: kernels live in tensor/ops.h and nn/.
+// Tensor: a typed, row-major view of a Buffer. A value; copies share the bytes, so a Tensor is passed as a reference to
+// memory is. There is no arithmetic on it: kernels live in tensor/ops.h and nn/.
+//
+// Tensors are contiguous, with one exception: an activation that a matrix product of a GPU wrote (nn/tape.h, EmptyRows)
+// may have padding at the end of each row, so that every row begins at an address that wide accesses take. What reads
+// such a tensor as a run of elements is refused.
 #ifndef FSDP_TENSOR_TENSOR_H_
 #define FSDP_TENSOR_TENSOR_H_
 
@@ -26,6 +30,11 @@ class Tensor {
   // Views the first shape.numel() elements of `buffer`. Precondition: it is large enough. CHECK-fails if it is not.
   Tensor(Buffer buffer, DType dtype, Shape shape);
 
+  // The same with rows, those of the last dimension, `row_stride` elements apart; what is between them is padding.
+  // Precondition: a shape of at least one dimension, a stride of at least its last one, and a buffer for all rows with
+  // their padding. CHECK-fails otherwise.
+  static Tensor WithPaddedRows(Buffer buffer, DType dtype, Shape shape, int64_t row_stride);
+
   // New memory on `device`, contents unspecified. Errors are those of Device::Allocate.
   static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, Shape shape);
 
@@ -35,8 +44,15 @@ class Tensor {
   const Shape& shape() const { return shape_; }
   // The number of elements, from the shape.
   int64_t numel() const { return shape_.numel(); }
-  // Bytes of the elements; the buffer may be larger.
-  int64_t nbytes() const { return numel() * SizeOf(dtype_); }
+  // Bytes of the elements, from data() on; the buffer may be larger. Precondition: is_contiguous(). CHECK-fails
+  // otherwise, since whoever asks is about to copy that many bytes.
+  int64_t nbytes() const;
+
+  // False if rows have padding between them.
+  bool is_contiguous() const { return row_stride_ == kContiguous; }
+  // Elements from the beginning of a row of the last dimension to that of the next. Precondition: at least one
+  // dimension.
+  int64_t row_stride() const { return is_contiguous() ? shape_.dim(shape_.rank() - 1) : row_stride_; }
   // The device that the bytes lie on.
   const DeviceId& device() const { return buffer_.device(); }
   // A copy of it keeps the bytes alive: work on a stream holds one.
@@ -52,16 +68,24 @@ class Tensor {
   }
 
   // Elements `interval` of the flattened tensor, as a 1-D tensor that shares the bytes. Precondition: inside this
-  // tensor. O(1), no copy; CHECK-fails otherwise.
+  // tensor, which is contiguous. O(1), no copy; CHECK-fails otherwise.
   Tensor Slice(const Interval& interval) const;
 
-  // The same elements in another shape. Precondition: equal numel. O(1), no copy; CHECK-fails otherwise.
+  // The same elements in another shape. Precondition: equal numel, and an equal last dimension if rows have padding.
+  // O(1), no copy; CHECK-fails otherwise.
   Tensor View(Shape shape) const;
 
+  // All rows with their padding, [rows, row_stride()], contiguous: for elementwise work that may as well be done on the
+  // padding, whose values are unspecified.
+  Tensor WithPadding() const;
+
  private:
+  static constexpr int64_t kContiguous = -1;
+
   Buffer buffer_;
   DType dtype_ = DType::kFloat32;
   Shape shape_ = {0};
+  int64_t row_stride_ = kContiguous;
   bool defined_ = false;
 };
 

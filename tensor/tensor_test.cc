@@ -99,5 +99,39 @@ TEST(TensorDeathTest, WrongUseIsFatal) {
   EXPECT_DEATH(Tensor().Slice({0, 0}), "a slice of an undefined tensor");
 }
 
+TEST(TensorTest, PaddedRowsKeepTheirDistanceInViews) {
+  char bytes[96];
+  const Buffer buffer = Buffer::Unowned(bytes, sizeof(bytes));
+  const Tensor t = Tensor::WithPaddedRows(buffer, DType::kFloat32, {2, 3, 3}, 4);
+  EXPECT_FALSE(t.is_contiguous());
+  EXPECT_EQ(t.numel(), 18);
+  EXPECT_EQ(t.View({6, 3}).shape(), Shape({6, 3}));
+  EXPECT_EQ(t.View({6, 3}).row_stride(), 4);
+  EXPECT_TRUE(t.WithPadding().is_contiguous());
+  EXPECT_EQ(t.WithPadding().shape(), Shape({6, 4}));
+  EXPECT_EQ(t.WithPadding().data(), bytes);
+}
+
+TEST(TensorTest, RowsWithoutPaddingAreContiguous) {
+  char bytes[32];
+  const Buffer buffer = Buffer::Unowned(bytes, sizeof(bytes));
+  const Tensor t = Tensor::WithPaddedRows(buffer, DType::kFloat32, {2, 4}, 4);
+  EXPECT_TRUE(t.is_contiguous());
+  EXPECT_EQ(t.row_stride(), 4);
+  EXPECT_EQ(t.nbytes(), 32);
+}
+
+// Each of these would take padding for elements.
+TEST(TensorDeathTest, PaddedRowsAreNoRunOfElements) {
+  char bytes[32];
+  const Buffer buffer = Buffer::Unowned(bytes, sizeof(bytes));
+  const Tensor t = Tensor::WithPaddedRows(buffer, DType::kFloat32, {2, 3}, 4);
+  EXPECT_DEATH(t.nbytes(), "the bytes of a tensor with padded rows");
+  EXPECT_DEATH(t.Slice({0, 2}), "a slice of a tensor with padded rows");
+  EXPECT_DEATH(t.View({3, 2}), "a view of padded rows with another last dimension");
+  EXPECT_DEATH(Tensor::WithPaddedRows(buffer, DType::kFloat32, {2, 5}, 4), "rows that overlap");
+  EXPECT_DEATH(Tensor::WithPaddedRows(buffer, DType::kFloat32, {3, 3}, 4), "a tensor larger than its buffer");
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -26,7 +26,7 @@ void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
 }
 
 void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
-  NotePlace(name, t);
+  Note(name, t);
   if (!status_.ok() || (t.defined() && t.numel() == numel)) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
                                                     t.defined() ? t.shape().ToString() : "undefined", ", wanted ",
@@ -42,7 +42,7 @@ void OperandCheck::Numel(std::string_view name, const Tensor& t, DType dtype, in
 }
 
 void OperandCheck::Matrix(std::string_view name, const Tensor& t) {
-  NotePlace(name, t);
+  Note(name, t);
   if (!status_.ok() || (t.defined() && t.shape().rank() == 2)) return;
   status_ =
       absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
@@ -59,6 +59,14 @@ void OperandCheck::Matrix(std::string_view name, const Tensor& t, int64_t cols) 
 void OperandCheck::Fail(std::string_view problem) {
   if (!status_.ok()) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(problem)));
+}
+
+void OperandCheck::Note(std::string_view name, const Tensor& t) {
+  NotePlace(name, t);
+  if (!t.is_contiguous() && padded_.empty()) {
+    padded_ =
+        absl::StrCat(std::string(name), " ", t.shape().ToString(), " has rows ", t.row_stride(), " elements apart");
+  }
 }
 
 void OperandCheck::NotePlace(std::string_view name, const Tensor& t) {
@@ -80,6 +88,9 @@ void OperandCheck::CheckPlaces(const DeviceId& wanted) {
 
 bool OperandCheck::FailsOn(Stream& stream) {
   CheckPlaces(stream.device().id());
+  if (!padded_.empty() && (!allows_padded_rows_ || stream.device().type() == DeviceType::kCpu)) {
+    Fail(absl::StrCat(padded_, ", wanted contiguous ones: copy it with Tape::Contiguous"));
+  }
   if (status_.ok()) return false;
   stream.Run([status = status_] { return status; });
   return true;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -38,6 +39,10 @@ class OperandCheck {
   void Matrix(std::string_view name, const Tensor& t);
   void Matrix(std::string_view name, const Tensor& t, int64_t cols);
 
+  // Operands may have padding between their rows, which is otherwise refused. Call before the operands are named. No
+  // kernel of the host takes it.
+  void AllowPaddedRows() { allows_padded_rows_ = true; }
+
   // Any other rule: `problem` says what is wrong.
   void Fail(std::string_view problem);
 
@@ -54,10 +59,13 @@ class OperandCheck {
     DeviceId device;
   };
 
+  void Note(std::string_view name, const Tensor& t);
   void NotePlace(std::string_view name, const Tensor& t);
   void CheckPlaces(const DeviceId& wanted);
 
   std::string_view kernel_;
+  bool allows_padded_rows_ = false;
+  std::string padded_;  // the first operand with padded rows
   absl::Status status_;
   // The first operand, and the first that lies elsewhere than that one: enough to find one that lies elsewhere than the
   // stream.
