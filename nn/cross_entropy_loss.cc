@@ -14,13 +14,21 @@
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
+namespace {
+
+absl::Status CheckOperands(const Tensor& logits, const Tensor& targets) {
+  if (logits.shape().rank() == 2 && targets.dtype() == DType::kInt32 && targets.numel() == logits.shape().dim(0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cross entropy: logits ", logits.shape().ToString(), " and targets ", std::string(DTypeName(targets.dtype())),
+      " ", targets.shape().ToString(), " are not [N, V] and int32 with N elements"));
+}
+
+}  // namespace
 
 absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Tensor& targets, Tape& tape) const {
-  if (logits.shape().rank() != 2 || targets.dtype() != DType::kInt32 || targets.numel() != logits.shape().dim(0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cross entropy: logits ", logits.shape().ToString(), " and targets ", std::string(DTypeName(targets.dtype())),
-        " ", targets.shape().ToString(), " are not [N, V] and int32 with N elements"));
-  }
+  FSDP_RETURN_IF_ERROR(CheckOperands(logits, targets));
   FSDP_ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
   tape.ops().CrossEntropy(logits, targets, loss, statistics, tape.stream());
@@ -38,6 +46,16 @@ absl::StatusOr<Tensor> CrossEntropyLoss::Backward(float scale, Tape& tape) const
   FSDP_ASSIGN_OR_RETURN(Tensor logits, tape.Restore());
   tape.ops().CrossEntropyBackward(logits, targets, statistics, scale, logits, tape.stream());
   return logits;
+}
+
+absl::StatusOr<CrossEntropyLoss::LossAndGradient> CrossEntropyLoss::ForwardBackward(const Tensor& logits,
+                                                                                    const Tensor& targets, float scale,
+                                                                                    Tape& tape) const {
+  FSDP_RETURN_IF_ERROR(CheckOperands(logits, targets));
+  FSDP_ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
+  tape.ops().CrossEntropyWithGradient(logits, targets, scale, loss, statistics, tape.stream());
+  return LossAndGradient{loss, logits};
 }
 
 }  // namespace fsdp

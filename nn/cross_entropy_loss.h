@@ -7,6 +7,8 @@
 //   FSDP_ASSIGN_OR_RETURN(Tensor loss, CrossEntropyLoss().Forward(logits, targets, tape));
 //   FSDP_ASSIGN_OR_RETURN(Tensor grad_logits, CrossEntropyLoss().Backward(1.0f / grad_accum, tape));
 //   FSDP_RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
+//
+// Where nothing happens between the two, ForwardBackward is both, and on a GPU faster.
 #ifndef FSDP_NN_CROSS_ENTROPY_LOSS_H_
 #define FSDP_NN_CROSS_ENTROPY_LOSS_H_
 
@@ -29,6 +31,14 @@ class CrossEntropyLoss final {
   // that shares it has lost the logits afterwards. `scale` is 1 / (number of micro-batches) where gradients are
   // accumulated.
   absl::StatusOr<Tensor> Backward(float scale, Tape& tape) const;
+
+  // Forward and Backward at one time, with their results: a GPU then reads the logits once. Nothing is kept on the
+  // tape.
+  struct LossAndGradient {
+    Tensor loss, grad_logits;
+  };
+  absl::StatusOr<LossAndGradient> ForwardBackward(const Tensor& logits, const Tensor& targets, float scale,
+                                                  Tape& tape) const;
 };
 
 }  // namespace fsdp

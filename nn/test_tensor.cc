@@ -63,6 +63,16 @@ Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_
   return Tensor(Place(bytes, kGuardBytes + offset * SizeOf(dtype)), dtype, shape);
 }
 
+Tensor PaddedTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t row_stride) {
+  const int64_t rows = shape.dim(0), columns = shape.dim(1);
+  Doubles padded(rows * row_stride, std::numeric_limits<double>::quiet_NaN());
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(values.begin() + row * columns, columns, padded.begin() + row * row_stride);
+  }
+  const Tensor memory = TestTensor(dtype, {rows, row_stride}, padded);
+  return Tensor::WithPaddedRows(memory.buffer(), dtype, shape, row_stride);
+}
+
 Tensor NanTensor(DType dtype, const Shape& shape, int64_t offset) {
   return TestTensor(dtype, shape, Doubles(shape.numel(), std::numeric_limits<double>::quiet_NaN()), offset);
 }
@@ -72,6 +82,15 @@ Tensor TokenTensor(const std::vector<int32_t>& tokens, const Shape& shape) {
 }
 
 Doubles ValuesOf(const Tensor& t) {
+  if (!t.is_contiguous()) {
+    const Doubles padded = ValuesOf(t.WithPadding());
+    const int64_t columns = t.shape().dim(t.shape().rank() - 1);
+    Doubles values;
+    for (auto row = padded.begin(); row != padded.end(); row += t.row_stride()) {
+      values.insert(values.end(), row, row + columns);
+    }
+    return values;
+  }
   Doubles values(t.numel());
   const std::vector<std::byte> bytes = BytesOf(t.data(), t.nbytes());
   Check(Convert(t.dtype(), bytes.data(), DType::kFloat64, values.data(), t.numel()).ok(), "values are convertible");

@@ -17,6 +17,9 @@ namespace fsdp {
 // `values`, rounded to `dtype` (float32, bfloat16, float16 or int32), in memory `offset` elements after a cache line.
 Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t offset = 0);
 
+// A matrix with rows `row_stride` elements apart, and NaN between them; contiguous if the stride is its columns.
+Tensor PaddedTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t row_stride);
+
 // All NaN: an output that must be written everywhere.
 Tensor NanTensor(DType dtype, const Shape& shape, int64_t offset = 0);
 

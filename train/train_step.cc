@@ -110,11 +110,12 @@ absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
-  const CrossEntropyLoss loss;
-  FSDP_ASSIGN_OR_RETURN(losses_[micro_step], loss.Forward(logits, batch.targets, tape));
-  stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), losses_[micro_step].data(), sizeof(float));
-  const float scale = scaler_ == nullptr ? 1 : scaler_->scale();
-  return loss.Backward(scale / static_cast<float>(batches_.shape().grad_accum), tape);
+  const float scale = (scaler_ == nullptr ? 1 : scaler_->scale()) / static_cast<float>(batches_.shape().grad_accum);
+  FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made,
+                        CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape));
+  stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
+  losses_[micro_step] = std::move(made.loss);
+  return std::move(made.grad_logits);
 }
 
 double TrainStep::LocalLoss() const {

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forward: a block of 512 threads for each row reads the row once. Each thread keeps a maximum and a sum of
-// exponentials relative to it (an online softmax), and the threads' pairs are then brought to the row's maximum and
-// added. One pass matters here: a row of logits is some hundred KB and comes from memory. Sums are float64. A second
-// kernel of one block adds the rows' losses in a fixed order.
+// A block of 512 threads for each row. Pack p of a row is always that of thread p % 512, wherever the row begins, and a
+// last, partly filled pack is filled with -inf: so sums have one order for a number of columns, and bits do not depend
+// on alignment.
 //
-// Backward: one pass, from the statistics of forward; the one-hot term is a comparison, as every thread knows its
-// element's number. `grad` may be the logits: each element is read and written by one thread.
+//   1. Each thread loads its packs, four at a time, and keeps a maximum and a sum of exponentials relative to it (an
+//      online softmax); the threads' pairs are then brought to the row's maximum and added. Sums are float32, in trees:
+//      a thread adds about a hundred exponentials of a row of 50,000.
+//   2. For the gradient each thread visits its packs again. If the row fits into shared memory, it kept them there, and
+//      the row is read from memory once. Otherwise the second visit reads it again.
+//
+// No thread reads another one's packs, so 2. may write its results over the logits. The one-hot term is added to the
+// one pack that has the target. A second kernel of one block adds the rows' losses in a fixed order.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "fsdp/cuda/block_sum.h"
+#include "fsdp/cuda/fast_math.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
@@ -23,48 +30,147 @@ namespace {
 
 constexpr int kRowThreads = 512;
 constexpr int kLossThreads = 1024;
+constexpr int kInFlight = 4;
 
-// Row `row` of [rows, columns] as packs: rows begin anywhere, each at its own distance from alignment.
-template <int N, typename T>
-__device__ PackedRange RowRange(const T* row, int64_t columns) {
-  const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % (N * sizeof(T)) / sizeof(T));
-  const int64_t head = misaligned == 0 ? 0 : N - misaligned;
-  if (head >= columns) return {0, 0, columns};
-  return {head, (columns - head) / N, columns};
+template <typename T>
+constexpr int kPack = kPackBytes / sizeof(T);
+
+template <typename T>
+using RowPack = Pack<T, kPack<T>>;
+
+// The matrices of a call, rows at any distance. The gradient is scaled by `factor`.
+template <typename T>
+struct Rows {
+  const T* logits;
+  int64_t stride;
+  int columns;
+  const int32_t* targets;
+  float* statistics;
+  T* grad;  // null: forward only
+  int64_t grad_stride;
+  float factor;
+};
+
+struct Losses {
+  double* of_rows;
+  KernelRefusal* refusal;
+};
+
+// In 16 bits the error of the fast exponential, which is smallest for the terms that matter in a sum, is far below the
+// rounding of a logit.
+template <typename T>
+__device__ float Exp(float x) {
+  constexpr float kLog2E = 1.44269504f;
+  if constexpr (std::is_same_v<T, float>) {
+    return expf(x);
+  } else {
+    return FastExp2(x * kLog2E);
+  }
 }
 
-// ForEachPack over the threads of one block.
-template <int N, typename F>
-__device__ void ForRowPacks(const PackedRange& range, F f) {
-  for (int64_t pack = threadIdx.x; pack < range.packs; pack += kRowThreads) f(PackSize<N>(), range.head + pack * N);
-  for (int64_t i = threadIdx.x; i < range.numel - range.packs * N; i += kRowThreads) {
-    f(PackSize<1>(), i < range.head ? i : i + range.packs * N);
+template <bool kAligned, typename T>
+__device__ RowPack<T> LoadRowPack(const T* data) {
+  if constexpr (kAligned) {
+    return LoadPack<kPack<T>>(data);
+  } else {
+    RowPack<T> pack;
+#pragma unroll
+    for (int k = 0; k < kPack<T>; ++k) pack.at[k] = data[k];
+    return pack;
   }
+}
+
+template <bool kAligned, typename T>
+__device__ void StoreRowPack(const RowPack<T>& pack, T* data, int numel) {
+  if (kAligned && numel >= kPack<T>) {
+    StorePack(pack, data);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kPack<T>; ++k) {
+      if (k < numel) data[k] = pack.at[k];
+    }
+  }
+}
+
+// Calls f(pack, number of the pack) for the calling thread's packs of row `x`, in ascending order.
+template <bool kAligned, typename T, typename F>
+__device__ void ForRowPacks(const T* x, int columns, F f) {
+  const int packs = columns / kPack<T>;
+  for (int first = static_cast<int>(threadIdx.x); first < packs; first += kInFlight * kRowThreads) {
+    RowPack<T> loaded[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int p = first + i * kRowThreads;
+      if (p < packs) loaded[i] = LoadRowPack<kAligned>(x + static_cast<int64_t>(p) * kPack<T>);
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int p = first + i * kRowThreads;
+      if (p < packs) f(loaded[i], p);
+    }
+  }
+  if (columns % kPack<T> == 0 || static_cast<int>(threadIdx.x) != packs % kRowThreads) return;
+  RowPack<T> rest;
+#pragma unroll
+  for (int k = 0; k < kPack<T>; ++k) {
+    const int i = packs * kPack<T> + k;
+    rest.at[k] = i < columns ? x[i] : Round<T>(-INFINITY);
+  }
+  f(rest, packs);
 }
 
 // The largest of some x, and the sum of e^(x - maximum): of one pass, so the sum is scaled when the maximum grows.
+// While there is no x above -inf, the sum is relative to 0: all its terms are 0, or NaN.
+template <typename T>
 struct OnlineSum {
-  template <int N, typename T>
-  __device__ void Add(const Pack<T, N>& xs) {
-    float pack_maximum = Widen<float>(xs.at[0]);
+  __device__ void Add(const RowPack<T>& pack) {
+    float xs[kPack<T>];
+    WidenPack(pack, xs);
+    float pack_maximum = xs[0];
 #pragma unroll
-    for (int k = 1; k < N; ++k) pack_maximum = fmaxf(pack_maximum, Widen<float>(xs.at[k]));
+    for (int k = 1; k < kPack<T>; ++k) pack_maximum = fmaxf(pack_maximum, xs[k]);
     if (pack_maximum > maximum) {
-      sum *= static_cast<double>(expf(maximum - pack_maximum));
+      sum *= Exp<T>(maximum - pack_maximum);
       maximum = pack_maximum;
     }
+    const float base = maximum == -INFINITY ? 0 : maximum;
     float pack_sum = 0;
 #pragma unroll
-    for (int k = 0; k < N; ++k) pack_sum += expf(Widen<float>(xs.at[k]) - maximum);
-    sum += static_cast<double>(pack_sum);
+    for (int k = 0; k < kPack<T>; ++k) pack_sum += Exp<T>(xs[k] - base);
+    sum += pack_sum;
   }
 
   float maximum = -INFINITY;
-  double sum = 0;
+  float sum = 0;
 };
 
-struct RowShared {
-  WarpSums<double, kRowThreads> sums;
+// Of a row, as forward keeps them.
+struct RowStatistics {
+  float maximum;
+  float inverse_sum;
+};
+
+// The gradient of pack number `p` of a row.
+template <typename T>
+__device__ RowPack<T> Gradient(const RowPack<T>& pack, int p, const RowStatistics& row, int32_t target, float factor) {
+  const float scale = row.inverse_sum * factor;
+  float xs[kPack<T>];
+  WidenPack(pack, xs);
+  RowPack<T> grad;
+#pragma unroll
+  for (int k = 0; k < kPack<T>; ++k) grad.at[k] = Round<T>(Exp<T>(xs[k] - row.maximum) * scale);
+  const int place = target - p * kPack<T>;
+  if (place < 0 || place >= kPack<T>) return grad;
+#pragma unroll
+  for (int k = 0; k < kPack<T>; ++k) {
+    if (k != place) continue;
+    grad.at[k] = Round<T>((Exp<T>(xs[k] - row.maximum) * row.inverse_sum - 1) * factor);
+  }
+  return grad;
+}
+
+struct alignas(kPackBytes) RowShared {
+  WarpSums<float, kRowThreads> sums;
   float maxima[kRowThreads / kWarpThreads];
 };
 
@@ -79,29 +185,74 @@ __device__ float BlockMax(float value, RowShared& shared) {
   return maximum;
 }
 
-template <int N, typename T>
-__global__ void Forward(const T* logits, const int32_t* targets, int64_t columns, float* statistics, double* row_losses,
-                        KernelRefusal* refusal) {
-  auto& shared = SharedMemory<RowShared>();
+// The loss of the calling block's row, by one thread. `target_logit` is that of a target that is a class.
+template <typename T>
+__device__ void WriteLoss(const Rows<T>& rows, const Losses& losses, float maximum, float sum, float target_logit) {
   const int64_t row = blockIdx.x;
-  const T* x = logits + row * columns;
-  OnlineSum own;
-  ForRowPacks<N>(RowRange<N>(x, columns),
-                 [&](auto size, int64_t i) { own.Add(LoadPack<decltype(size)::kSize>(x + i)); });
-  const float maximum = BlockMax(own.maximum, shared);
-  // A thread without logits has nothing to scale; with -inf as its maximum that would be NaN where all logits are -inf.
-  const double scaled = own.sum == 0 ? 0 : own.sum * static_cast<double>(expf(own.maximum - maximum));
-  const double sum = BlockSum<kRowThreads>(scaled, shared.sums);
-  if (threadIdx.x != 0) return;
-  statistics[2 * row] = maximum;
-  statistics[2 * row + 1] = static_cast<float>(1 / sum);
-  const int32_t target = targets[row];
-  if (target < 0 || target >= columns) {
-    RefuseValue(refusal, {0, KernelRefusal::kTarget, target, row, gridDim.x, columns});
-    row_losses[row] = static_cast<double>(NAN);
+  rows.statistics[2 * row] = maximum;
+  rows.statistics[2 * row + 1] = 1 / sum;
+  const int32_t target = rows.targets[row];
+  if (target < 0 || target >= rows.columns) {
+    RefuseValue(losses.refusal, {0, KernelRefusal::kTarget, target, row, gridDim.x, rows.columns});
+    losses.of_rows[row] = static_cast<double>(NAN);
     return;
   }
-  row_losses[row] = log(sum) - (Widen<double>(x[target]) - static_cast<double>(maximum));
+  losses.of_rows[row] =
+      log(static_cast<double>(sum)) - (static_cast<double>(target_logit) - static_cast<double>(maximum));
+}
+
+// Forward and, with a gradient, backward of a row. With kKept the row's packs are kept in shared memory behind
+// RowShared.
+template <bool kAligned, bool kKept, typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses losses) {
+  auto& shared = SharedMemory<RowShared>();
+  auto* const kept = reinterpret_cast<RowPack<T>*>(&shared + 1);
+  const int64_t row = blockIdx.x;
+  const T* x = rows.logits + row * rows.stride;
+  const int32_t target = rows.targets[row];
+  // Before any thread writes a gradient over it.
+  float target_logit = 0;
+  if (threadIdx.x == 0 && target >= 0 && target < rows.columns) target_logit = Widen<float>(x[target]);
+
+  OnlineSum<T> own;
+  ForRowPacks<kAligned>(x, rows.columns, [&](const RowPack<T>& pack, int p) {
+    if constexpr (kKept) kept[p] = pack;
+    own.Add(pack);
+  });
+  const float maximum = BlockMax(own.maximum, shared);
+  // A thread without logits above -inf has nothing to scale; if all logits are -inf, scaling would give NaN.
+  const float scaled = own.sum == 0 ? 0 : own.sum * Exp<T>(own.maximum - maximum);
+  const float sum = BlockSum<kRowThreads>(scaled, shared.sums);
+  if (threadIdx.x == 0) WriteLoss(rows, losses, maximum, sum, target_logit);
+  if (rows.grad == nullptr) return;
+
+  T* const grad = rows.grad + row * rows.grad_stride;
+  const RowStatistics statistics = {maximum, 1 / sum};
+  const auto write = [&](const RowPack<T>& pack, int p) {
+    StoreRowPack<kAligned>(Gradient(pack, p, statistics, target, rows.factor), grad + p * int64_t{kPack<T>},
+                           rows.columns - p * kPack<T>);
+  };
+  if constexpr (kKept) {
+    for (int p = static_cast<int>(threadIdx.x); p * kPack<T> < rows.columns; p += kRowThreads) {
+      const RowPack<T> pack = kept[p];  // one wide load
+      write(pack, p);
+    }
+  } else {
+    ForRowPacks<kAligned>(x, rows.columns, write);
+  }
+}
+
+// The gradient from the statistics of forward. `grad` may be the logits.
+template <bool kAligned, typename T>
+__global__ void __launch_bounds__(kRowThreads, 2) Backward(Rows<T> rows) {
+  const int64_t row = blockIdx.x;
+  T* const grad = rows.grad + row * rows.grad_stride;
+  const RowStatistics statistics = {rows.statistics[2 * row], rows.statistics[2 * row + 1]};
+  const int32_t target = rows.targets[row];
+  ForRowPacks<kAligned>(rows.logits + row * rows.stride, rows.columns, [&](const RowPack<T>& pack, int p) {
+    StoreRowPack<kAligned>(Gradient(pack, p, statistics, target, rows.factor), grad + p * int64_t{kPack<T>},
+                           rows.columns - p * kPack<T>);
+  });
 }
 
 __global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
@@ -111,60 +262,91 @@ __global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
   if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(rows));
 }
 
-// `grad` may be `logits`; their packs then begin at the same elements. If the two differ in alignment, no packs are
-// used.
-template <int N, typename T>
-__global__ void Backward(const T* logits, const int32_t* targets, const float* statistics, int64_t columns,
-                         float factor, T* grad_logits) {
-  const int64_t row = blockIdx.x;
-  const T* x = logits + row * columns;
-  T* grad = grad_logits + row * columns;
-  const float maximum = statistics[2 * row];
-  const float inverse_sum = statistics[2 * row + 1];
-  const int32_t target = targets[row];
-  PackedRange range = RowRange<N>(x, columns);
-  if (reinterpret_cast<uintptr_t>(x) % (N * sizeof(T)) != reinterpret_cast<uintptr_t>(grad) % (N * sizeof(T))) {
-    range = {0, 0, columns};
+template <typename T>
+Rows<T> RowsOf(const Tensor& logits, const Tensor& targets, const Tensor& statistics) {
+  return {logits.data_as<const T>(),
+          logits.row_stride(),
+          static_cast<int>(logits.shape().dim(1)),
+          targets.data_as<const int32_t>(),
+          statistics.data_as<float>(),
+          nullptr,
+          0,
+          0};
+}
+
+template <typename T>
+void SetGradient(Rows<T>& rows, const Tensor& grad, float scale) {
+  rows.grad = grad.data_as<T>();
+  rows.grad_stride = grad.row_stride();
+  rows.factor = scale / static_cast<float>(grad.shape().dim(0));
+}
+
+template <typename T>
+bool HasAlignedRows(const Tensor& t) {
+  return t.row_stride() % kPack<T> == 0 && IsAligned(t.data(), kPackBytes);
+}
+
+// Of a block on the current device; 0 if it does not say.
+size_t MaxSharedBytes() {
+  int device = 0;
+  int nbytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  if (cudaDeviceGetAttribute(&nbytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return 0;
+  return static_cast<size_t>(nbytes);
+}
+
+template <typename T>
+void LaunchVisit(const CrossEntropyOperands& operands, const Rows<T>& rows, CUstream_st* stream) {
+  const auto blocks = static_cast<unsigned>(operands.logits.shape().dim(0));
+  const Losses losses = {operands.row_losses, operands.refusal};
+  const size_t row_bytes = (static_cast<size_t>(rows.columns) + kPack<T> - 1) / kPack<T> * kPackBytes;
+  if (!HasAlignedRows<T>(operands.logits)) {
+    Launch(Visit<false, false, T>, blocks, kRowThreads, sizeof(RowShared), stream, rows, losses);
+  } else if (rows.grad == nullptr || sizeof(RowShared) + row_bytes > MaxSharedBytes()) {
+    Launch(Visit<true, false, T>, blocks, kRowThreads, sizeof(RowShared), stream, rows, losses);
+  } else {
+    Launch(Visit<true, true, T>, blocks, kRowThreads, sizeof(RowShared) + row_bytes, stream, rows, losses);
   }
-  ForRowPacks<N>(range, [&](auto size, int64_t i) {
-    constexpr int kSize = decltype(size)::kSize;
-    Pack<T, kSize> pack = LoadPack<kSize>(x + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      const float p = expf(Widen<float>(pack.at[k]) - maximum) * inverse_sum;
-      pack.at[k] = Round<T>((i + k == target ? p - 1 : p) * factor);
-    }
-    StorePack(pack, grad + i);
-  });
+}
+
+void LaunchMeanLoss(const CrossEntropyOperands& operands, CUstream_st* stream) {
+  Launch(MeanLoss, 1, kLossThreads, sizeof(WarpSums<double, kLossThreads>), stream, operands.row_losses,
+         operands.logits.shape().dim(0), operands.loss.data_as<float>());
 }
 
 }  // namespace
 
-void CudaCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
-                      double* row_losses, KernelRefusal* refusal, CUstream_st* stream) {
-  const int64_t rows = logits.shape().dim(0);
-  WithActivationType(logits.dtype(), [&](auto tag) {
+void CudaCrossEntropy(const CrossEntropyOperands& operands, CUstream_st* stream) {
+  WithActivationType(operands.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (rows == 0) return;
-    Launch(Forward<kPackBytes / sizeof(T), T>, static_cast<unsigned>(rows), kRowThreads, sizeof(RowShared), stream,
-           logits.data_as<const T>(), targets.data_as<const int32_t>(), logits.shape().dim(1),
-           statistics.data_as<float>(), row_losses, refusal);
+    if (operands.logits.shape().dim(0) == 0) return;
+    LaunchVisit(operands, RowsOf<T>(operands.logits, operands.targets, operands.statistics), stream);
   });
-  Launch(MeanLoss, 1, kLossThreads, sizeof(WarpSums<double, kLossThreads>), stream, row_losses, rows,
-         loss.data_as<float>());
+  LaunchMeanLoss(operands, stream);
 }
 
 void CudaCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                               const Tensor& grad_logits, CUstream_st* stream) {
-  const int64_t rows = logits.shape().dim(0);
   if (logits.numel() == 0) return;
-  const float factor = scale / static_cast<float>(rows);
   WithActivationType(logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    Launch(Backward<kPackBytes / sizeof(T), T>, static_cast<unsigned>(rows), kRowThreads, 0, stream,
-           logits.data_as<const T>(), targets.data_as<const int32_t>(), statistics.data_as<const float>(),
-           logits.shape().dim(1), factor, grad_logits.data_as<T>());
+    Rows<T> rows = RowsOf<T>(logits, targets, statistics);
+    SetGradient(rows, grad_logits, scale);
+    const auto blocks = static_cast<unsigned>(logits.shape().dim(0));
+    const bool aligned = HasAlignedRows<T>(logits) && HasAlignedRows<T>(grad_logits);
+    Launch(aligned ? Backward<true, T> : Backward<false, T>, blocks, kRowThreads, 0, stream, rows);
   });
+}
+
+void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, float scale, CUstream_st* stream) {
+  WithActivationType(operands.logits.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if (operands.logits.shape().dim(0) == 0) return;
+    Rows<T> rows = RowsOf<T>(operands.logits, operands.targets, operands.statistics);
+    SetGradient(rows, operands.logits, scale);
+    LaunchVisit(operands, rows, stream);
+  });
+  LaunchMeanLoss(operands, stream);
 }
 
 }  // namespace fsdp

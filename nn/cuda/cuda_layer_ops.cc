@@ -29,6 +29,7 @@
 #include "fsdp/nn/cuda/cuda_fused_attention.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
+#include "fsdp/nn/cuda/cuda_rows.h"
 #include "fsdp/nn/ops/layer_ops.h"
 
 namespace fsdp {
@@ -90,6 +91,22 @@ bool HasKernels(const char* kernel, DType dtype, Stream& stream) {
   return false;
 }
 
+// Puts `launch(operands, stream)` on the stream, with memory for the losses of the rows and a place to report a target
+// that is not a class.
+template <typename F>
+void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream& stream, F launch) {
+  absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
+  if (!failure.ok()) return Fail(stream, failure.status());
+  operands.refusal = (*failure)->refusal();
+  IssueWithWorkspace(kernel, operands.targets.numel() * static_cast<int64_t>(sizeof(double)),
+                     {&operands.logits, &operands.targets, &operands.loss, &operands.statistics}, stream,
+                     [operands, failure = *failure, launch](std::byte* memory, CUstream_st* s) {
+                       CrossEntropyOperands with_memory = operands;
+                       with_memory.row_losses = AsDoubles(memory);
+                       launch(with_memory, s);
+                     });
+}
+
 bool HasKernels(const AttentionShape& shape, Stream& stream) {
   if (shape.rounding == AttentionRounding::kOnline) {
     Fail(stream, absl::UnimplementedError("attention: AttentionRounding::kOnline has no kernels on a CUDA device"));
@@ -132,12 +149,21 @@ void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
                      });
 }
 
+int64_t CudaLayerOps::RowStride(DType dtype, int64_t columns) const { return AlignedRowStride(dtype, columns); }
+
+void CudaLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+  const RowCopy copy = {.from = x.data(),
+                        .from_stride = x.row_stride(),
+                        .to = out.data(),
+                        .to_stride = out.row_stride(),
+                        .rows = x.shape().dim(0),
+                        .columns = x.shape().dim(1),
+                        .dtype = x.dtype()};
+  Issue("copy of rows", {&x, &out}, stream, [copy](CUstream_st* s) { CudaCopyRows(copy, s); });
+}
+
 void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
-  if (!HasKernels("matmul", a.dtype(), stream)) return;
-  CudaStream& on = CudaStream::Of(stream);
-  absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::kWorkspaceBytes);
-  if (!workspace.ok()) return Fail(stream, workspace.status());
   const Gemm gemm = {.m = c.shape().dim(0),
                      .n = c.shape().dim(1),
                      .k = a.shape().dim(options.transpose_a ? 0 : 1),
@@ -145,17 +171,19 @@ void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
                      .b = b.data(),
                      .bias = bias.defined() ? bias.data() : nullptr,
                      .c = c.data(),
-                     .lda = a.shape().dim(1),
-                     .ldb = b.shape().dim(1),
-                     .ldc = c.shape().dim(1),
+                     .lda = a.row_stride(),
+                     .ldb = b.row_stride(),
+                     .ldc = c.row_stride(),
                      .dtype = a.dtype(),
                      .c_dtype = c.dtype(),
                      .transpose_a = options.transpose_a,
                      .transpose_b = options.transpose_b,
                      .accumulate = options.accumulate};
-  on.Issue(
-      {a.buffer(), b.buffer(), bias.buffer(), c.buffer(), *workspace},
-      [gemm, matmul = matmul_, workspace = *workspace](CUstream_st* s) { return matmul->Run(gemm, workspace, s); });
+  CudaStream& on = CudaStream::Of(stream);
+  absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::kWorkspaceBytes);
+  if (!workspace.ok()) return Fail(stream, workspace.status());
+  on.Issue({a.buffer(), b.buffer(), bias.buffer(), c.buffer(), *workspace},
+           [gemm, matmul = matmul_, workspace = *workspace](CUstream_st* s) { return matmul->Run(gemm, workspace, s); });
 }
 
 void CudaLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
@@ -307,19 +335,22 @@ void CudaLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAtt
 
 void CudaLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                 const Tensor& statistics, Stream& stream) const {
-  absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
-  if (!failure.ok()) return Fail(stream, failure.status());
-  IssueWithWorkspace("cross entropy", targets.numel() * static_cast<int64_t>(sizeof(double)),
-                     {&logits, &targets, &loss, &statistics}, stream,
-                     [=, failure = *failure](std::byte* memory, CUstream_st* s) {
-                       CudaCrossEntropy(logits, targets, loss, statistics, AsDoubles(memory), failure->refusal(), s);
-                     });
+  IssueCrossEntropy("cross entropy", {logits, targets, loss, statistics}, stream,
+                    [](const CrossEntropyOperands& operands, CUstream_st* s) { CudaCrossEntropy(operands, s); });
 }
 
 void CudaLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
                                         float scale, const Tensor& grad_logits, Stream& stream) const {
   Issue("cross entropy backward", {&logits, &targets, &statistics, &grad_logits}, stream,
         [=](CUstream_st* s) { CudaCrossEntropyBackward(logits, targets, statistics, scale, grad_logits, s); });
+}
+
+void CudaLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
+                                            const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+  IssueCrossEntropy("cross entropy with gradient", {logits, targets, loss, statistics}, stream,
+                    [scale](const CrossEntropyOperands& operands, CUstream_st* s) {
+                      CudaCrossEntropyWithGradient(operands, scale, s);
+                    });
 }
 
 }  // namespace fsdp

@@ -17,10 +17,10 @@
 namespace fsdp {
 
 // Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with
-// kUnimplemented beyond. Products and causal attention refuse float16 with the same code. Operands must be right:
-// behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another device is a bug and aborts. Calls that need
-// memory between their kernels take the workspace of the stream; if the device has no room for it, the stream fails
-// with kResourceExhausted.
+// kUnimplemented beyond. Causal attention refuses float16 with the same code. Operands must be right: behind
+// CheckedLayerOps, as LayerOpsFor gives it. A stream of another device is a bug and aborts. Calls that need memory
+// between their kernels take the workspace of the stream; if the device has no room for it, the stream fails with
+// kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
   // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened at the first product, and cuDNN by the first attention
@@ -31,6 +31,9 @@ class CudaLayerOps final : public LayerOps {
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
+  // 16-bit rows whose length is no multiple of 16 bytes get padding (cuda_rows.h).
+  int64_t RowStride(DType dtype, int64_t columns) const override;
+  void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const override;
   // By cuBLASLt; the bias and the accumulation are part of the product.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
@@ -95,6 +98,9 @@ class CudaLayerOps final : public LayerOps {
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                             const Tensor& grad_logits, Stream& stream) const override;
+  // The row stays in shared memory between the two if it fits.
+  void CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale, const Tensor& loss,
+                                const Tensor& statistics, Stream& stream) const override;
 
  private:
   const int ordinal_;

@@ -278,4 +278,14 @@ void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targ
   });
 }
 
+void HostLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
+                                            const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+  CrossEntropy(logits, targets, loss, statistics, stream);
+  CrossEntropyBackward(logits, targets, statistics, scale, logits, stream);
+}
+
+void HostLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+  stream.CopyAsync(out.data(), x.data(), x.nbytes());
+}
+
 }  // namespace fsdp

@@ -71,11 +71,16 @@ class HostLayerOps final : public LayerOps {
   void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,
                               const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
                               Stream& stream) const override;
+  // Rows are contiguous.
+  int64_t RowStride(DType, int64_t columns) const override { return columns; }
+  void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const override;
   // `grad_logits` may be `logits`: the rows are replaced one by one.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                             const Tensor& grad_logits, Stream& stream) const override;
+  void CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale, const Tensor& loss,
+                                const Tensor& statistics, Stream& stream) const override;
 
  private:
   const int threads_;

@@ -74,6 +74,15 @@ void CheckConvolution(const ConvolutionShape& shape, int64_t rows, const Tensor&
   }
 }
 
+// Targets are one int32 for each row, in any shape. Their values are the kernel's to check.
+void CheckCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& statistics, OperandCheck& check) {
+  check.AllowPaddedRows();
+  check.Matrix("logits", logits);
+  check.FloatDType({&logits});
+  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+}
+
 // Shared by both directions: backward's gradients have the shapes of forward's operands. A head must have halves, and
 // the table must reach the last position.
 void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -116,9 +125,21 @@ void CheckedLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad
   ops_->EmbeddingBackward(tokens, grad_out, padding_idx, grad_table, stream);
 }
 
+void CheckedLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+  OperandCheck check("copy of rows");
+  check.AllowPaddedRows();
+  check.Matrix("x", x);
+  check.Matrix("out", out, Cols(x));
+  check.FloatDType({&x, &out});
+  check.Numel("out", out, x.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->CopyRows(x, out, stream);
+}
+
 void CheckedLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                              const MatmulOptions& options, Stream& stream) const {
   OperandCheck check("matmul");
+  check.AllowPaddedRows();
   // [M, N] are those of c. The inner dimension k is a's other one; b must then have it too, whichever way b lies.
   const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
   check.Matrix("c", c);
@@ -146,6 +167,7 @@ void CheckedLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, S
   check.FloatDType({&a, &b, &out});
   check.Numel("a", a, out.numel());
   check.Numel("b", b, out.numel());
+  check.Numel("out", out, out.numel());
   if (check.FailsOn(stream)) return;
   ops_->Add(a, b, out, stream);
 }
@@ -153,6 +175,7 @@ void CheckedLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, S
 void CheckedLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
   OperandCheck check("activation");
   check.FloatDType({&x, &out});
+  check.Numel("x", x, x.numel());
   check.Numel("out", out, x.numel());
   if (check.FailsOn(stream)) return;
   ops_->Activate(kind, x, out, stream);
@@ -162,6 +185,7 @@ void CheckedLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_o
                                        const Tensor& grad_x, Stream& stream) const {
   OperandCheck check("activation backward");
   check.FloatDType({&grad_out, &x, &grad_x});
+  check.Numel("x", x, x.numel());
   check.Numel("grad_out", grad_out, x.numel());
   check.Numel("grad_x", grad_x, x.numel());
   if (check.FailsOn(stream)) return;
@@ -172,6 +196,7 @@ void CheckedLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, con
                                     Stream& stream) const {
   OperandCheck check("gated activation");
   check.FloatDType({&gate, &up, &out});
+  check.Numel("gate", gate, gate.numel());
   check.Numel("up", up, gate.numel());
   check.Numel("out", out, gate.numel());
   if (check.FailsOn(stream)) return;
@@ -183,6 +208,7 @@ void CheckedLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& g
                                             Stream& stream) const {
   OperandCheck check("gated activation backward");
   check.FloatDType({&grad_out, &gate, &up, &grad_gate, &grad_up});
+  check.Numel("gate", gate, gate.numel());
   check.Numel("grad_out", grad_out, gate.numel());
   check.Numel("up", up, gate.numel());
   check.Numel("grad_gate", grad_gate, gate.numel());
@@ -254,7 +280,6 @@ void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tens
   ops_->CausalAttentionBackward(grad_out, qkv, out, statistics, shape, grad_qkv, stream);
 }
 
-// Targets are one int32 for each row, in any shape. Their values are the kernel's to check.
 void CheckedLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
                                      const Tensor& out, const Tensor& statistics, Stream& stream) const {
   OperandCheck check("cross attention");
@@ -279,11 +304,8 @@ void CheckedLayerOps::CrossAttentionBackward(const Tensor& grad_out, const Cross
 void CheckedLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                    const Tensor& statistics, Stream& stream) const {
   OperandCheck check("cross entropy");
-  check.Matrix("logits", logits);
-  check.FloatDType({&logits});
-  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  CheckCrossEntropy(logits, targets, statistics, check);
   check.Numel("loss", loss, DType::kFloat32, 1);
-  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
   if (check.FailsOn(stream)) return;
   ops_->CrossEntropy(logits, targets, loss, statistics, stream);
 }
@@ -291,13 +313,21 @@ void CheckedLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, 
 void CheckedLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
                                            float scale, const Tensor& grad_logits, Stream& stream) const {
   OperandCheck check("cross entropy backward");
-  check.Matrix("logits", logits);
+  CheckCrossEntropy(logits, targets, statistics, check);
   check.FloatDType({&logits, &grad_logits});
-  check.Numel("targets", targets, DType::kInt32, Rows(logits));
-  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+  check.Matrix("grad_logits", grad_logits, Cols(logits));
   check.Numel("grad_logits", grad_logits, logits.numel());
   if (check.FailsOn(stream)) return;
   ops_->CrossEntropyBackward(logits, targets, statistics, scale, grad_logits, stream);
+}
+
+void CheckedLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
+                                               const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("cross entropy with gradient");
+  CheckCrossEntropy(logits, targets, statistics, check);
+  check.Numel("loss", loss, DType::kFloat32, 1);
+  if (check.FailsOn(stream)) return;
+  ops_->CrossEntropyWithGradient(logits, targets, scale, loss, statistics, stream);
 }
 
 }  // namespace fsdp

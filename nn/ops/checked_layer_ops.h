@@ -27,6 +27,9 @@ class CheckedLayerOps final : public LayerOps {
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
+  int64_t RowStride(DType dtype, int64_t columns) const override { return ops_->RowStride(dtype, columns); }
+  // Matrices of one dtype and shape; padded rows are allowed.
+  void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const override;
   // a, b, bias and c of one dtype, all matrices but the bias, with sizes that fit after the transpositions of
   // `options`.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
@@ -86,11 +89,13 @@ class CheckedLayerOps final : public LayerOps {
   void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,
                               const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
                               Stream& stream) const override;
-  // logits [N, V]; targets int32 [N]; loss float32 [1]; statistics float32 [N, 2].
+  // logits [N, V], padded rows are allowed; targets int32 [N]; loss float32 [1]; statistics float32 [N, 2].
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                             const Tensor& grad_logits, Stream& stream) const override;
+  void CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale, const Tensor& loss,
+                                const Tensor& statistics, Stream& stream) const override;
 
  private:
   const std::unique_ptr<const LayerOps> ops_;

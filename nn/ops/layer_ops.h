@@ -62,6 +62,13 @@ class LayerOps {
   virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                  const Tensor& grad_table, Stream& stream) const = 0;
 
+  // The best distance between rows of `columns` elements that a product writes or reads: `columns`, or more on a device
+  // whose products need rows to begin at aligned addresses. A pure function. Matmul, CopyRows and the kernels of cross
+  // entropy take rows that are so far apart (Tensor::row_stride); all others refuse them, and hosts refuse all.
+  virtual int64_t RowStride(DType dtype, int64_t columns) const = 0;
+  // out = x, matrices of one shape, whatever the distance between the rows of either.
+  virtual void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const = 0;
+
   // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined.
   virtual void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                       const MatmulOptions& options, Stream& stream) const = 0;
@@ -179,6 +186,10 @@ class LayerOps {
   // grad_logits = scale * d loss / d logits = scale / N * (softmax(logits) - one_hot(targets)); may be `logits` itself.
   virtual void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                                     const Tensor& grad_logits, Stream& stream) const = 0;
+  // CrossEntropy and then CrossEntropyBackward into `logits` itself, with the same results: a device may read the
+  // logits once for both. `statistics` as for CrossEntropy.
+  virtual void CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale, const Tensor& loss,
+                                        const Tensor& statistics, Stream& stream) const = 0;
 };
 
 // The registry through which a library of kernels adds a kind of device to LayerOpsFor (nn/device_layer_ops.h).
