@@ -32,8 +32,8 @@ absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, 
 // A preset of kind `model_type`; kNotFound lists the presets.
 absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
 
-// Tokens int32 [B, T] to logits [B * T, vocab_size]; parameters are meta, that is without memory. Errors are those of
-// MakeGpt2 and MakeLlama.
+// Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h); parameters are meta,
+// that is without memory. Errors are those of MakeGpt2 and MakeLlama.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
 // True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.

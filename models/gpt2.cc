@@ -77,7 +77,9 @@ class Gpt2LmHeadModel final : public Module {
  public:
   explicit Gpt2LmHeadModel(const Gpt2Config& config)
       : transformer_(AddChild("transformer", std::make_unique<Gpt2Model>(config))),
-        lm_head_(AddChild("lm_head", MakeHead(config, *transformer_))) {}
+        lm_head_(AddChild("lm_head", MakeHead(config, *transformer_))) {
+    lm_head_->PadOutputRows();
+  }
 
   std::string_view type_name() const override { return "GPT2LMHeadModel"; }
 

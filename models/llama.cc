@@ -84,7 +84,9 @@ class LlamaForCausalLm final : public Module {
  public:
   explicit LlamaForCausalLm(const LlamaConfig& config)
       : model_(AddChild("model", std::make_unique<LlamaModel>(config))),
-        lm_head_(AddChild("lm_head", MakeHead(config, *model_))) {}
+        lm_head_(AddChild("lm_head", MakeHead(config, *model_))) {
+    lm_head_->PadOutputRows();
+  }
 
   std::string_view type_name() const override { return "LlamaForCausalLM"; }
 

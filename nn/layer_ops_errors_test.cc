@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The operands that kernels refuse, and the messages. Each failure is its stream's.
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/test_device.h"
 #include "fsdp/nn/test_tensor.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -71,6 +74,39 @@ TEST_F(LayerOpsErrorsTest, OperandsOfOtherSizesAreRefused) {
   ops_->Matmul(Zeros(kF32, {2, 3}), Zeros(kF32, {4, 5}), Tensor(), Zeros(kF32, {2, 5}), {}, *stream_);
   EXPECT_THAT(stream_->Synchronize(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("matmul: b [4, 5], wanted 15 elements")));
+}
+
+TEST_F(LayerOpsErrorsTest, PaddedRowsAreRefusedByKernelsThatReadARunOfElements) {
+  const Tensor padded = PaddedTensor(kF32, {2, 3}, Doubles(6, 0.0), 8), plain = Zeros(kF32, {2, 3});
+  const auto refusal = [this](const std::function<void(Stream&)>& run) {
+    const std::unique_ptr<Stream> stream = *device_->CreateStream("refusal");
+    run(*stream);
+    return stream->Synchronize();
+  };
+  const auto refused = [](const std::string& operand) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    HasSubstr(operand + " [2, 3] has rows 8 elements apart, wanted contiguous"));
+  };
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->Add(plain, padded, plain, s); }), refused("add: b"));
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->Add(plain, plain, padded, s); }), refused("add: out"));
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->Activate(ActivationKind::kRelu, padded, plain, s); }),
+              refused("activation: x"));
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->ActivateGated(ActivationKind::kRelu, padded, plain, plain, s); }),
+              refused("gated activation: gate"));
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->Dropout(padded, {}, plain, s); }), refused("dropout: x"));
+  EXPECT_THAT(refusal([&](Stream& s) { ops_->BiasBackward(padded, Zeros(kF32, {3}), s); }),
+              refused("bias backward: grad_out"));
+  EXPECT_THAT(refusal([&](Stream& s) { device_->ops().CastDivide(padded, plain, 1, s); }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cast_divide: source has padded rows")));
+}
+
+// The host's products are of contiguous rows.
+TEST_F(LayerOpsErrorsTest, PaddedRowsAreRefusedByProductsOnHosts) {
+  if (device_->type() != DeviceType::kCpu) GTEST_SKIP() << "products on GPUs take them (PaddedRowsTest)";
+  const Tensor padded = PaddedTensor(kF32, {2, 3}, Doubles(6, 0.0), 8);
+  ops_->Matmul(padded, Zeros(kF32, {3, 2}), Tensor(), Zeros(kF32, {2, 2}), {}, *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("matmul: a [2, 3] has rows 8 elements apart")));
 }
 
 TEST_F(LayerOpsErrorsTest, TransposedOperandIsNotTakenForPlain) {

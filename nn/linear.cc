@@ -33,7 +33,9 @@ absl::StatusOr<Tensor> Linear::DoForward(const Tensor& x, Tape& tape) {
   if (bias_ != nullptr && adds_bias_) {
     FSDP_ASSIGN_OR_RETURN(bias, bias_->Data());
   }
-  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));
+  const Shape shape = WithLastDim(x.shape(), weight_->shape.dim(0));
+  FSDP_ASSIGN_OR_RETURN(Tensor out,
+                        pads_output_rows_ ? tape.EmptyRows(x.dtype(), shape) : tape.Empty(x.dtype(), shape));
   tape.ops().Matmul(AsRows(x), weight, bias, AsRows(out), {.transpose_b = true}, tape.stream());
   tape.Save(x);
   return out;
@@ -53,7 +55,9 @@ absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape)
   }
   if (bias_ != nullptr && bias_->requires_grad) {
     FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
-    tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
+    // Sums of columns do not take the padding that this layer's output may have.
+    FSDP_ASSIGN_OR_RETURN(const Tensor contiguous, tape.Contiguous(grad_rows));
+    tape.ops().BiasBackward(contiguous, grad_bias, tape.stream());
   }
   return grad_x;
 }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
 #include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
@@ -48,6 +49,30 @@ absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
     FSDP_RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
   }
   return Tensor::Empty(device(), dtype, std::move(shape));
+}
+
+absl::StatusOr<Tensor> Tape::EmptyRows(DType dtype, Shape shape) {
+  const int64_t columns = shape.dim(shape.rank() - 1);
+  return EmptyWithStride(dtype, std::move(shape), ops_.RowStride(dtype, columns));
+}
+
+absl::StatusOr<Tensor> Tape::EmptyLike(const Tensor& t, DType dtype) {
+  if (t.is_contiguous()) return Empty(dtype, t.shape());
+  return EmptyWithStride(dtype, t.shape(), t.row_stride());
+}
+
+absl::StatusOr<Tensor> Tape::EmptyWithStride(DType dtype, Shape shape, int64_t row_stride) {
+  const int64_t columns = shape.dim(shape.rank() - 1);
+  if (row_stride == columns) return Empty(dtype, std::move(shape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor memory, Empty(dtype, {shape.numel() / columns, row_stride}));
+  return Tensor::WithPaddedRows(memory.buffer(), dtype, std::move(shape), row_stride);
+}
+
+absl::StatusOr<Tensor> Tape::Contiguous(const Tensor& t) {
+  if (!t.defined() || t.is_contiguous()) return t;
+  FSDP_ASSIGN_OR_RETURN(Tensor copy, Empty(t.dtype(), t.shape()));
+  ops_.CopyRows(AsRows(t), AsRows(copy), stream_);
+  return copy;
 }
 
 void Tape::Save(Tensor t) {

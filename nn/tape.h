@@ -64,6 +64,16 @@ class Tape {
   // error if it has one. kResourceExhausted when the device has no room.
   absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
+  // As Empty, with rows as far apart as the device's products like them (LayerOps::RowStride): contiguous on hosts, and
+  // on GPUs perhaps padded. For outputs that only readers of padded rows get: LayerOps says which of its kernels are.
+  absl::StatusOr<Tensor> EmptyRows(DType dtype, Shape shape);
+
+  // New memory for elements of `dtype` in the places that those of `t` have, padding included.
+  absl::StatusOr<Tensor> EmptyLike(const Tensor& t, DType dtype);
+
+  // `t` itself if it is contiguous, and else a contiguous copy, made on the stream.
+  absl::StatusOr<Tensor> Contiguous(const Tensor& t);
+
   // Pushes `t` on the stack of saved tensors; nothing where keep_for_backward() is false. O(1); the bytes are shared,
   // not copied.
   void Save(Tensor t);
@@ -89,6 +99,8 @@ class Tape {
   absl::StatusOr<Replay> RestoreForReplay();
 
  private:
+  absl::StatusOr<Tensor> EmptyWithStride(DType dtype, Shape shape, int64_t row_stride);
+
   Stream& stream_;
   const LayerOps& ops_;
   bool keep_for_backward_;

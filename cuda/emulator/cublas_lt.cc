@@ -6,7 +6,9 @@
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -24,12 +26,15 @@ struct Matrix {
   float Get(uint64_t row, uint64_t column) const {
     const uint64_t i = row + column * static_cast<uint64_t>(layout.stride);
     if (layout.type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+    if (layout.type == CUDA_R_16F) return __half2float(static_cast<const __half*>(data)[i]);
     return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
   }
   void Set(uint64_t row, uint64_t column, float value) const {
     const uint64_t i = row + column * static_cast<uint64_t>(layout.stride);
     if (layout.type == CUDA_R_32F) {
       static_cast<float*>(data)[i] = value;
+    } else if (layout.type == CUDA_R_16F) {
+      static_cast<__half*>(data)[i] = __float2half_rn(value);
     } else {
       static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
     }
@@ -69,6 +74,16 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
   }
 }
 
+// Products that cuBLASLt would have no fast kernel for.
+std::atomic<int64_t> misaligned_products{0};
+
+// Whether every column of 16-bit elements begins at a multiple of 16 bytes, which a GPU's copy engines and widest loads
+// need.
+bool HasAlignedColumns(const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
+  if (layout.type == CUDA_R_32F) return true;
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.stride * 2 % 16 == 0;
+}
+
 bool IsAligned(const void* data, uint32_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
 template <typename T>
@@ -90,6 +105,8 @@ bool Fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaq
 }
 
 }  // namespace
+
+int64_t fsdp::EmulatedMisalignedProducts() { return misaligned_products; }
 
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   switch (status) {
@@ -198,6 +215,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (stream == nullptr || !Fits(*desc, *a_layout, *b_layout, *d_layout) || workspace_bytes < algo->workspace_bytes ||
       !memory.IsValid(workspace, workspace_bytes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (!HasAlignedColumns(*a_layout, a) || !HasAlignedColumns(*b_layout, b) || !HasAlignedColumns(*d_layout, d)) {
+    ++misaligned_products;
   }
   const auto matrix = [&memory](const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
     return Matrix{layout, const_cast<void*>(memory.KernelView(data))};

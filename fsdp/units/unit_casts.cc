@@ -15,8 +15,9 @@ namespace {
 
 absl::Status CastTo(DType dtype, Tensor& t, Tape& tape) {
   if (!t.defined() || !IsFloatingPoint(t.dtype()) || t.dtype() == dtype) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const Tensor cast, tape.Empty(dtype, t.shape()));
-  tape.device().ops().CastDivide(t, cast, 1, tape.stream());
+  FSDP_ASSIGN_OR_RETURN(const Tensor cast, tape.EmptyLike(t, dtype));
+  const bool padded = !t.is_contiguous();
+  tape.device().ops().CastDivide(padded ? t.WithPadding() : t, padded ? cast.WithPadding() : cast, 1, tape.stream());
   t = cast;
   return absl::OkStatus();
 }

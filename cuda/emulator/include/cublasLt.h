@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cublasLt.h: matrix products of column-major float32 and bfloat16 with float32 sums, transposed
-// operands, a bias for each row, alpha and beta. Computed plainly (../cublas_lt.cc). Types and functions are those of
-// NVIDIA's header, as far as nn/cuda/cuda_matmul.cc uses them; structs that are opaque there hold the emulator's own
-// fields.
+// The emulator's cublasLt.h: matrix products of column-major float32, bfloat16 and float16 with float32 sums,
+// transposed operands, a bias for each row, alpha and beta. Computed plainly (../cublas_lt.cc). Types and functions are
+// those of NVIDIA's header, as far as nn/cuda/cuda_matmul.cc uses them; structs that are opaque there hold the
+// emulator's own fields.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 
@@ -19,7 +19,7 @@ enum cublasStatus_t {
   CUBLAS_STATUS_EXECUTION_FAILED = 13,
   CUBLAS_STATUS_NOT_SUPPORTED = 15,
 };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
