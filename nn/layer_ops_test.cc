@@ -80,9 +80,6 @@ TEST_P(LayerOpsTest, EmbeddingBackwardLeavesThePaddingRow) {
 }
 
 TEST_P(LayerOpsTest, MatmulAddsBias) {
-  if (dtype() == DType::kFloat16 && device_->type() != DeviceType::kCpu) {
-    GTEST_SKIP() << "products on " << device_->name() << " refuse float16";
-  }
   const Doubles a = Random(6 * 11, 1), b = Random(11 * 13, 2), bias = Random(13, 3);
   const Tensor c = Output({6, 13});
   ops_->Matmul(Place({6, 11}, a), Place({11, 13}, b), Place({13}, bias), c, {}, *stream_);

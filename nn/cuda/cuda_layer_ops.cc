@@ -180,10 +180,13 @@ void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
                      .transpose_b = options.transpose_b,
                      .accumulate = options.accumulate};
   CudaStream& on = CudaStream::Of(stream);
-  absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::kWorkspaceBytes);
+  absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::WorkspaceBytes(gemm));
   if (!workspace.ok()) return Fail(stream, workspace.status());
   on.Issue({a.buffer(), b.buffer(), bias.buffer(), c.buffer(), *workspace},
-           [gemm, matmul = matmul_, workspace = *workspace](CUstream_st* s) { return matmul->Run(gemm, workspace, s); });
+           [gemm, matmul = matmul_, workspace = *workspace, device = on.ordinal()](CUstream_st* s) {
+             const absl::Status status = matmul->Run(gemm, workspace, s);
+             return status.ok() ? CudaLaunchStatus("matmul", device) : status;
+           });
 }
 
 void CudaLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/nn/cuda/cuda_gemm_packing.h"
 
 namespace fsdp {
 namespace {
@@ -30,6 +31,8 @@ absl::Status CublasStatus(cublasStatus_t status, const std::string& call) {
 
 // The largest alignment that cuBLASLt's heuristic distinguishes; a null address has it.
 constexpr uint32_t kMaxAlignment = 256;
+
+constexpr int64_t kCublasBytes = int64_t{32} << 20;
 
 uint32_t AlignmentOf(const void* data) {
   if (data == nullptr) return kMaxAlignment;
@@ -66,6 +69,11 @@ absl::StatusOr<Layout> MakeLayout(cudaDataType_t type, int64_t rows, int64_t col
   FSDP_RETURN_IF_ERROR(CublasStatus(cublasLtMatrixLayoutCreate(&layout, type, rows, columns, stride),
                                     absl::StrCat("cublasLtMatrixLayoutCreate of ", rows, " by ", columns)));
   return Layout(layout);
+}
+
+cudaDataType_t CudaType(DType dtype) {
+  if (dtype == DType::kFloat16) return CUDA_R_16F;
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
 std::string Describe(const Gemm& gemm) {
@@ -132,7 +140,7 @@ absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
     FSDP_RETURN_IF_ERROR(Set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
     FSDP_RETURN_IF_ERROR(Set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias));
   }
-  const cudaDataType_t type = gemm.dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+  const cudaDataType_t type = CudaType(gemm.dtype);
   FSDP_ASSIGN_OR_RETURN(plan->a, gemm.transpose_b ? MakeLayout(type, gemm.k, gemm.n, gemm.ldb)
                                                   : MakeLayout(type, gemm.n, gemm.k, gemm.ldb));
   FSDP_ASSIGN_OR_RETURN(plan->b, gemm.transpose_a ? MakeLayout(type, gemm.m, gemm.k, gemm.lda)
@@ -142,7 +150,7 @@ absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
   cublasLtMatmulPreference_t made = nullptr;
   FSDP_RETURN_IF_ERROR(CublasStatus(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate"));
   const Preference preference(made);
-  FSDP_RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes)));
+  FSDP_RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kCublasBytes)));
   FSDP_RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(gemm.b)));
   FSDP_RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(gemm.a)));
   FSDP_RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(gemm.c)));
@@ -159,8 +167,18 @@ absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
   return kept.get();
 }
 
+int64_t CudaMatmul::WorkspaceBytes(const Gemm& gemm) { return kCublasBytes + GemmPacking(gemm).nbytes(); }
+
 absl::Status CudaMatmul::Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream) {
   if (gemm.m == 0 || gemm.n == 0) return absl::OkStatus();
+  const GemmPacking packing(gemm);
+  const Gemm packed = packing.In(workspace.data() + kCublasBytes, stream);
+  FSDP_RETURN_IF_ERROR(Multiply(packed, workspace.data(), stream));
+  packing.Out(packed, stream);
+  return absl::OkStatus();
+}
+
+absl::Status CudaMatmul::Multiply(const Gemm& gemm, std::byte* workspace, CUstream_st* stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   FSDP_RETURN_IF_ERROR(Open());
   FSDP_ASSIGN_OR_RETURN(const Plan* plan, PlanFor(gemm));
@@ -168,8 +186,8 @@ absl::Status CudaMatmul::Run(const Gemm& gemm, const Buffer& workspace, CUstream
   const float alpha = 1;
   const float beta = gemm.accumulate ? 1 : 0;
   return CublasStatus(cublasLtMatmul(handle_, plan->desc.get(), &alpha, gemm.b, plan->a.get(), gemm.a, plan->b.get(),
-                                     &beta, gemm.c, plan->c.get(), gemm.c, plan->c.get(), &plan->algo, workspace.data(),
-                                     static_cast<size_t>(workspace.nbytes()), stream),
+                                     &beta, gemm.c, plan->c.get(), gemm.c, plan->c.get(), &plan->algo, workspace,
+                                     static_cast<size_t>(kCublasBytes), stream),
                       Describe(gemm));
 }
 

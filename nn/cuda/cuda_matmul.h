@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaMatmul: matrix products on a CUDA device by cuBLASLt, with sums in float32 (float32 operands are not rounded to
-// TF32). The bias is added, and a gradient accumulated, by the product's own epilogue. The algorithm for a shape is
-// chosen once and kept: one and the same in every run on one kind of GPU. Thread-safe.
+// TF32). The bias is added, and a gradient accumulated, by the product's own epilogue. Operands that no fast kernel
+// could address are packed first (cuda_gemm_packing.h). The algorithm for a shape is chosen once and kept: one and the
+// same in every run on one kind of GPU. Thread-safe.
 #ifndef FSDP_NN_CUDA_CUDA_MATMUL_H_
 #define FSDP_NN_CUDA_CUDA_MATMUL_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,17 +25,18 @@ namespace fsdp {
 
 class CudaMatmul {
  public:
-  // cuBLASLt's own recommendation for current GPUs.
-  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+  // Of the workspace of Run, at most 416 MiB: 32 MiB for cuBLASLt, its own recommendation for current GPUs, and what
+  // packed operands take.
+  static int64_t WorkspaceBytes(const Gemm& gemm);
 
   // Cheap; cuBLASLt is opened by the first Run. The destructor closes it: no product may be in progress.
   CudaMatmul();
   ~CudaMatmul();
 
   // Puts `gemm`, of device addresses, on `stream` of the current device; returns once it is there. `workspace` has
-  // kWorkspaceBytes and must live until the product has run. kUnimplemented names a shape that cuBLASLt has no
-  // algorithm for. Precondition: c_dtype is dtype. The first product of a shape takes longer: cuBLASLt is asked for an
-  // algorithm.
+  // WorkspaceBytes(gemm), is aligned to 256 bytes, and must live until the product has run. kUnimplemented names a
+  // shape that cuBLASLt has no algorithm for. Precondition: c_dtype is dtype. The first product of a shape takes
+  // longer: cuBLASLt is asked for an algorithm.
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:
@@ -43,6 +47,7 @@ class CudaMatmul {
 
   // With mutex_ held. A plan lives as long as this.
   absl::StatusOr<const Plan*> PlanFor(const Gemm& gemm);
+  absl::Status Multiply(const Gemm& gemm, std::byte* workspace, CUstream_st* stream);
   absl::Status Open();  // once
 
   std::mutex mutex_;
