@@ -30,6 +30,10 @@ void Fail(CudaStream& stream, const absl::Status& status) {
       [failure = Annotate(status, "FSDP_CUDNN=0 in the environment avoids cuDNN; its failure")] { return failure; });
 }
 
+std::string OwnKernels(const absl::Status& why) {
+  return absl::StrCat("own kernels (", std::string(why.message()), ")");
+}
+
 // cuDNN on the GPU of number `ordinal`.
 absl::StatusOr<std::shared_ptr<CudnnAttention>> OpenOn(int ordinal) {
   FSDP_ASSIGN_OR_RETURN(const CudnnLibrary* library, InstalledCudnn());
@@ -109,10 +113,14 @@ bool CudaFusedAttention::Backward(const BackwardOperands& operands, const Attent
   return true;
 }
 
-std::string CudaFusedAttention::Describe(int ordinal) {
+std::string CudaFusedAttention::Describe(const AttentionShape& shape, DType dtype, int ordinal) {
+  if (shape.rounding != AttentionRounding::kOnline) return "own kernels";
   const absl::StatusOr<std::shared_ptr<CudnnAttention>> opened = Open(ordinal);
-  if (opened.ok()) return absl::StrCat("cuDNN ", (*opened)->version());
-  return absl::StrCat("own kernels (", std::string(opened.status().message()), ")");
+  if (!opened.ok()) return OwnKernels(opened.status());
+  if (const auto forward = (*opened)->ForwardBytes(shape, dtype); !forward.ok()) return OwnKernels(forward.status());
+  const std::string cudnn = absl::StrCat("cuDNN ", (*opened)->version());
+  const absl::StatusOr<int64_t> backward = (*opened)->BackwardBytes(shape, dtype);
+  return backward.ok() ? cudnn : absl::StrCat(cudnn, " forward; backward ", OwnKernels(backward.status()));
 }
 
 }  // namespace fsdp

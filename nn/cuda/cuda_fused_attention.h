@@ -35,8 +35,8 @@ class CudaFusedAttention {
   };
   bool Backward(const BackwardOperands& operands, const AttentionShape& shape, CudaStream& stream);
 
-  // "cuDNN 9.19.0", or why it serves no call on the device of number `ordinal`.
-  std::string Describe(int ordinal);
+  // LayerOps::AttentionKernels on the device of number `ordinal`. Makes the plans for the shape.
+  std::string Describe(const AttentionShape& shape, DType dtype, int ordinal);
 
  private:
   // cuDNN on the device, opened by the first call; the reason if there is none.

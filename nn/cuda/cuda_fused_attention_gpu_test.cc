@@ -2,12 +2,15 @@
 //
 // cuDNN itself, where it is installed and the GPU has compute capability 9: its attention against float64, and its bits
 // from run to run and in a graph. Skipped elsewhere.
-#include <cstdio>
+#include <cuda_runtime_api.h>
+
 #include <memory>
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/nn/cuda/cuda_layer_ops.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/nn/cuda/cuda_fused_attention.h"
+#include "fsdp/nn/cudnn/installed_cudnn.h"
 #include "fsdp/nn/test_device.h"
 #include "fsdp/nn/test_tensor.h"
 #include "fsdp/tensor/work_graph.h"
@@ -36,9 +39,10 @@ constexpr AttentionShape Online(int64_t batch, int64_t seq_len, int64_t heads, i
 class CudnnGpuTest : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
-    const std::string kernels = ops_.attention_kernels();
-    std::printf("attention: %s\n", kernels.c_str());
-    if (kernels.rfind("cuDNN", 0) != 0) GTEST_SKIP() << "attention is by " << kernels;
+    if (!InstalledCudnn().ok()) GTEST_SKIP() << "no cuDNN: " << InstalledCudnn().status();
+    int major = 0;
+    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+    if (major != 9) GTEST_SKIP() << "cuDNN is not used on compute capability " << major;
   }
 
   struct Results {
@@ -55,9 +59,14 @@ class CudnnGpuTest : public testing::TestWithParam<Variant> {
   }
 
   void Call(const Results& results) {
-    ops_.CausalAttention(qkv_, shape(), results.out, results.statistics, *stream_);
-    ops_.CausalAttentionBackward(grad_out_, qkv_, results.out, results.statistics, shape(), results.grad_qkv, *stream_);
+    CudaStream& stream = CudaStream::Of(*stream_);
+    EXPECT_TRUE(attention_.Forward(qkv_, shape(), results.out, results.statistics, stream)) << WhyNot();
+    EXPECT_TRUE(
+        attention_.Backward({grad_out_, qkv_, results.out, results.statistics, results.grad_qkv}, shape(), stream))
+        << WhyNot();
   }
+
+  std::string WhyNot() { return attention_.Describe(shape(), dtype(), 0); }
 
   void ExpectSame(const Results& a, const Results& b) const {
     ExpectSameBytes(a.out, b.out);
@@ -66,7 +75,7 @@ class CudnnGpuTest : public testing::TestWithParam<Variant> {
   }
 
   const std::unique_ptr<Stream> stream_ = *TestDevice()->CreateStream("test");
-  const CudaLayerOps ops_{0};
+  CudaFusedAttention attention_;
   const Doubles qkv_values_ = RandomValues(dtype(), tokens() * shape().qkv_width(), 1);
   const Doubles grad_values_ = RandomValues(dtype(), tokens() * shape().q_width(), 2);
   const Tensor qkv_ = TestTensor(dtype(), {tokens(), shape().qkv_width()}, qkv_values_);

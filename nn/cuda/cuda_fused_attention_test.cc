@@ -97,7 +97,7 @@ TEST_F(CudaFusedAttentionTest, LayerOpsCallIt) {
   ASSERT_OK(stream_->Synchronize());
   EXPECT_EQ(CountFakeCudnn().executions, before + 2);
   call.ExpectRight();
-  EXPECT_EQ(ops.attention_kernels(), "cuDNN 9.19.0");
+  EXPECT_EQ(ops.AttentionKernels(call.shape, call.dtype), "cuDNN 9.19.0");
 }
 
 TEST_F(CudaFusedAttentionTest, APlanIsMadeOncePerShape) {
@@ -152,13 +152,28 @@ TEST_F(CudaFusedAttentionTest, WithoutAnyPlanOwnKernelsServe) {
 TEST_F(CudaFusedAttentionTest, WithoutCudnnOwnKernelsServeAndSayWhy) {
   InstallFakeCudnn(false);
   EXPECT_FALSE(Call(kShape, DType::kBFloat16).Forward(attention_, *stream_));
-  EXPECT_EQ(attention_.Describe(0), "own kernels (no fake cuDNN is installed)");
+  EXPECT_EQ(attention_.Describe(kShape, DType::kBFloat16, 0), "own kernels (no fake cuDNN is installed)");
 }
 
 TEST_F(CudaFusedAttentionTest, ACudnnThatDoesNotStartIsNotUsed) {
   SetFakeCudnnFaults({.has_no_driver = true});
   EXPECT_FALSE(Call(kShape, DType::kBFloat16).Forward(attention_, *stream_));
-  EXPECT_THAT(attention_.Describe(0), HasSubstr("own kernels (cuDNN 9.19.0: cudnnCreate: CUDNN_STATUS_NOT_INIT"));
+  EXPECT_THAT(attention_.Describe(kShape, DType::kBFloat16, 0),
+              HasSubstr("own kernels (cuDNN 9.19.0: cudnnCreate: CUDNN_STATUS_NOT_INIT"));
+}
+
+TEST_F(CudaFusedAttentionTest, AShapeThatIsNotServedIsDescribedWithTheReason) {
+  AttentionShape eager = kShape;
+  eager.rounding = AttentionRounding::kEager;
+  EXPECT_EQ(attention_.Describe(eager, DType::kBFloat16, 0), "own kernels");
+  EXPECT_THAT(attention_.Describe(kShape, DType::kFloat32, 0),
+              HasSubstr("own kernels (attention of 2 x 11 tokens, 3 heads (3 of keys) of 16, float32: cuDNN wants 16"));
+  AttentionShape long_groups = kShape;
+  long_groups.batch = 1;
+  long_groups.seq_len = 8192;
+  long_groups.num_kv_heads = 1;
+  EXPECT_THAT(attention_.Describe(long_groups, DType::kBFloat16, 0),
+              HasSubstr("cuDNN 9.19.0 forward; backward own kernels (attention backward of 1 x 8192 tokens"));
 }
 
 TEST_F(CudaFusedAttentionTest, AFailureInARunNamesTheCallAndHasCudnnsMessage) {

@@ -315,7 +315,9 @@ void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor&
                      });
 }
 
-std::string CudaLayerOps::attention_kernels() const { return fused_attention_->Describe(ordinal_); }
+std::string CudaLayerOps::AttentionKernels(const AttentionShape& shape, DType dtype) const {
+  return fused_attention_->Describe(shape, dtype, ordinal_);
+}
 
 void CudaLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
                                   const Tensor& out, const Tensor& statistics, Stream& stream) const {

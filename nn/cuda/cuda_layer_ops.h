@@ -86,7 +86,7 @@ class CudaLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
-  std::string attention_kernels() const override;
+  std::string AttentionKernels(const AttentionShape& shape, DType dtype) const override;
   // A block for each query forward, and for each query and each key backward; up to kMaxCrossAttentionLength of either.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;

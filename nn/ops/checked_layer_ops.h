@@ -82,7 +82,9 @@ class CheckedLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
-  std::string attention_kernels() const override { return ops_->attention_kernels(); }
+  std::string AttentionKernels(const AttentionShape& shape, DType dtype) const override {
+    return ops_->AttentionKernels(shape, dtype);
+  }
   // Of one dtype and the sizes of `shape`; the mask may be undefined.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/nn/ops/kernel_options.h"
 #include "fsdp/tensor/device.h"
+#include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 
@@ -163,9 +164,9 @@ class LayerOps {
                                        const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
                                        Stream& stream) const = 0;
 
-  // Whose kernels compute causal attention under kOnline in 16 bits on this device, for a program's log:
-  // "cuDNN 9.19.0", or "own kernels (why not cuDNN's)".
-  virtual std::string attention_kernels() const { return "own kernels"; }
+  // Whose kernels compute causal attention of a shape and dtype on this device, for a program's log: "cuDNN 9.19.0",
+  // or "own kernels (why not cuDNN's)". May prepare what the calls need.
+  virtual std::string AttentionKernels(const AttentionShape& /*shape*/, DType /*dtype*/) const { return "own kernels"; }
 
   // For each head, out[t] = sum over s of p[t, s] v[s], with p[t, :] = softmax(scale * q[t] . k[s]) over the keys that
   // key_mask lets through, in float32; what the products read is rounded to the dtype. A query without any key gets 0.
