@@ -10,10 +10,11 @@
 // from block to block.
 //
 // The emulator finds: a missing barrier (the order of threads is reversed after each one, so a value that is not there
-// yet is read in one of the two orders), barriers in divergent code, warp operations with a wrong mask, shared memory
-// read before it is written (it is full of NaN) or written out of bounds. What it does not model: time, caches, weak
-// memory order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the other, so a
-// race between blocks is not seen.
+// yet is read in one of the two orders), asynchronous copies that nobody waited for or whose destination is still read
+// (it is NaN from the start of a copy to the wait), barriers in divergent code, warp operations with a wrong mask,
+// shared memory read before it is written (it is full of NaN) or written out of bounds. What it does not model: time,
+// caches, weak memory order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the
+// other, so a race between blocks is not seen.
 
 #include "fsdp/cuda/emulator/block.h"
 
@@ -211,6 +212,30 @@ const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const std
     if (threads_[other].state == State::kInWarp) threads_[other].state = State::kRunnable;
   }
   return values;
+}
+
+void EmulatedBlock::StartCopy(const AsyncCopy& copy) {
+  std::memset(copy.to, 0xff, copy.bytes);
+  threads_[Self()].copies.push_back(copy);
+}
+
+void EmulatedBlock::CommitCopies() {
+  Thread& self = threads_[Self()];
+  self.groups.push_back(std::exchange(self.copies, {}));
+}
+
+void EmulatedBlock::AwaitCopies(size_t pending) {
+  auto& groups = threads_[Self()].groups;
+  while (groups.size() > pending) {
+    for (const AsyncCopy& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, copy.bytes);
+      } else {
+        std::memcpy(copy.to, copy.from, copy.bytes);
+      }
+    }
+    groups.erase(groups.begin());
+  }
 }
 
 void EmulatedBlock::Trap() {

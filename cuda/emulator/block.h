@@ -44,6 +44,13 @@ struct KernelShape {
   size_t shared_bytes = 0;
 };
 
+// A copy to shared memory that a thread has started (cuda/async_copy.h). `from` is null: zeros.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 class EmulatedBlock {
  public:
   // The limits of CUDA: lanes of a warp, threads of a block.
@@ -72,6 +79,13 @@ class EmulatedBlock {
   // The last of the warp's 32 lanes to come calls f(values of all), which may use what they point to: the others wait.
   void RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values));
 
+  // The calling thread's asynchronous copies. StartCopy fills the destination with NaN; a copy is carried out by the
+  // AwaitCopies that waits for its group.
+  void StartCopy(const AsyncCopy& copy);
+  void CommitCopies();
+  // All groups but the latest `pending`.
+  void AwaitCopies(size_t pending);
+
   // __trap: the kernel ends, and RunKernel returns false.
   [[noreturn]] void Trap();
   // The block's dynamic shared memory, full of NaN when the block starts.
@@ -86,6 +100,9 @@ class EmulatedBlock {
     State state = State::kNotStarted;
     Fiber* fiber = nullptr;
     std::source_location place;  // where it waits
+    // Copies under way, in the order of their starts; those of the groups that were committed, and the rest.
+    std::vector<std::vector<AsyncCopy>> groups;
+    std::vector<AsyncCopy> copies;
   };
 
   // The meeting of a warp that is under way.

@@ -10,8 +10,10 @@
 #include <numeric>
 #include <vector>
 
+#include "fsdp/cuda/async_copy.h"
 #include "fsdp/cuda/emulator/runtime.h"
 #include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/mma.h"
 #include "fsdp/cuda/shared_memory.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -93,6 +95,97 @@ TEST_F(EmulatorTest, LanesOfAWarpExchange) {
   want.resize(64, 496.0f + 32 * 32);
   EXPECT_EQ(Read(sums, 64), want);
   EXPECT_EQ(Read(from_lane_3, 64)[63], 35);
+}
+
+// Two groups of copies, of which a thread waits for all but `pending`; it then reads both without a barrier.
+template <int kPending>
+__global__ void CopyTwice(const float* from, float* to) {
+  auto& shared = SharedMemory<Values>();
+  float* tile = reinterpret_cast<float*>(shared.at);
+  const int i = static_cast<int>(threadIdx.x);
+  CopyAsync<4>(tile + i, from + i, true);
+  CommitCopies();
+  CopyAsync<4>(tile + 32 + i, from, i % 2 == 0);
+  CommitCopies();
+  AwaitCopies<kPending>();
+  to[i] = tile[i];
+  to[32 + i] = tile[32 + i];
+}
+
+TEST_F(EmulatorTest, AsynchronousCopiesArriveWhenTheirGroupIsAwaited) {
+  std::vector<float> values(32);
+  std::iota(values.begin(), values.end(), 1.0f);
+  float* from = Malloc<float>(32);
+  float* to = Malloc<float>(64);
+  cudaMemcpyAsync(from, values.data(), 32 * sizeof(float), cudaMemcpyHostToDevice, stream_);
+  Launch(CopyTwice<0>, 1, 32, sizeof(Values), stream_, from, to);
+  std::vector<float> arrived = Read(to, 64);
+  EXPECT_EQ(std::vector<float>(arrived.begin(), arrived.begin() + 32), values);
+  EXPECT_EQ(arrived[32], 1);
+  EXPECT_EQ(arrived[33], 0);  // nothing to copy: zeros
+  Launch(CopyTwice<1>, 1, 32, sizeof(Values), stream_, from, to);
+  arrived = Read(to, 64);
+  EXPECT_EQ(arrived[31], 32);
+  EXPECT_TRUE(std::isnan(arrived[32]));
+  Launch(CopyTwice<2>, 1, 32, sizeof(Values), stream_, from, to);
+  EXPECT_TRUE(std::isnan(Read(to, 64)[0]));
+}
+
+// A copy into memory that another thread is still going to read.
+__global__ void OverwriteEarly(const float* from, float* to) {
+  float* tile = reinterpret_cast<float*>(SharedMemory<Values>().at);
+  const int i = static_cast<int>(threadIdx.x);
+  tile[i] = 7;
+  __syncthreads();
+  if (i == 0) CopyAsync<16>(tile, from, true);
+  CommitCopies();
+  __syncwarp();
+  to[i] = tile[i];
+  __syncwarp();
+  AwaitCopies<0>();
+}
+
+TEST_F(EmulatorTest, TheDestinationOfACopyIsNanFromItsStart) {
+  float* from = Malloc<float>(32);
+  float* to = Malloc<float>(32);
+  cudaMemsetAsync(from, 0, 32 * sizeof(float), stream_);
+  Launch(OverwriteEarly, 1, 32, sizeof(Values), stream_, from, to);
+  const std::vector<float> read = Read(to, 32);
+  EXPECT_TRUE(std::isnan(read[0]) && std::isnan(read[3]));
+  EXPECT_EQ(read[4], 7);
+}
+
+// Row-major a [16, 16] and b [16, 8], rounded to T, through the registers of a warp.
+template <typename T>
+__global__ void Multiply(const float* a, const float* b, float* c) {
+  const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4 * 2;
+  const auto row = [a](int r, int k) { return RoundPair<T>(a[r * 16 + k], a[r * 16 + k + 1]); };
+  const auto column = [b](int k, int n) { return RoundPair<T>(b[k * 8 + n], b[(k + 1) * 8 + n]); };
+  float sums[4] = {1, 1, 1, 1};
+  MultiplyAdd<T>({{row(g, t), row(g + 8, t), row(g, t + 8), row(g + 8, t + 8)}}, {{column(t, g), column(t + 8, g)}},
+                 sums);
+  for (int e = 0; e < 4; ++e) c[(g + e / 2 * 8) * 8 + t + e % 2] = sums[e];
+}
+
+TEST_F(EmulatorTest, TensorCoresMultiplyBFloat16AndFloat16) {
+  // 257 needs 9 bits, which float16 has and bfloat16 does not.
+  std::vector<float> a(256), b(128), want(128, 1.0f);
+  for (int i = 0; i < 256; ++i) a[i] = static_cast<float>(i % 7 - 3);
+  for (int i = 0; i < 128; ++i) b[i] = static_cast<float>(i % 5 - 2);
+  a[0] = 257;
+  for (int i = 0; i < 128; ++i) {
+    for (int k = 0; k < 16; ++k) want[i] += a[i / 8 * 16 + k] * b[k * 8 + i % 8];
+  }
+  float* device_a = Malloc<float>(256);
+  float* device_b = Malloc<float>(128);
+  float* c = Malloc<float>(128);
+  cudaMemcpyAsync(device_a, a.data(), 256 * sizeof(float), cudaMemcpyHostToDevice, stream_);
+  cudaMemcpyAsync(device_b, b.data(), 128 * sizeof(float), cudaMemcpyHostToDevice, stream_);
+  Launch(Multiply<__half>, 1, 32, 0, stream_, device_a, device_b, c);
+  EXPECT_EQ(Read(c, 128), want);
+  Launch(Multiply<__nv_bfloat16>, 1, 32, 0, stream_, device_a, device_b, c);
+  for (int n = 0; n < 8; ++n) want[n] -= b[n];  // 256 for 257
+  EXPECT_EQ(Read(c, 128), want);
 }
 
 TEST_F(EmulatorTest, NewMemoryIsNan) {

@@ -60,8 +60,8 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
       } else {
         LoadMatrices<true>(b + (k + row + second) * b_stride + 8 * n + later, b_registers);
       }
-      MultiplyAdd(a_registers, {b_registers[0], b_registers[1]}, c[n]);
-      MultiplyAdd(a_registers, {b_registers[2], b_registers[3]}, c[n + 1]);
+      MultiplyAdd<__nv_bfloat16>(a_registers, {b_registers[0], b_registers[1]}, c[n]);
+      MultiplyAdd<__nv_bfloat16>(a_registers, {b_registers[2], b_registers[3]}, c[n + 1]);
     }
   }
 }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The copies of cuda/async_copy.h, put off as long as CUDA allows: a copy fills its destination with NaN when it
+// starts, and only AwaitCopies carries it out. So a kernel that reads too early, without the
+// wait or its barrier, reads NaN, and so does one that starts a copy into memory that others still read.
+#ifndef FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
+#define FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
+
+#include <cstdint>
+
+#include "fsdp/cuda/emulator/block.h"
+
+namespace fsdp {
+
+// A misaligned side is a trap of the process, as it would be a fault on a GPU.
+template <int kBytes>
+void CopyAsync(void* to, const void* from, bool exists) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if (reinterpret_cast<uintptr_t>(to) % kBytes != 0) __builtin_trap();
+  if (reinterpret_cast<uintptr_t>(from) % kBytes != 0) __builtin_trap();
+  EmulatedBlock::Current().StartCopy({to, exists ? from : nullptr, kBytes});
+}
+
+inline void CommitCopies() { EmulatedBlock::Current().CommitCopies(); }
+
+template <int kPending>
+void AwaitCopies() {
+  EmulatedBlock::Current().AwaitCopies(kPending);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
