@@ -4,6 +4,7 @@
 // what lies in the future and of where its tensors lie.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/nn/device_layer_ops.h"
@@ -23,11 +24,9 @@ struct Variant {
 class AttentionTest : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
-    if (dtype() == DType::kFloat16 && device_->type() != DeviceType::kCpu) {
-      GTEST_SKIP() << "the kernels of " << device_->name() << " refuse float16 (LayerOpsErrorsTest)";
-    }
-    if (shape().rounding == AttentionRounding::kOnline && device_->type() != DeviceType::kCpu) {
-      GTEST_SKIP() << "the kernels of " << device_->name() << " refuse kOnline";
+    const bool online = shape().rounding == AttentionRounding::kOnline;
+    if (dtype() == DType::kFloat16 && !online && device_->type() != DeviceType::kCpu) {
+      GTEST_SKIP() << "of the kernels of " << device_->name() << " only kOnline's compute in float16";
     }
   }
 
@@ -115,6 +114,16 @@ constexpr AttentionShape Online(AttentionShape shape) {
   shape.rounding = AttentionRounding::kOnline;
   return shape;
 }
+// Heads and lengths that fill tiles of 64, that do not, and groups; 128 queries are two tiles of keys.
+constexpr AttentionShape kTiles = {
+    .batch = 2, .seq_len = 192, .num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .scale = 0.125f};
+constexpr AttentionShape kWide = {
+    .batch = 1, .seq_len = 130, .num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .scale = 0.08838835f};
+constexpr AttentionShape kPadded = {.batch = 1, .seq_len = 129, .num_heads = 2, .head_dim = 80, .scale = 0.11180340f};
+constexpr AttentionShape kWidest = {
+    .batch = 1, .seq_len = 65, .num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .scale = 0.0625f};
+constexpr AttentionShape kNarrow = {.batch = 2, .seq_len = 70, .num_heads = 3, .head_dim = 8, .scale = 0.35355339f};
+constexpr AttentionShape kOneTokenOnly = {.batch = 3, .seq_len = 1, .num_heads = 2, .head_dim = 64, .scale = 0.125f};
 constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 201, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
 TEST(LongHeadsTest, AHeadThatAGpuHasNoKernelForIsRefusedByName) {
   const std::shared_ptr<Device> device = TestDevice();
@@ -146,15 +155,21 @@ INSTANTIATE_TEST_SUITE_P(LongHeads, AttentionTest,
                                   std::to_string(info.param.shape.head_dim);
                          });
 
-INSTANTIATE_TEST_SUITE_P(
-    Online, AttentionTest,
-    testing::Values(Variant{DType::kFloat32, Online(kOneToken)}, Variant{DType::kFloat32, Online(kGroups)},
-                    Variant{DType::kBFloat16, Online(kOneToken)}, Variant{DType::kBFloat16, Online(kSmall)},
-                    Variant{DType::kBFloat16, Online(kBlocks)}, Variant{DType::kBFloat16, Online(kGroups)},
-                    Variant{DType::kFloat16, Online(kGroups)}),
-    [](const auto& info) {
-      return std::string(DTypeName(info.param.dtype)) + "_" + std::to_string(info.param.shape.seq_len);
-    });
+std::vector<Variant> OnlineVariants() {
+  std::vector<Variant> variants = {{DType::kFloat32, Online(kOneToken)}, {DType::kFloat32, Online(kGroups)}};
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const AttentionShape& shape :
+         {kOneToken, kSmall, kGroups, kBlocks, kOneTokenOnly, kNarrow, kTiles, kPadded, kWide, kWidest}) {
+      variants.push_back({dtype, Online(shape)});
+    }
+  }
+  return variants;
+}
+
+INSTANTIATE_TEST_SUITE_P(Online, AttentionTest, testing::ValuesIn(OnlineVariants()), [](const auto& info) {
+  return std::string(DTypeName(info.param.dtype)) + "_" + std::to_string(info.param.shape.seq_len) + "_" +
+         std::to_string(info.param.shape.head_dim);
+});
 
 INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                          testing::Values(Variant{DType::kFloat32, kOneToken}, Variant{DType::kFloat32, kSmall},

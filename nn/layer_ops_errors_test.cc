@@ -52,8 +52,8 @@ TEST_F(LayerOpsErrorsTest, MixedDtypesAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add: operands of dtype float32 and bfloat16")));
 }
 
-// Attention computes in float16 on hosts; other devices refuse it by name.
-TEST_F(LayerOpsErrorsTest, Float16AttentionHasKernelsOnHostsOnly) {
+// Attention computes in float16 on hosts; other devices refuse it by name, but for kOnline (AttentionTest).
+TEST_F(LayerOpsErrorsTest, Float16AttentionWithRoundedProbabilitiesHasKernelsOnHostsOnly) {
   constexpr DType kF16 = DType::kFloat16;
   const AttentionShape shape = {.batch = 1, .seq_len = 2, .num_heads = 1, .head_dim = 8};
   ops_->CausalAttention(Zeros(kF16, {2, 24}), shape, Zeros(kF16, {2, 8}), Zeros(kF32, {2, 2}), *stream_);

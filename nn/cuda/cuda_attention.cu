@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
     inverse_sum[r] = static_cast<float>(1 / statistics.sum[r]);
     const int position = queries + 16 * warp + TileRow(2 * r);
     if (threadIdx.x % 4 == 0 && chunk == 0 && position < o.seq_len) {
-      o.statistics[2 * (o.first_row() + position)] = statistics.maximum[r];
-      o.statistics[2 * (o.first_row() + position) + 1] = inverse_sum[r];
+      o.StoreStatistics(o.first_row() + position, statistics.maximum[r], inverse_sum[r]);
     }
   }
 

@@ -50,8 +50,8 @@ __device__ void LoadStatistics(const AttentionOperands<T>& o, int queries, bool 
   for (int r = static_cast<int>(threadIdx.x); r < kTile; r += kTileThreads) {
     const int64_t row = o.first_row() + queries + r;
     const bool exists = queries + r < o.seq_len;
-    shared.maximum[r] = exists ? o.statistics[2 * row] : 0;
-    shared.inverse_sum[r] = exists ? o.statistics[2 * row + 1] : 0;
+    shared.maximum[r] = exists ? o.Maximum(row) : 0;
+    shared.inverse_sum[r] = exists ? o.InverseSum(row) : 0;
     shared.row_sum[r] = exists && with_row_sums ? o.row_sums[row] : 0;
   }
 }

@@ -33,6 +33,7 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
   o.qkv = qkv.data_as<const T>();
   o.statistics = statistics.data_as<float>();
   // Float32 is never rounded, so all kinds of rounding are one there.
+  o.keeps_log_sum_exp = shape.rounding == AttentionRounding::kOnline;
   const bool eager = shape.rounding != AttentionRounding::kFused && !std::is_same_v<T, float>;
   o.math = {shape.scale, eager, eager && shape.rounding == AttentionRounding::kEager};
   o.heads = static_cast<int>(shape.num_heads);

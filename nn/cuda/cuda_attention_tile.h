@@ -171,17 +171,30 @@ template <typename T>
 struct AttentionOperands {
   // Device addresses, not owned. The block finds its head and sequence by blockIdx.y and blockIdx.z.
   const T* qkv;
-  float* statistics;  // [batch, heads, seq_len, 2]: maximum, 1 / sum
+  float* statistics;  // [batch, heads, seq_len, 2]: maximum, 1 / sum; or [batch, heads, seq_len]: log_sum_exp
   const T* grad_out;  // backward's
   T* out;             // or grad_qkv
   float* row_sums;    // backward's: [batch, heads, seq_len], of probabilities times their gradients
   float* head_grads;  // backward's with groups of heads: [2, batch, heads, seq_len, dim], of k and of v; else null
   ScoreMath<T> math;
+  bool keeps_log_sum_exp;  // under kOnline, which float32 shares these kernels with
   // Sizes: heads of q, heads of k and of v (a divisor), elements of a head, positions of a sequence.
   int heads;
   int kv_heads;
   int dim;
   int seq_len;
+
+  // Of a row of scores. A probability is e^(score - maximum) * inverse_sum, and log_sum_exp is as good a maximum.
+  __device__ void StoreStatistics(int64_t row, float maximum, float inverse_sum) const {
+    if (keeps_log_sum_exp) {
+      statistics[row] = maximum - logf(inverse_sum);
+    } else {
+      statistics[2 * row] = maximum;
+      statistics[2 * row + 1] = inverse_sum;
+    }
+  }
+  __device__ float Maximum(int64_t row) const { return statistics[keeps_log_sum_exp ? row : 2 * row]; }
+  __device__ float InverseSum(int64_t row) const { return keeps_log_sum_exp ? 1.0f : statistics[2 * row + 1]; }
 
   // Elements from one row to the next.
   __device__ int64_t qkv_stride() const { return static_cast<int64_t>(heads + 2 * kv_heads) * dim; }

@@ -28,6 +28,7 @@
 #include "fsdp/nn/cuda/cuda_fold.h"
 #include "fsdp/nn/cuda/cuda_fused_attention.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
+#include "fsdp/nn/cuda/cuda_online_attention.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
 #include "fsdp/nn/cuda/cuda_rows.h"
 #include "fsdp/nn/ops/layer_ops.h"
@@ -107,11 +108,13 @@ void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream
                      });
 }
 
-bool HasKernels(const AttentionShape& shape, Stream& stream) {
-  if (shape.rounding == AttentionRounding::kOnline) {
-    Fail(stream, absl::UnimplementedError("attention: AttentionRounding::kOnline has no kernels on a CUDA device"));
-    return false;
-  }
+// True for what the kernels of cuda_online_attention.h compute.
+bool IsOnline(const AttentionShape& shape, DType dtype) {
+  return shape.rounding == AttentionRounding::kOnline && dtype != DType::kFloat32;
+}
+
+bool HasKernels(const AttentionShape& shape, DType dtype, Stream& stream) {
+  if (!IsOnline(shape, dtype) && !HasKernels("attention", dtype, stream)) return false;
   if (shape.head_dim <= kMaxCudaHeadDim) return true;
   Fail(stream, absl::UnimplementedError(absl::StrCat("attention: head_dim ", shape.head_dim,
                                                      ": a CUDA device has kernels up to ", kMaxCudaHeadDim)));
@@ -299,16 +302,25 @@ void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
   if (fused_attention_->Forward(qkv, shape, out, statistics, CudaStream::Of(stream))) return;
-  if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
-  Issue("attention", {&qkv, &out, &statistics}, stream,
-        [=](CUstream_st* s) { CudaCausalAttention(qkv, shape, out, statistics, s); });
+  if (!HasKernels(shape, qkv.dtype(), stream)) return;
+  Issue("attention", {&qkv, &out, &statistics}, stream, [=](CUstream_st* s) {
+    if (IsOnline(shape, qkv.dtype())) return CudaOnlineAttention(qkv, shape, out, statistics, s);
+    CudaCausalAttention(qkv, shape, out, statistics, s);
+  });
 }
 
 void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
                                            const Tensor& statistics, const AttentionShape& shape,
                                            const Tensor& grad_qkv, Stream& stream) const {
   if (fused_attention_->Backward({grad_out, qkv, out, statistics, grad_qkv}, shape, CudaStream::Of(stream))) return;
-  if (!HasKernels("attention", qkv.dtype(), stream) || !HasKernels(shape, stream)) return;
+  if (!HasKernels(shape, qkv.dtype(), stream)) return;
+  if (IsOnline(shape, qkv.dtype())) {
+    return IssueWithWorkspace(
+        "attention backward", CudaOnlineAttentionBackwardBytes(shape), {&grad_out, &qkv, &out, &statistics, &grad_qkv},
+        stream, [=](std::byte* memory, CUstream_st* s) {
+          CudaOnlineAttentionBackward({grad_out, qkv, out, statistics}, shape, grad_qkv, memory, s);
+        });
+  }
   IssueWithWorkspace("attention backward", CudaAttentionBackwardBytes(shape), {&grad_out, &qkv, &statistics, &grad_qkv},
                      stream, [=](std::byte* memory, CUstream_st* s) {
                        CudaCausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, memory, s);
