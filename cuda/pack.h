@@ -159,17 +159,22 @@ __device__ inline void StorePack(const Pack<T, N>& pack, T* data) {
   *reinterpret_cast<Pack<T, N>*>(data) = pack;
 }
 
-// The same, of 16 bytes to global memory and certainly by one instruction: the compiler splits some stores of structs
-// into stores of elements.
+// The same to global memory, and certainly by one instruction: the compiler splits some stores of structs into stores
+// of elements.
 template <int N, typename T>
 __device__ inline void StoreGlobalPack(const Pack<T, N>& pack, T* data) {
 #ifdef __CUDACC__
-  if constexpr (sizeof(pack) == kPackBytes) {
-    uint4 words;
+  if constexpr (sizeof(pack) >= 8) {
+    typename WordsOf<sizeof(pack)>::Type words;
     memcpy(&words, &pack, sizeof(words));
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(data)), "r"(words.x),
-                 "r"(words.y), "r"(words.z), "r"(words.w)
-                 : "memory");
+    const size_t address = __cvta_generic_to_global(data);
+    if constexpr (sizeof(pack) == 16) {
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words.x), "r"(words.y), "r"(words.z),
+                   "r"(words.w)
+                   : "memory");
+    } else {
+      asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(words.x), "r"(words.y) : "memory");
+    }
     return;
   }
 #endif

@@ -2,6 +2,7 @@
 //
 // A device's kernels against float64: every dtype, odd sizes, memory at odd offsets, outputs full of NaN at first, and,
 // on the host, each instruction set.
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -79,6 +80,32 @@ TEST_P(LayerOpsTest, EmbeddingBackwardLeavesThePaddingRow) {
   ExpectClose(grad_table, expected, tolerance());
 }
 
+// Segments of one row, of several, and of more than a run, over several tiles of the sort; sums of small integers are
+// exact in every dtype and order.
+TEST_P(LayerOpsTest, EmbeddingBackwardOfManyTokensAddsEachRowOnce) {
+  std::vector<int32_t> tokens(5000);
+  Doubles grad_out(5000 * 9);
+  for (size_t n = 0; n < tokens.size(); ++n) tokens[n] = static_cast<int32_t>(n % 3 == 0 ? 7 : n * n % 331);
+  for (size_t i = 0; i < grad_out.size(); ++i) grad_out[i] = static_cast<double>(i * i * 31 % 7 % 3) - 1;
+  const Tensor grad_table = Place({400, 9}, Doubles(400 * 9, 1.0));
+  ops_->EmbeddingBackward(TokenTensor(tokens, {5000}), Place({5000, 9}, grad_out), 5, grad_table, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  Doubles expected = Sum(Doubles(400 * 9, 1.0), ReferenceEmbeddingBackward(tokens, grad_out, 400, 9));
+  std::fill_n(expected.begin() + 5 * 9, 9, 1.0);
+  EXPECT_EQ(ValuesOf(grad_table), ValuesOf(Place({400, 9}, expected)));
+}
+
+// 256 + 1 is 256 in bfloat16: without runs of rows the sum would stay there.
+TEST_P(LayerOpsTest, EmbeddingBackwardSumsInRuns) {
+  const Tensor grad_table = Place({2, 8}, Doubles(16, 0.0));
+  ops_->EmbeddingBackward(TokenTensor(std::vector<int32_t>(300, 1), {300}), Place({300, 8}, Doubles(2400, 1.0)),
+                          std::nullopt, grad_table, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  Doubles expected(16, 0.0);
+  std::fill_n(expected.begin() + 8, 8, 300.0);
+  EXPECT_EQ(ValuesOf(grad_table), expected);
+}
+
 TEST_P(LayerOpsTest, MatmulAddsBias) {
   const Doubles a = Random(6 * 11, 1), b = Random(11 * 13, 2), bias = Random(13, 3);
   const Tensor c = Output({6, 13});
@@ -97,6 +124,19 @@ TEST_P(LayerOpsTest, BiasBackwardAddsColumnSums) {
     ASSERT_OK(stream_->Synchronize());
     ExpectClose(grad_bias, Sum(before, ReferenceColumnSums(grad_out, 37)), tolerance());
   });
+}
+
+// Several runs of rows, and the last not full; sums of small integers are exact in every dtype and order.
+TEST_P(LayerOpsTest, BiasBackwardAddsManyRows) {
+  for (const int64_t columns : {5, 16}) {
+    Doubles grad_out(8707 * columns);
+    for (size_t i = 0; i < grad_out.size(); ++i) grad_out[i] = static_cast<double>(i * i * 31 % 7 % 3) - 1;
+    const Doubles before(columns, 2.0);
+    const Tensor grad_bias = Place({columns}, before);
+    ops_->BiasBackward(Place({8707, columns}, grad_out), grad_bias, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    EXPECT_EQ(ValuesOf(grad_bias), ValuesOf(Place({columns}, Sum(before, ReferenceColumnSums(grad_out, columns)))));
+  }
 }
 
 TEST_P(LayerOpsTest, AddMayBeInPlace) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread computes one block of Philox4x32-10, which is four numbers of the sequence, and does the elements that they
-// belong to. The rounds are those of base/random.cc, whose numbers these are bit for bit (nn/layer_ops_test.cc).
+// A block of Philox4x32-10 is four numbers of the sequence. Where packs of elements begin with the first number of a
+// block, a thread computes the blocks of a pack and does the pack; else it computes one block and does the elements
+// that the numbers belong to, one by one. The rounds are those of base/random.cc, whose numbers these are bit for bit
+// (nn/layer_ops_test.cc).
 
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
@@ -32,22 +34,75 @@ __device__ Four PhiloxBlock(uint64_t seed, uint64_t sequence, uint64_t block) {
   return c;
 }
 
+// The element that belongs to a number.
+__device__ float Dropped(float x, uint32_t bits, float p, float scale) {
+  const float uniform = static_cast<float>(bits >> 8) * (1.0f / (1 << 24));
+  return uniform >= p ? x * scale : 0.0f;
+}
+
 template <typename T>
-__global__ void Drop(const T* x, DropoutMask mask, T* out, int64_t numel) {
-  const float scale = 1 / (1 - mask.p);
-  const uint64_t first_block = mask.first / 4;
-  const auto blocks = static_cast<int64_t>((mask.first + numel - 1) / 4 - first_block + 1);
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t b = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; b < blocks; b += step) {
-    const Four bits = PhiloxBlock(mask.seed, mask.sequence, first_block + b);
+struct Operands {
+  const T* x;
+  T* out;
+  DropoutMask mask;
+  float scale;
+};
+
+// N elements, of which the first belongs to the first number of a block, or a single one, which may belong to any.
+template <int N, typename T>
+struct Packs {
+  static constexpr int kSize = N;
+
+  __device__ void Load(const Operands<T>& o, int64_t i) { pack = LoadPack<N>(o.x + i); }
+
+  __device__ void Finish(const Operands<T>& o, int64_t i) const {
+    const uint64_t number = o.mask.first + i;
+    float values[N];
+    WidenPack(pack, values);
+    if constexpr (N == 1) {
+      const Four bits = PhiloxBlock(o.mask.seed, o.mask.sequence, number / 4);
+      const uint64_t k = number % 4;
+      values[0] = Dropped(values[0],
+                          k == 0   ? bits.at[0]
+                          : k == 1 ? bits.at[1]
+                          : k == 2 ? bits.at[2]
+                                   : bits.at[3],
+                          o.mask.p, o.scale);
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; k += 4) {
+        const Four bits = PhiloxBlock(o.mask.seed, o.mask.sequence, (number + k) / 4);
+#pragma unroll
+        for (int b = 0; b < 4; ++b) values[k + b] = Dropped(values[k + b], bits.at[b], o.mask.p, o.scale);
+      }
+    }
+    StoreGlobalPack(RoundPack<T>(values), o.out + i);
+  }
+
+  Pack<T, N> pack;
+};
+
+constexpr int kPacksInFlight = 2;
+
+template <int N, typename T>
+__global__ void __launch_bounds__(kThreads) DropPacks(Operands<T> o, PackedRange range) {
+  ForEachLoaded<kPacksInFlight, Packs<N, T>, Packs<1, T>>(range, o);
+}
+
+template <typename T>
+__global__ void DropElements(Operands<T> o, int64_t numel) {
+  const uint64_t first_block = o.mask.first / 4;
+  const auto blocks = static_cast<int64_t>((o.mask.first + numel - 1) / 4 - first_block + 1);
+  ForEach(blocks, [&](int64_t b) {
+    const Four bits = PhiloxBlock(o.mask.seed, o.mask.sequence, first_block + b);
+#pragma unroll
     for (int k = 0; k < 4; ++k) {
       // Before the first element in the first block, this is negative.
-      const auto i = static_cast<int64_t>((first_block + b) * 4 + k - mask.first);
+      const auto i = static_cast<int64_t>((first_block + b) * 4 + k - o.mask.first);
       if (i < 0 || i >= numel) continue;
-      const float uniform = static_cast<float>(bits.at[k] >> 8) * (1.0f / (1 << 24));
-      out[i] = Round<T>(uniform >= mask.p ? Widen<float>(x[i]) * scale : 0.0f);
+      o.out[i] = Round<T>(Dropped(Widen<float>(o.x[i]), bits.at[k], o.mask.p, o.scale));
     }
-  }
+  });
 }
 
 }  // namespace
@@ -56,8 +111,14 @@ void CudaDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, CU
   if (x.numel() == 0) return;
   WithActivationType(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    Launch(Drop<T>, Blocks(x.numel() / 4 + 2), kThreads, 0, stream, static_cast<const T*>(x.data()), mask,
-           static_cast<T*>(out.data()), x.numel());
+    constexpr int kPack = kPackBytes / sizeof(T);
+    const Operands<T> o = {x.data_as<const T>(), out.data_as<T>(), mask, 1 / (1 - mask.p)};
+    const PackedRange range = MakePackedRange(kPack, x.numel(), {{o.x, sizeof(T)}, {o.out, sizeof(T)}});
+    if (range.packs > 0 && (mask.first + range.head) % 4 == 0) {
+      Launch(DropPacks<kPack, T>, Blocks(range.threads(kPack, kPacksInFlight)), kThreads, 0, stream, o, range);
+    } else {
+      Launch(DropElements<T>, Blocks(x.numel() / 4 + 2), kThreads, 0, stream, o, x.numel());
+    }
   });
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backward without sorting and without atomic additions, whose order would differ from run to run. LinkChains finds,
-// for each place n, the next place that has the same token: the places of one token form a chain in the order of the
-// sequence.
+// Backward without atomic additions, whose order would differ from run to run. The places of the tokens are sorted by
+// token, and by place where tokens are equal, so that the rows that belong to one row of the table are a segment:
 //
-//   tokens   5 7 5 5 7        next   2 4 3 - -        is_repeat   0 0 1 1 1
+//   tokens   5 7 5 5 7        sorted   5@0 5@2 5@3 7@1 7@4
 //
-// SumChains then has a block for each place and run of columns; those at the first place of a chain walk it and add the
-// rows of grad_out in order, all others return at once. LinkChains is quadratic in the number of tokens at worst, but
-// reads 4 bytes for each, 32 at a time, and stops at the first match; a batch has some thousand tokens.
+// SortTiles sorts tiles of 2,048 keys in shared memory. MergeTiles finds a key's place among all: its place in its tile
+// and, by binary search, the number of smaller keys in each other tile; keys are distinct. Segments are summed in
+// parallel, and long ones in runs (layer_ops.h): SumRuns has a warp for each place in `sorted` and run of columns,
+// which returns unless a run begins there. AddRuns adds the runs of each segment of several.
 
 #include <type_traits>
 
@@ -17,6 +17,7 @@
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/refuse_value.h"
+#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_embedding.h"
 
 namespace fsdp {
@@ -36,77 +37,185 @@ __global__ void Gather(const int32_t* tokens, int64_t count, const T* table, int
     return;
   }
   for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < columns; c += kWarpThreads * N) {
-    StorePack(LoadPack<N>(table + token * columns + c), out + n * columns + c);
+    StoreGlobalPack(LoadPack<N>(table + token * columns + c), out + n * columns + c);
   }
 }
 
-// Where each token comes next and whether it has come before: chains through `count` tokens, one for each value.
-struct Chains {
-  int32_t* next;       // `count` at the end of a chain
-  int32_t* is_repeat;  // 0 for the first of a chain
+// A token and its place: the order of the sums. Tokens that get no gradient, those beyond the table and padding, are
+// kNoToken, after all others.
+using Key = uint64_t;
+constexpr uint32_t kNoToken = ~uint32_t{0};
+
+__device__ Key KeyOf(uint32_t token, int64_t place) { return Key{token} << 32 | static_cast<uint32_t>(place); }
+__device__ uint32_t TokenOf(Key key) { return static_cast<uint32_t>(key >> 32); }
+__device__ uint32_t PlaceOf(Key key) { return static_cast<uint32_t>(key); }
+
+constexpr int kTileThreads = 1024;
+constexpr int kTileKeys = 2 * kTileThreads;
+
+int64_t Tiles(int64_t count) { return (count + kTileKeys - 1) / kTileKeys; }
+
+struct Tile {
+  Key keys[kTileKeys];
 };
 
-// A warp for each token looks for the next one like it. `is_repeat` is 0 before.
-__global__ void LinkChains(const int32_t* tokens, int64_t count, Chains chains) {
-  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
-  if (n >= count) return;
-  int64_t next = count;
-  for (int64_t begin = n + 1; begin < count && next == count; begin += kWarpThreads) {
-    const int64_t m = begin + threadIdx.x;
-    const unsigned like = __ballot_sync(kAllLanes, m < count && tokens[m] == tokens[n]);
-    if (like != 0) next = begin + __ffs(static_cast<int>(like)) - 1;
+// A block for each tile: a bitonic sort, whose steps each compare and swap kTileThreads pairs. The last tile is filled
+// up with keys that are larger than all others.
+__global__ void __launch_bounds__(kTileThreads)
+    SortTiles(const int32_t* tokens, int64_t count, int64_t padding_idx, int64_t table_rows, Key* sorted) {
+  auto& tile = SharedMemory<Tile>();
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTileKeys;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys; i += kTileThreads) {
+    const int64_t place = begin + i;
+    const int64_t token = place < count ? tokens[place] : -1;
+    const bool has_row = token >= 0 && token < table_rows && token != padding_idx;
+    tile.keys[i] = KeyOf(has_row ? static_cast<uint32_t>(token) : kNoToken, place);
   }
-  if (threadIdx.x != 0) return;
-  chains.next[n] = static_cast<int32_t>(next);
-  if (next < count) chains.is_repeat[next] = 1;
-}
-
-// Sums of rows as layer_ops.h has them: float32 in runs of 32 rows, bfloat16 in runs of 256 with each sum rounded; the
-// runs in float64.
-template <int N, typename T>
-struct RowSum {
-  static constexpr int kRowsPerRun = std::is_same_v<T, float> ? 32 : 256;
-
-  __device__ void Add(const Pack<T, N>& row) {
-#pragma unroll
-    for (int k = 0; k < N; ++k) run[k] = RoundTo<T>(run[k] + Widen<float>(row.at[k]));
-    if (++rows == kRowsPerRun) EndRun();
-  }
-  __device__ void EndRun() {
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      total[k] += static_cast<double>(run[k]);
-      run[k] = 0;
+  __syncthreads();
+  for (unsigned size = 2; size <= kTileKeys; size *= 2) {
+    for (unsigned distance = size / 2; distance > 0; distance /= 2) {
+      const unsigned i = 2 * threadIdx.x - (threadIdx.x & (distance - 1));
+      const Key a = tile.keys[i], b = tile.keys[i + distance];
+      if ((a > b) == ((i & size) == 0)) {
+        tile.keys[i] = b;
+        tile.keys[i + distance] = a;
+      }
+      __syncthreads();
     }
-    rows = 0;
   }
-  __device__ void AddTo(T* grad) {
-    EndRun();
-    Pack<T, N> sum = LoadPack<N>(grad);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum.at[k] = Round<T>(Widen<float>(sum.at[k]) + static_cast<float>(total[k]));
-    StorePack(sum, grad);
-  }
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys; i += kTileThreads) sorted[begin + i] = tile.keys[i];
+}
 
-  int rows = 0;
-  float run[N] = {};
-  double total[N] = {};
+// The number of keys below `key` among the `count` sorted ones.
+__device__ int64_t CountBelow(const Key* sorted, int64_t count, Key key) {
+  int64_t below = 0;
+  while (count > 0) {
+    const int64_t half = count / 2;
+    if (sorted[below + half] < key) {
+      below += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return below;
+}
+
+__global__ void MergeTiles(const Key* tiles, int64_t num_tiles, int64_t count, Key* sorted) {
+  ForEach(num_tiles * kTileKeys, [&](int64_t i) {
+    const Key key = tiles[i];
+    const int64_t own = i / kTileKeys;
+    int64_t rank = i % kTileKeys;
+    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+      if (tile != own) rank += CountBelow(tiles + tile * kTileKeys, kTileKeys, key);
+    }
+    if (rank < count) sorted[rank] = key;
+  });
+}
+
+// Rows of a run: float32 sums of 32 rows, or 16-bit sums of 256, each rounded.
+template <typename T>
+constexpr int64_t kRunRows = std::is_same_v<T, float> ? 32 : 256;
+
+constexpr int kRowsInFlight = 8;
+
+template <typename T>
+struct SumOperands {
+  const Key* sorted;
+  int64_t count;
+  const T* grad_out;
+  T* grad_table;
+  // Sums of the runs of segments that have several, [2, slots, columns]: of first runs, then of the others. A run that
+  // begins at i has slot i / kRunRows, in which no other run of its kind begins, as all of them but the last are full.
+  float* runs;
+  int64_t slots;
+  int64_t columns;
+
+  // Whether `token` is at `i` of `sorted` too.
+  __device__ bool Continues(int64_t i, uint32_t token) const { return i < count && TokenOf(sorted[i]) == token; }
 };
 
+// Whether a run begins at i, and whether it is its segment's first.
+template <typename T>
+__device__ bool BeginsRun(const SumOperands<T>& o, int64_t i, uint32_t token, bool& is_first) {
+  is_first = i == 0 || TokenOf(o.sorted[i - 1]) != token;
+  if (is_first) return true;
+  if (i < kRunRows<T> || TokenOf(o.sorted[i - kRunRows<T>]) != token) return false;
+  return (i - CountBelow(o.sorted, i, KeyOf(token, 0))) % kRunRows<T> == 0;
+}
+
 template <int N, typename T>
-__global__ void SumChains(const int32_t* tokens, int64_t count, Chains chains, const T* grad_out, int64_t padding_idx,
-                          T* grad_table, int64_t table_rows, int64_t columns) {
-  const int64_t first = blockIdx.x;
-  const int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
-  const int32_t token = tokens[first];
-  if (chains.is_repeat[first] != 0 || token == padding_idx || token < 0 || token >= table_rows || c >= columns) return;
-  RowSum<N, T> sum;
-  for (int64_t n = first; n < count;) {
-    const int32_t next = chains.next[n];  // asked for before the row, which takes as long
-    sum.Add(LoadPack<N>(grad_out + n * columns + c));
-    n = next;
+__device__ void AddToRow(const double (&total)[N], T* grad) {
+  float sum[N];
+  WidenPack(LoadPack<N>(grad), sum);
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum[k] += static_cast<float>(total[k]);
+  StoreGlobalPack(RoundPack<T>(sum), grad);
+}
+
+template <int N, typename T>
+__global__ void SumRuns(SumOperands<T> o) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kWarpThreads + threadIdx.x) * N;
+  if (i >= o.count || c >= o.columns) return;
+  const uint32_t token = TokenOf(o.sorted[i]);
+  bool is_first;
+  if (token == kNoToken || !BeginsRun(o, i, token, is_first)) return;
+  float run[N] = {};
+  for (int64_t row = 0; row < kRunRows<T> && o.Continues(i + row, token); row += kRowsInFlight) {
+    Pack<T, N> packs[kRowsInFlight];
+    bool continues[kRowsInFlight];
+#pragma unroll
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      continues[r] = o.Continues(i + row + r, token);
+      const int64_t place = continues[r] ? PlaceOf(o.sorted[i + row + r]) : 0;
+      packs[r] = LoadPackIf<N>(continues[r], o.grad_out + place * o.columns + c);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      float values[N];
+      WidenPack(packs[r], values);
+#pragma unroll
+      for (int k = 0; k < N; ++k) run[k] = continues[r] ? RoundTo<T>(run[k] + values[k]) : run[k];
+    }
   }
-  sum.AddTo(grad_table + token * columns + c);
+  if (is_first && !o.Continues(i + kRunRows<T>, token)) {
+    double total[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) total[k] = static_cast<double>(run[k]);
+    AddToRow(total, o.grad_table + token * o.columns + c);
+    return;
+  }
+  float* sums = o.runs + ((is_first ? 0 : o.slots) + i / kRunRows<T>)*o.columns + c;
+#pragma unroll
+  for (int k = 0; k < N; ++k) sums[k] = run[k];
+}
+
+// A warp for each slot and run of columns: if a segment of several runs begins there, adds its runs in order.
+template <int N, typename T>
+__global__ void AddRuns(SumOperands<T> o) {
+  const int64_t slot = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kWarpThreads + threadIdx.x) * N;
+  if (slot >= o.slots) return;
+  int64_t begin = -1;
+  for (int64_t i = slot * kRunRows<T> + threadIdx.x; i < (slot + 1) * kRunRows<T>; i += kWarpThreads) {
+    const uint32_t token = i < o.count ? TokenOf(o.sorted[i]) : kNoToken;
+    const bool begins =
+        token != kNoToken && (i == 0 || TokenOf(o.sorted[i - 1]) != token) && o.Continues(i + kRunRows<T>, token);
+    const unsigned lanes = __ballot_sync(kAllLanes, begins);
+    if (lanes != 0) begin = i - threadIdx.x + __ffs(static_cast<int>(lanes)) - 1;
+  }
+  if (begin < 0 || c >= o.columns) return;
+  const uint32_t token = TokenOf(o.sorted[begin]);
+  double total[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) total[k] = static_cast<double>(o.runs[slot * o.columns + c + k]);
+  for (int64_t i = begin + kRunRows<T>; o.Continues(i, token); i += kRunRows<T>) {
+    const float* sums = o.runs + (o.slots + i / kRunRows<T>)*o.columns + c;
+#pragma unroll
+    for (int k = 0; k < N; ++k) total[k] += static_cast<double>(sums[k]);
+  }
+  AddToRow(total, o.grad_table + token * o.columns + c);
 }
 
 template <int N, typename T>
@@ -117,14 +226,16 @@ bool HasPacks(int64_t columns, const Tensor& a, const Tensor& b) {
 unsigned WarpBlocks(int64_t warps) { return static_cast<unsigned>((warps + kWarpsPerBlock - 1) / kWarpsPerBlock); }
 
 template <int N, typename T>
-void LaunchSumChains(const Tensor& tokens, const Chains& chains, const Tensor& grad_out, int64_t padding_idx,
-                     const Tensor& grad_table, CUstream_st* stream) {
-  constexpr int kBlock = 128;
-  const int64_t columns = grad_table.shape().dim(1);
-  const dim3 grid(static_cast<unsigned>(tokens.numel()),
-                  static_cast<unsigned>((columns + kBlock * N - 1) / (kBlock * N)));
-  Launch(SumChains<N, T>, grid, kBlock, 0, stream, tokens.data_as<const int32_t>(), tokens.numel(), chains,
-         grad_out.data_as<const T>(), padding_idx, grad_table.data_as<T>(), grad_table.shape().dim(0), columns);
+void LaunchSums(const SumOperands<T>& o, CUstream_st* stream) {
+  const auto tiles = static_cast<unsigned>((o.columns + kWarpThreads * N - 1) / (kWarpThreads * N));
+  const dim3 block(kWarpThreads, kWarpsPerBlock);
+  Launch(SumRuns<N, T>, dim3(WarpBlocks(o.count), tiles), block, 0, stream, o);
+  Launch(AddRuns<N, T>, dim3(WarpBlocks(o.slots), tiles), block, 0, stream, o);
+}
+
+int64_t Slots(int64_t count, DType dtype) {
+  const int64_t rows = dtype == DType::kFloat32 ? kRunRows<float> : kRunRows<__nv_bfloat16>;
+  return (count + rows - 1) / rows;
 }
 
 }  // namespace
@@ -143,24 +254,36 @@ void CudaEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out,
   });
 }
 
-int64_t EmbeddingBackwardBytes(int64_t num_tokens) { return 2 * num_tokens * static_cast<int64_t>(sizeof(int32_t)); }
+// The tiles, the sorted keys, the runs.
+int64_t EmbeddingBackwardBytes(int64_t num_tokens, int64_t columns, DType dtype) {
+  const auto keys = (Tiles(num_tokens) * kTileKeys + num_tokens) * static_cast<int64_t>(sizeof(Key));
+  return keys + 2 * Slots(num_tokens, dtype) * columns * static_cast<int64_t>(sizeof(float));
+}
 
 void CudaEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                            const Tensor& grad_table, void* workspace, CUstream_st* stream) {
-  const int64_t count = tokens.numel();
+  const int64_t count = tokens.numel(), rows = grad_table.shape().dim(0), columns = grad_table.shape().dim(1);
   if (count == 0 || grad_table.numel() == 0) return;
-  auto* memory = static_cast<int32_t*>(workspace);
-  const Chains chains = {memory, memory + count};
-  cudaMemsetAsync(chains.is_repeat, 0, count * sizeof(int32_t), stream);
-  Launch(LinkChains, WarpBlocks(count), dim3(kWarpThreads, kWarpsPerBlock), 0, stream, tokens.data_as<const int32_t>(),
-         count, chains);
+  const int64_t num_tiles = Tiles(count);
+  auto* const tiles = static_cast<Key*>(workspace);
+  Key* const sorted = tiles + num_tiles * kTileKeys;
+  Launch(SortTiles, static_cast<unsigned>(num_tiles), kTileThreads, sizeof(Tile), stream,
+         tokens.data_as<const int32_t>(), count, padding_idx.value_or(-1), rows, tiles);
+  Launch(MergeTiles, Blocks(num_tiles * kTileKeys), kThreads, 0, stream, tiles, num_tiles, count, sorted);
   WithActivationType(grad_out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     constexpr int kPack = kPackBytes / sizeof(T);
-    if (HasPacks<kPack, T>(grad_table.shape().dim(1), grad_out, grad_table)) {
-      LaunchSumChains<kPack, T>(tokens, chains, grad_out, padding_idx.value_or(-1), grad_table, stream);
+    const SumOperands<T> o = {.sorted = sorted,
+                              .count = count,
+                              .grad_out = grad_out.data_as<const T>(),
+                              .grad_table = grad_table.data_as<T>(),
+                              .runs = reinterpret_cast<float*>(sorted + count),
+                              .slots = Slots(count, grad_out.dtype()),
+                              .columns = columns};
+    if (HasPacks<kPack, T>(columns, grad_out, grad_table)) {
+      LaunchSums<kPack>(o, stream);
     } else {
-      LaunchSumChains<1, T>(tokens, chains, grad_out, padding_idx.value_or(-1), grad_table, stream);
+      LaunchSums<1>(o, stream);
     }
   });
 }

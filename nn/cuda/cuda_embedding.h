@@ -20,12 +20,13 @@ struct KernelRefusal;
 void CudaEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out, KernelRefusal* refusal,
                    CUstream_st* stream);
 
-// Bytes of device memory that the gradient needs for `num_tokens` tokens. 8 bytes for each token.
-int64_t EmbeddingBackwardBytes(int64_t num_tokens);
+// Bytes of device memory that the gradient needs: 16 for each token, and a float32 row for each 16 or 128 tokens of
+// float32 or 16-bit gradients.
+int64_t EmbeddingBackwardBytes(int64_t num_tokens, int64_t columns, DType dtype);
 
-// grad_table[tokens[n], :] += grad_out[n, :]. A block per token and run of columns: the first occurrence of a token
-// adds up the rows of all its occurrences, in order. Tokens beyond the table, which forward refused, are skipped.
-// `workspace`: EmbeddingBackwardBytes. O(tokens^2) comparisons at worst, no atomics, so the same bits in every run.
+// grad_table[tokens[n], :] += grad_out[n, :]. The places of the tokens are sorted by token; the rows of each token are
+// added in the order of n, tokens and runs of rows in parallel. Tokens beyond the table, which forward refused, are
+// skipped. `workspace`: EmbeddingBackwardBytes. No atomics, so the same bits in every run.
 void CudaEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                            const Tensor& grad_table, void* workspace, CUstream_st* stream);
 

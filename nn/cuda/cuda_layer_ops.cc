@@ -146,8 +146,9 @@ void CudaLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Te
 
 void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                      const Tensor& grad_table, Stream& stream) const {
-  IssueWithWorkspace("embedding backward", EmbeddingBackwardBytes(tokens.numel()), {&tokens, &grad_out, &grad_table},
-                     stream, [=](std::byte* memory, CUstream_st* s) {
+  IssueWithWorkspace("embedding backward",
+                     EmbeddingBackwardBytes(tokens.numel(), grad_table.shape().dim(1), grad_table.dtype()),
+                     {&tokens, &grad_out, &grad_table}, stream, [=](std::byte* memory, CUstream_st* s) {
                        CudaEmbeddingBackward(tokens, grad_out, padding_idx, grad_table, memory, s);
                      });
 }

@@ -4,7 +4,7 @@
 // i with element i + D / 2, and moves it between the separate q, k and v and their place in the rows of qkv; on the way
 // q and k are rotated.
 
-#include <type_traits>
+#include <algorithm>
 
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
@@ -14,58 +14,84 @@
 namespace fsdp {
 namespace {
 
-// `apart`: q, k and v [rows, heads, dim] each by itself; `together`: side by side, [rows, all heads, dim]. Forward
-// goes from apart to together, backward the other way.
+// q, k and v [rows, heads, dim] each by itself, and `together` side by side, [rows, all heads, dim]. Forward goes from
+// the former to the latter, backward the other way.
 template <typename T>
 struct RotationOperands {
-  T* apart[3];
+  T* q;
+  T* k;
+  T* v;
   T* together;
   const T* rotation;
-  int heads;
-  int kv_heads;
-  int dim;
-  int seq_len;
+  unsigned heads;
+  unsigned kv_heads;
+  unsigned dim;
+  int64_t seq_len;
   int64_t rows;
+  unsigned block_rows;  // rows that a block does
 };
 
-// A thread takes N elements of each half of one head: for q and k it rotates them, by the angle or, backward, by its
-// negative, which is the transposed map; v's it copies.
+// The N elements from `i` of each half of one head of one row, in both places.
+template <typename T>
+struct HeadPart {
+  // `head` counts all heads of the row.
+  __device__ HeadPart(const RotationOperands<T>& o, int64_t row, unsigned head, unsigned i)
+      : together(o.together + (row * (o.heads + 2 * o.kv_heads) + head) * o.dim + i),
+        is_value(head >= o.heads + o.kv_heads) {
+    const bool is_query = head < o.heads;
+    const unsigned first = is_query ? 0 : is_value ? o.heads + o.kv_heads : o.heads;
+    T* part = is_query ? o.q : is_value ? o.v : o.k;
+    apart = part + (row * (is_query ? o.heads : o.kv_heads) + (head - first)) * o.dim + i;
+  }
+
+  T* together;
+  T* apart;
+  bool is_value;  // which is copied
+};
+
+// Rotates halves a and b by the angle or, backward, by its negative, which is the transposed map. Rounded one by one:
+// no fused multiply-add.
 template <bool kBack, int N, typename T>
-__global__ void Rotate(RotationOperands<T> o) {
-  const int half = o.dim / 2;
-  const int packs = half / N;
-  const int all_heads = o.heads + 2 * o.kv_heads;
-  ForEach(o.rows * all_heads * packs, [&](int64_t item) {
-    const int i = static_cast<int>(item % packs) * N;
-    const int64_t row_head = item / packs;
-    const int head = static_cast<int>(row_head % all_heads);
-    const int64_t row = row_head / all_heads;
-    const int part = head < o.heads ? 0 : head < o.heads + o.kv_heads ? 1 : 2;
-    const int part_heads = part == 0 ? o.heads : o.kv_heads;
-    const int part_head = part == 0 ? head : head - o.heads - (part - 1) * o.kv_heads;
-    T* apart = o.apart[part] + (row * part_heads + part_head) * o.dim + i;
-    T* together = o.together + (row * all_heads + head) * o.dim + i;
-    const T* from = kBack ? together : apart;
-    T* to = kBack ? apart : together;
-    Pack<T, N> a = LoadPack<N>(from);
-    Pack<T, N> b = LoadPack<N>(from + half);
-    if (part < 2) {
-      const T* angles = o.rotation + row % o.seq_len * o.dim + i;
-      const Pack<T, N> cosines = LoadPack<N>(angles);
-      const Pack<T, N> sines = LoadPack<N>(angles + half);
+__device__ void RotatePacks(const Pack<T, N>& cosines, const Pack<T, N>& sines, Pack<T, N>& a, Pack<T, N>& b) {
+  float x[N], y[N], cosine[N], sine[N];
+  WidenPack(a, x);
+  WidenPack(b, y);
+  WidenPack(cosines, cosine);
+  WidenPack(sines, sine);
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const float x = Widen<float>(a.at[k]), y = Widen<float>(b.at[k]);
-        const float cosine = Widen<float>(cosines.at[k]);
-        const float sine = kBack ? -Widen<float>(sines.at[k]) : Widen<float>(sines.at[k]);
-        // Rounded one by one: no fused multiply-add.
-        a.at[k] = Round<T>(__fsub_rn(RoundTo<T>(__fmul_rn(x, cosine)), RoundTo<T>(__fmul_rn(y, sine))));
-        b.at[k] = Round<T>(__fadd_rn(RoundTo<T>(__fmul_rn(y, cosine)), RoundTo<T>(__fmul_rn(x, sine))));
-      }
+  for (int k = 0; k < N; ++k) {
+    const float s = kBack ? -sine[k] : sine[k];
+    const float rotated_x = __fsub_rn(RoundTo<T>(__fmul_rn(x[k], cosine[k])), RoundTo<T>(__fmul_rn(y[k], s)));
+    y[k] = __fadd_rn(RoundTo<T>(__fmul_rn(y[k], cosine[k])), RoundTo<T>(__fmul_rn(x[k], s)));
+    x[k] = rotated_x;
+  }
+  a = RoundPack<T>(x);
+  b = RoundPack<T>(y);
+}
+
+// A block does block_rows rows; a thread takes N elements of each half of one head at a time. Within a block, numbers
+// of items have 32 bits, whose division is cheap.
+template <bool kBack, int N, typename T>
+__global__ void __launch_bounds__(kThreads) Rotate(RotationOperands<T> o) {
+  const unsigned half = o.dim / 2, packs = half / N, row_items = (o.heads + 2 * o.kv_heads) * packs;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * o.block_rows;
+  const auto rows = static_cast<unsigned>(o.rows - first_row < o.block_rows ? o.rows - first_row : o.block_rows);
+  const auto first_position = static_cast<unsigned>(first_row % o.seq_len);
+  const auto seq_len = static_cast<unsigned>(o.seq_len);
+  for (unsigned item = threadIdx.x; item < rows * row_items; item += kThreads) {
+    const unsigned row = item / row_items, row_item = item % row_items;
+    const unsigned head = row_item / packs, i = row_item % packs * N;
+    const HeadPart<T> part(o, first_row + row, head, i);
+    const T* from = kBack ? part.together : part.apart;
+    T* to = kBack ? part.apart : part.together;
+    Pack<T, N> a = LoadPack<N>(from), b = LoadPack<N>(from + half);
+    if (!part.is_value) {
+      const T* angles = o.rotation + static_cast<int64_t>((first_position + row) % seq_len) * o.dim + i;
+      RotatePacks<kBack>(LoadPack<N>(angles), LoadPack<N>(angles + half), a, b);
     }
-    StorePack(a, to);
-    StorePack(b, to + half);
-  });
+    StoreGlobalPack(a, to);
+    StoreGlobalPack(b, to + half);
+  }
 }
 
 template <bool kBack>
@@ -75,22 +101,25 @@ void LaunchRotate(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   WithActivationType(qkv.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     constexpr int kPack = kPackBytes / sizeof(T);
-    const RotationOperands<T> o = {.apart = {q.data_as<T>(), k.data_as<T>(), v.data_as<T>()},
-                                   .together = qkv.data_as<T>(),
-                                   .rotation = rotation.data_as<const T>(),
-                                   .heads = static_cast<int>(shape.num_heads),
-                                   .kv_heads = static_cast<int>(shape.kv_heads()),
-                                   .dim = static_cast<int>(shape.head_dim),
-                                   .seq_len = static_cast<int>(shape.seq_len),
-                                   .rows = shape.batch * shape.seq_len};
     bool aligned = shape.head_dim / 2 % kPack == 0;
     for (const Tensor* t : {&q, &k, &v, &rotation, &qkv}) aligned = aligned && IsAligned(t->data(), kPackBytes);
-    const int64_t pairs = qkv.numel() / 2;
-    if (aligned) {
-      Launch(Rotate<kBack, kPack, T>, Blocks(pairs / kPack), kThreads, 0, stream, o);
-    } else {
-      Launch(Rotate<kBack, 1, T>, Blocks(pairs), kThreads, 0, stream, o);
-    }
+    const int64_t rows = shape.batch * shape.seq_len;
+    const int64_t row_items = qkv.numel() / rows / 2 / (aligned ? kPack : 1);
+    // About four items for each thread.
+    const int64_t block_rows = std::max<int64_t>(4 * kThreads / row_items, 1);
+    const RotationOperands<T> o = {.q = q.data_as<T>(),
+                                   .k = k.data_as<T>(),
+                                   .v = v.data_as<T>(),
+                                   .together = qkv.data_as<T>(),
+                                   .rotation = rotation.data_as<const T>(),
+                                   .heads = static_cast<unsigned>(shape.num_heads),
+                                   .kv_heads = static_cast<unsigned>(shape.kv_heads()),
+                                   .dim = static_cast<unsigned>(shape.head_dim),
+                                   .seq_len = shape.seq_len,
+                                   .rows = rows,
+                                   .block_rows = static_cast<unsigned>(block_rows)};
+    const auto blocks = static_cast<unsigned>((rows + block_rows - 1) / block_rows);
+    Launch(aligned ? Rotate<kBack, kPack, T> : Rotate<kBack, 1, T>, blocks, kThreads, 0, stream, o);
   });
 }
 
