@@ -8,7 +8,7 @@ Where there is no toolkit, targets of these rules are incompatible: "//..." skip
 says so. A target that must exist either way picks its sources with if_cuda.
 
 --//cuda:archs=sm_80,sm_90 (from another repository --@fsdp//cuda:archs=...) names the GPUs that code is generated for;
-later ones run the newest architecture's PTX. The default is sm_80 alone.
+later ones run the PTX of the newest that is not of one family only, such as sm_90a. The default is sm_80 alone.
 """
 
 load("@local_cuda//:config.bzl", "CUDA_AVAILABLE", "CUDA_HOST_COMPILER", "CUDA_PATH", "CUDA_VERSION", "NCCL_AVAILABLE")
@@ -58,14 +58,15 @@ _OPTIMIZATION = {
 }
 
 def _gencode(archs):
-    flags = []
-    for arch in archs:
-        number = arch[len("sm_"):]
-        flags.append("-gencode=arch=compute_%s,code=sm_%s" % (number, number))
-    number = archs[-1][len("sm_"):]
-    return flags + ["-gencode=arch=compute_%s,code=compute_%s" % (number, number)]
+    numbers = [arch[len("sm_"):] for arch in archs]
+    flags = ["-gencode=arch=compute_%s,code=sm_%s" % (number, number) for number in numbers]
 
-def _cuda_objects_impl(ctx):
+    # No later GPU runs the PTX of an architecture such as sm_90a.
+    plain = [number for number in numbers if number.isdigit()]
+    return flags + ["-gencode=arch=compute_%s,code=compute_%s" % (number, number) for number in plain[-1:]]
+
+def _nvcc(ctx, form, arch_flags, extension):
+    """Compiles each source to `form`, -c or -cubin; returns the outputs, _nvcc/TARGET/SOURCE + extension."""
     toolchain = find_cpp_toolchain(ctx)
     context = ctx.attr.deps_context[CcInfo].compilation_context
 
@@ -79,46 +80,78 @@ def _cuda_objects_impl(ctx):
     includes = [path for path in context.system_includes.to_list() + context.includes.to_list() if "local_cuda" not in path]
     quote_includes = [path for path in context.quote_includes.to_list() if "local_cuda" not in path]
 
-    flags = ["-std=c++20", "-c", "--expt-relaxed-constexpr", "--threads=0"]
+    flags = ["-std=c++20", form, "--expt-relaxed-constexpr", "--threads=0"]
     flags += ["-ccbin", CUDA_HOST_COMPILER or toolchain.compiler_executable]
     flags += ["-Xcompiler=-fPIC,-Wall"]
     flags += _OPTIMIZATION[ctx.var["COMPILATION_MODE"]]
-    flags += _gencode(ctx.attr._archs[CudaArchs].archs)
+    flags += arch_flags
     flags += ["-D" + define for define in context.defines.to_list()]
     flags += ["-I" + path for path in quote_includes]
     flags += ["-isystem=" + path for path in includes]
     flags += ctx.attr.nvccopts
 
-    objects = []
+    outputs = []
     for source in ctx.files.srcs:
-        # Position independent code alone: with both kinds a shared library would get each symbol twice.
-        name = source.basename[:-len(".cu")]
-        object = ctx.actions.declare_file("_nvcc/%s/%s.pic.o" % (ctx.label.name, name))
+        output = ctx.actions.declare_file("_nvcc/%s/%s" % (ctx.label.name, source.basename[:-len(".cu")] + extension))
         ctx.actions.run(
             executable = CUDA_PATH + "/bin/nvcc",
-            arguments = flags + [source.path, "-o", object.path],
+            arguments = flags + [source.path, "-o", output.path],
             inputs = depset([source] + headers, transitive = [toolchain.all_files]),
-            outputs = [object],
+            outputs = [output],
             # The version makes another toolkit in the same place another action.
             env = {"FSDP_CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s" % source.short_path,
         )
-        objects.append(object)
-    return [DefaultInfo(files = depset(objects))]
+        outputs.append(output)
+    return [DefaultInfo(files = depset(outputs))]
+
+def _cuda_objects_impl(ctx):
+    # Position independent code alone: with both kinds a shared library would get each symbol twice.
+    return _nvcc(ctx, "-c", _gencode(ctx.attr._archs[CudaArchs].archs), ".pic.o")
+
+def _cuda_cubins_impl(ctx):
+    return _nvcc(ctx, "-cubin", ["-arch=" + ctx.attr.arch], ".cubin")
+
+_NVCC_ATTRS = {
+    "srcs": attr.label_list(allow_files = [".cu"]),
+    "deps_context": attr.label(providers = [CcInfo]),
+    "nvccopts": attr.string_list(),
+    "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
+}
 
 _cuda_objects = rule(
     implementation = _cuda_objects_impl,
-    attrs = {
-        "srcs": attr.label_list(allow_files = [".cu"]),
-        "deps_context": attr.label(providers = [CcInfo]),
-        "nvccopts": attr.string_list(),
-        "_archs": attr.label(default = "//cuda:archs"),
-        "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
-    },
+    attrs = dict(_NVCC_ATTRS, _archs = attr.label(default = "//cuda:archs")),
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),
 )
+
+_cuda_cubins = rule(
+    implementation = _cuda_cubins_impl,
+    attrs = dict(_NVCC_ATTRS, arch = attr.string()),
+    fragments = ["cpp"],
+    toolchains = use_cc_toolchain(),
+)
+
+def cuda_cubins(name, library, srcs, arch = "sm_90", **kwargs):
+    """The machine code of a cuda_library's kernels, for a test that reads it; no program links it.
+
+    Args:
+      name: the target.
+      library: the cuda_library of the same package that has `srcs`; without its nvccopts.
+      srcs: .cu files of it.
+      arch: the architecture, whatever --//cuda:archs says.
+      **kwargs: visibility and tags.
+    """
+    _cuda_cubins(
+        name = name,
+        srcs = srcs,
+        arch = arch,
+        deps_context = library + "_cuda_deps",
+        target_compatible_with = CUDA_COMPATIBLE,
+        **kwargs
+    )
 
 def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
     """Replaces the .cu files among `srcs` by their objects."""
@@ -256,7 +289,7 @@ def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], t
       **kwargs: more of cc_test's attributes.
     """
     all_deps = deps + cuda_deps + [_CUDART]
-    kwargs.setdefault("visibility", ["//tools:__pkg__"])  # for gpu_bundle
+    kwargs.setdefault("visibility", ["//tools:__subpackages__"])  # for gpu_bundle and its test
     cc_test(
         name = name,
         srcs = _compile_cuda(name, srcs, [], all_deps, nvccopts, True),

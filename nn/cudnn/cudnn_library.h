@@ -112,7 +112,6 @@ enum class Attribute : int {
   kOperationReductionDescriptor = 1612,
   kOperationReshapeX = 2200,
   kOperationReshapeY = 2201,
-  kDevicePropertiesHandle = 2701,
   kDevicePropertiesJson = 2702,
 };
 

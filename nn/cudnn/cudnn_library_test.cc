@@ -111,7 +111,6 @@ TEST(CudnnLibraryTest, TheNumbersAreThoseOfTheInstalledHeader) {
   ExpectIs(cudnn::Attribute::kOperationReductionDescriptor, CUDNN_ATTR_OPERATION_REDUCTION_DESC);
   ExpectIs(cudnn::Attribute::kOperationReshapeX, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
   ExpectIs(cudnn::Attribute::kOperationReshapeY, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
-  ExpectIs(cudnn::Attribute::kDevicePropertiesHandle, CUDNN_ATTR_DEVICEPROP_HANDLE);
   ExpectIs(cudnn::Attribute::kDevicePropertiesJson, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION);
   ExpectIs(cudnn::AttributeType::kHandle, CUDNN_TYPE_HANDLE);
   ExpectIs(cudnn::AttributeType::kDataType, CUDNN_TYPE_DATA_TYPE);
