@@ -3,9 +3,10 @@
 // The speed at which a checkpoint leaves a GPU and comes back: AsyncSaver's copies to pinned memory, and a load's
 // copies to the device, each compared with one copy of as many bytes in the same run. One JSON line each:
 //
-//   gpu_staging_benchmark [--mib=1400] [--scratch=/tmp]
+//   gpu_staging_benchmark [--mib=1400] [--scratch=/tmp] [--io_threads=4,8,16]
 //
-// Files are written to --scratch, which is not timed for staging. A load is timed whole: it reads and verifies too.
+// Files are written to --scratch, which is not timed for staging. A load is timed whole: it reads and verifies too, and
+// has a line for each number of threads in --io_threads.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -37,6 +39,7 @@
 
 ABSL_FLAG(int64_t, mib, 1400, "of the state; a GPT-2 124M with AdamW has 1424");
 ABSL_FLAG(std::string, scratch, "/tmp", "where checkpoints are written, and deleted again");
+ABSL_FLAG(std::vector<std::string>, io_threads, {"4"}, "threads of a load; several numbers with commas between");
 
 namespace fsdp {
 namespace {
@@ -87,7 +90,7 @@ class StagingBenchmark {
   StagingBenchmark(std::shared_ptr<Device> device, std::string root)
       : device_(std::move(device)), root_(std::move(root)) {}
 
-  absl::Status Run(int64_t nbytes) {
+  absl::Status Run(int64_t nbytes, const std::vector<int>& io_threads) {
     FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
     FSDP_ASSIGN_OR_RETURN(StateDict state, MakeState(nbytes, *device_, *stream_));
     nbytes_ = BytesOf(state);
@@ -97,7 +100,8 @@ class StagingBenchmark {
     FSDP_ASSIGN_OR_RETURN(const double down, Copy(pinned.data(), on_device.data()));
     FSDP_ASSIGN_OR_RETURN(const double up, Copy(on_device.data(), pinned.data()));
     FSDP_RETURN_IF_ERROR(Stage(state, down));
-    return Load(state, up);
+    for (const int threads : io_threads) FSDP_RETURN_IF_ERROR(Load(state, up, threads));
+    return absl::OkStatus();
   }
 
  private:
@@ -140,16 +144,19 @@ class StagingBenchmark {
   }
 
   // From files that the page cache has: a disk's speed would hide that of the copies. Saves go past the cache.
-  absl::Status Load(StateDict& state, double copy) {
+  absl::Status Load(StateDict& state, double copy, int io_threads) {
     FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
     FSDP_RETURN_IF_ERROR(ReadIntoCache(path));
+    LoadOptions options;
+    options.device = device_.get();
+    options.io_threads = io_threads;
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
       const absl::Time start = absl::Now();
-      FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, state, {.device = device_.get()}));
+      FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, state, options));
       best = std::max(best, BytesPerSecond(absl::Now() - start));
     }
-    Print("checkpoint load, cached file to device, verified", best, copy, "");
+    Print(absl::StrCat("checkpoint load, cached file to device, verified, ", io_threads, " threads"), best, copy, "");
     return absl::OkStatus();
   }
 
@@ -170,10 +177,21 @@ class StagingBenchmark {
   int64_t nbytes_ = 0;
 };
 
-absl::Status Main() {
+// The numbers of --io_threads.
+absl::StatusOr<std::vector<int>> IoThreads() {
+  std::vector<int> numbers;
+  for (const std::string& text : absl::GetFlag(FLAGS_io_threads)) {
+    if (!absl::SimpleAtoi(text, &numbers.emplace_back()) || numbers.back() < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("--io_threads: \"", text, "\", expected 1 or more"));
+    }
+  }
+  return numbers;
+}
+
+absl::Status Main(const std::vector<int>& io_threads) {
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
   const std::string root = absl::StrCat(absl::GetFlag(FLAGS_scratch), "/gpu_staging_benchmark.", getpid());
-  const absl::Status status = StagingBenchmark(std::move(device), root).Run(absl::GetFlag(FLAGS_mib) << 20);
+  const absl::Status status = StagingBenchmark(std::move(device), root).Run(absl::GetFlag(FLAGS_mib) << 20, io_threads);
   std::error_code ignored;
   std::filesystem::remove_all(root, ignored);
   return status;
@@ -187,7 +205,9 @@ int main(int argc, char** argv) {
   if (absl::GetFlag(FLAGS_mib) < 1) {
     return fsdp::ReportUsageError("gpu_staging_benchmark", absl::InvalidArgumentError("--mib: expected at least 1"));
   }
-  const absl::Status status = fsdp::Main();
+  const absl::StatusOr<std::vector<int>> io_threads = fsdp::IoThreads();
+  if (!io_threads.ok()) return fsdp::ReportUsageError("gpu_staging_benchmark", io_threads.status());
+  const absl::Status status = fsdp::Main(*io_threads);
   if (status.ok()) return fsdp::kExitDone;
   std::fprintf(stderr, "gpu_staging_benchmark: %s\n", std::string(status.message()).c_str());
   return fsdp::kExitFailed;
