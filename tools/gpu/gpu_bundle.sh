@@ -6,8 +6,8 @@
 #
 # Programs go to bin/, scripts to the top, and the shared libraries that Debian has in no other form (oneDNN and what it
 # needs, ISA-L, Highway) to lib/, with UCX where it is installed, which programs open by name. What remains to be found
-# there is glibc, libstdc++, and what comes with CUDA, NCCL and PyTorch; anything else is an error. The oldest glibc that
-# will do is written to GLIBC.
+# there is glibc, libstdc++, and what comes with CUDA, NCCL and PyTorch; anything else is an error. Symbols are stripped;
+# the oldest glibc that will do is written to GLIBC.
 set -euo pipefail
 
 out=$1
@@ -51,5 +51,6 @@ if [[ -n $libucp ]]; then
     while read -r name path; do cp -L "$path" "$stage/lib/$name"; done
 fi
 chmod -R u+w "$stage"
+strip --strip-unneeded "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true  # what is no ELF file stays as it is
 { objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true; } | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 > "$stage/GLIBC"
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf "$out" .

@@ -1,233 +1,99 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every GPU test and benchmark from an unpacked //tools:gpu_bundle, on a machine with a GPU, in a few calls:
+"""Runs the tests and benchmarks of an unpacked //tools:gpu_bundle on a machine with a GPU, in calls of a few minutes:
 
   tar -xf gpu_bundle.tar -C bundle && cd bundle
-  ./gpu_check.py --part=tests         the gpu tests, and ranks that share the GPU against ranks on the CPU
-  ./gpu_check.py --part=benchmarks    the kernels' benchmarks; the copies of a checkpoint against a plain copy
-  ./gpu_check.py --part=peers         gpu_benchmark.py: compared with PyTorch
+  ./gpu_check.py --part=all --budget=540 --out=$OUT      everything below, in this order
+  ./gpu_check.py --part=ceilings,changed,kernels         some of it
 
-Each keeps report-PART.json and report-PART.md below --out (default: here) up to date after every program, so that
-the results so far survive a failure, a hang, or the end of the machine's time. It exits with 1 if anything failed
-and with 3 if nothing failed but something was skipped or not reached. No program takes longer than --timeout, and
-all together take no longer than --budget. Standard library only; the libraries of CUDA and NCCL are those of the toolkit, or of
-the installed PyTorch.
+  ceilings     a copy of 4 GB and a product of 8192^3 by PyTorch; the head's products at three row strides, of both
+  changed      the gtests of kernels and steps
+  losses       twenty steps of GPT-2 124M in each way that is timed below, against the CPU's losses
+  sanitizer    compute-sanitizer's memcheck and racecheck on the small cases of attention
+  kernels      every kernel, of this project and of PyTorch
+  train        training steps of both, the rows that goals need first
+  again        ours and PyTorch's best once more, for the spread
+  checkpoints  staging to pinned memory, and loads with 4, 8 and 16 threads
+
+Not in "all": tests (all gtests, and ranks that share the GPU against ranks on the CPU). "benchmarks" is kernels and
+checkpoints, "peers" is train.
+
+Each program has a time limit of its own and each part a share of --budget; what a part leaves goes to the next. What
+fails, hangs or is not reached stops nothing else and is named. --out gets report.json after every program; the
+output ends with tables of at most 12,000 characters, the ratios and their goals last. The exit status is 1 if something
+failed, else 3 if something was skipped or not reached. A missed goal is no failure.
+
+--device=cpu --tiny runs all of it on a machine without a GPU, on programs of the emulator, for no number that means
+anything. Standard library only, but for PyTorch's side, which is skipped where there is no PyTorch.
 """
 
 import argparse
-import glob
 import json
-import os
 import pathlib
-import random
-import signal
-import site
-import struct
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-TAIL = 60  # lines of output that a report keeps
+import gpu_benchmark
+import gpu_goals
+import gpu_tests
+from gpu_programs import HERE, Failed, has_gpu, has_torch, machine, run
+
+# Each with its share of the budget: seconds of 540.
+PARTS = {
+    "ceilings": (30, gpu_benchmark.ceilings),
+    "changed": (75, lambda session: gpu_tests.gtests(session, gpu_tests.STEP_TESTS)),
+    "losses": (40, lambda session: session.loss_check.pieces()),
+    "sanitizer": (30, gpu_tests.sanitizer),
+    "kernels": (85, gpu_benchmark.kernels),
+    "train": (220, gpu_benchmark.training),
+    "again": (30, gpu_benchmark.again),
+    "checkpoints": (25, gpu_benchmark.checkpoints),
+    "tests": (540, lambda session: [*gpu_tests.gtests(session), *gpu_tests.shared_gpu(session)]),
+}
+ALL = [part for part in PARTS if part != "tests"]
+SHORTHANDS = {"all": ALL, "benchmarks": ["kernels", "checkpoints"], "peers": ["train", "again"]}
+TIMED = {"ceilings", "kernels", "train", "again", "checkpoints"}
+RESERVE = 4  # seconds for the tables
+LARGEST_OUTPUT = 11500
 
 
-def library_folders():
-    """The bundle's, PyTorch's and those that pip brings with it, and the toolkit's."""
-    packages = dict.fromkeys([sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()])
-    pip = [folder for package in packages for folder in sorted(glob.glob(f"{package}/nvidia/*/lib"))]
-    pip += [f"{package}/torch/lib" for package in packages]
-    toolkit = ["/usr/local/cuda/lib64", *sorted(glob.glob("/usr/local/cuda-*/lib64"), reverse=True)]
-    return [folder for folder in [str(HERE / "lib"), *pip, *toolkit] if os.path.isdir(folder)]
+class Session:
+    """What the pieces share."""
 
+    def __init__(self, args, parts, scratch):
+        self.device, self.tiny, self.scratch, self.out = args.device, args.tiny, scratch, args.out
+        self.gpu = args.device == "cuda" and has_gpu()
+        self.torch = has_torch()
+        self.results = dict(training={}, kernels={}, copies=[])
+        self._attentions = None
+        self.loss_check = gpu_tests.LossCheck(self) if "losses" in parts and self.can_run() else None
+        self.compilers = None
 
-def environment():
-    paths = [*library_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+    def can_run(self):
+        return self.gpu or self.device == "cpu"
 
+    def attentions(self):
+        """The flags that choose another attention than the default, if this train_gpt has them."""
+        if self._attentions is None:
+            status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
+            has_flag = status == 0 and any("--attention" in line for line in output)
+            self._attentions = ["--attention=own", "--attention=eager"] if has_flag else []
+        return self._attentions
 
-def run(command, timeout, scratch):
-    """(exit status, seconds, output); 124 after `timeout`, when the program and all that it started are killed."""
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+", errors="replace") as output:  # a pipe would wait for children that are left
-        try:
-            process = subprocess.Popen([str(part) for part in command], env=environment(), cwd=scratch, stdout=output,
-                                       stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-        except OSError as error:
-            return 127, 0.0, [str(error)]
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            status = 124
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # ranks that outlived their launcher
-        except ProcessLookupError:
-            pass
-        process.wait()
-        output.seek(0)
-        return status, time.monotonic() - began, output.read().splitlines()
+    def begin(self, part, later):
+        """Compilers of PyTorch run beside the parts that are not timed."""
+        timed = part in TIMED
+        if self.compilers and timed:
+            self.compilers.stop()
+            self.compilers = None
+        elif not self.compilers and not timed and self.gpu and self.torch and "train" in later:
+            self.compilers = gpu_benchmark.warm_compilers(self)
 
-
-def row_of(name, status, seconds, output, **more):
-    row = dict(name=name, status=status, seconds=round(seconds, 1), **more)
-    if status != 0:
-        row["output"] = output[-TAIL:]
-    return row
-
-
-def gtest_row(program, timeout, scratch):
-    result = scratch / f"{program.name}.json"
-    status, seconds, output = run([program, f"--gtest_output=json:{result}"], timeout, scratch)
-    counts = dict(passed=0, skipped=0, failed=0)
-    try:
-        suites = json.loads(result.read_text())["testsuites"]
-    except (OSError, ValueError, KeyError):
-        suites = []
-        if status == 0:
-            status = 1  # it ran no test
-    for suite in suites:
-        for test in suite["testsuite"]:
-            failed, skipped = "failures" in test, test.get("result") == "SKIPPED"
-            counts["failed" if failed else "skipped" if skipped else "passed"] += 1
-    row = row_of(program.name, status, seconds, output, **counts)
-    if counts["skipped"]:
-        # "file:line: Skipped", then why.
-        why = [b for a, b in zip(output, output[1:]) if a.endswith(": Skipped")]
-        row["reason"] = "skipped: " + "; ".join(dict.fromkeys(why)) if why else "no reason given"
-    return row
-
-
-def train_row(name, flags, timeout, scratch):
-    """A short run of train_gpt and its losses."""
-    metrics = scratch / f"{len(list(scratch.iterdir()))}.jsonl"
-    status, seconds, output = run(
-        [HERE / "bin/train_gpt", *flags, f"--metrics={metrics}", "--resume=none", "--steps=5"], timeout, scratch)
-    losses = []
-    if metrics.exists():
-        losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if line.endswith("}")]
-    return row_of(name, status, seconds, output, losses=losses)
-
-
-# Each rank passes for a host of its own.
-HOST_PER_RANK = ["sh", "-c", 'FSDP_HOSTID=host-$RANK exec "$@"', "sh"]
-
-
-def hosts_row(name, flags, timeout, scratch):
-    """train_gpt on two ranks that pass for two hosts: NCCL, and the control group over UCX, between them."""
-    metrics = scratch / "hosts.jsonl"
-    status, seconds, output = run(
-        [HERE / "bin/launch_static", "--nproc=2", "--", *HOST_PER_RANK, HERE / "bin/train_gpt", *flags,
-         f"--metrics={metrics}", "--resume=none", "--steps=5"], timeout, scratch)
-    losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    if status == 0 and not any("2 ranks on 2 hosts" in line for line in output):
-        status, output = 1, ["the ranks did not pass for two hosts", *output]
-    return row_of(name, status, seconds, output, losses=losses)
-
-
-def check_losses(row, reference, tolerance):
-    """Fails a run whose losses differ too much from the reference's."""
-    pairs = list(zip(row["losses"], reference["losses"]))
-    row["difference"] = max((abs(a - b) / abs(b) for a, b in pairs), default=None)
-    if row["status"] == 0 and (len(pairs) != 5 or row["difference"] > tolerance):
-        row["status"] = 1
-        row["output"] = [f"losses {row['losses']}, on the CPU {reference['losses']}, tolerance {tolerance}"]
-    return row
-
-
-def has_gpu():
-    status, _, output = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], 30, HERE)
-    return status == 0 and any(line.strip() for line in output)
-
-
-# Each part is a list of (name, function of the seconds that are left that returns a row).
-
-def tests(args, scratch):
-    work = [(program.name, lambda timeout, program=program: gtest_row(program, timeout, scratch))
-            for program in sorted((HERE / "bin").glob("*_test"))]
-    tokens = scratch / "tokens.u16"
-    generator = random.Random(1)
-    tokens.write_bytes(struct.pack("<20000H", *(generator.randrange(257) for _ in range(20000))))
-    common = [f"--tokens={tokens}", "--batch_size=4"]
-    base = [*common, "--nproc=2"]
-    reference = {}
-
-    def on_cpu(timeout):
-        reference.update(train_row("train_gpt on the CPU", [*base, "--device=cpu"], timeout, scratch))
-        return dict(reference)
-
-    def on_gpu(name, flags, tolerance, timeout):
-        if not args.gpu:
-            return dict(name=name, status=0, seconds=0, skipped=1, reason="no GPU")
-        row = train_row(name, [*base, "--device=cuda", "--share_gpu", *flags], timeout, scratch)
-        return check_losses(row, reference, tolerance)
-
-    def on_hosts(name, flags, timeout):
-        if not args.gpu:
-            return dict(name=name, status=0, seconds=0, skipped=1, reason="no GPU")
-        row = hosts_row(name, [*common, "--device=cuda", "--share_gpu", *flags], timeout, scratch)
-        return check_losses(row, reference, 1e-4)
-
-    work.append(("train_gpt on the CPU", on_cpu))
-    # Differences come from float32 sums in another order over five steps, and in bfloat16 from activations rounded to 2^-9.
-    runs = [([], 1e-4), (["--cpu_offload"], 1e-4), (["--activation_checkpointing"], 1e-4),
-            (["--sharding_strategy=shard_grad_op"], 1e-4), (["--sharding_strategy=no_shard"], 1e-4),
-            (["--api=fsdp2"], 1e-4), (["--api=fsdp2", "--cpu_offload", "--pin_memory"], 1e-4),
-            (["--param_dtype=bfloat16", "--reduce_dtype=float32"], 2e-2),
-            (["--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2),
-            # Three of the five steps are replayed from a graph.
-            (["--cuda_graph"], 1e-4), (["--cuda_graph", "--sharding_strategy=no_shard"], 1e-4),
-            (["--cuda_graph", "--api=fsdp2", "--activation_checkpointing"], 1e-4),
-            (["--cuda_graph", "--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2)]
-    for flags, tolerance in runs:
-        name = f"train_gpt on the GPU {' '.join(flags)}".strip()
-        work.append((name, lambda timeout, name=name, flags=flags, tolerance=tolerance:
-                     on_gpu(name, flags, tolerance, timeout)))
-    for flags in ([], ["--cuda_graph", "--api=fsdp2"]):
-        name = f"train_gpt on the GPU, two hosts {' '.join(flags)}".strip()
-        work.append((name, lambda timeout, name=name, flags=flags: on_hosts(name, flags, timeout)))
-    return work
-
-
-def benchmarks(args, scratch):
-    def measure(program, timeout):
-        if not args.gpu:
-            return dict(name=program.name, status=0, seconds=0, skipped=1, reason="no GPU")
-        status, seconds, output = run([program], timeout, scratch)
-        results = [json.loads(line) for line in output if line.startswith("{") and line.endswith("}")]
-        return dict(name=program.name, status=status, seconds=round(seconds, 1), output=output, results=results)
-
-    return [(program.name, lambda timeout, program=program: measure(program, timeout))
-            for program in sorted((HERE / "bin").glob("*_benchmark"))]
-
-
-def peers(args, scratch):
-    def measure(timeout):
-        if not args.gpu:
-            return dict(name="gpu_benchmark.py", status=0, seconds=0, skipped=1, reason="no GPU")
-        command = [sys.executable, HERE / "gpu_benchmark.py", f"--bundle={HERE}", f"--budget={timeout - 15:.0f}",
-                   f"--json={args.out / 'gpu_benchmark.json'}", f"--markdown={args.out / 'gpu_benchmark.md'}"]
-        status, seconds, output = run(command, timeout, scratch)
-        return dict(name="gpu_benchmark.py", status=status, seconds=round(seconds, 1), output=output)
-
-    return [("gpu_benchmark.py", measure)]
-
-
-def machine():
-    """The machine, driver and libraries: numbers mean nothing without them."""
-    def lines(command):
-        status, _, output = run(command, 60, HERE)
-        return output if status == 0 else ["absent"]
-
-    def torch(expression):
-        return lines([sys.executable, "-c", f"import torch; print({expression})"])[-1]
-
-    glibc = HERE / "GLIBC"
-    return dict(gpu=lines(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])[0],
-                nvcc=lines(["nvcc", "--version"])[-1], torch=torch("torch.__version__"),
-                torch_nccl=torch("torch.cuda.nccl.version()"), libraries=library_folders(),
-                glibc_wanted=glibc.read_text().strip() if glibc.exists() else "unknown",
-                glibc=os.confstr("CS_GNU_LIBC_VERSION"))
+    def end(self):
+        for background in (self.compilers, self.loss_check and self.loss_check.reference):
+            if background:
+                background.stop()
 
 
 def verdict_of(row):
@@ -245,67 +111,93 @@ def detail_of(row):
     if row.get("difference") is not None:
         details.append(f"losses within {row['difference']:.1e} of the CPU's")
     if row.get("reason"):
-        details.append(row["reason"][:200])
-    return "; ".join(details).replace("|", "/")
+        details.append(row["reason"][:160])
+    return "; ".join(details)
 
 
-def markdown(report):
-    lines = [f"# GPU {report['part']}", "", *(f"* {key}: {value}" for key, value in report["machine"].items()), ""]
-    lines += ["| what | | seconds | |", "|---|---|---|---|"]
-    lines += [f"| {row['name']} | {verdict_of(row)} | {row['seconds']} | {detail_of(row)} |" for row in report["rows"]]
-    for row in report["rows"]:
-        if row.get("output"):
-            lines += ["", f"## {row['name']}", "", "```", *row["output"], "```"]
-    return "\n".join(lines) + "\n"
+def work_through(session, part, pieces, deadline, report, began):
+    for name, wants, work in pieces:
+        left = deadline - time.monotonic()
+        if left < wants:
+            row = dict(status="not reached", seconds=0, reason=f"wants {wants} s, {max(left, 0):.0f} s are left")
+        else:
+            started = time.monotonic()
+            try:
+                row = work(left)
+            except Failed as failure:
+                row = gpu_tests.row_of(name, 1, 0, str(failure).splitlines())
+            except Exception as error:  # whatever it is, the other rows count
+                row = gpu_tests.row_of(name, 1, 0, [f"{type(error).__name__}: {error}"])
+            row["seconds"] = round(time.monotonic() - started, 1)
+        row |= dict(name=name, part=part)
+        report["rows"].append(row)
+        print(f"{time.monotonic() - began:5.0f} s  {name}: {verdict_of(row)}, {row['seconds']} s; {detail_of(row)}",
+              flush=True)
+        for line in row.get("output", [])[-6:] if row["status"] not in (0, "not reached") else []:
+            print(f"         {line[:200]}", flush=True)
+        write(session, report)
 
 
-def write(report, out):
-    for name, text in ((f"report-{report['part']}.json", json.dumps(report, indent=1) + "\n"),
-                       (f"report-{report['part']}.md", markdown(report))):
-        (out / f".{name}").write_text(text)
-        os.replace(out / f".{name}", out / name)
+def write(session, report):
+    (session.out / "report.json").write_text(json.dumps({**report, **session.results}, indent=1) + "\n")
 
 
-def work_through(work, report, args):
-    """Runs each piece of work within the rest of the budget, and writes the report after each."""
-    began = time.monotonic()
-    report["rows"] = [dict(name=name, status="not reached", seconds=0) for name, _ in work]
-    write(report, args.out)
-    for i, (name, piece) in enumerate(work):
-        left = args.budget - (time.monotonic() - began)
-        if left < 5:
-            break
-        try:
-            row = piece(min(args.timeout, left))
-        except Exception as error:  # a bug of this script must not stop the others
-            row = dict(name=name, status=1, seconds=0, output=[f"{type(error).__name__}: {error}"])
-        report["rows"][i] = row
-        print(f"{verdict_of(row):12} {row['seconds']:7} s  {name}  {detail_of(row)}", flush=True)
-        write(report, args.out)
+def tables(session, report):
+    problems = [f"{verdict_of(row)}: {row['name']}; {detail_of(row)}" for row in report["rows"]
+                if verdict_of(row) not in ("ok", "skipped")]
+    sections = {"Kernels: microseconds; of a copy, or TFLOP/s": gpu_goals.kernel_lines(session.results),
+                "Training": gpu_goals.training_lines(session.results), "Problems": problems,
+                "Goals": gpu_goals.goal_lines(session.results, report["machine"]["gpu"])}
+    lines = [str(report["machine"])]
+    for title, section in sections.items():
+        if section:
+            lines += ["", title, *section]
+    return lines
+
+
+def parts_of(text, parser):
+    parts = []
+    for word in text.split(","):
+        for part in SHORTHANDS.get(word, [word]):
+            if part not in PARTS:
+                parser.error(f"--part={text}: no part {part}; there are {', '.join([*PARTS, *SHORTHANDS])}")
+            parts.append(part)
+    return parts
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["tests", "benchmarks", "peers"], required=True)
+    parser.add_argument("--part", default="all", help="one or more, with commas between")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path.cwd())
-    parser.add_argument("--timeout", type=float, help="seconds for each program; default: 120, of peers the budget")
-    parser.add_argument("--budget", type=float, default=540, help="seconds for all of them")
+    parser.add_argument("--budget", type=float, default=540, help="seconds for all parts together")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
-    args.timeout = args.timeout or (args.budget if args.part == "peers" else 120)
+    began = time.monotonic()
+    parts = parts_of(args.part, parser)
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
-    args.gpu = has_gpu()
-    report = dict(part=args.part, machine=machine(), rows=[])
     with tempfile.TemporaryDirectory() as scratch:
-        part = {"tests": tests, "benchmarks": benchmarks, "peers": peers}[args.part]
-        work_through(part(args, pathlib.Path(scratch)), report, args)
-    print("\n" + markdown(report), end="")
+        session = Session(args, parts, pathlib.Path(scratch))
+        report = dict(parts=parts, budget=args.budget, machine=machine(), rows=[])
+        print(report["machine"], flush=True)
+        shares, spent = sum(PARTS[part][0] for part in parts), 0
+        try:
+            for index, part in enumerate(parts if session.can_run() else []):
+                session.begin(part, parts[index:])
+                spent += PARTS[part][0]
+                deadline = began + (args.budget - RESERVE) * spent / shares
+                work_through(session, part, PARTS[part][1](session), deadline, report, began)
+        finally:
+            session.end()
+        write(session, report)
+        print("\n" + "\n".join(tables(session, report))[-LARGEST_OUTPUT:], flush=True)
+    if not session.can_run():
+        print("\nSKIPPED: no GPU on this machine (nvidia-smi finds none)")
     verdicts = [verdict_of(row) for row in report["rows"]]
     if any(verdict.startswith(("FAILED", "TIMED")) for verdict in verdicts):
         return 1
-    if not args.gpu:
-        print("\nSKIPPED: no GPU on this machine (nvidia-smi finds none)")
-    return 3 if any(verdict in ("skipped", "not reached") for verdict in verdicts) else 0
+    return 3 if not verdicts or any(verdict in ("skipped", "not reached") for verdict in verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpu_check.py whole, on the CPU and the emulator: a bundle is laid out of the programs that this test was built with,
+and every part must run in it. PyTorch's side is skipped, and said so, where there is no PyTorch; it is then tested by
+
+  TEST_TMPDIR=/tmp VENV/bin/python tools/gpu/gpu_check_test.py
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAMS = {
+    "train/train_gpt": "train_gpt",
+    "optim/cuda_optimizer_extras_emulated_test": "cuda_optimizer_extras_test",
+    "optim/benchmark/cuda_kernels_benchmark_emulated": "cuda_kernels_benchmark",
+    "tests/gpu_staging_benchmark_emulated": "gpu_staging_benchmark",
+}
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def lay_bundle(folder):
+    """In the runfiles of this test, or in a source tree where Bazel has built them."""
+    (folder / "bin").mkdir(parents=True)
+    root = pathlib.Path.cwd() if pathlib.Path("tools/gpu/gpu_check.py").exists() else pathlib.Path(__file__).parents[2]
+    for path, name in PROGRAMS.items():
+        built = root / path if (root / path).exists() else root / "bazel-bin" / path
+        (folder / "bin" / name).symlink_to(built.resolve())
+    for script in (root / "tools/gpu").glob("gpu_*.py"):
+        if not script.name.endswith("_test.py"):
+            shutil.copy(script, folder / script.name)
+
+
+class GpuCheckTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")))
+        lay_bundle(cls.folder / "bundle")
+
+    def check(self, *flags):
+        """(exit status, the report, the output) of a run of gpu_check.py."""
+        out = self.folder / "out"
+        ran = subprocess.run([sys.executable, self.folder / "bundle/gpu_check.py", f"--out={out}", *flags],
+                             capture_output=True, text=True, timeout=280, check=False)
+        report = out / "report.json"
+        return ran.returncode, json.loads(report.read_text()) if report.exists() else None, ran.stdout + ran.stderr
+
+    def test_every_part_runs_without_a_gpu(self):
+        status, report, output = self.check("--part=all", "--device=cpu", "--tiny", "--budget=270")
+        rows = {row["name"]: row for row in report["rows"]}
+        self.assertEqual({row["part"] for row in report["rows"]}, set(report["parts"]), output)
+        ours = ["cuda_optimizer_extras_test", "losses against the CPU's", "head, ours", "kernels, ours",
+                "staging and loads", "gpt2-124m, 8 rows: ours", "gpt2-124m, 64 rows: ours, graph",
+                "llama-3.2-1b, 4 rows: ours, graph"]
+        for name in ours:
+            self.assertEqual(rows[name]["status"], 0, output)
+        for name in (name for name in rows if "torch" in name):
+            self.assertEqual(rows[name]["status"], 0, output)
+            self.assertEqual("skipped" in rows[name], not HAS_TORCH, output)
+        if not HAS_TORCH:
+            print("SKIPPED: PyTorch's side of gpu_check.py; this python3 has no torch")
+        self.assertEqual(status, 3, output)  # compute-sanitizer wants a GPU
+        self.assertRegex(output, r"\nGoals\n(met|MISSED) ")
+        self.assertLess(len(output.split("\n{'gpu'")[-1]), 12000)
+
+    def test_a_program_that_fails_stops_no_other(self):
+        broken = self.folder / "bundle/bin/cuda_kernels_benchmark"
+        built = os.readlink(broken)
+        broken.unlink()
+        broken.write_text("#!/bin/sh\necho the last words\nexit 7\n")
+        broken.chmod(0o755)
+        try:
+            status, report, output = self.check("--part=kernels,checkpoints", "--device=cpu", "--tiny", "--budget=60")
+        finally:
+            broken.unlink()
+            broken.symlink_to(built)
+        self.assertEqual(status, 1, output)
+        rows = {row["name"]: row for row in report["rows"]}
+        self.assertEqual(rows["kernels, ours"]["output"], ["exit status 7", "the last words"])
+        self.assertEqual(rows["staging and loads"]["status"], 0, output)
+        self.assertIn("FAILED (1): kernels, ours", output)
+
+    def test_what_the_budget_has_no_room_for_is_named(self):
+        status, report, output = self.check("--part=checkpoints", "--device=cpu", "--tiny", "--budget=5")
+        self.assertEqual(status, 3, output)
+        self.assertEqual([row["status"] for row in report["rows"]], ["not reached"])
+        self.assertIn("not reached: staging and loads", output)
+
+    def test_a_machine_without_a_gpu_is_said_to_be_one(self):
+        if shutil.which("nvidia-smi"):
+            self.skipTest("there may be a GPU here")
+        status, _, output = self.check("--part=kernels", "--budget=60")
+        self.assertEqual(status, 3, output)
+        self.assertIn("SKIPPED: no GPU on this machine", output)
+
+    def test_an_unknown_part_is_refused(self):
+        status, _, output = self.check("--part=kernels,speed")
+        self.assertEqual(status, 2)
+        self.assertIn("no part speed; there are ceilings", re.sub(r"\s+", " ", output))
+
+
+if __name__ == "__main__":
+    unittest.main()
