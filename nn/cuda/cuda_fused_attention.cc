@@ -50,6 +50,12 @@ absl::StatusOr<std::shared_ptr<CudnnAttention>> OpenOn(int ordinal) {
   return CudnnAttention::Create(*library);
 }
 
+// Plans own their kernels' code, so they must live until the work has run, and as long as a graph may replay it. That
+// is how long streams and graphs hold the buffers of work, so one of the buffers is the plans' owner.
+Buffer Plans(const std::shared_ptr<CudnnAttention>& cudnn) {
+  return Buffer(cudnn.get(), 0, [cudnn] {});
+}
+
 // Puts `launch(workspace, stream)` on `stream`, unless `nbytes` of workspace could not be had.
 template <typename F>
 void IssueWith(const absl::StatusOr<int64_t>& nbytes, std::vector<Buffer> uses, CudaStream& stream, F launch) {
@@ -88,7 +94,7 @@ bool CudaFusedAttention::Forward(const Tensor& qkv, const AttentionShape& shape,
   if (absl::IsUnimplemented(nbytes.status())) return false;
   const CudnnAttentionForward addresses = {
       .qkv = qkv.data(), .out = out.data(), .statistics = statistics.data_as<float>()};
-  IssueWith(nbytes, {qkv.buffer(), out.buffer(), statistics.buffer()}, stream,
+  IssueWith(nbytes, {Plans(cudnn), qkv.buffer(), out.buffer(), statistics.buffer()}, stream,
             [cudnn, shape, addresses, dtype = qkv.dtype()](std::byte* workspace, CUstream_st* s) {
               return cudnn->Forward(addresses, shape, dtype, workspace, s);
             });
@@ -106,8 +112,9 @@ bool CudaFusedAttention::Backward(const BackwardOperands& operands, const Attent
                                             .out = out.data(),
                                             .statistics = statistics.data_as<const float>(),
                                             .grad_qkv = grad_qkv.data()};
-  IssueWith(nbytes, {grad_out.buffer(), qkv.buffer(), out.buffer(), statistics.buffer(), grad_qkv.buffer()}, stream,
-            [cudnn, shape, addresses, dtype = qkv.dtype()](std::byte* workspace, CUstream_st* s) {
+  IssueWith(nbytes,
+            {Plans(cudnn), grad_out.buffer(), qkv.buffer(), out.buffer(), statistics.buffer(), grad_qkv.buffer()},
+            stream, [cudnn, shape, addresses, dtype = qkv.dtype()](std::byte* workspace, CUstream_st* s) {
               return cudnn->Backward(addresses, shape, dtype, workspace, s);
             });
   return true;

@@ -218,6 +218,22 @@ TEST_F(CudaFusedAttentionTest, APlanMayBeMadeDuringACapture) {
   call.ExpectRight();
 }
 
+TEST_F(CudaFusedAttentionTest, AGraphKeepsThePlansThatItReplays) {
+  const int before = CountFakeCudnn().handles;
+  auto attention = std::make_unique<CudaFusedAttention>();
+  const Call call(kShape, DType::kBFloat16);
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<WorkGraph> graph, CaptureWork(*stream_, [&] {
+                         EXPECT_TRUE(call.Forward(*attention, *stream_));
+                         return absl::OkStatus();
+                       }));
+  attention.reset();
+  EXPECT_EQ(CountFakeCudnn().handles, before + 1);
+  graph->Replay();
+  ASSERT_OK(stream_->Synchronize());
+  graph.reset();
+  EXPECT_EQ(CountFakeCudnn().handles, before);
+}
+
 TEST_F(CudaFusedAttentionTest, NothingIsLeftBehind) {
   const FakeCudnnCounts before = CountFakeCudnn();
   {

@@ -55,7 +55,7 @@ class CudnnAttention {
   static absl::StatusOr<std::unique_ptr<CudnnAttention>> Create(const CudnnLibrary& library,
                                                                 int64_t max_grad_scores_bytes = kMaxGradScoresBytes);
 
-  // No work may be in progress.
+  // No work may be in progress, and none may be replayed afterwards.
   ~CudnnAttention();
 
   CudnnAttention(const CudnnAttention&) = delete;
