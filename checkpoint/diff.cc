@@ -21,8 +21,8 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/expansion.h"
+#include "fsdp/checkpoint/source/safetensors_metadata.h"
 
 namespace fsdp {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"

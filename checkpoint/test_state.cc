@@ -11,7 +11,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/convert.h"
 

@@ -15,7 +15,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp_root.h"
 #include "fsdp/fsdp/fully_shard.h"

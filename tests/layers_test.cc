@@ -82,6 +82,15 @@ std::vector<BuildTarget> Targets() {
   return targets;
 }
 
+// `folder` and the folders in it that hold production code.
+std::vector<std::string> RoomsBelow(const Rooms& rooms, const std::string& folder) {
+  std::vector<std::string> below;
+  for (const auto& [name, room] : rooms) {
+    if (!room.is_for_tests && (name == folder || absl::StartsWith(name, folder + "/"))) below.push_back(name);
+  }
+  return below;
+}
+
 TEST(GuideTest, TheGuideAndThePublicTargetsHaveTheSameHeaders) {
   const std::set<std::string> guide = ParseGuide(ReadFile(SourceTree() / "docs/headers.md"));
   EXPECT_GT(guide.size(), 40u);
@@ -206,6 +215,25 @@ TEST(LayersTest, EveryDeclaredRoomHasSources) {
   for (const std::string& path : Sources()) folders.insert(fs::path(path).parent_path());
   for (const auto& [room, row] : ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"))) {
     EXPECT_EQ(folders.count(room), 1u) << room << "/ has a row in docs/architecture.md and no sources";
+  }
+}
+
+// The two wings of checkpoint/. A row that lets one include the other fails here, whatever the includes are today.
+TEST(LayersTest, NeitherWingOfCheckpointMayIncludeTheOther) {
+  const Rooms rooms = ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"));
+  const std::vector<std::string> native = RoomsBelow(rooms, "checkpoint/native");
+  const std::vector<std::string> foreign = RoomsBelow(rooms, "checkpoint/foreign");
+  ASSERT_GT(native.size(), 5u);
+  ASSERT_GT(foreign.size(), 5u);
+  const auto expect_fault = [&](const std::string& from, const std::string& to) {
+    const std::string planted = "#include \"fsdp/" + to + "/planted.h\"\n";
+    EXPECT_EQ(FaultsOfIncludes(rooms, from + "/planted.cc", planted).size(), 1u) << from << "/ may include " << to;
+  };
+  for (const std::string& a : native) {
+    for (const std::string& b : foreign) {
+      expect_fault(a, b);
+      expect_fault(b, a);
+    }
   }
 }
 

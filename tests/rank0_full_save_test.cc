@@ -18,7 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/async_saver.h"
+#include "fsdp/checkpoint/native/async_saver.h"
 #include "fsdp/checkpoint/object/background_uploader.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
@@ -49,7 +49,7 @@ struct EarlierCheckpoints {
   // good one.
   std::vector<std::string> superseded;
 
-  // Steps beyond the start that do not verify. The first Save sets them aside (checkpoint/set_aside.h) before it
+  // Steps beyond the start that do not verify. The first Save sets them aside (checkpoint/native/set_aside.h) before it
   // writes.
   std::vector<std::string> damaged;
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/nn/module.h"
 #include "fsdp/tensor/state_dict.h"
 

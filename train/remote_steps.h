@@ -24,8 +24,8 @@ class RemoteSteps {
 
   // Downloads the newest step beyond `step` that verifies to checkpoint_dir, verified on its way, and returns its path;
   // "" when there is none. A directory that has its name, and so does not verify, is set aside
-  // (checkpoint/set_aside.h). Adds a sentence to `notes` for that and for each newer step that is damaged. Blocks while
-  // bytes are copied.
+  // (checkpoint/native/set_aside.h). Adds a sentence to `notes` for that and for each newer step that is damaged.
+  // Blocks while bytes are copied.
   absl::StatusOr<std::string> Fetch(int64_t step, std::vector<std::string>& notes);
 
   // kFailedPrecondition when the store has a step beyond `step`, which this run would replace, unless --overwrite is

@@ -15,9 +15,9 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/json_document.h"
-#include "fsdp/checkpoint/format/stored_attributes.h"
-#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/native/format/stored_attributes.h"
+#include "fsdp/checkpoint/source/json_document.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
 namespace {

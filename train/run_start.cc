@@ -22,11 +22,11 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/format/file_names.h"
-#include "fsdp/checkpoint/format/stored_attributes.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/save/checkpoint_proof.h"
-#include "fsdp/checkpoint/set_aside.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/stored_attributes.h"
+#include "fsdp/checkpoint/native/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/native/set_aside.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
@@ -169,7 +169,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
     FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(options.resume.path));
     if (driver->traits().is_ours) {
       if (!driver->traits().is_root) {  // the error of a lost manifest names the files that are left
-        FSDP_RETURN_IF_ERROR(driver->Describe(options.resume.path, {}).status());
+        FSDP_RETURN_IF_ERROR(NativeCheckpointStep(options.resume.path).status());
       }
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {

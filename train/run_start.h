@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/train/train_options.h"
 

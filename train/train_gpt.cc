@@ -26,7 +26,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/save/leftovers.h"
+#include "fsdp/checkpoint/native/save/leftovers.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/init_process_group.h"
 #include "fsdp/collectives/job/job_identity.h"

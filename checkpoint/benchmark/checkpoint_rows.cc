@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/benchmark/hdf5_baseline.h"
 #include "fsdp/checkpoint/benchmark/page_cache.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/tensor/host_device.h"
 

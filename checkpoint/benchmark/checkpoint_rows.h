@@ -40,11 +40,11 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/async_saver.h"
 #include "fsdp/checkpoint/benchmark/benchmark_tensors.h"
 #include "fsdp/checkpoint/benchmark/paired_rows.h"
 #include "fsdp/checkpoint/benchmark/peer_process.h"
 #include "fsdp/checkpoint/benchmark/raw_file.h"
+#include "fsdp/checkpoint/native/async_saver.h"
 #include "fsdp/checkpoint/storage/write_queue.h"
 #include "fsdp/collectives/group/process_group.h"
 

@@ -45,10 +45,10 @@
 #include "fsdp/checkpoint/benchmark/page_cache.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/diff.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/formats/verify_source.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
-#include "fsdp/checkpoint/verify/verify_source.h"
 #include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");

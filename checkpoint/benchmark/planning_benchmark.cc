@@ -21,9 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
 #include "fsdp/base/check.h"
-#include "fsdp/checkpoint/save/save_plan.h"
-#include "fsdp/checkpoint/source/read_plan.h"
-#include "fsdp/checkpoint/tree/flat_parts.h"
+#include "fsdp/checkpoint/native/read/read_plan.h"
+#include "fsdp/checkpoint/native/save/save_plan.h"
+#include "fsdp/checkpoint/native/tree/flat_parts.h"
 
 namespace {
 

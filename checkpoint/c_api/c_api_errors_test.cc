@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
-#include "fsdp/checkpoint/torch/many_tensors.h"
+#include "fsdp/checkpoint/foreign/torch/many_tensors.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -11,8 +11,8 @@
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/verify/verify.h"
-#include "fsdp/checkpoint/verify/verify_source.h"
+#include "fsdp/checkpoint/formats/verify_source.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 
 namespace fsdp {
 namespace {

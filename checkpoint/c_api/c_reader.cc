@@ -11,8 +11,8 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
-#include "fsdp/checkpoint/format/tensor_name.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 // Filled when it is opened, and never changed: so every function may read it on any thread.

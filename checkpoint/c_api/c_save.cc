@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/async_saver.h"
 #include "fsdp/checkpoint/c_api/c_state.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/callback_group.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/native/async_saver.h"
 
 // The saver splits a group of its own from `group`; it goes first.
 struct fsdp_saver {

@@ -11,7 +11,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
-#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
-#include "fsdp/checkpoint/format/flat_layout.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/tensor/dtype.h"

@@ -20,10 +20,10 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/tensor_name.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/hdf5/hdf5_file.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 
 namespace fsdp {

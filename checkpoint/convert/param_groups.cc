@@ -5,7 +5,7 @@
 
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/json_events.h"
+#include "fsdp/checkpoint/source/json_events.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 
 namespace fsdp {
 namespace {

@@ -17,12 +17,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/formats/checkpoint_driver.h"
-#include "fsdp/checkpoint/safetensors/safetensors_driver.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_driver.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_driver.h"
+#include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+#include "fsdp/checkpoint/native/checkpoint_driver.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
-#include "fsdp/checkpoint/torch/dcp/dcp_driver.h"
-#include "fsdp/checkpoint/torch/pt/torch_driver.h"
 
 namespace fsdp {
 

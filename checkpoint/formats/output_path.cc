@@ -13,14 +13,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/storage/file_identity.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
-#include "fsdp/checkpoint/verify/latest.h"
 
 namespace fsdp {
 namespace {

@@ -17,11 +17,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "fsdp/base/check.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
-#include "fsdp/checkpoint/format/tensor_name.h"
 #include "fsdp/checkpoint/fuzz/arguments.h"
 #include "fsdp/checkpoint/fuzz/fuzz_targets.h"
 #include "fsdp/checkpoint/fuzz/reseal.h"
 #include "fsdp/checkpoint/fuzz/scratch_directory.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/native/format/sealed_json.h"
 
 namespace fsdp {
 

@@ -8,9 +8,9 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/object/file_digest_check.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
-#include "fsdp/checkpoint/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "fsdp/base/digest.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
 
 namespace fsdp {
 

@@ -11,8 +11,8 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/file_names.h"
-#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
 
 namespace fsdp {
 

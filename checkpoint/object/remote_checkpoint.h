@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/object/object_store.h"
 
 namespace fsdp {

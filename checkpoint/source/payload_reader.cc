@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
 namespace {

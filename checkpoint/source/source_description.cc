@@ -21,17 +21,18 @@ namespace fsdp {
 namespace {
 
 // The index of a file that is named by its path; files.size() if it is none of them.
-int FileIndex(const std::string& path, const std::vector<StoredFile>& files) {
+int FileIndex(const std::string& path, const std::vector<DescribedFile>& files) {
   const std::string name = std::filesystem::path(path).filename();
-  const auto at = std::find_if(files.begin(), files.end(), [&](const StoredFile& file) { return file.name == name; });
+  const auto at =
+      std::find_if(files.begin(), files.end(), [&](const DescribedFile& file) { return file.name == name; });
   return static_cast<int>(at - files.begin());
 }
 
 // Adds the file that is named by its path, if it is new.
-void AddFile(const std::string& path, std::vector<StoredFile>& files) {
+void AddFile(const std::string& path, std::vector<DescribedFile>& files) {
   if (FileIndex(path, files) < static_cast<int>(files.size())) return;
   std::error_code ignored;
-  StoredFile& file = files.emplace_back();
+  DescribedFile& file = files.emplace_back();
   file.name = std::filesystem::path(path).filename();
   file.nbytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
 }
@@ -64,26 +65,25 @@ void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
 
 SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source) {
   SourceDescription description;
-  Manifest& manifest = description.manifest;
   description.metadata = source->metadata();
   description.left_out = source->left_out();
-  manifest.save.step = source->step();
-  manifest.save.world_size = source->world_size();
+  description.step = source->step();
+  description.world_size = source->world_size();
   description.expansion = ExpansionOf(*source);
   for (const auto& [key, value] : source->contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
-      manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
+      description.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
       continue;
     }
     const absl::StatusOr<std::vector<TensorPlace>> places = source->Places(key);
     if (!places.ok() || std::get<ShardedTensor>(value).shape.numel() == 0) continue;
-    for (const TensorPlace& place : *places) AddFile(place.file, manifest.files);
+    for (const TensorPlace& place : *places) AddFile(place.file, description.files);
   }
   description.source = std::move(source);
   return description;
 }
 
-void DescribeTensors(const TensorSource& source, const std::vector<StoredFile>& files,
+void DescribeTensors(const TensorSource& source, const std::vector<DescribedFile>& files,
                      const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) {
   std::map<std::string_view, std::vector<std::string_view>> aliases;  // by target
   for (const auto& [alias, target] : source.contents().aliases) aliases[target].push_back(alias);

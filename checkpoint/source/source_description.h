@@ -12,19 +12,28 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/source/expansion.h"
+#include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 
+struct DescribedFile {
+  std::string name;
+  int64_t nbytes = 0;
+};
+
 struct SourceDescription {
-  Manifest manifest;                            // of other formats: files, tensors, texts, step and world size only
+  std::vector<DescribedFile> files;
+  std::vector<StoredTensor> tensors;
+  std::vector<StoredText> texts;
+  int64_t step = -1;  // TensorSource::step()
+  int world_size = 1;
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
   std::vector<std::string> left_out = {};       // TensorSource::left_out()
   Expansion expansion = {};                     // of all tensors; zero in a description that was not made of a source
 
-  // Not null: the manifest has no tensors, DescribeTensors makes one after the other. All of them together would take
+  // Not null: `tensors` is empty, DescribeTensors makes one after the other. All of them together would take
   // as much memory as the source.
   std::shared_ptr<const TensorSource> source = nullptr;
 };
@@ -34,7 +43,7 @@ SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source);
 
 // Calls `use` for each tensor of `source`, in the order of its contents, with its StoredBytes. `files` are those of its
 // DescribeSource. A tensor whose elements lie apart, or that is empty, is in no file.
-void DescribeTensors(const TensorSource& source, const std::vector<StoredFile>& files,
+void DescribeTensors(const TensorSource& source, const std::vector<DescribedFile>& files,
                      const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use);
 
 }  // namespace fsdp

@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/tensor/convert.h"
 

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tensor/box.h"
 #include "fsdp/tensor/state_dict.h"
 

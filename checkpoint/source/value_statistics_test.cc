@@ -10,7 +10,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace fsdp {
 
 // `directory`/`name`.
@@ -18,6 +20,10 @@ struct PathParts {
   std::string name;
 };
 PathParts SplitPath(const std::string& path);
+
+// OK when `name` names a file directly inside a directory: not empty, "." or "..", no '/', no control character, at
+// most 255 bytes. Otherwise kDataLoss.
+absl::Status CheckFileName(const std::string& name);
 
 }  // namespace fsdp
 

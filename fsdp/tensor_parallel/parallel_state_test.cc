@@ -13,7 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/state/state_collector.h"
 #include "fsdp/fsdp/tensor_parallel/test_parallel_model.h"

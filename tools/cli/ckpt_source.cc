@@ -3,8 +3,8 @@
 
 #include "absl/flags/flag.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/flat_layout.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 
 namespace fsdp {

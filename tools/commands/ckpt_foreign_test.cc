@@ -11,9 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/torch/golden.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
-#include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -221,7 +221,7 @@ TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
       EXPECT_THAT(said, AllOf(HasSubstr("\"model/transposed\" is not shown: it is a view with strides [1, 8]"),
                               HasSubstr("\"model/expanded\" is not shown")));
     }
-    const std::string command = absl::StrCat(Python(), " checkpoint/torch/testdata/check_view.py ", view, " ",
+    const std::string command = absl::StrCat(Python(), " checkpoint/foreign/torch/testdata/check_view.py ", view, " ",
                                              TorchTestData("expected.json"), " ", name);
     const int result = std::system(command.c_str());
     ASSERT_TRUE(WIFEXITED(result));

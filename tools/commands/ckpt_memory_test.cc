@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/torch/many_tensors.h"
+#include "fsdp/checkpoint/foreign/torch/many_tensors.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

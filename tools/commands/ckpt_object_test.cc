@@ -8,10 +8,10 @@
 #include <memory>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/object/curl_library.h"
 #include "fsdp/checkpoint/object/fake_object_store.h"
 #include "fsdp/checkpoint/object/fake_s3_server.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"

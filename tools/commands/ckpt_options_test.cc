@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"

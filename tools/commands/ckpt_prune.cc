@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt prune: plans first (checkpoint/retention.h), which verifies steps until a good one is found, then applies the
-// plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and what is not proven to
-// be a checkpoint of this project, are listed and never deleted: a person decides about them.
+// ckpt prune: plans first (checkpoint/native/retention.h), which verifies steps until a good one is found, then applies
+// the plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and what is not proven
+// to be a checkpoint of this project, are listed and never deleted: a person decides about them.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/file_names.h"
-#include "fsdp/checkpoint/retention.h"
-#include "fsdp/checkpoint/set_aside.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/retention.h"
+#include "fsdp/checkpoint/native/set_aside.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/tools/cli/ckpt_flags.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output, deletions and refusals of ckpt prune; checkpoint/retention_test.cc tests which steps stay.
+// The output, deletions and refusals of ckpt prune; checkpoint/native/retention_test.cc tests which steps stay.
 #include <cstring>
 #include <filesystem>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"

@@ -8,7 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "fsdp/checkpoint/repair/repair.h"
+#include "fsdp/checkpoint/native/repair/repair.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/commands/commands.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output and exit status of ckpt repair; checkpoint/repair/repair_test.cc tests which damage can be repaired.
+// The output and exit status of ckpt repair; checkpoint/native/repair/repair_test.cc tests which damage can be
+// repaired.
 #include <filesystem>
 #include <numeric>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

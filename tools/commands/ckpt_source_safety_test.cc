@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/torch/golden.h"
+#include "fsdp/checkpoint/foreign/torch/golden.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

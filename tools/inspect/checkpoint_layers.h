@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
 
 namespace fsdp {

@@ -11,14 +11,14 @@
 
 #include "absl/flags/flag.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/verify/latest.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 
@@ -44,11 +44,29 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
   return summary;
 }
 
+// Makes a manifest of what another format says of itself.
+void TakeDescription(SourceDescription description, CheckpointSummary& summary) {
+  for (const DescribedFile& file : description.files) {
+    StoredFile& stored = summary.manifest.files.emplace_back();
+    stored.name = file.name;
+    stored.nbytes = file.nbytes;
+  }
+  summary.manifest.tensors = std::move(description.tensors);
+  summary.manifest.texts = std::move(description.texts);
+  summary.manifest.save.step = description.step;
+  summary.manifest.save.world_size = description.world_size;
+  summary.described_files = std::move(description.files);
+  summary.metadata = std::move(description.metadata);
+  summary.left_out = std::move(description.left_out);
+  summary.expansion = std::move(description.expansion);
+  summary.source = std::move(description.source);
+}
+
 }  // namespace
 
 void CheckpointSummary::ForEachTensor(
     const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) const {
-  if (source != nullptr) return DescribeTensors(*source, manifest.files, use);
+  if (source != nullptr) return DescribeTensors(*source, described_files, use);
   for (const StoredTensor& tensor : manifest.tensors) use(tensor, tensor.shape.numel() * SizeOf(tensor.dtype));
 }
 
@@ -66,19 +84,14 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   if (summary.traits().is_root) {
     FSDP_ASSIGN_OR_RETURN(summary.path, LatestCheckpoint(path, &summary.skipped));
   }
-  TensorSourceOptions options;
-  if (!summary.traits().is_ours) {
-    FSDP_ASSIGN_OR_RETURN(options, SourceOptionsFromFlags());
-  }
-  FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, options));
-  summary.manifest = std::move(description.manifest);
-  summary.metadata = std::move(description.metadata);
-  summary.left_out = std::move(description.left_out);
-  summary.expansion = std::move(description.expansion);
-  summary.source = std::move(description.source);
   if (summary.traits().is_ours) {
+    FSDP_ASSIGN_OR_RETURN(summary.manifest, ReadCheckpointManifest(summary.path));
     summary.problem = std::string(CheckFilesPresent(PosixFileSystem(), summary.path, summary.manifest).message());
+    return summary;
   }
+  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions options, SourceOptionsFromFlags());
+  FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, options));
+  TakeDescription(std::move(description), summary);
   return summary;
 }
 

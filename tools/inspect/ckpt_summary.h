@@ -14,10 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/format/manifest.h"
-#include "fsdp/checkpoint/formats/checkpoint_driver.h"
+#include "fsdp/checkpoint/native/checkpoint_driver.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
 
@@ -47,6 +48,9 @@ struct CheckpointSummary {
 
   // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;
+
+  // SourceDescription::files; empty for a checkpoint of ours.
+  std::vector<DescribedFile> described_files = {};
 
   // The bytes that the tensors have and those that the files hold of them, where the two can differ: torch and DCP.
   Expansion expansion = {};

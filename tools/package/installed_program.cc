@@ -10,7 +10,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/nn/linear.h"

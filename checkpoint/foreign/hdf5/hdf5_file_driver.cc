@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "fsdp/checkpoint/foreign/hdf5/hdf5_file_source.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver()
+      : FormatDriver({.name = "hdf5 file",
+                      .headline = "an HDF5 file without a manifest, so without digests",
+                      .in_directory = {},
+                      .file = "an HDF5 file"}) {}
+
+  bool Recognises(const PathProbe& probe) const override { return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n"); }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenHdf5FileSource(path, options);
+  }
+
+  absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
+    return DescribeHdf5File(path);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& Hdf5FileDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pure half of hdf5_listing.h: it runs in the parent, on an answer that a hijacked child may have written. So every
+// field is checked for its type while decoding, sizes are recomputed from dtype and shape, and every place is held
+// against the size of the file and against the other places. Only after that may a reader use an offset.
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/source/json_document.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/shape.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status Wrong(const Hdf5Dataset& dataset, const std::string& what) {
+  return absl::DataLossError(absl::StrCat("dataset ", Quote(dataset.path), ": ", what));
+}
+
+absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
+  Hdf5Dataset dataset;
+  FSDP_ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
+  FSDP_ASSIGN_OR_RETURN(dataset.fqn, StringMember(json, "fqn"));
+  FSDP_ASSIGN_OR_RETURN(dataset.type, StringMember(json, "type"));
+  FSDP_ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims"));
+  FSDP_ASSIGN_OR_RETURN(dataset.offset, IntegerMember(json, "offset"));
+  FSDP_ASSIGN_OR_RETURN(dataset.nbytes, IntegerMember(json, "nbytes"));
+  FSDP_ASSIGN_OR_RETURN(dataset.layout, StringMember(json, "layout"));
+  return dataset;
+}
+
+absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const Json& json) {
+  Hdf5LeftOut left_out;
+  FSDP_ASSIGN_OR_RETURN(left_out.path, StringMember(json, "path"));
+  FSDP_ASSIGN_OR_RETURN(left_out.kind, StringMember(json, "kind"));
+  FSDP_ASSIGN_OR_RETURN(left_out.target, StringMember(json, "target"));
+  FSDP_ASSIGN_OR_RETURN(left_out.file, StringMember(json, "file"));
+  return left_out;
+}
+
+// OK when the dataset has as many bytes as its type and dims require.
+absl::Status CheckSize(const Hdf5Dataset& dataset) {
+  const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
+  if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
+  if (dataset.type.empty() || dataset.type == "text") return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dataset.type));
+  const int64_t expected = shape->numel() * SizeOf(dtype);
+  if (dataset.nbytes == expected) return absl::OkStatus();
+  return Wrong(dataset, absl::StrCat("it has ", dataset.nbytes, " bytes, expected ", expected, " for ",
+                                     shape->ToString(), " of ", dataset.type));
+}
+
+}  // namespace
+
+std::string Describe(const Hdf5LeftOut& left_out) {
+  const std::string to = left_out.target.empty() ? "" : absl::StrCat(" to ", Quote(left_out.target));
+  const std::string in = left_out.file.empty() ? "" : absl::StrCat(" in file ", Quote(left_out.file));
+  return absl::StrCat(Quote(left_out.path), " (", Printable(left_out.kind), to, in, ")");
+}
+
+std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
+  Json datasets = Json::array();
+  for (const Hdf5Dataset& dataset : listing.datasets) {
+    datasets.push_back({{"path", dataset.path},
+                        {"fqn", dataset.fqn},
+                        {"type", dataset.type},
+                        {"dims", dataset.dims},
+                        {"offset", dataset.offset},
+                        {"nbytes", dataset.nbytes},
+                        {"layout", dataset.layout}});
+  }
+  Json left_out = Json::array();
+  for (const Hdf5LeftOut& other : listing.left_out) {
+    left_out.push_back({{"path", other.path}, {"kind", other.kind}, {"target", other.target}, {"file", other.file}});
+  }
+  const Json json = {
+      {"datasets", std::move(datasets)}, {"left_out", std::move(left_out)}, {"left_out_count", listing.left_out_count}};
+  // HDF5 names need not be UTF-8. Ours always are, so replacing the others loses nothing.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
+  FSDP_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  FSDP_ASSIGN_OR_RETURN(const Json* datasets, ArrayMember(json, "datasets"));
+  FSDP_ASSIGN_OR_RETURN(const Json* left_out, ArrayMember(json, "left_out"));
+  Hdf5Listing listing;
+  FSDP_ASSIGN_OR_RETURN(listing.left_out_count, IntegerMember(json, "left_out_count"));
+  for (const Json& item : *datasets) {
+    if (!item.is_object()) return absl::DataLossError("a dataset is no object");
+    FSDP_ASSIGN_OR_RETURN(listing.datasets.emplace_back(), DecodeDataset(item));
+  }
+  for (const Json& item : *left_out) {
+    if (!item.is_object()) return absl::DataLossError("a link is no object");
+    FSDP_ASSIGN_OR_RETURN(listing.left_out.emplace_back(), DecodeLeftOut(item));
+  }
+  if (static_cast<int64_t>(listing.left_out.size()) != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
+    return absl::DataLossError(absl::StrCat(listing.left_out.size(), " links are listed of ", listing.left_out_count));
+  }
+  return listing;
+}
+
+absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t file_bytes) {
+  std::vector<const Hdf5Dataset*> placed;
+  for (const Hdf5Dataset& dataset : datasets) {
+    FSDP_RETURN_IF_ERROR(CheckSize(dataset));
+    if (!dataset.layout.empty() || dataset.nbytes == 0) continue;
+    if (dataset.offset > file_bytes || dataset.nbytes > file_bytes - dataset.offset) {
+      return Wrong(dataset, absl::StrCat("its ", dataset.nbytes, " bytes at ", dataset.offset,
+                                         " reach behind the end of the file, which has ", file_bytes));
+    }
+    placed.push_back(&dataset);
+  }
+  std::sort(placed.begin(), placed.end(),
+            [](const Hdf5Dataset* a, const Hdf5Dataset* b) { return a->offset < b->offset; });
+  for (size_t i = 1; i < placed.size(); ++i) {
+    const Hdf5Dataset& before = *placed[i - 1];
+    if (before.offset + before.nbytes <= placed[i]->offset) continue;
+    return Wrong(*placed[i],
+                 absl::StrCat("its bytes from ", placed[i]->offset, " on are also those of ", Quote(before.path)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

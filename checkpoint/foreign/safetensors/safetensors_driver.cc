@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A safetensors file starts with the length of its header, eight bytes, and the header, which is JSON: byte 8 is '{' or
+// white space. Eight bytes of length can also be the start of a pickle ("\x80\x02...") or, in theory, of a zip archive;
+// both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is never a
+// pickle. A file with the suffix .safetensors that has neither start is opened as safetensors too, so that the error
+// says which rule of the format it breaks.
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_driver.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/safetensors/hugging_face_writer.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/safetensors_metadata.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+// Adds a file and its tensors, each of which lies in it whole.
+void AddFile(const SafetensorsFile& file, SourceDescription& description) {
+  description.metadata.insert(file.header().metadata.begin(), file.header().metadata.end());
+  const int index = static_cast<int>(description.files.size());
+  DescribedFile& stored = description.files.emplace_back();
+  stored.name = std::filesystem::path(file.path()).filename();
+  stored.nbytes = file.payload_offset();
+  for (const SafetensorsEntry& entry : file.header().entries) {
+    StoredTensor& tensor = description.tensors.emplace_back();
+    tensor.key = StateKey::Model(entry.name);
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
+    tensor.intervals = {{{0, entry.shape.numel()}, index, file.payload_offset() + entry.begin}};
+    stored.nbytes = file.payload_offset() + entry.end;
+  }
+}
+
+class Driver final : public FormatDriver {
+ public:
+  Driver()
+      : FormatDriver({.name = "safetensors",
+                      .headline = "a model in safetensors",
+                      .in_directory = "model.safetensors or an index of several",
+                      .file = "a safetensors file",
+                      .suffixes = {".safetensors"},
+                      .model_file = kHuggingFaceModelName,
+                      .model_only = true}) {}
+
+  bool Recognises(const PathProbe& probe) const override {
+    if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
+    if (absl::StartsWith(probe.head, "PK\x03\x04")) return false;
+    if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;
+    const bool is_pickle = probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5;
+    return HasSuffix(probe.path) && !is_pickle && !absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions&) const override {
+    return OpenSafetensorsSource(path);
+  }
+
+  // The headers alone say it, for files without a tensor too.
+  absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
+    SourceDescription description;
+    FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
+    for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
+    return description;
+  }
+
+  // A model in several files, or one with its config, as transformers saves it. model.safetensors alone is a file.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return HasEntry(directory, kHuggingFaceIndexName) ||
+           (HasEntry(directory, kHuggingFaceModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  }
+
+  bool OwnsFileName(const std::string& name) const override {
+    return name == kHuggingFaceModelName || name == kHuggingFaceIndexName ||
+           (absl::StartsWith(name, "model-") && absl::EndsWith(name, ".safetensors"));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return absl::EndsWith(name, ".safetensors") || name == kHuggingFaceIndexName || name == kHuggingFaceConfigName;
+  }
+};
+
+// "12 optimizer values are left out: ..." for each part of `state` that the format cannot hold.
+std::vector<std::string> NotesOn(const StateDict& state) {
+  int64_t optimizer = 0;
+  int64_t extra = 0;
+  for (const auto& [key, value] : state.entries()) {
+    if (key.section == Section::kOptimState || key.section == Section::kParamGroups) ++optimizer;
+    if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
+  }
+  std::vector<std::string> notes;
+  const auto add = [&](int64_t count, const char* what) {
+    if (count == 0) return;
+    notes.push_back(absl::StrCat(count, what, count == 1 ? " value is" : " values are",
+                                 " left out: safetensors holds the model only"));
+  };
+  add(optimizer, " optimizer");
+  add(extra, " extra");
+  for (const auto& [alias, target] : state.aliases) {
+    notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));
+  }
+  return notes;
+}
+
+bool IsModelTensor(const StateDict::Entry& entry) {
+  return entry.first.section == Section::kModel && std::holds_alternative<ShardedTensor>(entry.second);
+}
+
+class Writer final : public FormatWriter {
+ public:
+  explicit Writer(const SafetensorsTarget& target) : target_(target) {}
+
+  bool MakesDirectory(const std::string& destination) const override {
+    return !SafetensorsDriver().HasSuffix(destination);
+  }
+
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    if (target_.max_shard_size < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_shard_size is ", target_.max_shard_size, ", expected at least 1 byte"));
+    }
+    const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
+    // From the source's state, since filters and model_only drop the extra text that keeps the metadata.
+    FSDP_ASSIGN_OR_RETURN(contents.metadata, SafetensorsMetadata(contents.metadata, origin));
+    std::vector<std::string> notes = NotesOn(contents.state);
+    const auto& entries = contents.state.entries();
+    const auto models = std::count_if(entries.begin(), entries.end(), IsModelTensor);
+    if (models == 0 && !entries.empty()) {
+      return absl::InvalidArgumentError("the source holds no model tensor, and safetensors holds the model only");
+    }
+    if (models == std::ssize(entries)) return notes;  // spares a large state dict the copy
+    StateDict model;
+    for (const StateDict::Entry& entry : entries) {
+      if (IsModelTensor(entry)) model.Set(entry.first, entry.second);
+    }
+    contents.state = std::move(model);
+    return notes;
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    const SafetensorsOptions write = {.metadata = contents.metadata,
+                                      .overwrite = options.overwrite,
+                                      .file_system = options.file_system,
+                                      .buffer_bytes = options.buffer_bytes,
+                                      .io_threads = options.io_threads,
+                                      .progress = options.progress};
+    if (!MakesDirectory(destination)) return WriteSafetensors(destination, contents.state, read, write);
+    return WriteHuggingFaceDirectory(destination, contents.state, read, {write, target_.max_shard_size});
+  }
+
+ private:
+  const SafetensorsTarget target_;
+};
+
+}  // namespace
+
+const FormatDriver& SafetensorsDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const SafetensorsTarget& target) { return std::make_unique<Writer>(target); }
+
+}  // namespace fsdp

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver of safetensors: a file, or a Hugging Face directory (model.safetensors, or an index of several files).
+#ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_
+#define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "fsdp/checkpoint/source/format_driver.h"
+
+namespace fsdp {
+
+// A destination that ends with ".safetensors" becomes one file, any other a Hugging Face directory. The format holds
+// the model's tensors and string metadata and nothing else.
+struct SafetensorsTarget {
+  // Payload bytes of one file of a directory, at least 1. A larger tensor has a file of its own.
+  int64_t max_shard_size = int64_t{5} * 1000 * 1000 * 1000;
+};
+
+const FormatDriver& SafetensorsDriver();
+std::unique_ptr<FormatWriter> WriterFor(const SafetensorsTarget& target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rules are those of the reference library, so that both accept the same files: a header that one program accepts
+// and another rejects, or reads differently, could hide data (bytes that belong to no tensor) or show two programs two
+// models (overlapping tensors, a name twice).
+//
+// Reading is one pass over the text (json_events.h) that keeps entries and never a JSON tree: a header can have 100 MB.
+// HeaderVisitor holds the tensor whose object is open; EndObject checks it and appends it. Then CheckPayloadCover sorts
+// the entries by offset, where "covers exactly" is a comparison of neighbours.
+//
+// Writing puts entries in the reference library's order and makes the same text, so equal models give equal files.
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/json_events.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr char kMetadata[] = "__metadata__";
+
+struct DTypeEntry {
+  std::string_view name;
+  std::optional<DType> dtype;  // nullopt: a dtype of the format that this project does not hold
+};
+
+// The order is the reference library's, by ascending alignment; files are written in descending order of it.
+constexpr std::array<DTypeEntry, 22> kDTypes = {{
+    {"BOOL", DType::kBool},
+    {"F4", std::nullopt},
+    {"F6_E2M3", std::nullopt},
+    {"F6_E3M2", std::nullopt},
+    {"U8", DType::kUInt8},
+    {"I8", DType::kInt8},
+    {"F8_E5M2", DType::kFloat8E5M2},
+    {"F8_E4M3", DType::kFloat8E4M3FN},
+    {"F8_E8M0", DType::kFloat8E8M0FNU},
+    {"F8_E4M3FNUZ", DType::kFloat8E4M3FNUZ},
+    {"F8_E5M2FNUZ", DType::kFloat8E5M2FNUZ},
+    {"I16", DType::kInt16},
+    {"U16", DType::kUInt16},
+    {"F16", DType::kFloat16},
+    {"BF16", DType::kBFloat16},
+    {"I32", DType::kInt32},
+    {"U32", DType::kUInt32},
+    {"F32", DType::kFloat32},
+    {"C64", DType::kComplex64},
+    {"F64", DType::kFloat64},
+    {"I64", DType::kInt64},
+    {"U64", DType::kUInt64},
+}};
+
+// The place of `dtype` in kDTypes; its size for a dtype that the format does not have.
+int OrderOf(DType dtype) {
+  const auto at = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeEntry& e) { return e.dtype == dtype; });
+  return static_cast<int>(at - kDTypes.begin());
+}
+
+bool HasSafetensorsDType(DType dtype) { return OrderOf(dtype) < static_cast<int>(kDTypes.size()); }
+
+// A dtype that the format has and this project does not is refused in other words than an unknown name.
+absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
+  for (const DTypeEntry& entry : kDTypes) {
+    if (entry.name != name) continue;
+    if (entry.dtype.has_value()) return *entry.dtype;
+    return absl::InvalidArgumentError(absl::StrCat("dtype ", std::string(name), " is not supported"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown dtype ", Quote(name)));
+}
+
+// `status` with the tensor's name in front.
+absl::Status OfTensor(std::string_view name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return Annotate(status, absl::StrCat("tensor ", Quote(name)));
+}
+
+// All errors about types have one form: the member, the type found, the type expected.
+absl::Status WrongType(const std::string& what, const std::string& expected, const std::string& found) {
+  return absl::DataLossError(absl::StrCat(what, " is ", found, ", expected ", expected));
+}
+
+// Collects entries, in the order of the text. Names have at most two levels: a tensor and its member.
+class HeaderVisitor final : public JsonVisitor {
+ public:
+  // `place` says where in the header the parser is; the header itself has no names, a tensor one, its members two.
+  absl::Status StartObject(const JsonPlace& place) override {
+    if (place.arrays == 0 && place.names.size() < 2) {
+      if (place.names.size() == 1) current_ = {};
+      return absl::OkStatus();
+    }
+    return Unexpected(place, "an object");
+  }
+
+  // The members of a tensor come in any order, so it is checked when its object ends.
+  absl::Status EndObject(const JsonPlace& place) override {
+    if (place.names.size() != 1 || place.arrays != 0 || place.names[0] == kMetadata) return absl::OkStatus();
+    return OfTensor(place.names[0], Finish(place.names[0]));
+  }
+
+  absl::Status StartArray(const JsonPlace& place) override {
+    std::optional<std::vector<uint64_t>>* list = place.arrays == 0 ? ListAt(place) : nullptr;
+    if (list == nullptr) return Unexpected(place, "an array");
+    list->emplace();
+    return absl::OkStatus();
+  }
+
+  absl::Status String(const JsonPlace& place, std::string_view value) override {
+    if (place.names.size() == 2 && place.arrays == 0) {
+      if (place.names[0] == kMetadata) {
+        header.metadata.emplace(place.names[1], value);
+        return absl::OkStatus();
+      }
+      if (place.names[1] == "dtype") {
+        current_.dtype.emplace(value);
+        return absl::OkStatus();
+      }
+    }
+    return Unexpected(place, "a string");
+  }
+
+  absl::Status Unsigned(const JsonPlace& place, uint64_t value) override {
+    std::optional<std::vector<uint64_t>>* list = place.arrays == 1 ? ListAt(place) : nullptr;
+    if (list == nullptr) return Unexpected(place, "a number");
+    (*list)->push_back(value);
+    return absl::OkStatus();
+  }
+
+  absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json&) override {
+    return Unexpected(place, std::string(what));
+  }
+
+  SafetensorsHeader header;
+
+ private:
+  // The members of the tensor that is being read.
+  struct Members {
+    std::optional<std::string> dtype;
+    std::optional<std::vector<uint64_t>> shape;
+    std::optional<std::vector<uint64_t>> data_offsets;
+  };
+
+  // Where the numbers of an array at `place` belong; null for an array that the format does not define.
+  std::optional<std::vector<uint64_t>>* ListAt(const JsonPlace& place) {
+    if (place.names.size() != 2 || place.names[0] == kMetadata) return nullptr;
+    if (place.names[1] == "shape") return &current_.shape;
+    if (place.names[1] == "data_offsets") return &current_.data_offsets;
+    return nullptr;
+  }
+
+  // The error for a value of the wrong type at `place`; OK for members of a tensor that the format does not define: the
+  // reference library ignores them.
+  static absl::Status Unexpected(const JsonPlace& place, const std::string& found) {
+    if (place.names.empty()) return WrongType("the header", "an object", found);
+    const std::string& name = place.names[0];
+    if (name == kMetadata) {
+      if (place.names.size() == 1) return WrongType(kMetadata, "an object of strings", found);
+      return WrongType(absl::StrCat(kMetadata, " member ", Quote(place.names[1])), "a string", found);
+    }
+    if (place.names.size() == 1) return OfTensor(name, WrongType("its description", "an object", found));
+    const std::string& member = place.names[1];
+    if (member == "dtype") return OfTensor(name, WrongType("dtype", "a string", found));
+    if (member != "shape" && member != "data_offsets") return absl::OkStatus();
+    // In an array the value is one of its numbers.
+    const std::string what = absl::StrCat(place.arrays == 0 ? "" : "a number in ", member);
+    return OfTensor(name, WrongType(what, place.arrays == 0 ? "an array" : "an unsigned integer", found));
+  }
+
+  // Checks the members of the tensor whose object ends here, and appends it. The sizes are compared as unsigned numbers
+  // that are known to fit in int64: a hostile shape cannot wrap around to a small one (Shape::Create refuses it).
+  absl::Status Finish(const std::string& name) {
+    if (!current_.dtype) return absl::DataLossError("dtype is missing");
+    if (!current_.shape) return absl::DataLossError("shape is missing");
+    if (!current_.data_offsets) return absl::DataLossError("data_offsets is missing");
+    FSDP_ASSIGN_OR_RETURN(DType dtype, ParseSafetensorsDType(*current_.dtype));
+    FSDP_ASSIGN_OR_RETURN(Shape shape, ToShape(*current_.shape));
+    const std::vector<uint64_t>& offsets = *current_.data_offsets;
+    if (offsets.size() != 2) {
+      return absl::DataLossError(absl::StrCat("data_offsets has ", offsets.size(), " numbers, expected 2"));
+    }
+    constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+    if (offsets[0] > offsets[1] || offsets[1] > kMax) {
+      return absl::DataLossError(absl::StrCat("data_offsets [", offsets[0], ", ", offsets[1], "] is no range"));
+    }
+    const uint64_t expected = static_cast<uint64_t>(shape.numel()) * SizeOf(dtype);
+    if (offsets[1] - offsets[0] != expected) {
+      return absl::DataLossError(absl::StrCat("data_offsets [", offsets[0], ", ", offsets[1], "] has ",
+                                              offsets[1] - offsets[0], " bytes, expected ", expected, " for ",
+                                              std::string(DTypeName(dtype)), " ", shape.ToString()));
+    }
+    header.entries.push_back(
+        {name, dtype, std::move(shape), static_cast<int64_t>(offsets[0]), static_cast<int64_t>(offsets[1])});
+    return absl::OkStatus();
+  }
+
+  // Dimensions are unsigned in the format, and signed here.
+  static absl::StatusOr<Shape> ToShape(const std::vector<uint64_t>& dims) {
+    std::vector<int64_t> signed_dims;
+    signed_dims.reserve(dims.size());
+    for (uint64_t dim : dims) {
+      if (dim > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+        return absl::DataLossError(absl::StrCat("shape has a dimension of ", dim, ", beyond 64-bit signed integers"));
+      }
+      signed_dims.push_back(static_cast<int64_t>(dim));
+    }
+    absl::StatusOr<Shape> shape = Shape::Create(signed_dims);
+    if (!shape.ok()) return absl::DataLossError(shape.status().message());
+    return shape;
+  }
+
+  Members current_;
+};
+
+// Sorts entries by offset and checks that they cover the payload without holes, overlap or a rest.
+absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t payload_bytes) {
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  int64_t end = 0;
+  std::string_view previous;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.begin > end) {
+      return OfTensor(entry.name, absl::DataLossError(absl::StrCat("begins at byte ", entry.begin,
+                                                                   " of the payload, expected ", end, ": bytes [", end,
+                                                                   ", ", entry.begin, ") belong to no tensor")));
+    }
+    if (entry.begin < end) {
+      return OfTensor(entry.name, absl::DataLossError(absl::StrCat("begins at byte ", entry.begin,
+                                                                   " of the payload, inside tensor ", Quote(previous),
+                                                                   ", which ends at ", end)));
+    }
+    end = entry.end;
+    previous = entry.name;
+  }
+  if (end < payload_bytes) {
+    return absl::DataLossError(absl::StrCat("bytes [", end, ", ", payload_bytes,
+                                            ") of the payload belong to no tensor, expected its end at ", end));
+  }
+  if (end > payload_bytes) {
+    return OfTensor(previous, absl::DataLossError(absl::StrCat("ends at byte ", end, " of the payload, which has ",
+                                                               payload_bytes, " bytes: the file is truncated")));
+  }
+  return absl::OkStatus();
+}
+
+// The format's own rules for names and dtypes, before anything is written.
+absl::Status CheckWritable(const SafetensorsHeader& header) {
+  std::vector<std::string_view> names;
+  names.reserve(header.entries.size());
+  for (const SafetensorsEntry& entry : header.entries) {
+    names.push_back(entry.name);
+    if (HasSafetensorsDType(entry.dtype)) continue;
+    return OfTensor(entry.name, absl::InvalidArgumentError(
+                                    absl::StrCat("safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
+                                                 "; write another format, or leave the tensor out")));
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
+    return OfTensor(*twice, absl::InvalidArgumentError("two tensors have this name"));
+  }
+  if (std::binary_search(names.begin(), names.end(), kMetadata)) {
+    return OfTensor(kMetadata, absl::InvalidArgumentError("safetensors keeps this name for itself"));
+  }
+  return absl::OkStatus();
+}
+
+// Escapes as the library does. It throws for bytes that are not UTF-8, and only then; no exception leaves this
+// function.
+absl::Status AppendJsonString(std::string_view text, std::string& out) {
+  try {
+    out += nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return absl::InvalidArgumentError(absl::StrCat(Quote(text), " is not UTF-8"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AppendMetadata(const std::map<std::string, std::string>& metadata, std::string& json) {
+  absl::StrAppend(&json, "\"", kMetadata, "\":{");
+  std::string_view comma = "";
+  for (const auto& [name, value] : metadata) {
+    json += comma;
+    FSDP_RETURN_IF_ERROR(AppendJsonString(name, json));
+    json += ':';
+    FSDP_RETURN_IF_ERROR(AppendJsonString(value, json));
+    comma = ",";
+  }
+  json += '}';
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view SafetensorsDTypeName(DType dtype) {
+  Check(HasSafetensorsDType(dtype), "a dtype that safetensors does not have");
+  return kDTypes[OrderOf(dtype)].name;
+}
+
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
+  // The format says that the header begins with '{'; white space before it does no harm.
+  HeaderVisitor visitor;
+  const size_t first = json.find_first_not_of(" \t\r\n");
+  if (first == json.npos || json[first] != '{') return absl::DataLossError("the header does not begin with '{'");
+  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor));
+  FSDP_RETURN_IF_ERROR(CheckPayloadCover(visitor.header.entries, payload_bytes));
+  return std::move(visitor.header);
+}
+
+// Larger alignments first: every tensor then begins at a multiple of its element size, since sizes are powers of two.
+void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    const int order_a = OrderOf(a.dtype);
+    const int order_b = OrderOf(b.dtype);
+    return order_a != order_b ? order_a > order_b : a.name < b.name;
+  });
+  int64_t offset = 0;
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin = offset;
+    offset += entry.shape.numel() * SizeOf(entry.dtype);
+    entry.end = offset;
+  }
+}
+
+absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& header) {
+  FSDP_RETURN_IF_ERROR(CheckWritable(header));
+  std::string out(sizeof(uint64_t), '\0');
+  out += '{';
+  std::string_view comma = "";
+  if (!header.metadata.empty()) {
+    FSDP_RETURN_IF_ERROR(AppendMetadata(header.metadata, out));
+    comma = ",";
+  }
+  for (const SafetensorsEntry& entry : header.entries) {
+    out += comma;
+    FSDP_RETURN_IF_ERROR(AppendJsonString(entry.name, out));
+    absl::StrAppend(&out, ":{\"dtype\":\"", std::string(SafetensorsDTypeName(entry.dtype)), "\",\"shape\":[");
+    absl::StrAppend(&out, absl::StrJoin(entry.shape.dims(), ","), "],\"data_offsets\":[", entry.begin, ",", entry.end,
+                    "]}");
+    comma = ",";
+  }
+  out += '}';
+  // Spaces are JSON, and the payload then begins at a multiple of 8, which aligns every dtype.
+  out.append((8 - out.size() % 8) % 8, ' ');
+  const uint64_t json_bytes = out.size() - sizeof(uint64_t);
+  if (json_bytes > kMaxSafetensorsHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the safetensors header of ", header.entries.size(), " tensors has ",
+                                                   json_bytes, " bytes, more than the format's limit of ",
+                                                   kMaxSafetensorsHeaderBytes, "; write a directory of several files"));
+  }
+  for (int i = 0; i < 8; ++i) out[i] = static_cast<char>(json_bytes >> (8 * i));
+  return out;
+}
+
+}  // namespace fsdp

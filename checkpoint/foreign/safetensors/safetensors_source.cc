@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A directory is its files: all headers are read and checked when the source is opened, and every tensor of the
+// directory goes into one table of (file, entry). Payload is read later, by the file. With an index the two must agree
+// in both directions: a file that was replaced alone, or left over from another model, would otherwise show as a tensor
+// that is missing or has the wrong values. All files stay open, which a model's few dozen allow.
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
+
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+namespace {
+
+using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
+
+class SafetensorsSource final : public TensorSource {
+ public:
+  // Takes the files in order; no two may hold a tensor of the same name. Metadata of the first file that has a name
+  // counts.
+  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
+    std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
+    for (const std::unique_ptr<SafetensorsFile>& file : files) {
+      FSDP_RETURN_IF_ERROR(source->Add(*file));
+    }
+    source->files_ = std::move(files);
+    return source;
+  }
+
+  std::string_view format() const override { return "safetensors"; }
+  bool keeps_metadata() const override { return true; }
+  const StateDict& contents() const override { return contents_; }
+  int64_t step() const override { return -1; }
+  int world_size() const override { return 1; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
+    const auto at = places_.find(key.fqn);
+    if (key.section != StateKey::Section::kModel || at == places_.end()) {
+      return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
+    }
+    return at->second.file->Read(*at->second.entry, interval, out);
+  }
+
+  // Every tensor is contiguous and in one file, so it has one place.
+  absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
+    const auto at = places_.find(key.fqn);
+    if (key.section != StateKey::Section::kModel || at == places_.end()) {
+      return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
+    }
+    const auto& [file, entry] = at->second;
+    Box whole = {std::vector<int64_t>(entry->shape.rank(), 0),
+                 {entry->shape.dims().begin(), entry->shape.dims().end()}};
+    return std::vector<TensorPlace>{{file->path(), file->payload_offset() + entry->begin, std::move(whole)}};
+  }
+
+ private:
+  struct Place {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+
+  SafetensorsSource() = default;
+
+  absl::Status Add(const SafetensorsFile& file) {
+    metadata_.insert(file.header().metadata.begin(), file.header().metadata.end());
+    for (const SafetensorsEntry& entry : file.header().entries) {
+      const auto [at, inserted] = places_.try_emplace(entry.name, Place{&file, &entry});
+      if (!inserted) {
+        return absl::DataLossError(absl::StrCat("tensor ", Quote(entry.name),
+                                                " is in two files: ", at->second.file->path(), " and ", file.path()));
+      }
+      ShardedTensor tensor;
+      tensor.dtype = entry.dtype;
+      tensor.shape = entry.shape;
+      contents_.Set(StateKey::Model(entry.name), std::move(tensor));
+    }
+    return absl::OkStatus();
+  }
+
+  SafetensorsFiles files_;
+  absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
+  StateDict contents_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Checks that every tensor of the index is in the file that the index names, and every tensor of a file in the index.
+absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_path, const SafetensorsFiles& files) {
+  std::map<std::string, std::set<std::string_view>> held;  // by file name
+  for (const std::unique_ptr<SafetensorsFile>& file : files) {
+    std::set<std::string_view>& names = held[std::filesystem::path(file->path()).filename()];
+    for (const SafetensorsEntry& entry : file->header().entries) {
+      names.insert(entry.name);
+      if (index.weight_map.count(entry.name) != 0) continue;
+      return absl::DataLossError(absl::StrCat("tensor ", Quote(entry.name), " of ", file->path(),
+                                              " is missing in the weight_map of ", index_path));
+    }
+  }
+  for (const auto& [name, file] : index.weight_map) {
+    if (held[file].count(name) != 0) continue;
+    return absl::DataLossError(absl::StrCat("tensor ", Quote(name), " is missing in ", Quote(file),
+                                            ", where the weight_map of ", index_path, " places it"));
+  }
+  return absl::OkStatus();
+}
+
+// The files that the index names, each once, in the order of their names.
+absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
+  const std::string index_path = directory / kHuggingFaceIndexName;
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
+  absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
+  if (!index.ok())
+    return absl::Status(index.status().code(), absl::StrCat(index.status().message(), " in ", index_path));
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index->weight_map) names.insert(file);
+  SafetensorsFiles files;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
+  }
+  if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
+  FSDP_RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
+  return files;
+}
+
+}  // namespace
+
+// An error while looking counts as "no": opening the path will then say what is wrong with it.
+bool IsHuggingFaceDirectory(const std::string& directory) {
+  std::error_code ignored;
+  const std::filesystem::path path(directory);
+  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) ||
+         std::filesystem::is_regular_file(path / kHuggingFaceIndexName, ignored);
+}
+
+absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
+  std::error_code ignored;
+  std::string file_path = path;
+  if (std::filesystem::is_directory(path, ignored)) {
+    file_path = std::filesystem::path(path) / kHuggingFaceModelName;
+    if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
+  }
+  SafetensorsFiles files;
+  FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
+  return files;
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
+  return SafetensorsSource::Create(std::move(files));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DcpChunks: the chunks of a DCP directory by number, kept packed, in about 40 bytes each: a large run has millions of
+// them, and few different boxes. A DcpChunk is made when one is asked for.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_CHUNKS_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_CHUNKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
+#include "fsdp/tensor/box.h"
+
+namespace fsdp {
+
+// Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote. `file` is a plain name:
+// it cannot lead out of the directory. end() does not overflow; the length of the file is checked when it is read.
+struct DcpSlice {
+  std::string file;
+  int64_t offset = 0;
+  int64_t nbytes = 0;
+
+  int64_t end() const { return offset + nbytes; }
+};
+
+// A part of a tensor, and the archive that holds it.
+struct DcpChunk {
+  Box box;
+  DcpSlice slice;
+};
+
+// Lists of integers by number, equal ones once. Moves, does not copy.
+class DcpSizes {
+ public:
+  // The number of the list, which has at most 255 integers. `note`, not negative and below 2^48, is kept with the first
+  // of equal lists. Constant time.
+  uint32_t Add(absl::Span<const int64_t> sizes, int64_t note = 0);
+  int64_t note(uint32_t number) const { return (*values_)[number] >> 8; }
+  // Lives until the next Add.
+  absl::Span<const int64_t> operator[](uint32_t number) const { return ListAt(*values_, number); }
+
+  // Bytes of memory, and what growing takes for a moment.
+  int64_t memory() const;
+
+ private:
+  using Values = std::vector<int64_t>;
+
+  // A list is its length, in the last eight bits behind its note, and its integers. Its number is the place of that.
+  static absl::Span<const int64_t> ListAt(const Values& values, uint32_t number) {
+    return absl::MakeConstSpan(&values[number] + 1, values[number] & 0xff);
+  }
+
+  struct Hash {
+    using is_transparent = void;
+    const Values* values;
+    size_t operator()(absl::Span<const int64_t> sizes) const;
+    size_t operator()(uint32_t number) const { return (*this)(ListAt(*values, number)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const Values* values;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t number, absl::Span<const int64_t> sizes) const { return ListAt(*values, number) == sizes; }
+    bool operator()(absl::Span<const int64_t> sizes, uint32_t number) const { return ListAt(*values, number) == sizes; }
+  };
+
+  std::unique_ptr<Values> values_ = std::make_unique<Values>();
+  absl::flat_hash_set<uint32_t, Hash, Equal> numbers_{0, Hash{values_.get()}, Equal{values_.get()}};
+};
+
+// Files and places in them by number. Moves, does not copy.
+class DcpSlices {
+ public:
+  uint32_t Add(std::string_view file, int64_t offset, int64_t nbytes);
+  DcpSlice operator[](uint32_t number) const;
+  // Which of files() it lies in.
+  uint32_t file_of(uint32_t number) const { return slices_[number].file; }
+  int64_t offset(uint32_t number) const { return slices_[number].offset; }
+  const std::deque<std::string>& files() const { return files_; }
+
+  int64_t memory() const;
+
+ private:
+  struct Slice {
+    int64_t offset = 0;
+    int64_t nbytes = 0;
+    uint32_t file = 0;
+  };
+
+  std::deque<Slice> slices_;
+  std::deque<std::string> files_;
+  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of files_, whose strings stay where they are
+  int64_t file_bytes_ = 0;
+};
+
+// Moves, does not copy.
+class DcpChunks {
+ public:
+  size_t size() const { return chunks_.size(); }
+  void Add(const DcpChunk& chunk);
+  // The number of a slice that is no chunk: the archive of a value.
+  uint32_t AddSlice(const DcpSlice& slice) { return slices_.Add(slice.file, slice.offset, slice.nbytes); }
+
+  // Adds a chunk by the numbers of its parts in what SetParts gets: where that is read first, and chunks are found
+  // after.
+  void Add(uint32_t start, uint32_t count, uint32_t slice) { chunks_.push_back({start, count, slice}); }
+  void SetParts(DcpSizes sizes, DcpSlices slices) {
+    sizes_ = std::move(sizes);
+    slices_ = std::move(slices);
+  }
+
+  DcpChunk operator[](size_t i) const;
+  // The parts of its box, one number for each dimension. They live until the next Add.
+  absl::Span<const int64_t> start(size_t i) const { return sizes_[chunks_[i].start]; }
+  absl::Span<const int64_t> count(size_t i) const { return sizes_[chunks_[i].count]; }
+  DcpSlice slice(size_t i) const { return slices_[chunks_[i].slice]; }
+  // The archives of values may be slices of the same files.
+  const DcpSlices& slices() const { return slices_; }
+
+  // How many files hold chunks.
+  int64_t file_count() const;
+
+ private:
+  struct Chunk {
+    uint32_t start = 0;  // in sizes_
+    uint32_t count = 0;  // in sizes_
+    uint32_t slice = 0;
+  };
+
+  std::deque<Chunk> chunks_;
+  DcpSizes sizes_;
+  DcpSlices slices_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_CHUNKS_H_

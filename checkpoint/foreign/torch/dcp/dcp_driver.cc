@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_driver.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
+#include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver()
+      : FormatDriver({.name = "dcp",
+                      .headline = "a DCP directory",
+                      .in_directory = "DCP's .metadata",
+                      .file = {},
+                      .has_writers = true}) {}
+
+  bool Recognises(const PathProbe& probe) const override { return probe.is_directory && IsDcpDirectory(probe.path); }
+
+  // .metadata is also the name of directories of other programs.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(JoinPath(directory, kDcpMetadataName), ignored);
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenDcpSource(path, options);
+  }
+
+  bool OwnsFileName(const std::string& name) const override {
+    return name == kDcpMetadataName || (absl::StartsWith(name, "__") && absl::EndsWith(name, ".distcp"));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return name == kDcpMetadataName || absl::EndsWith(name, ".distcp");
+  }
+};
+
+class Writer final : public FormatWriter {
+ public:
+  explicit Writer(const DcpTarget& target) : target_(target) {}
+
+  bool MakesDirectory(const std::string&) const override { return true; }
+
+  FormatMemory Memory(const FormatContents& contents, int) const override {
+    return {.rank_files = WorldSize(contents)};
+  }
+
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
+      return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
+    }
+    return TorchNotesOn(contents);
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    return WriteDcpDirectory(destination, contents.state, WorldSize(contents), read, TorchOptionsOf(options));
+  }
+
+ private:
+  int WorldSize(const FormatContents& contents) const { return target_.world_size.value_or(contents.world_size); }
+
+  const DcpTarget target_;
+};
+
+}  // namespace
+
+const FormatDriver& DcpDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const DcpTarget& target) { return std::make_unique<Writer>(target); }
+
+}  // namespace fsdp

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpenDcpSource: a directory that torch.distributed.checkpoint wrote, from any number of ranks and any mesh, as a
+// TensorSource. Chunks are boxes; a read touches only the chunks that meet its interval, and of each only that part.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_SOURCE_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_SOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+
+// True when `directory` holds a .metadata file.
+bool IsDcpDirectory(const std::string& directory);
+
+// Reads .metadata and the values that are no tensors. world_size() is the number of files that ranks wrote.
+// kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
+                                                            const TensorSourceOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_SOURCE_H_

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DcpPlan lays out everything first: for each rank a list of archives, one after the other at multiples of 64 bytes,
+// each with one chunk or one value; and the metadata that says where they are. All offsets are known before any payload
+// is read, because an archive's size follows from its pickle and the sizes of its storages (ZipLayout). Then the files
+// are written one by one, .metadata last, in a staged directory that a rename makes visible.
+//
+// One process writes the files of all ranks: there is no job to distribute the work to when a checkpoint is converted.
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/tensor/interval.h"
+
+namespace fsdp {
+namespace {
+
+using Path = std::vector<DcpEntry::PathElement>;
+using Section = StateKey::Section;
+
+constexpr int64_t kSliceAlignment = 64;
+
+// torch joins the elements of a path by dots, indices included.
+std::string NameOf(const Path& path) {
+  std::string name;
+  for (const DcpEntry::PathElement& element : path) absl::StrAppend(&name, name.empty() ? "" : ".", element.name);
+  return name;
+}
+
+// Lays out the files of a directory: what each rank's file holds, and the .metadata that says so.
+class DcpPlan {
+ public:
+  DcpPlan(const StateDict& contents, int world_size)
+      : contents_(contents), world_size_(world_size), files_(world_size) {}
+
+  absl::Status Plan() {
+    FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as torch has it
+    for (const auto& [key, value] : contents_.entries()) {
+      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor));
+    }
+    for (const auto& [alias, target] : contents_.aliases) {
+      const auto at = tensor_index_.find(StateKey::Model(target));
+      if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
+      FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, at->second));
+    }
+    return absl::OkStatus();
+  }
+
+  const DcpMetadata& metadata() const { return metadata_; }
+  const std::vector<TorchArchivePlan>& archives(int rank) const { return files_[rank]; }
+  int64_t payload_bytes() const { return payload_bytes_; }
+
+  static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
+
+ private:
+  // The place of a key in {"model": ..., "optim": {"state": ..., "param_groups": ...}, ...}, the form that torch's
+  // get_state_dict has.
+  static Path PathOf(const StateKey& key) {
+    switch (key.section) {
+      case Section::kModel:
+        return {{"model", false}, {key.fqn, false}};
+      case Section::kOptimState:
+        return {{"optim", false}, {"state", false}, {key.fqn, false}, {key.state, false}};
+      case Section::kParamGroups:
+        return {{"optim", false}, {"param_groups", false}};
+      case Section::kExtra:
+        break;
+    }
+    return {{key.fqn, false}};
+  }
+
+  // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, since
+  // DCP would lose one of them.
+  absl::Status AddTensorEntry(const Path& path, uint32_t tensor) {
+    return AddEntry(DcpEntry::OfTensor(NameOf(path), path, tensor));
+  }
+
+  absl::Status AddEntry(DcpEntry entry) {
+    if (!names_.insert(entry.name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two values would both be named ", Quote(entry.name()), " in a DCP directory"));
+    }
+    metadata_.entries.push_back(std::move(entry));
+    return absl::OkStatus();
+  }
+
+  // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are aligned in
+  // the file too.
+  DcpSlice AddArchive(int rank, std::string pickle, std::vector<TorchStorageSource> storages) {
+    std::vector<TorchArchivePlan>& archives = files_[rank];
+    const int64_t end = archives.empty() ? 0 : archives.back().end();
+    const int64_t offset = (end + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
+    archives.emplace_back(offset, std::move(pickle), std::move(storages));
+    return {FileName(rank), offset, archives.back().end() - offset};
+  }
+
+  // A chunk of rows for each rank that gets any. A scalar, and a tensor without elements, is one chunk on rank 0.
+  absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
+    const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const Interval part = Dim0Chunk(tensor.shape, world_size_, rank);
+      if (part.empty() && !(tensor.shape.numel() == 0 && rank == 0)) continue;
+      DcpChunk chunk;
+      chunk.box.start.assign(tensor.shape.rank(), 0);
+      chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
+      if (tensor.shape.rank() > 0 && tensor.shape.numel() > 0) {
+        chunk.box.start[0] = part.begin / tensor.shape.row_numel();
+        chunk.box.count[0] = part.size() / tensor.shape.row_numel();
+      }
+      FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(chunk.box.count));
+      PickleWriter pickle;
+      EncodeTorchTensor(pickle, "0", tensor.dtype, shape);
+      chunk.slice = AddArchive(rank, std::move(pickle).Finish(),
+                               {{.elements = &key, .interval = part, .element_size = SizeOf(tensor.dtype)}});
+      AddChunk(chunk);
+    }
+    payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
+    tensor_index_[key] = index;
+    return AddTensorEntry(PathOf(key), index);
+  }
+
+  // The number of a new tensor, to which AddChunk adds until there is another.
+  uint32_t BeginTensor(DType dtype, const Shape& shape) {
+    const auto chunks = static_cast<uint32_t>(metadata_.chunks.size());
+    metadata_.tensors.push_back({dtype, shape, chunks, chunks});
+    return static_cast<uint32_t>(metadata_.tensors.size() - 1);
+  }
+
+  void AddChunk(const DcpChunk& chunk) {
+    metadata_.chunks.Add(chunk);
+    ++metadata_.tensors.back().end_chunk;
+  }
+
+  absl::Status AddValues() {
+    for (const auto& [key, value] : contents_.entries()) {
+      const auto* text = std::get_if<std::string>(&value);
+      if (text == nullptr) continue;
+      if (key.section == Section::kExtra && (key.fqn == "model" || key.fqn == "optim")) {
+        return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
+                                                       key.fqn, " in a DCP directory"));
+      }
+      if (key.section == Section::kParamGroups) {
+        FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(*text));
+        FSDP_RETURN_IF_ERROR(AddValue(PathOf(key), groups));
+      } else {
+        FSDP_RETURN_IF_ERROR(AddValue(PathOf(key), PythonOfText(*text)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // True for a literal tensor, and for a container with one at any depth.
+  static bool HoldsTensor(const PythonJson& json) {
+    return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
+  }
+
+  // Adds a value as torch's flatten_state_dict divides it: a dict into its members, a list or tuple with a dict or
+  // tensor in it into its elements, anything else as one value. DCP loads by these names.
+  absl::Status AddValue(const Path& path, const PythonJson& json) {
+    if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return AddLiteral(path, *tensor);
+    const bool is_tuple = json.is_object() && json.value(kPythonTag, PythonJson()) == "tuple" && HoldsTensor(json);
+    if (is_tuple) return AddValue(path, json["items"]);
+    const bool is_dict = json.is_object() && !json.empty() && !json.contains(kPythonTag);
+    const bool is_list = json.is_array() && std::any_of(json.begin(), json.end(), [](const PythonJson& item) {
+                           return HoldsTensor(item) || (item.is_object() && !item.contains(kPythonTag));
+                         });
+    if (!is_dict && !is_list) {
+      PickleWriter pickle;
+      pickle.Python(json);
+      const DcpSlice slice = AddArchive(0, std::move(pickle).Finish(), {});
+      return AddEntry(DcpEntry::OfValue(NameOf(path), path, metadata_.chunks.AddSlice(slice)));
+    }
+    size_t index = 0;
+    for (const auto& [name, value] : json.items()) {
+      Path longer = path;
+      longer.push_back({is_list ? absl::StrCat(index++) : name, is_list});
+      FSDP_RETURN_IF_ERROR(AddValue(longer, value));
+    }
+    return absl::OkStatus();
+  }
+
+  // Adds a tensor that stands among values, whole on rank 0.
+  absl::Status AddLiteral(const Path& path, const LiteralTensor& tensor) {
+    DcpChunk chunk;
+    chunk.box.start.assign(tensor.shape.rank(), 0);
+    chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    PickleWriter pickle;
+    EncodeTorchTensor(pickle, "0", tensor.dtype, tensor.shape);
+    chunk.slice = AddArchive(
+        0, std::move(pickle).Finish(),
+        {{.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)}});
+    const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
+    AddChunk(chunk);
+    return AddTensorEntry(path, index);
+  }
+
+  const StateDict& contents_;
+  const int world_size_;
+  DcpMetadata metadata_;
+  std::vector<std::vector<TorchArchivePlan>> files_;  // by rank
+  std::map<StateKey, uint32_t> tensor_index_;         // into metadata_.tensors
+  std::set<std::string> names_;
+  int64_t payload_bytes_ = 0;
+};
+
+// Synced before the commit, as the other files are.
+absl::Status WriteMetadata(FileSystem& files, const std::string& path, const std::string& bytes) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  FSDP_RETURN_IF_ERROR(
+      file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size())));
+  return file->Sync();
+}
+
+}  // namespace
+
+absl::Status WriteDcpDirectory(const std::string& path, const StateDict& contents, int world_size,
+                               const PayloadReader& read, const TorchWriteOptions& options) {
+  DcpPlan plan(contents, world_size);
+  FSDP_RETURN_IF_ERROR(plan.Plan());
+  FileSystem& files = *options.file_system;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
+  int64_t done_before = 0;  // payload bytes in the files that are complete
+  int64_t done = 0;
+  TorchWriteOptions file_options = options;
+  file_options.progress = [&](int64_t bytes, int64_t) {
+    done = done_before + bytes;
+    if (options.progress) options.progress(done, plan.payload_bytes());
+  };
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (plan.archives(rank).empty()) continue;
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          files.Create(JoinPath(staged->path(), DcpPlan::FileName(rank))));
+    FSDP_RETURN_IF_ERROR(WriteTorchArchives(*file, plan.archives(rank), read, file_options));
+    done_before = done;
+  }
+  FSDP_RETURN_IF_ERROR(
+      WriteMetadata(files, JoinPath(staged->path(), kDcpMetadataName), EncodeDcpMetadata(plan.metadata())));
+  return staged->Commit();
+}
+
+}  // namespace fsdp

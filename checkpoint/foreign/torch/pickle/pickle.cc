@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/check.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_leaf.h"
+
+namespace fsdp {
+
+std::string_view PickleKindName(PickleKind kind) {
+  switch (kind) {
+    case PickleKind::kNone:
+      return "None";
+    case PickleKind::kBool:
+      return "a bool";
+    case PickleKind::kInt:
+      return "an int";
+    case PickleKind::kBigInt:
+      return "an int of more than 64 bits";
+    case PickleKind::kFloat:
+      return "a float";
+    case PickleKind::kString:
+      return "a string";
+    case PickleKind::kBytes:
+      return "bytes";
+    case PickleKind::kTuple:
+      return "a tuple";
+    case PickleKind::kList:
+      return "a list";
+    case PickleKind::kSet:
+      return "a set";
+    case PickleKind::kDict:
+      return "a dict";
+    case PickleKind::kGlobal:
+      return "a global";
+    case PickleKind::kCall:
+      return "an object";
+    case PickleKind::kPersistent:
+      return "a persistent id";
+    case PickleKind::kObject:
+      return "an object";
+  }
+  CheckFailed("not a PickleKind", __FILE__, __LINE__);
+}
+
+std::optional<uint32_t> PickleObjects::TakeBuilt(PickleValue, PickleValue) { return std::nullopt; }
+
+PickleKind Pickle::KindOf(uint32_t id) const {
+  if (is_object(id)) return PickleKind::kObject;
+  return is_leaf(id) ? LeafAt(bytes_, id).kind : node(id).kind;
+}
+
+bool PickleValue::is_leaf() const { return !Pickle::is_node(id_); }
+
+PickleKind PickleValue::kind() const { return pickle_->KindOf(id_); }
+
+int64_t PickleValue::place() const {
+  if (Pickle::is_object(id_)) return pickle_->objects_->place(object());
+  return Pickle::is_leaf(id_) ? id_ : pickle_->node(id_).place;
+}
+
+// A leaf is decoded each time that it is read, so each accessor does so once, for the kind and the contents.
+bool PickleValue::boolean() const {
+  Check(Pickle::is_leaf(id_), "not a bool");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kBool, "not a bool");
+  return leaf.integer != 0;
+}
+
+int64_t PickleValue::integer() const {
+  Check(Pickle::is_leaf(id_), "not an int");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kInt, "not an int");
+  return leaf.integer;
+}
+
+double PickleValue::real() const {
+  Check(Pickle::is_leaf(id_), "not a float");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kFloat, "not a float");
+  return leaf.real;
+}
+
+// Strings are not copied out of the input. Bytes that are a node are a copy of another text.
+std::string_view PickleValue::text() const {
+  if (Pickle::is_leaf(id_)) {
+    const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+    Check(leaf.kind == PickleKind::kString || leaf.kind == PickleKind::kBytes || leaf.kind == PickleKind::kBigInt,
+          "not a text");
+    return leaf.text;
+  }
+  Check(is(PickleKind::kBytes), "not a text");
+  return pickle_->node(id_).size == 0 ? std::string_view() : at(0).text();
+}
+
+bool PickleValue::is_string(std::string_view wanted) const {
+  if (!Pickle::is_leaf(id_)) return false;
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  return leaf.kind == PickleKind::kString && leaf.text == wanted;
+}
+
+std::string PickleValue::name() const {
+  return absl::StrCat(std::string(global_module()), ".", std::string(global_name()));
+}
+
+std::optional<std::pair<std::string_view, std::string_view>> PickleValue::FindGlobal() const {
+  if (Pickle::is_leaf(id_)) {
+    const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+    if (leaf.kind != PickleKind::kGlobal) return std::nullopt;
+    return std::make_pair(leaf.module, leaf.text);
+  }
+  if (!is(PickleKind::kGlobal)) return std::nullopt;
+  return std::make_pair(at(0).text(), at(1).text());
+}
+
+std::string_view PickleValue::global_module() const {
+  const auto global = FindGlobal();
+  Check(global.has_value(), "not a global");
+  return global->first;
+}
+
+std::string_view PickleValue::global_name() const {
+  const auto global = FindGlobal();
+  Check(global.has_value(), "not a global");
+  return global->second;
+}
+
+// Items of a dict are keys and values in turn. The empty tuple is a leaf, and an object shows no items.
+int64_t PickleValue::size() const {
+  if (is_leaf()) return 0;
+  const Pickle::Node& node = pickle_->node(id_);
+  return node.kind == PickleKind::kDict ? node.size / 2 : node.size;
+}
+
+// Not checked against size(): callers loop up to it, and this is called for every element of a state dict.
+PickleValue PickleValue::at(int64_t i) const { return {pickle_, pickle_->items_[pickle_->node(id_).begin + i]}; }
+
+std::pair<PickleValue, PickleValue> PickleValue::member(int64_t i) const {
+  Check(is(PickleKind::kDict), "not a dict");
+  return {at(2 * i), at(2 * i + 1)};
+}
+
+PickleValue PickleValue::callee() const {
+  Check(is(PickleKind::kCall), "not a call");
+  return at(0);
+}
+
+PickleValue PickleValue::arguments() const {
+  Check(is(PickleKind::kCall), "not a call");
+  return at(1);
+}
+
+// BUILD appends the state to the items of the call: callee, arguments, state.
+bool PickleValue::has_state() const { return is(PickleKind::kCall) && pickle_->node(id_).size > 2; }
+
+PickleValue PickleValue::state() const {
+  Check(has_state(), "no state");
+  return at(2);
+}
+
+uint32_t PickleValue::object() const {
+  Check(is(PickleKind::kObject), "not an object that was taken");
+  return id_ - Pickle::kFirstObject;
+}
+
+// Compares the two parts without joining them: readers ask this of every call, for many names.
+bool PickleValue::is_global(std::string_view wanted) const {
+  const auto global = FindGlobal();
+  if (!global) return false;
+  const auto& [module, object] = *global;
+  return wanted.size() == module.size() + 1 + object.size() && wanted.substr(0, module.size()) == module &&
+         wanted[module.size()] == '.' && wanted.substr(module.size() + 1) == object;
+}
+
+bool PickleValue::is_call(std::string_view wanted) const { return is(PickleKind::kCall) && callee().is_global(wanted); }
+
+}  // namespace fsdp

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
+
+#include <string>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/python_json.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using namespace std::string_literals;  // NOLINT: literals
+using testing::AllOf;
+using testing::HasSubstr;
+
+bool IsAllowed(std::string_view name) { return IsTorchGlobal(name); }
+
+absl::StatusOr<std::unique_ptr<Pickle>> Parse(std::string_view bytes) {
+  return Pickle::Parse(bytes, {.is_allowed = IsAllowed});
+}
+
+// The value of a pickle as JSON.
+std::string JsonOf(const std::string& bytes) {
+  const auto pickle = Parse(bytes);
+  if (!pickle.ok()) return pickle.status().ToString();
+  PickleBudget budget(**pickle);
+  const auto json = JsonOfPickle((*pickle)->root(), budget);
+  return json.ok() ? json->dump() : json.status().ToString();
+}
+
+TEST(PickleTest, ReadsWhatPythonWrites) {
+  // pickle.dumps of {"a": [1, -2, 300, 70000, 2**40, 0.5, True, None], "b": (), "c": (1, 2, 3, 4), "d": b"x"} by
+  // protocol.
+  EXPECT_EQ(JsonOf("\x80\x02}q\x00(X\x01\x00\x00\x00"s
+                   "aq\x01]q\x02(K\x01J\xfe\xff\xff\xffM,\x01J"s
+                   "p\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01G?\xe0\x00\x00\x00\x00\x00\x00\x88NeX\x01\x00\x00\x00"s
+                   "bq\x03)X\x01\x00\x00\x00"s
+                   "cq\x04(K\x01K\x02K\x03K\x04tq\x05u."s),
+            R"({"a":[1,-2,300,70000,1099511627776,0.5,true,null],"b":{"__python__":"tuple","items":[]},)"
+            R"("c":{"__python__":"tuple","items":[1,2,3,4]}})");
+  EXPECT_EQ(JsonOf("\x80\x04\x95\x1b\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01"s
+                   "a\x94K\x01\x8c\x01"s
+                   "d\x94"s
+                   "C\x01x\x94\x8c\x01"s
+                   "e\x94\x8f\x94(K\x07\x90u."s),
+            R"({"a":1,"d":{"__python__":"bytes","hex":"78"},"e":{"__python__":"set","items":[7]}})");
+  EXPECT_EQ(JsonOf("(I7\nI01\nL12L\nF1.5\nt."s), R"({"__python__":"tuple","items":[7,true,12,1.5]})");  // protocol 0
+}
+
+TEST(PickleTest, MemoEntriesAreTheSameValue) {
+  const std::string bytes = "\x80\x02]q\x00h\x00h\x00\x86."s;  // ([], []) of one list
+  ASSERT_OK_AND_ASSIGN(const auto pickle, Parse(bytes));
+  EXPECT_EQ(pickle->root().at(0).id(), pickle->root().at(1).id());
+  EXPECT_EQ(pickle->size(), static_cast<int64_t>(bytes.size()));
+}
+
+TEST(PickleTest, ACallIsWrittenDownAndNotMade) {
+  const std::string bytes = "\x80\x02"s + "ctorch\nSize\nK\x03\x85\x85R."s;
+  ASSERT_OK_AND_ASSIGN(const auto pickle, Parse(bytes));
+  EXPECT_TRUE(pickle->root().is_call("torch.Size"));
+  EXPECT_EQ(pickle->root().arguments().at(0).at(0).integer(), 3);
+}
+
+TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
+  EXPECT_THAT(Parse("\x80\x02}cos\nsystem\n."s),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("byte 3 of the pickle"), HasSubstr("it wants \"os.system\""),
+                             HasSubstr("nothing was executed"))));
+  EXPECT_THAT(Parse("\x80\x04\x8c\x05torch\x8c\x04load\x93."s),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it wants \"torch.load\"")));
+  // The message explains the global and gives advice, if the table has some.
+  const PickleOptions advising = {.is_allowed = IsAllowed, .advice = AdviceOnGlobal};
+  EXPECT_THAT(Pickle::Parse("ctorch._utils\n_rebuild_wrapper_subclass\n."s, advising),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("LOCAL_STATE_DICT"), HasSubstr("torch.distributed.checkpoint.save"))));
+  EXPECT_THAT(Pickle::Parse("cnumpy.core.multiarray\n_reconstruct\n."s, advising),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("torch.from_numpy()")));
+  // A dotted name that spells an allowed one otherwise is no way around.
+  EXPECT_THAT(Parse("ctorch.serialization\n_get_layout.__globals__\n."s),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("_get_layout.__globals__")));
+}
+
+TEST(PickleTest, OpcodesThatStateDictsDoNotNeedAreRefused) {
+  for (const char opcode :
+       {'i', 'o', 'P', 'S', 'V', '2', 'l', 'd', 'p', 'g', '\x82', '\x83', '\x84', '\x92', '\x97', '\x98', '\xff'}) {
+    EXPECT_THAT(Parse(std::string("\x80\x02") + opcode + "."),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("which no state dict needs")));
+  }
+}
+
+TEST(PickleTest, TruncatedOrDisorderedBytesAreDamage) {
+  const std::vector<std::string> broken = {
+      "",                            // no STOP
+      "\x80\x02"s,                   // no value
+      "\x80\x02."s,                  // an empty stack
+      "X\xff\xff\x00\x00"s + "ab.",  // a string that is cut off
+      "h\x07."s,                     // a memo entry that was never written
+      "t."s,                         // no mark
+      "(."s,                         // a mark is no value
+      "]K\x01s."s,                   // SETITEM with too few values
+      "}K\x01\x61."s,                // APPEND to a dict
+      "(K\x01}u."s,                  // a dict below its own mark
+      "}(K\x01u."s,                  // a key without a value
+      "\x8a\x04\x01."s,              // LONG1 that is cut off
+      "\x95\xff\xff\xff\xff\xff\xff\xff\xff."s,
+      "I12x\n."s,
+  };
+  for (const std::string& bytes : broken) {
+    EXPECT_THAT(Parse(bytes), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("of the pickle")))
+        << testing::PrintToString(bytes);
+  }
+}
+
+TEST(PickleTest, LimitsBoundWhatAPickleMayTake) {
+  PickleOptions options = {.is_allowed = IsAllowed};
+  options.limits.max_memory = 1000;
+  EXPECT_THAT(Pickle::Parse("\x80\x02"s + std::string(1000, ']') + ".", options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("more than 1000 bytes")));
+  options = {.is_allowed = IsAllowed};
+  options.limits.max_string_bytes = 3;
+  EXPECT_THAT(Pickle::Parse("X\x04\x00\x00\x00"s + "abcd.", options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("a string of 4 bytes, more than 3")));
+  options = {.is_allowed = IsAllowed};
+  options.limits.max_depth = 2;
+  EXPECT_THAT(Pickle::Parse("(((ttt."s, options), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(PickleTest, AListThatHoldsItselfIsAnErrorAndNoLoop) {
+  EXPECT_THAT(JsonOf("\x80\x02]q\x00h\x00\x61."s), HasSubstr("too large or too deep"));
+}
+
+TEST(PythonJsonTest, TextsAndValuesAreOneToOne) {
+  for (const char* text : {"5", "1.5", "abc", "", "\"abc\"", "\"5\"", "\"\\\"5\\\"\"", "{\"a\": 1}", "{\"a\":1}",
+                           "[1,2]", "null", "nan"}) {
+    EXPECT_EQ(TextOfPython(PythonOfText(text)), text);
+  }
+  for (const char* json : {"5", "\"5\"", "\"abc\"", "\"\\\"5\\\"\"", "{\"a\":[1,null]}", "\"\""}) {
+    const PythonJson value = PythonJson::parse(json);
+    EXPECT_EQ(PythonOfText(TextOfPython(value)), value) << json;
+  }
+}
+
+TEST(PythonJsonTest, TextsNestedWithoutEndStayTexts) {
+  const std::string text = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_EQ(PythonOfText(text), PythonJson(text));
+  EXPECT_TRUE(ParsePythonJson(text).is_discarded());
+}
+
+}  // namespace
+}  // namespace fsdp

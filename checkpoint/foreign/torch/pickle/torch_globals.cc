@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names are "module.name" as the pickle spells them, so an object that Python or torch has moved is listed under each
+// of its modules: __builtin__ is what Python 2 and protocol 2 call builtins, pathlib._local is Python 3.13's.
+#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+
+namespace fsdp {
+namespace {
+
+using namespace std::string_view_literals;  // NOLINT: literals
+
+struct NamedDType {
+  std::string_view global;
+  DType dtype;
+};
+
+// Storage classes first: the first global of a dtype that ends in Storage is the one that is written.
+constexpr std::array kDTypes = {
+    NamedDType{"torch.DoubleStorage", DType::kFloat64},
+    NamedDType{"torch.FloatStorage", DType::kFloat32},
+    NamedDType{"torch.BFloat16Storage", DType::kBFloat16},
+    NamedDType{"torch.HalfStorage", DType::kFloat16},
+    NamedDType{"torch.LongStorage", DType::kInt64},
+    NamedDType{"torch.IntStorage", DType::kInt32},
+    NamedDType{"torch.ShortStorage", DType::kInt16},
+    NamedDType{"torch.CharStorage", DType::kInt8},
+    NamedDType{"torch.ByteStorage", DType::kUInt8},
+    NamedDType{"torch.BoolStorage", DType::kBool},
+    NamedDType{"torch.ComplexFloatStorage", DType::kComplex64},
+    NamedDType{"torch.ComplexDoubleStorage", DType::kComplex128},
+    NamedDType{"torch.float64", DType::kFloat64},
+    NamedDType{"torch.float32", DType::kFloat32},
+    NamedDType{"torch.bfloat16", DType::kBFloat16},
+    NamedDType{"torch.float16", DType::kFloat16},
+    NamedDType{"torch.float8_e4m3fn", DType::kFloat8E4M3FN},
+    NamedDType{"torch.float8_e5m2", DType::kFloat8E5M2},
+    NamedDType{"torch.float8_e4m3fnuz", DType::kFloat8E4M3FNUZ},
+    NamedDType{"torch.float8_e5m2fnuz", DType::kFloat8E5M2FNUZ},
+    NamedDType{"torch.float8_e8m0fnu", DType::kFloat8E8M0FNU},
+    NamedDType{"torch.complex32", DType::kComplex32},
+    NamedDType{"torch.complex64", DType::kComplex64},
+    NamedDType{"torch.complex128", DType::kComplex128},
+    NamedDType{"torch.int64", DType::kInt64},
+    NamedDType{"torch.int32", DType::kInt32},
+    NamedDType{"torch.int16", DType::kInt16},
+    NamedDType{"torch.int8", DType::kInt8},
+    NamedDType{"torch.uint64", DType::kUInt64},
+    NamedDType{"torch.uint32", DType::kUInt32},
+    NamedDType{"torch.uint16", DType::kUInt16},
+    NamedDType{"torch.uint8", DType::kUInt8},
+    NamedDType{"torch.bool", DType::kBool},
+};
+
+// Dtypes that torch has and this project does not: named in an error instead of refused as unknown.
+constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
+
+// Nothing here has an effect in Python beyond making a tensor, a container or a plain value. torch.load(weights_only=
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor, numpy) have no
+// place in a StateDict, and kAdvice says how to save such values.
+constexpr std::array kTorchGlobals = {
+    "_codecs.encode"sv,
+    "__builtin__.bytearray"sv,
+    "__builtin__.set"sv,
+    "builtins.bytearray"sv,
+    "builtins.set"sv,
+    "collections.Counter"sv,
+    "collections.OrderedDict"sv,
+    "torch.Size"sv,
+    "torch.Tensor"sv,
+    "torch.UntypedStorage"sv,
+    "torch._tensor._rebuild_from_type_v2"sv,
+    "torch._utils._rebuild_parameter"sv,
+    "torch._utils._rebuild_parameter_with_state"sv,
+    "torch._utils._rebuild_tensor"sv,
+    "torch._utils._rebuild_tensor_v2"sv,
+    "torch._utils._rebuild_tensor_v3"sv,
+    "torch.device"sv,
+    "torch.nn.parameter.Parameter"sv,
+    "torch.serialization._get_layout"sv,
+    "torch.storage.UntypedStorage"sv,
+};
+
+// The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one.
+constexpr std::array kDcpGlobals = {
+    "pathlib.PosixPath"sv,
+    "pathlib.WindowsPath"sv,
+    "pathlib._local.PosixPath"sv,
+    "pathlib._local.WindowsPath"sv,
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING"sv,
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties"sv,
+    "torch.distributed.checkpoint.filesystem._StorageInfo"sv,
+    "torch.distributed.checkpoint.metadata.BytesStorageMetadata"sv,
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata"sv,
+    "torch.distributed.checkpoint.metadata.Metadata"sv,
+    "torch.distributed.checkpoint.metadata.MetadataIndex"sv,
+    "torch.distributed.checkpoint.metadata.StorageMeta"sv,
+    "torch.distributed.checkpoint.metadata.TensorProperties"sv,
+    "torch.distributed.checkpoint.metadata.TensorStorageMetadata"sv,
+    "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
+};
+
+// The first entry whose prefix matches is used, so longer prefixes come first.
+struct Advice {
+  std::string_view prefix;
+  std::string_view text;
+};
+
+constexpr std::string_view kOneRanksShard =
+    "a tensor subclass, such as the ShardedTensor (LOCAL_STATE_DICT, SHARDED_STATE_DICT) or the DTensor that is one "
+    "rank's shard: let all ranks save to one directory with torch.distributed.checkpoint.save, or save whole tensors, "
+    "of "
+    "torch.distributed.checkpoint.state_dict.get_state_dict with StateDictOptions(full_state_dict=True)";
+
+constexpr std::array kAdvice = {
+    Advice{"torch._utils._rebuild_wrapper_subclass", kOneRanksShard},
+    Advice{"torch.distributed.", kOneRanksShard},
+    Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
+    Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
+    Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
+    Advice{"numpy.", "something of numpy: save torch.from_numpy() of arrays, and item() of numbers"},
+    Advice{"__main__.", "an object of the program's own: save the state_dict() of a module, and plain values"},
+    Advice{"torch.nn.modules.", "a whole module: save its state_dict()"},
+};
+
+template <typename List>
+bool Contains(const List& list, std::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+const NamedDType* FindDType(std::string_view name) {
+  const auto* const at =
+      std::find_if(kDTypes.begin(), kDTypes.end(), [&](const NamedDType& named) { return named.global == name; });
+  return at == kDTypes.end() ? nullptr : at;
+}
+
+}  // namespace
+
+bool IsTorchGlobal(std::string_view name) {
+  return Contains(kTorchGlobals, name) || FindDType(name) != nullptr || Contains(kOtherDTypes, name);
+}
+
+bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
+
+std::string_view AdviceOnGlobal(std::string_view name) {
+  for (const Advice& advice : kAdvice) {
+    if (name.substr(0, advice.prefix.size()) == advice.prefix) return advice.text;
+  }
+  return "";
+}
+
+absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
+  const NamedDType* const named = FindDType(name);
+  if (named != nullptr) return named->dtype;
+  return absl::InvalidArgumentError(absl::StrCat(Quote(name), " is no dtype that this project holds"));
+}
+
+std::string_view StorageGlobal(DType dtype) {
+  // torch has no storage class for the dtypes that came after UntypedStorage (float8, unsigned integers).
+  for (const NamedDType& named : kDTypes) {
+    const std::string_view suffix = "Storage";
+    if (named.dtype == dtype && named.global.substr(named.global.size() - suffix.size()) == suffix) return named.global;
+  }
+  return kUntypedStorage;
+}
+
+bool IsUntypedStorage(std::string_view name) { return name == kUntypedStorage || name == "torch.UntypedStorage"; }
+
+}  // namespace fsdp

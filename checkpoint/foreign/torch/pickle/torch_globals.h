@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The allow-lists: the globals that the pickles of torch.save and of DCP may name, and the dtypes among them. Nothing
+// here is imported or called; a name is compared with a list.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_TORCH_GLOBALS_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_TORCH_GLOBALS_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+// True for the globals that torch.load(weights_only=True) accepts and dense tensors need, dtypes included.
+bool IsTorchGlobal(std::string_view name);
+
+// True for those, and for the classes of a DCP directory's .metadata.
+bool IsDcpGlobal(std::string_view name);
+
+// Advice for the owner of a file that names `name`, a global in neither list: what the global stands for, and how to
+// save that in a form that is read. Empty for an unknown global.
+std::string_view AdviceOnGlobal(std::string_view name);
+
+// The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
+// dtype of torch's that this project does not hold, such as float4_e2m1fn_x2.
+absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
+
+// "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes that have no storage class of their own.
+std::string_view StorageGlobal(DType dtype);
+inline constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
+
+// True for both spellings of UntypedStorage.
+bool IsUntypedStorage(std::string_view name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_TORCH_GLOBALS_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadStrided: the elements of a box from a file that has them with one set of strides to memory that has them with
+// another. For transposed and sliced views, which torch.save stores as they are. Contiguous runs are read straight to
+// their place; others through a buffer of 1 MiB, and at most four times the wanted bytes are read, unless they lie
+// within one page.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/shape.h"
+
+namespace fsdp {
+
+// One dimension of a box. Strides in elements.
+struct StridedDim {
+  int64_t count = 1;
+  int64_t from_stride = 0;  // in the file; not negative, 0 for an expanded view
+  int64_t to_stride = 0;    // in memory
+};
+
+struct StridedBox {
+  int64_t offset = 0;        // in the file, in bytes, of the box's first element
+  int64_t element_size = 1;  // in bytes
+  std::vector<StridedDim> dims;
+};
+
+// Reads every element of `box`; the first one goes to `out`, the others to `out` plus their strides in memory. Blocks.
+// The box must lie in the file; errors are those of `file`.
+absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out);
+
+// A tensor whose elements lie in a file with strides of their own.
+struct StridedView {
+  int64_t offset = 0;        // in the file, in bytes, of the first element
+  int64_t element_size = 1;  // in bytes
+  Shape shape;
+  absl::Span<const int64_t> strides;  // in elements, one for each dimension; not negative
+};
+
+// Reads elements `interval` of `view`, counted in row-major order, to `out`, where they follow each other. Blocks. The
+// interval must lie in the shape and the view in the file; errors are those of `file`.
+absl::Status ReadStridedInterval(const File& file, const StridedView& view, const Interval& interval, std::byte* out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_

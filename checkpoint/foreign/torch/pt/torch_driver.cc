@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4", a
+// pickle of torch with 0x80 and its protocol, 2 to 5. A safetensors file can start with the same two bytes, since its
+// first eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
+#include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+
+#include "absl/strings/match.h"
+#include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
+#include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+#include "fsdp/checkpoint/source/safetensors_metadata.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver()
+      : FormatDriver({.name = "torch",
+                      .headline = "a torch checkpoint",
+                      .in_directory = "pytorch_model.bin, an index of several or a torch file of each rank",
+                      .file = "a torch file",
+                      .suffixes = {".pt", ".pth", ".bin"},
+                      .model_file = kTorchModelName}) {}
+
+  bool Recognises(const PathProbe& probe) const override {
+    if (probe.is_directory) return IsTorchDirectory(probe.path);
+    if (absl::StartsWith(probe.head, "PK\x03\x04")) return true;
+    const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);
+    return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
+  }
+
+  // As for safetensors. Files that only differ in a number, such as epoch_0.pt and epoch_1.pt, are not enough: others
+  // give such names to files that have nothing to do with each other.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return HasEntry(directory, kTorchIndexName) ||
+           (HasEntry(directory, kTorchModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return HasSuffix(name) || name == kTorchIndexName || name == kHuggingFaceConfigName;
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenTorchSource(path, options);
+  }
+};
+
+class Writer final : public FormatWriter {
+ public:
+  bool MakesDirectory(const std::string&) const override { return false; }
+
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    return TorchNotesOn(contents);
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    return WriteTorchFile(destination, contents.state, read, TorchOptionsOf(options));
+  }
+};
+
+}  // namespace
+
+const FormatDriver& TorchDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const TorchTarget&) { return std::make_unique<Writer>(); }
+
+TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options) {
+  return {.overwrite = options.overwrite,
+          .file_system = options.file_system,
+          .buffer_bytes = options.buffer_bytes,
+          .io_threads = options.io_threads,
+          .progress = options.progress};
+}
+
+std::vector<std::string> TorchNotesOn(const FormatContents& contents) {
+  StateDict kept;
+  KeepSafetensorsMetadata(contents.metadata, kept);
+  if (kept.empty()) return {};
+  return {"__metadata__ is left out: PyTorch's formats have no place for it"};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver of torch.save's formats: a .pt file, old or new, or a directory of them (pytorch_model.bin, an index of
+// several, or a file of each rank).
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_DRIVER_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_DRIVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+#include "fsdp/checkpoint/source/format_driver.h"
+
+namespace fsdp {
+
+// One file that torch.load(weights_only=True) reads. It has no options of its own.
+struct TorchTarget {};
+
+const FormatDriver& TorchDriver();
+std::unique_ptr<FormatWriter> WriterFor(const TorchTarget& target);
+
+// The input of every writer of PyTorch's formats: the common options as WriteTorchFile and WriteDcpDirectory take them,
+// and the sentences about what these formats leave out of `contents`.
+TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options);
+std::vector<std::string> TorchNotesOn(const FormatContents& contents);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_DRIVER_H_

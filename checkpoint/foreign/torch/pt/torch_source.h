@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpenTorchSource: a file that torch.save wrote, a directory of such files with pytorch_model.bin.index.json, or one
+// with a file of each rank of an FSDP1 run (rank_files.h), as a TensorSource. No part of a pickle is executed. Payload
+// is read where it lies; views are gathered from their storages. CRCs are compared if torch wrote them, as soon as an
+// entry has been read whole.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+
+inline constexpr char kTorchModelName[] = "pytorch_model.bin";
+inline constexpr char kTorchIndexName[] = "pytorch_model.bin.index.json";
+
+// True when `directory` holds one of these two, or the files of ranks.
+bool IsTorchDirectory(const std::string& directory);
+
+// kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
+                                                              const TensorSourceOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files that the real PyTorch wrote, and files that want to do harm.
+#include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/foreign/torch/golden.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+class GoldenTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenTest, EveryTensorHasTheBytesThatPyTorchGaveIt) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(GetParam())));
+  EXPECT_OK(CheckGolden(*source, GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenTest,
+                         testing::Values("full.pt", "by_id.pth", "legacy.pt", "protocol3.pt", "protocol4.pt",
+                                         "protocol5.pt", "step_is_int.pt", "views.pt", "views_legacy.pt", "indexed",
+                                         "tensor_lr.pt", "rare_dtypes.pt"));
+
+INSTANTIATE_TEST_SUITE_P(FlatParameters, GoldenTest, testing::Values("flat.pt", "flat_ranks_w3", "flat_orig_ranks_w2"));
+
+INSTANTIATE_TEST_SUITE_P(DcpDirectories, GoldenTest,
+                         testing::Values("fsdp1_w2", "fsdp2_w3", "hybrid_w4", "tensor_parallel_w4"));
+
+// Any interval of any tensor, in pieces that nothing divides.
+TEST_P(GoldenTest, PartsAreThoseOfTheWhole) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(GetParam())));
+  for (const auto& [key, value] : source->contents().entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    ASSERT_OK_AND_ASSIGN(const std::string whole, ReadWhole(*source, key));
+    const int64_t size = SizeOf(tensor->dtype);
+    for (int64_t begin = 0; begin < tensor->shape.numel(); begin += 3) {
+      const Interval part = {begin, std::min<int64_t>(begin + 5, tensor->shape.numel())};
+      std::string bytes(part.size() * size, '\0');
+      ASSERT_OK(source->Read(key, part, bytes.data()));
+      ASSERT_EQ(bytes, whole.substr(begin * size, part.size() * size)) << key.ToString() << part.ToString();
+    }
+  }
+}
+
+TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
+  for (const auto& [name, layout_file] : {std::pair{"flat_local_w3", "flat_layout.json"},
+                                          {"flat_local_orig_w2", "flat_layout.json"},
+                                          {"gpt2_local_w3", "gpt2_layout.json"}}) {
+    EXPECT_THAT(
+        OpenTensorSource(TorchTestData(name)),
+        StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"),
+                                                           HasSubstr("TensorSourceOptions::flat_layout"))));
+    StateDict wanted;
+    EXPECT_THAT(LoadCheckpoint(TorchTestData(name), wanted),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; LoadOptions::flat_layout says it")));
+    EXPECT_THAT(DescribeCheckpoint(TorchTestData(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; DescribeOptions::flat_layout says it")));
+    ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
+    EXPECT_OK(CheckGolden(*source, name));
+  }
+}
+
+TEST(TorchSourceTest, TensorsOfParamGroupsAreNumbersWithANote) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("tensor_lr.pt")));
+  const auto groups = nlohmann::json::parse(*source->contents().FindText(StateKey::ParamGroups()));
+  EXPECT_EQ(groups[0]["lr"], static_cast<double>(1e-3f));
+  EXPECT_EQ(groups[0]["betas"], nlohmann::json({0.9, static_cast<double>(0.95f)}));
+  EXPECT_EQ(groups[0]["__tensors__"],
+            nlohmann::json({{"lr", "float32"}, {"betas.0", "float64"}, {"betas.1", "float32"}}));
+}
+
+TEST(TorchSourceTest, TiedTensorsAreStoredOnceAndBecomeAliases) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("full.pt")));
+  EXPECT_THAT(source->contents().aliases, ElementsAre(Pair("head.weight", "embed.weight")));
+  EXPECT_EQ(source->contents().FindTensor(StateKey::Model("head.weight")), nullptr);
+}
+
+TEST(TorchSourceTest, AValueOfNeitherModelNorOptimizerIsAnExtraValue) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("full.pt")));
+  EXPECT_EQ(source->step(), 3);
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("step")), "3");
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("epoch")), "1.5");
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), "\"1\"");  // a string that reads as a number
+}
+
+TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("by_id.pth")));
+  const std::string* scheduler = source->contents().FindText(StateKey::Extra("scheduler"));
+  ASSERT_NE(scheduler, nullptr);
+  EXPECT_THAT(*scheduler, AllOf(HasSubstr(R"("milestones":{"__python__":"dict","items":[[30,1]]})"),
+                                HasSubstr(R"("best":{"__python__":"float","value":"inf"})"),
+                                HasSubstr(R"("betas":{"__python__":"tuple","items":[0.9,0.99]})"),
+                                HasSubstr(R"("ids":{"__python__":"set","items":[1,2]})"),
+                                HasSubstr(R"("raw":{"__python__":"bytes","hex":"0161"})")));
+}
+
+TEST(TorchSourceTest, AnIndexThatPlacesATensorWronglyIsDamage) {
+  const fs::path copy = fs::path(testing::TempDir()) / "indexed";
+  fs::remove_all(copy);
+  fs::copy(TorchTestData("indexed"), copy, fs::copy_options::recursive);
+  std::ifstream in(copy / kTorchIndexName);
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  fs::permissions(copy / kTorchIndexName, fs::perms::owner_all);
+  const size_t at = text.find("pytorch_model-00001");
+  std::ofstream(copy / kTorchIndexName) << text.replace(at, 19, "pytorch_model-00002");
+  EXPECT_THAT(OpenTorchSource(copy), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tensor \"layer.0.weight\"")));
+}
+
+struct Hostile {
+  const char* name;
+  absl::StatusCode code;
+  const char* message;
+};
+
+class HostileTest : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileTest, IsRefusedByNameAndExecutesNothing) {
+  const fs::path before = fs::current_path();
+  const fs::path here = fs::path(testing::TempDir()) / "hostile";
+  const std::string file = TorchTestData(std::string("hostile/") + GetParam().name);
+  fs::remove_all(here);
+  fs::create_directories(here);
+  fs::current_path(here);
+  const auto source = OpenTensorSource(file);
+  fs::current_path(before);
+  EXPECT_THAT(source, StatusIs(GetParam().code, HasSubstr(GetParam().message)));
+  EXPECT_TRUE(fs::is_empty(here));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, HostileTest,
+    testing::Values(
+        Hostile{"system.pt", absl::StatusCode::kInvalidArgument,
+                "it wants \"posix.system\", which no state dict needs: refused, and nothing was executed"},
+        Hostile{"eval.pt", absl::StatusCode::kInvalidArgument, "it wants \"builtins.eval\""},
+        Hostile{"import.pt", absl::StatusCode::kInvalidArgument, "it wants \"__builtin__.getattr\""},
+        Hostile{"legacy.pt", absl::StatusCode::kInvalidArgument, "it wants \"posix.system\""},
+        Hostile{"calls_a_call.pt", absl::StatusCode::kInvalidArgument, "it wants to call an object that is no global"},
+        Hostile{"deep.pt", absl::StatusCode::kResourceExhausted, "more than 1000 values are open inside each other"},
+        Hostile{"laughs.pt", absl::StatusCode::kResourceExhausted, "a value too large or too deep"},
+        Hostile{"compressed.pt", absl::StatusCode::kInvalidArgument, "entry \"data.pkl\" is compressed (method 8)"},
+        Hostile{"beyond_its_storage.pt", absl::StatusCode::kDataLoss, "reaches beyond its storage \"0\" of 8 bytes"},
+        Hostile{"big_endian.pt", absl::StatusCode::kInvalidArgument, "its byte order is \"big\""},
+        Hostile{"dcp", absl::StatusCode::kInvalidArgument, "it wants \"posix.system\""}),
+    [](const auto& info) { return std::string(info.param.name).substr(0, std::string(info.param.name).find('.')); });
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// State dicts written as a torch file or a DCP directory are read back whole. Whether torch itself reads them:
+// torch_oracle_test.
+#include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
+#include "fsdp/checkpoint/foreign/torch/golden.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
+#include "fsdp/checkpoint/foreign/zip/zip_directory.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+// Every tensor and text of AwkwardTensors() is in the checkpoint at `path`.
+void ExpectWhole(const std::string& path) {
+  const std::vector<TestTensor> tensors = AwkwardTensors();
+  StateDict wanted = WantedState(tensors, 1, 0);
+  ASSERT_OK(LoadCheckpoint(path, wanted));
+  const std::string* groups = wanted.FindText(StateKey::ParamGroups());
+  const StateDict full = FullState(tensors);
+  EXPECT_EQ(nlohmann::json::parse(*groups), nlohmann::json::parse(*full.FindText(StateKey::ParamGroups())));
+  wanted.Set(StateKey::ParamGroups(), *full.FindText(StateKey::ParamGroups()));
+  EXPECT_OK(CheckState(tensors, wanted));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(source->contents().entries().size(), full.entries().size() + (source->format() == "dcp" ? 1 : 0));
+}
+
+TEST(TorchWriterTest, AFileComesBackWhole) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/state.pt";
+  ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state)));
+  ExpectWhole(path);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_THAT(source->contents().aliases, ElementsAre(Pair("lm_head.weight", "wte.weight")));
+}
+
+class DcpWriterTest : public testing::TestWithParam<int> {};
+
+TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/dcp";
+  ASSERT_OK(WriteDcpDirectory(path, state, GetParam(), ReadFromMemory(state)));
+  ExpectWhole(path);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(source->world_size(), GetParam());
+  // torch's DCP knows no aliases: the other name is a tensor of the same bytes.
+  ASSERT_OK_AND_ASSIGN(const std::string tied, ReadWhole(*source, StateKey::Model("lm_head.weight")));
+  EXPECT_EQ(tied, *ReadWhole(*source, StateKey::Model("wte.weight")));
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, DcpWriterTest, testing::Values(1, 2, 3, 7));
+
+// Hyperparameters of a capturable optimizer: numbers in checkpoints of this project, tensors in torch's.
+TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {1};
+  state.Set(StateKey::Model("w"), tensor);
+  const std::string groups =
+      R"([{"lr":0.0010000000474974513,"betas":[0.9,0.95],"mask":{"__python__":"tensor","dtype":"bool","shape":[2],)"
+      R"("hex":"0001"},"params":["w"],"__tensors__":{"lr":"float32","betas.1":"float64"}}])";
+  state.Set(StateKey::ParamGroups(), groups);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * 4);
+    return absl::OkStatus();
+  };
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  for (const char* name : {"/x.pt", "/dcp"}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
+    const std::string* text = source->contents().FindText(StateKey::ParamGroups());
+    ASSERT_NE(text, nullptr) << name;
+    const nlohmann::json read = nlohmann::json::parse(*text);
+    const nlohmann::json wrote = nlohmann::json::parse(groups);
+    for (const char* member : {"lr", "betas", "mask", "params", "__tensors__"}) {
+      EXPECT_EQ(read.at(0).value(member, nlohmann::json()), wrote.at(0).value(member, nlohmann::json()))
+          << name << " " << member;
+    }
+  }
+  const std::string bytes = ReadFile(directory + "/x.pt");
+  EXPECT_NE(bytes.find(std::string("\x6f\x12\x83\x3a", 4)), bytes.npos);  // 0.001 as float32
+}
+
+// A text of a checkpoint of ours may come from a stranger: it must not become a call in a pickle.
+TEST(TorchWriterTest, NoTextBecomesACallOfAnythingButTorch) {
+  StateDict state;
+  const std::string call = R"({"__python__":"call","name":"os.system","items":["touch x"]})";
+  state.Set(StateKey::Extra("note"), call);
+  const std::string path = NewTestDirectory() + "/x.pt";
+  ASSERT_OK(WriteTorchFile(path, state, nullptr));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), call);
+  EXPECT_EQ(ReadFile(path).find("system\n"), std::string::npos);
+  state.Set(StateKey::ParamGroups(), absl::StrCat("[{\"lr\":", call, ",\"params\":[]}]"));
+  EXPECT_THAT(WriteTorchFile(path, state, nullptr, {.overwrite = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a Python object")));
+}
+
+TEST(TorchWriterTest, EqualInputGivesEqualBytes) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string directory = NewTestDirectory();
+  for (const char* name : {"a", "b"}) {
+    TorchWriteOptions options;
+    options.io_threads = name[0] == 'a' ? 1 : 3;
+    options.buffer_bytes = name[0] == 'a' ? 1 << 16 : 1 << 22;
+    ASSERT_OK(WriteTorchFile(absl::StrCat(directory, "/", name, ".pt"), state, ReadFromMemory(state), options));
+    ASSERT_OK(WriteDcpDirectory(absl::StrCat(directory, "/", name), state, 2, ReadFromMemory(state), options));
+  }
+  EXPECT_EQ(ReadFile(directory + "/a.pt"), ReadFile(directory + "/b.pt"));
+  for (const std::string& name : ListNames(directory + "/a")) {
+    EXPECT_EQ(ReadFile(directory + "/a/" + name), ReadFile(directory + "/b/" + name)) << name;
+  }
+}
+
+TEST(TorchWriterTest, EveryEntryHasItsCrcAndBeginsAtAMultipleOf64) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/state.pt";
+  TorchWriteOptions options;
+  options.buffer_bytes = 1 << 17;  // pieces of one entry are put together
+  ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state), options));
+  const std::string bytes = ReadFile(path);
+  ASSERT_OK_AND_ASSIGN(const auto file, PosixFileSystem().Open(path));
+  ASSERT_OK_AND_ASSIGN(const FileSlice slice, FileSlice::Whole(*file));
+  ASSERT_OK_AND_ASSIGN(const auto entries, ReadZipDirectory(slice));
+  for (const ZipEntry& entry : entries) {
+    EXPECT_EQ(entry.payload_offset % 64, 0) << entry.name;
+    const auto* begin = reinterpret_cast<const std::byte*>(bytes.data()) + entry.payload_offset;
+    EXPECT_EQ(entry.crc, Crc32(absl::MakeConstSpan(begin, entry.nbytes))) << entry.name;
+  }
+}
+
+TEST(TorchWriterTest, AModelAloneIsAPlainStateDict) {
+  StateDict state;
+  state.Set(StateKey::Model("w"), ShardedTensor{DType::kFloat32, {2}, {}, 0});
+  ASSERT_OK_AND_ASSIGN(const EncodedTorchState encoded, EncodeTorchState(state));
+  EXPECT_EQ(encoded.pickle.find("model"), std::string::npos);
+  state.Set(StateKey::Extra("step"), std::string("7"));
+  ASSERT_OK_AND_ASSIGN(const EncodedTorchState nested, EncodeTorchState(state));
+  EXPECT_THAT(nested.pickle, HasSubstr("model"));
+}
+
+TEST(TorchWriterTest, GroupsSayWhatPyTorchWantsToKnow) {
+  ASSERT_OK_AND_ASSIGN(const PythonJson groups, TorchParamGroups(R"([{"params":["w"],"lr":0.1,"betas":[0.9,0.99]}])"));
+  EXPECT_EQ(
+      groups.dump(),
+      R"([{"params":["w"],"lr":0.1,"betas":{"__python__":"tuple","items":[0.9,0.99]},"amsgrad":false,"maximize":false,)"
+      R"("foreach":null,"capturable":false,"differentiable":false,"fused":null,"decoupled_weight_decay":true}])");
+  EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no JSON array")));
+}
+
+// An Adam that was given "decoupled_weight_decay" would be an AdamW; RMSprop has no "dampening".
+TEST(TorchWriterTest, GroupsOfPyTorchStayAsTheyAre) {
+  for (
+      const std::string json :
+      {R"([{"params":["w"],"lr":0.1,"betas":{"__python__":"tuple","items":[0.9,0.99]},"amsgrad":true,"foreach":null}])",
+       R"([{"params":["w"],"lr":0.1,"momentum":0.5,"alpha":0.99,"centered":true,"foreach":null}])"}) {
+    ASSERT_OK_AND_ASSIGN(const PythonJson groups, TorchParamGroups(json));
+    EXPECT_EQ(groups.dump(), json);
+  }
+}
+
+TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
+  StateDict state;
+  state.Set(StateKey::Extra("model"), std::string("x"));
+  const std::string path = NewTestDirectory() + "/x";
+  EXPECT_THAT(WriteTorchFile(path, state, ReadFromMemory(state)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
+  EXPECT_THAT(WriteDcpDirectory(path, state, 1, ReadFromMemory(state)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
+}
+
+TEST(TorchWriterTest, AFailedWriteLeavesNoFile) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string directory = NewTestDirectory();
+  const PayloadReader fails = [&](const StateKey& key, const Interval& interval, void* out) {
+    if (key.fqn == "large" && interval.begin > 0) return absl::DataLossError("block 1 of \"large\" is damaged");
+    return ReadFromMemory(state)(key, interval, out);
+  };
+  EXPECT_THAT(WriteTorchFile(directory + "/x.pt", state, fails), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(WriteDcpDirectory(directory + "/x", state, 2, fails), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(ListNames(directory), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
+
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+
+PickleWriter::PickleWriter() {
+  Emit(PickleOpcode::kProto);
+  bytes_.push_back(2);
+}
+
+void PickleWriter::EmitInteger(uint64_t value, int nbytes) {
+  for (int i = 0; i < nbytes; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+// The opcodes that Python's pickler chooses, but that an integer beyond 32 bits always takes 8 bytes.
+void PickleWriter::Integer(int64_t value) {
+  if (value >= 0 && value <= 0xFF) {
+    Emit(PickleOpcode::kBinInt1);
+    EmitInteger(value, 1);
+  } else if (value >= 0 && value <= 0xFFFF) {
+    Emit(PickleOpcode::kBinInt2);
+    EmitInteger(value, 2);
+  } else if (value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max()) {
+    Emit(PickleOpcode::kBinInt);
+    EmitInteger(static_cast<uint64_t>(value), 4);
+  } else {
+    Emit(PickleOpcode::kLong1);
+    bytes_.push_back(8);
+    EmitInteger(static_cast<uint64_t>(value), 8);
+  }
+}
+
+// BINFLOAT is big-endian, unlike everything else in a pickle.
+void PickleWriter::Float(double value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  Emit(PickleOpcode::kBinFloat);
+  for (int i = 7; i >= 0; --i) bytes_.push_back(static_cast<char>(bits >> (8 * i)));
+}
+
+// `text` should be UTF-8: Python refuses a pickle with another.
+void PickleWriter::String(std::string_view text) {
+  Emit(PickleOpcode::kBinUnicode);
+  EmitInteger(text.size(), 4);
+  bytes_.append(text);
+}
+
+void PickleWriter::Integers(absl::Span<const int64_t> values) {
+  if (values.empty()) return EmptyTuple();
+  Mark();
+  for (const int64_t value : values) Integer(value);
+  Tuple();
+}
+
+// A DCP directory names a few globals for every chunk: the memo keeps its .metadata small.
+void PickleWriter::Global(std::string_view name) {
+  const auto at = memo_.find(name);
+  if (at != memo_.end()) {
+    Emit(PickleOpcode::kLongBinGet);
+    EmitInteger(at->second, 4);
+    return;
+  }
+  const size_t dot = name.rfind('.');
+  Emit(PickleOpcode::kGlobal);
+  bytes_.append(name.substr(0, dot)).append("\n").append(name.substr(dot + 1)).append("\n");
+  const auto index = static_cast<uint32_t>(memo_.size());
+  Emit(PickleOpcode::kLongBinPut);
+  EmitInteger(index, 4);
+  memo_.emplace(name, index);
+}
+
+void PickleWriter::Items(const PythonJson& items) {
+  for (const PythonJson& item : items) Python(item);
+}
+
+void PickleWriter::Python(const PythonJson& json) {
+  if (json.is_null()) return None();
+  if (json.is_boolean()) return Bool(json.get<bool>());
+  if (json.is_number_float()) return Float(json.get<double>());
+  if (json.is_number_integer()) return Integer(json.get<int64_t>());
+  if (json.is_string()) return String(json.get_ref<const std::string&>());
+  if (json.is_array()) {
+    EmptyList();
+    Mark();
+    Items(json);
+    return Appends();
+  }
+  const auto tag = json.find(kPythonTag);
+  if (tag != json.end() && tag->is_string()) return Tagged(json);
+  EmptyDict();
+  Mark();
+  for (const auto& [name, value] : json.items()) {
+    String(name);
+    Python(value);
+  }
+  SetItems();
+}
+
+// The inverse of Converter in python_json.cc, tag by tag. Members of another type than expected count as empty: `json`
+// may come from a checkpoint, and any result is a valid pickle.
+void PickleWriter::Tagged(const PythonJson& json) {
+  const auto tag = json[kPythonTag].get<std::string>();
+  const auto text = [&](const char* member) {
+    const auto at = json.find(member);
+    return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
+  };
+  if (write_tensor != nullptr) {
+    if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
+  }
+  const PythonJson empty = PythonJson::array();
+  const auto found = json.find("items");
+  const PythonJson& items = found != json.end() && found->is_array() ? *found : empty;
+  if (tag == "tuple") {
+    if (items.empty()) return EmptyTuple();
+    Mark();
+    Items(items);
+    return Tuple();
+  }
+  if (tag == "float") {
+    using Limits = std::numeric_limits<double>;
+    const std::string value = text("value");
+    return Float(value == "inf" ? Limits::infinity() : value == "-inf" ? -Limits::infinity() : Limits::quiet_NaN());
+  }
+  if (tag == "int") {
+    const std::string bytes = absl::HexStringToBytes(text("hex"));
+    Emit(PickleOpcode::kLong4);
+    EmitInteger(bytes.size(), 4);
+    bytes_.append(bytes);
+    return;
+  }
+  if (tag == "dict") {
+    EmptyDict();
+    Mark();
+    for (const PythonJson& pair : items) Items(pair);
+    return SetItems();
+  }
+  if (tag == "global") return Global(text("name"));
+  // The rest are calls: of a type that is called with its elements, or of what the value names.
+  if (tag == "bytes") {
+    // Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
+    std::string characters;
+    for (const char byte : absl::HexStringToBytes(text("hex"))) {
+      const auto value = static_cast<uint8_t>(byte);
+      if (value >= 0x80) characters.push_back(static_cast<char>(0xC0 | value >> 6));
+      characters.push_back(static_cast<char>(value >= 0x80 ? 0x80 | (value & 0x3F) : value));
+    }
+    Global("_codecs.encode");
+    Mark();
+    String(characters);
+    String("latin1");
+    Tuple();
+    return Reduce();
+  }
+  Global(tag == "set" ? "builtins.set" : text("name"));
+  Mark();
+  if (tag == "set") {
+    Python(items);
+  } else {
+    Items(items);
+  }
+  Tuple();
+  Reduce();
+}
+
+std::string PickleWriter::Finish() && {
+  Emit(PickleOpcode::kStop);
+  return std::move(bytes_);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PickleWriter: a pickle of protocol 2, opcode by opcode, as torch.save and DCP write them. Only globals are memoized.
+// Equal calls give equal bytes. Every function appends one opcode with its arguments (Integers, Python and Global may
+// append several); the caller keeps the unpickler's stack right. Strings are below 4 GiB.
+//
+//   PickleWriter pickle;
+//   pickle.EmptyDict();
+//   pickle.Mark();
+//   pickle.String("lr");
+//   pickle.Float(0.1);
+//   pickle.SetItems();
+//   std::string bytes = std::move(pickle).Finish();   // {"lr": 0.1}
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PICKLE_WRITER_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PICKLE_WRITER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_opcode.h"
+#include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/foreign/torch/state/python_json.h"
+
+namespace fsdp {
+
+class PickleWriter {
+ public:
+  PickleWriter();
+
+  // Push a value.
+  void None() { Emit(PickleOpcode::kNone); }
+  void Bool(bool value) { Emit(value ? PickleOpcode::kNewTrue : PickleOpcode::kNewFalse); }
+  void Integer(int64_t value);
+  void Float(double value);
+  void String(std::string_view text);
+  void Integers(absl::Span<const int64_t> values);  // a tuple of them
+  void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
+
+  // The value that JsonOfPickle turned into `json`. Globals in it are written unchecked: see NamesOnlyTorchGlobals.
+  // Tensors in it (literal_tensor.h) are left to `write_tensor`, which must be set if there are any; it has to push one
+  // value.
+  void Python(const PythonJson& json);
+  std::function<void(const LiteralTensor&)> write_tensor;
+
+  // Containers and calls: push an empty container, open a group, or take operands from the stack as pickle_opcode.h
+  // says.
+  void EmptyDict() { Emit(PickleOpcode::kEmptyDict); }
+  void EmptyList() { Emit(PickleOpcode::kEmptyList); }
+  void EmptyTuple() { Emit(PickleOpcode::kEmptyTuple); }
+  void Mark() { Emit(PickleOpcode::kMark); }
+  void Tuple() { Emit(PickleOpcode::kTuple); }        // of what came after the mark
+  void SetItems() { Emit(PickleOpcode::kSetItems); }  // into the dict before the mark
+  void Appends() { Emit(PickleOpcode::kAppends); }    // to the list before the mark
+  void Reduce() { Emit(PickleOpcode::kReduce); }
+  void NewObject() { Emit(PickleOpcode::kNewObj); }
+  void Build() { Emit(PickleOpcode::kBuild); }
+  void PersistentId() { Emit(PickleOpcode::kBinPersId); }
+
+  // The pickle, with STOP at its end; exactly one value must be on the stack.
+  std::string Finish() &&;
+
+ private:
+  void Emit(PickleOpcode opcode) { bytes_.push_back(static_cast<char>(opcode)); }
+  void EmitInteger(uint64_t value, int nbytes);
+  void Items(const PythonJson& items);  // between a mark and the opcode that the caller emits
+  void Tagged(const PythonJson& json);
+
+  std::string bytes_;
+  std::map<std::string, uint32_t, std::less<>> memo_;  // of globals
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PICKLE_WRITER_H_

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Python values as JSON and back, without loss, for the values of a checkpoint that are not tensors: learning rates,
+// schedules, epochs. A value that JSON cannot express is an object with the member "__python__":
+//
+//   (0.9, 0.95)         {"__python__": "tuple", "items": [0.9, 0.95]}
+//   {30: 1}             {"__python__": "dict", "items": [[30, 1]]}
+//   float("inf")        {"__python__": "float", "value": "inf"}
+//   b"\x01"             {"__python__": "bytes", "hex": "01"}
+//   {1, 2}              {"__python__": "set", "items": [1, 2]}
+//   torch.float32       {"__python__": "global", "name": "torch.float32"}
+//   torch.device("cpu") {"__python__": "call", "name": "torch.device", "items": ["cpu"]}
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PYTHON_JSON_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PYTHON_JSON_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+
+using PythonJson = nlohmann::ordered_json;  // keeps the order of dicts
+
+inline constexpr char kPythonTag[] = "__python__";
+
+// kInvalidArgument names a value that has no such form (a tensor, an object with a state) and its byte of the pickle;
+// kResourceExhausted what is too large or deep. Takes from `budget` what the JSON and its text will need.
+absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value, PickleBudget& budget);
+
+// The value that `text` is the JSON of; discarded (is_discarded()) where it is none, or nested deeper than what
+// JsonOfPickle gives.
+PythonJson ParsePythonJson(const std::string& text);
+
+// Adds a member that `object` does not have, without looking for it: dicts may have a million.
+void AppendMember(PythonJson& object, std::string name, PythonJson value);
+
+// `json` with tuples as plain lists: what param_groups say in ours.
+PythonJson WithPlainTuples(const PythonJson& json);
+
+// An extra value of ours is a text. The text of a value is its JSON, but that of a string is the string itself, unless
+// that reads as a value: then it is quoted. One to one, so that either comes back as it was.
+std::string TextOfPython(const PythonJson& value);
+PythonJson PythonOfText(const std::string& text);
+
+// True if every global in `json`, called or not, is on the list for torch files (torch_globals.h). A checkpoint of
+// unknown origin may hold any text, and a pickle that is written from it must not make torch.load import or call
+// anything else.
+bool NamesOnlyTorchGlobals(const PythonJson& json);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PYTHON_JSON_H_

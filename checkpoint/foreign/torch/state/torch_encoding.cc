@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One pass over the state dict per section pushes dicts, and each tensor as the call that rebuilds it:
+//
+//   torch._utils._rebuild_tensor_v2(
+//       ("storage", torch.FloatStorage, "3", "cpu", numel)   persistent id: storage "3" of the archive
+//       0, shape, strides, False, OrderedDict())             offset, view, requires_grad, hooks
+//
+// Dtypes without a storage class (float8, unsigned integers) take _rebuild_tensor_v3 with an untyped storage, as torch
+// does. Storages are numbered in the order of their first use, which is also their order in the archive.
+#include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+class StateEncoder {
+ public:
+  explicit StateEncoder(const StateDict& contents)
+      : contents_(contents), storage_of_(contents.entries().size(), kNone) {
+    pickle_.write_tensor = [this](const LiteralTensor& tensor) {
+      EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
+      storages_.push_back({true, static_cast<uint32_t>(literals_.size())});
+      literals_.push_back(tensor);
+    };
+  }
+
+  absl::StatusOr<EncodedTorchState> Encode() {
+    bool is_plain = true;
+    for (const auto& [key, value] : contents_.entries()) is_plain = is_plain && key.section == Section::kModel;
+    if (is_plain) {
+      EncodeModel();
+    } else {
+      pickle_.EmptyDict();
+      pickle_.Mark();
+      pickle_.String("model");
+      EncodeModel();
+      FSDP_RETURN_IF_ERROR(EncodeOptimizer());
+      FSDP_RETURN_IF_ERROR(EncodeExtras());
+      pickle_.SetItems();
+    }
+    return EncodedTorchState{std::move(pickle_).Finish(), std::move(storages_), std::move(literals_)};
+  }
+
+ private:
+  void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
+    const auto entry = static_cast<uint32_t>(*contents_.IndexOf(key));
+    uint32_t& storage = storage_of_[entry];
+    if (storage == kNone) {
+      storage = static_cast<uint32_t>(storages_.size());
+      storages_.push_back({false, entry});
+    }
+    EncodeTorchTensor(pickle_, absl::StrCat(storage), tensor.dtype, tensor.shape);
+  }
+
+  void EncodeModel() {
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    for (const auto& [key, value] : contents_.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (key.section != Section::kModel || tensor == nullptr) continue;
+      pickle_.String(key.fqn);
+      EncodeTensor(key, *tensor);
+    }
+    for (const auto& [alias, target] : contents_.aliases) {
+      const StateKey key = StateKey::Model(target);
+      const ShardedTensor* tensor = contents_.FindTensor(key);
+      if (tensor == nullptr || contents_.contains(StateKey::Model(alias))) continue;
+      pickle_.String(alias);
+      EncodeTensor(key, *tensor);
+    }
+    pickle_.SetItems();
+  }
+
+  // State is grouped by parameter, in the order in which the state dict first names it.
+  absl::Status EncodeOptimizer() {
+    absl::flat_hash_map<std::string_view, uint32_t> order;  // of parameters, by name
+    std::vector<std::pair<uint32_t, uint32_t>> state;       // parameter and entry
+    for (size_t i = 0; i < contents_.entries().size(); ++i) {
+      const StateKey& key = contents_.entries()[i].first;
+      if (key.section != Section::kOptimState) continue;
+      const auto place = static_cast<uint32_t>(order.size());
+      state.emplace_back(order.try_emplace(key.fqn, place).first->second, static_cast<uint32_t>(i));
+    }
+    order = {};
+    std::sort(state.begin(), state.end());
+    const std::string* text = contents_.FindText(StateKey::ParamGroups());
+    if (state.empty() && text == nullptr) return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(text == nullptr ? "[]" : *text));
+    pickle_.String("optim");
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    pickle_.String("state");
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    for (size_t i = 0; i < state.size();) {
+      const uint32_t parameter = state[i].first;
+      pickle_.String(contents_.entries()[state[i].second].first.fqn);
+      pickle_.EmptyDict();
+      pickle_.Mark();
+      for (; i < state.size() && state[i].first == parameter; ++i) {
+        const auto& [key, value] = contents_.entries()[state[i].second];
+        pickle_.String(key.state);
+        EncodeTensor(key, std::get<ShardedTensor>(value));
+      }
+      pickle_.SetItems();
+    }
+    pickle_.SetItems();
+    pickle_.String("param_groups");
+    pickle_.Python(groups);
+    pickle_.SetItems();
+    return absl::OkStatus();
+  }
+
+  absl::Status EncodeExtras() {
+    for (const auto& [key, value] : contents_.entries()) {
+      if (key.section != Section::kExtra) continue;
+      if (key.fqn == "model" || key.fqn == "optim") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
+      }
+      pickle_.String(key.fqn);
+      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) {
+        EncodeTensor(key, *tensor);
+      } else {
+        pickle_.Python(PythonOfText(std::get<std::string>(value)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  const StateDict& contents_;
+  PickleWriter pickle_;
+  std::vector<EncodedTorchState::Storage> storages_;
+  std::vector<LiteralTensor> literals_;
+  std::vector<uint32_t> storage_of_;  // by entry of contents_: into storages_
+};
+
+void SetDefault(PythonJson& group, const char* name, PythonJson value) {
+  if (!group.contains(name)) group[name] = std::move(value);
+}
+
+// True for a group that an optimizer of PyTorch made. Such a group gets no defaults: an option that it lacks was not
+// there when it was saved, and adding "decoupled_weight_decay" would turn an Adam into an AdamW.
+bool IsOfTorch(const PythonJson& group) {
+  constexpr const char* kOnlyTorchHas[] = {"amsgrad", "maximize",   "foreach",        "fused",
+                                           "alpha",   "capturable", "differentiable", "decoupled_weight_decay"};
+  return std::any_of(std::begin(kOnlyTorchHas), std::end(kOnlyTorchHas),
+                     [&](const char* name) { return group.contains(name); });
+}
+
+// Options that PyTorch's AdamW ("betas") and SGD ("momentum") expect and this project's do not have: with the values
+// that mean what ours do.
+void AddTorchOptions(PythonJson& group) {
+  if (IsOfTorch(group)) return;
+  if (group.contains("betas")) {
+    SetDefault(group, "amsgrad", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "capturable", false);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+    SetDefault(group, "decoupled_weight_decay", true);
+  } else if (group.contains("momentum")) {
+    SetDefault(group, "dampening", 0);
+    SetDefault(group, "nesterov", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+  }
+}
+
+}  // namespace
+
+void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape) {
+  const std::string_view storage = StorageGlobal(dtype);
+  const bool is_untyped = IsUntypedStorage(storage);
+  pickle.Global(is_untyped ? "torch._utils._rebuild_tensor_v3" : "torch._utils._rebuild_tensor_v2");
+  pickle.Mark();
+  pickle.Mark();
+  pickle.String("storage");
+  pickle.Global(storage);
+  pickle.String(key);
+  pickle.String("cpu");
+  pickle.Integer(is_untyped ? shape.numel() * SizeOf(dtype) : shape.numel());
+  pickle.Tuple();
+  pickle.PersistentId();
+  pickle.Integer(0);  // storage offset
+  pickle.Integers(shape.dims());
+  pickle.Integers(RowMajorStrides(shape));
+  pickle.Bool(false);  // requires_grad
+  pickle.Global("collections.OrderedDict");
+  pickle.EmptyTuple();
+  pickle.Reduce();  // backward hooks
+  if (is_untyped) pickle.Global(absl::StrCat("torch.", std::string(DTypeName(dtype))));
+  pickle.Tuple();
+  pickle.Reduce();
+}
+
+absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents) {
+  return StateEncoder(contents).Encode();
+}
+
+absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
+  PythonJson groups = ParsePythonJson(json);
+  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  if (!NamesOnlyTorchGlobals(groups)) {
+    return absl::InvalidArgumentError("optim/param_groups names a Python object that no state dict needs: refused");
+  }
+  for (PythonJson& group : groups) {
+    if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is no JSON object");
+    group = WithTensorsForNumbers(group);
+    AddTorchOptions(group);
+    if (group.contains("betas") && group["betas"].is_array()) {
+      PythonJson tuple;
+      tuple[kPythonTag] = "tuple";
+      tuple["items"] = group["betas"];
+      group["betas"] = std::move(tuple);
+    }
+  }
+  return groups;
+}
+
+}  // namespace fsdp

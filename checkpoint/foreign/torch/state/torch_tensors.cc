@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/state/torch_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+constexpr size_t kKeyBlockBytes = size_t{16} << 10;
+
+bool IsRowMajor(const TorchTensor& tensor) {
+  const std::vector<int64_t> strides = RowMajorStrides(tensor.shape);
+  return std::equal(strides.begin(), strides.end(), tensor.strides.begin(), tensor.strides.end());
+}
+
+}  // namespace
+
+Shape TorchTensors::shape(size_t i) const {
+  const Tensor& tensor = tensors_[i];
+  std::array<int64_t, kMaxTorchRank> sizes;
+  for (int d = 0; d < tensor.rank; ++d) sizes[d] = sizes_[tensor.sizes + d];
+  return *Shape::Create(absl::MakeConstSpan(sizes.data(), tensor.rank));  // it was a shape when it was added
+}
+
+std::string_view TorchTensors::storage_key(uint32_t storage) const {
+  const uint32_t place = storages_[storage].key;
+  const char* const key = keys_[place / kKeyBlockBytes].get() + place % kKeyBlockBytes;
+  uint16_t length = 0;
+  std::memcpy(&length, key, sizeof(length));
+  return {key + sizeof(length), length};
+}
+
+TorchTensor TorchTensors::operator[](size_t i) const {
+  const Tensor& packed = tensors_[i];
+  TorchTensor tensor;
+  tensor.storage.key = std::string(storage_key(packed.storage));
+  tensor.storage.nbytes = storages_[packed.storage].nbytes;
+  tensor.dtype = packed.dtype;
+  tensor.shape = shape(i);
+  tensor.offset = packed.offset;
+  if (packed.is_row_major) {
+    const std::vector<int64_t> strides = RowMajorStrides(tensor.shape);
+    tensor.strides.assign(strides.begin(), strides.end());
+  } else {
+    for (int d = 0; d < packed.rank; ++d) tensor.strides.push_back(sizes_[packed.sizes + packed.rank + d]);
+  }
+  return tensor;
+}
+
+void TorchTensors::Place(uint32_t storage, int64_t offset, uint32_t crc) {
+  storages_[storage].offset = offset;
+  storages_[storage].crc = crc;
+}
+
+// A seventeenth more than what a deque holds, as in pickle_builder.h.
+int64_t TorchTensors::memory() const {
+  return static_cast<int64_t>(tensors_.size() * sizeof(Tensor) + storages_.size() * sizeof(Storage) +
+                              sizes_.size() * sizeof(int64_t)) *
+             17 / 16 +
+         static_cast<int64_t>(keys_.size() * kKeyBlockBytes);
+}
+
+std::optional<uint32_t> TorchTensorTaker::Take(PickleValue call) {
+  if (!IsTorchTensor(call)) return std::nullopt;
+  const absl::StatusOr<uint32_t> taken = Add(call);
+  return taken.ok() ? std::make_optional(*taken) : std::nullopt;
+}
+
+int64_t TorchTensorTaker::memory() const {
+  return tensors_.memory() + static_cast<int64_t>(storages_.capacity() * (sizeof(uint32_t) + 1)) * 3 / 2;
+}
+
+absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
+  const PickleValue made = UnwrapTorchTensor(value);
+  if (made.is(PickleKind::kObject)) return made.object();
+  FSDP_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(value));
+  FSDP_ASSIGN_OR_RETURN(const uint32_t storage, StorageOf(tensor.storage, value));
+  const bool is_row_major = IsRowMajor(tensor);
+  tensors_.tensors_.push_back({tensor.offset, storage, SizesOf(tensor, is_row_major), tensor.dtype,
+                               static_cast<uint8_t>(tensor.shape.rank()), is_row_major,
+                               static_cast<uint32_t>(value.place())});
+  return static_cast<uint32_t>(tensors_.size() - 1);
+}
+
+absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage, PickleValue value) {
+  const auto at = storages_.find(std::string_view(storage.key));
+  if (at != storages_.end()) {
+    const int64_t nbytes = tensors_.storage_bytes(*at);
+    if (nbytes == storage.nbytes) return *at;
+    return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: a tensor says that its storage ",
+                                            Quote(storage.key), " has ", storage.nbytes, " bytes, and another says ",
+                                            nbytes));
+  }
+  const auto length = static_cast<uint16_t>(storage.key.size());  // ReadTorchStorage refuses long keys
+  const size_t key_bytes = sizeof(length) + length;
+  if (key_block_left_ < key_bytes) {
+    key_block_left_ = kKeyBlockBytes;
+    tensors_.keys_.emplace_back(new char[kKeyBlockBytes]);
+  }
+  const size_t in_block = kKeyBlockBytes - key_block_left_;
+  char* const key = tensors_.keys_.back().get() + in_block;
+  std::memcpy(key, &length, sizeof(length));
+  std::memcpy(key + sizeof(length), storage.key.data(), length);
+  key_block_left_ -= key_bytes;
+  tensors_.storages_.push_back({.nbytes = storage.nbytes,
+                                .key = static_cast<uint32_t>((tensors_.keys_.size() - 1) * kKeyBlockBytes + in_block)});
+  const auto number = static_cast<uint32_t>(tensors_.storage_count() - 1);
+  storages_.insert(number);
+  return number;
+}
+
+uint32_t TorchTensorTaker::SizesOf(const TorchTensor& tensor, bool is_row_major) {
+  const int rank = tensor.shape.rank();
+  std::optional<uint32_t>& last = last_of_rank_[rank];
+  if (last && is_row_major && tensors_.shape(*last) == tensor.shape) return tensors_.tensors_[*last].sizes;
+  const auto begin = static_cast<uint32_t>(tensors_.sizes_.size());
+  const absl::Span<const int64_t> dims = tensor.shape.dims();
+  tensors_.sizes_.insert(tensors_.sizes_.end(), dims.begin(), dims.end());
+  if (!is_row_major) tensors_.sizes_.insert(tensors_.sizes_.end(), tensor.strides.begin(), tensor.strides.end());
+  last = static_cast<uint32_t>(tensors_.size());
+  return begin;
+}
+
+TorchTensors TorchTensorTaker::Finish() {
+  storages_.clear();
+  key_block_left_ = 0;
+  last_of_rank_ = {};
+  return std::exchange(tensors_, TorchTensors());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TorchTensors: the tensors of a pickle by number, and the storages that they are views of. A checkpoint may have a
+// million of them, so they are kept packed, in about 100 bytes each, and a TorchTensor is made when one is asked for.
+//
+// TorchTensorTaker: fills such a table while the pickle is parsed, so that the values of a tensor's call are never in
+// memory for more than one tensor.
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TENSORS_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TENSORS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
+
+namespace fsdp {
+
+// Moves, does not copy. Tensors go by i < size(), storages by their number < storage_count().
+class TorchTensors {
+ public:
+  bool empty() const { return tensors_.empty(); }
+  size_t size() const { return tensors_.size(); }
+  TorchTensor operator[](size_t i) const;
+  DType dtype(size_t i) const { return tensors_[i].dtype; }
+  Shape shape(size_t i) const;
+
+  // The storage that a tensor is a view of: equal for two tensors of one key.
+  uint32_t storage_of(size_t i) const { return tensors_[i].storage; }
+  size_t storage_count() const { return storages_.size(); }
+  // Lives as long as the table.
+  std::string_view storage_key(uint32_t storage) const;
+  int64_t storage_bytes(uint32_t storage) const { return storages_[storage].nbytes; }
+
+  // Where the bytes of a storage lie, once the reader of a file has placed it: from that byte of the file on, with that
+  // CRC-32; 0: the file has none.
+  void Place(uint32_t storage, int64_t offset, uint32_t crc);
+  int64_t storage_offset(uint32_t storage) const { return storages_[storage].offset; }
+  uint32_t storage_crc(uint32_t storage) const { return storages_[storage].crc; }
+
+  // Bytes of memory.
+  int64_t memory() const;
+
+ private:
+  friend class TorchTensorTaker;
+
+  struct Tensor {
+    int64_t offset = 0;
+    uint32_t storage = 0;
+    uint32_t sizes = 0;  // the first of its sizes in sizes_; behind them its strides, unless is_row_major
+    DType dtype = DType::kFloat32;
+    uint8_t rank = 0;
+    bool is_row_major = true;  // its strides are RowMajorStrides of its shape
+    uint32_t place = 0;        // of its value in the pickle, for messages while that is parsed
+  };
+
+  struct Storage {
+    int64_t nbytes = 0;
+    int64_t offset = 0;  // in the file
+    uint32_t crc = 0;
+    uint32_t key = 0;  // its place in keys_
+  };
+
+  // Deques, because a vector takes three times as much while it grows.
+  std::deque<Tensor> tensors_;
+  std::deque<Storage> storages_;
+  std::deque<int64_t> sizes_;
+  // Keys one behind the other in blocks, none in two of them: two bytes of length and the text.
+  std::deque<std::unique_ptr<char[]>> keys_;
+};
+
+// For one pickle and one thread.
+class TorchTensorTaker final : public PickleObjects {
+ public:
+  TorchTensorTaker() = default;
+  TorchTensorTaker(const TorchTensorTaker&) = delete;
+  TorchTensorTaker& operator=(const TorchTensorTaker&) = delete;
+
+  // The number of the tensor that `call` makes; a wrapper of a tensor that was taken, such as a parameter, is that
+  // tensor. nullopt for other calls, and for a tensor that cannot be read: Add of the value says why.
+  std::optional<uint32_t> Take(PickleValue call) override;
+  int64_t place(uint32_t object) const override { return tensors_.tensors_[object].place; }
+  int64_t memory() const override;
+
+  // The number of the tensor that `value` is or makes. Precondition: IsTensor(value). Errors are those of
+  // ReadTorchTensor; kDataLoss also for a storage to which two tensors give different sizes.
+  absl::StatusOr<uint32_t> Add(PickleValue value);
+
+  // True for a tensor that was taken, and for the calls that make one.
+  static bool IsTensor(PickleValue value) { return value.is(PickleKind::kObject) || IsTorchTensor(value); }
+
+  // The table; the taker is empty then.
+  TorchTensors Finish();
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    const TorchTensors* tensors;
+    size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
+    size_t operator()(uint32_t storage) const { return (*this)(tensors->storage_key(storage)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const TorchTensors* tensors;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t storage, std::string_view key) const { return tensors->storage_key(storage) == key; }
+    bool operator()(std::string_view key, uint32_t storage) const { return tensors->storage_key(storage) == key; }
+  };
+
+  // The number of a storage, which is added if its key is new.
+  absl::StatusOr<uint32_t> StorageOf(const TorchStorage& storage, PickleValue value);
+  // The first of the sizes of `tensor` in the table; those of the last tensor of its rank, if they are the same.
+  uint32_t SizesOf(const TorchTensor& tensor, bool is_row_major);
+
+  TorchTensors tensors_;
+  absl::flat_hash_set<uint32_t, Hash, Equal> storages_{0, Hash{&tensors_}, Equal{&tensors_}};  // by key
+  size_t key_block_left_ = 0;  // bytes of the last block that no key has
+  std::array<std::optional<uint32_t>, kMaxTorchRank + 1> last_of_rank_ = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TENSORS_H_

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pickle is a graph, a tree is not: a value with many references becomes as many nodes. Two bounds keep a small
+// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and memory (pickle_budget.h), which every node
+// takes before it is made. A node also takes what later stages make of it, down to the report of a command, which is
+// more than the node itself: all of them have the full name of a tensor, whose length is the sum of the names on its
+// path.
+#include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = PickleKind;
+
+// Bytes of a tensor that was not taken, and of all that is made of any tensor later, its names not counted.
+constexpr int64_t kTensorBytes = 160;
+constexpr int64_t kLaterTensorBytes = 285;
+constexpr int64_t kLaterNames = 1;  // copies of its full name
+constexpr int64_t kBranchBytes = 128;
+constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its place in the index
+
+class TreeBuilder {
+ public:
+  TreeBuilder(const Pickle& pickle, TorchTensorTaker& tensors)
+      : budget_(pickle), tensors_(tensors), holds_tensor_(pickle.node_count(), Holds::kUnknown) {}
+
+  absl::StatusOr<TorchNode> Build(PickleValue value, int depth) {
+    if (depth == 0) {
+      const int64_t taken = tensors_.memory();
+      FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(holds_tensor_.size()) + taken, taken));
+    }
+    if (TorchTensorTaker::IsTensor(value)) return AddTensor(value);
+    FSDP_ASSIGN_OR_RETURN(const bool holds_tensor, HoldsTensor(value, depth));
+    if (!holds_tensor) {
+      FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value, budget_));
+      return TorchNode::Value(std::move(json));
+    }
+    const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // reserved before there is a member
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, 0));               // a tree goes while the state dict is made of it
+    return value.is(Kind::kDict) ? BuildDict(value, depth) : BuildList(value, depth);
+  }
+
+ private:
+  absl::StatusOr<TorchNode> AddTensor(PickleValue value) {
+    const bool is_taken = value.is(Kind::kObject);
+    FSDP_RETURN_IF_ERROR(
+        budget_.Take(value, is_taken ? 0 : kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
+    FSDP_ASSIGN_OR_RETURN(const uint32_t tensor, tensors_.Add(value));
+    return TorchNode::Tensor(static_cast<int>(tensor));
+  }
+
+  // True if a tensor is reachable from `value`. Memoized, so each value is walked once and not once for each reference.
+  // The entry is kNo while its own items are walked, which ends a cycle; Build refuses a cycle with a tensor by its
+  // depth.
+  absl::StatusOr<bool> HoldsTensor(PickleValue value, int depth) {
+    if (TorchTensorTaker::IsTensor(value)) return true;
+    if (!value.is(Kind::kDict) && !value.is_sequence()) return false;
+    if (depth > kMaxTorchDepth) {
+      return absl::ResourceExhaustedError(absl::StrCat("byte ", value.place(), " of the pickle: more than ",
+                                                       kMaxTorchDepth, " values inside each other"));
+    }
+    if (value.is_leaf()) return false;
+    Holds& known = holds_tensor_[Pickle::NodeIndex(value)];
+    if (known != Holds::kUnknown) return known == Holds::kYes;
+    known = Holds::kNo;
+    const bool is_dict = value.is(Kind::kDict);
+    for (int64_t i = 0; i < value.size(); ++i) {
+      FSDP_ASSIGN_OR_RETURN(const bool holds, HoldsTensor(is_dict ? value.member(i).second : value.at(i), depth + 1));
+      if (!holds) continue;
+      known = Holds::kYes;
+      return true;
+    }
+    return false;
+  }
+
+  absl::StatusOr<TorchNode> BuildDict(PickleValue value, int depth) {
+    TorchNode node;
+    node.Reserve(value.size());
+    for (int64_t i = 0; i < value.size(); ++i) {
+      const auto [key, member] = value.member(i);
+      if (!key.is(Kind::kString) && !key.is(Kind::kInt)) {
+        return absl::InvalidArgumentError(absl::StrCat("byte ", value.place(),
+                                                       " of the pickle: a dict of tensors with ",
+                                                       std::string(PickleKindName(key.kind())), " for a name"));
+      }
+      const std::string name = key.is(Kind::kString) ? std::string(key.text()) : absl::StrCat(key.integer());
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, member, depth));
+      if (node.Add(name, std::move(child)) != nullptr) continue;
+      return absl::DataLossError(
+          absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name), " twice"));
+    }
+    return node;
+  }
+
+  absl::StatusOr<TorchNode> BuildList(PickleValue value, int depth) {
+    TorchNode node;
+    node.is_list = true;
+    node.Reserve(value.size());
+    for (int64_t i = 0; i < value.size(); ++i) {
+      const std::string name = absl::StrCat(i);
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, value.at(i), depth));
+      node.Add(name, std::move(child));
+    }
+    return node;
+  }
+
+  absl::StatusOr<TorchNode> BuildMember(const std::string& name, PickleValue value, int depth) {
+    const auto nbytes = static_cast<int64_t>(name.size());
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, nbytes, nbytes));
+    path_bytes_ += nbytes + 1;
+    absl::StatusOr<TorchNode> child = Build(value, depth + 1);
+    path_bytes_ -= nbytes + 1;
+    return child;
+  }
+
+  enum class Holds : uint8_t { kUnknown, kNo, kYes };
+
+  PickleBudget budget_;
+  TorchTensorTaker& tensors_;
+  int64_t path_bytes_ = 0;           // of the full name of the value that is being built
+  std::vector<Holds> holds_tensor_;  // by Pickle::NodeIndex
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadBytes(const TorchTensorReader& read, int tensor, DType dtype,
+                                      const Interval& interval) {
+  std::string bytes(interval.size() * SizeOf(dtype), '\0');
+  FSDP_RETURN_IF_ERROR(read(tensor, interval, reinterpret_cast<std::byte*>(bytes.data())));
+  return bytes;
+}
+
+TorchNode TorchNode::Tensor(int index) {
+  TorchNode node;
+  node.kind_ = Kind::kTensor;
+  node.tensor_ = index;
+  return node;
+}
+
+TorchNode TorchNode::Value(PythonJson value) {
+  TorchNode node;
+  node.kind_ = Kind::kValue;
+  node.value_ = std::make_unique<PythonJson>(std::move(value));
+  return node;
+}
+
+// The index has the numbers of the members and hashes their names, so that no name is kept twice. A few members have
+// none: an optimizer has a branch of three for each parameter.
+struct TorchNode::Branch {
+  struct Hash {
+    using is_transparent = void;
+    const std::vector<Member>* members;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+    size_t operator()(uint32_t i) const { return (*this)(std::string_view((*members)[i].first)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const std::vector<Member>* members;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t i, std::string_view name) const { return (*members)[i].first == name; }
+    bool operator()(std::string_view name, uint32_t i) const { return (*members)[i].first == name; }
+  };
+
+  using IndexSet = absl::flat_hash_set<uint32_t, Hash, Equal>;
+  static constexpr size_t kMostWithoutIndex = 8;
+
+  // Makes the index once there will be more than a few members.
+  void MakeIndex(size_t count) {
+    if (index != nullptr || count <= kMostWithoutIndex) return;
+    index = std::make_unique<IndexSet>(0, Hash{&members}, Equal{&members});
+    index->reserve(count);
+    for (size_t i = 0; i < members.size(); ++i) index->insert(static_cast<uint32_t>(i));
+  }
+
+  TorchNode* Find(std::string_view name) {
+    if (index != nullptr) {
+      const auto at = index->find(name);
+      return at == index->end() ? nullptr : &members[*at].second;
+    }
+    const auto at =
+        std::find_if(members.begin(), members.end(), [&](const Member& member) { return member.first == name; });
+    return at == members.end() ? nullptr : &at->second;
+  }
+
+  std::vector<Member> members;
+  std::unique_ptr<IndexSet> index;
+};
+
+TorchNode::TorchNode() = default;
+TorchNode::TorchNode(TorchNode&&) noexcept = default;
+TorchNode::~TorchNode() = default;
+
+TorchNode::TorchNode(const TorchNode& other)
+    : is_list(other.is_list),
+      kind_(other.kind_),
+      tensor_(other.tensor_),
+      value_(other.value_ == nullptr ? nullptr : std::make_unique<PythonJson>(*other.value_)) {
+  Reserve(static_cast<int64_t>(other.members().size()));
+  for (const auto& [name, member] : other.members()) Add(name, member);
+}
+
+TorchNode& TorchNode::operator=(TorchNode other) noexcept {
+  is_list = other.is_list;
+  kind_ = other.kind_;
+  tensor_ = other.tensor_;
+  value_ = std::move(other.value_);
+  branch_ = std::move(other.branch_);
+  return *this;
+}
+
+const PythonJson& TorchNode::value() const {
+  static const auto* const none = new PythonJson;
+  return value_ == nullptr ? *none : *value_;
+}
+
+absl::Status TorchNode::Consume(const std::function<absl::Status(const std::string& name, TorchNode& member)>& use) {
+  if (branch_ == nullptr) return absl::OkStatus();
+  const std::unique_ptr<Branch> branch = std::move(branch_);
+  branch->index = nullptr;
+  for (Member& member : branch->members) {
+    FSDP_RETURN_IF_ERROR(use(member.first, member.second));
+    member = Member();
+  }
+  return absl::OkStatus();
+}
+
+const std::vector<TorchNode::Member>& TorchNode::members() const {
+  static const auto* const none = new std::vector<Member>;
+  return branch_ == nullptr ? *none : branch_->members;
+}
+
+const TorchNode* TorchNode::Find(const std::string& name) const {
+  return branch_ == nullptr ? nullptr : branch_->Find(name);
+}
+
+TorchNode* TorchNode::Find(const std::string& name) {
+  return const_cast<TorchNode*>(static_cast<const TorchNode*>(this)->Find(name));
+}
+
+TorchNode* TorchNode::Add(const std::string& name, TorchNode node) {
+  if (Find(name) != nullptr) return nullptr;
+  if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
+  branch_->members.emplace_back(name, std::move(node));
+  branch_->MakeIndex(branch_->members.size());
+  if (branch_->index != nullptr) branch_->index->insert(static_cast<uint32_t>(branch_->members.size() - 1));
+  return &branch_->members.back().second;
+}
+
+void TorchNode::Reserve(int64_t count) {
+  if (count == 0) return;
+  if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
+  branch_->members.reserve(count);
+  branch_->MakeIndex(count);
+}
+
+// A null reader refuses every tensor, and the table of types is not asked.
+absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson(TorchLeafTypes(0, nullptr), nullptr); }
+
+absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const {
+  if (kind_ == Kind::kValue) return value();
+  if (kind_ == Kind::kTensor) {
+    if (read == nullptr) return absl::InvalidArgumentError("a tensor stands where a plain value is expected");
+    const TorchLeafType& type = tensors[tensor_];
+    if (type.shape.numel() > kMaxLiteralBytes / SizeOf(type.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", type.shape.ToString(),
+                                                     " stands where a plain value is expected, or a small tensor"));
+    }
+    FSDP_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(read, tensor_, type.dtype, {0, type.shape.numel()}));
+    return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
+  }
+  PythonJson json = is_list ? PythonJson::array() : PythonJson::object();
+  for (const auto& [name, member] : members()) {
+    FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
+    if (is_list) {
+      json.push_back(std::move(value));
+    } else {
+      AppendMember(json, name, std::move(value));
+    }
+  }
+  return json;
+}
+
+absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken) {
+  TorchTensorTaker none;
+  TorchTensorTaker& tensors = taken == nullptr ? none : *taken;
+  TorchTree tree;
+  FSDP_ASSIGN_OR_RETURN(tree.root, TreeBuilder(pickle, tensors).Build(pickle.root(), 0));
+  tree.tensors = tensors.Finish();
+  return tree;
+}
+
+absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes) {
+  TorchTensorTaker tensors;
+  PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal, .objects = &tensors};
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, options));
+  return TreeOfPickle(*pickle, &tensors);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A checkpoint directory is recognised by its manifest, which a save writes last. A directory that has lost the
+// manifest is recognised by the names of its other files: "a damaged checkpoint of ours" is a better answer than "no
+// checkpoint". To recognise and to describe a checkpoint, no file but the manifest is opened, so that both work when
+// rank files are missing or damaged.
+#include "fsdp/checkpoint/native/checkpoint_driver.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/parity/parity_files.h"
+#include "fsdp/checkpoint/native/read/native_source.h"
+#include "fsdp/checkpoint/native/save/checkpoint_body.h"
+#include "fsdp/checkpoint/native/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/native/verify/latest.h"
+#include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
+std::string FindCheckpointFile(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name == kCheckpointFileName || IsRankFileName(name)) return name;
+  }
+  return "";
+}
+
+// Only the manifest says which files belong to the checkpoint and what their bytes mean.
+absl::Status CheckManifestIsThere(const std::string& directory) {
+  if (HasEntry(directory, kManifestName)) return absl::OkStatus();
+  const std::string name = FindCheckpointFile(directory);
+  if (name.empty()) return absl::NotFoundError(absl::StrCat(kManifestName, " is missing in ", directory));
+  return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));
+}
+
+class Driver final : public FormatDriver {
+ public:
+  Driver()
+      : FormatDriver({.name = "hdf5",
+                      .headline = "a checkpoint",
+                      .in_directory = "manifest.json",
+                      .file = {},
+                      .is_ours = true,
+                      .has_writers = true}) {}
+
+  // A directory that has lost its manifest is recognised by its other files, so that opening it says what is missing
+  // and verify reports it as damaged.
+  bool Recognises(const PathProbe& probe) const override {
+    return probe.is_directory && (HasEntry(probe.path, kManifestName) || !FindCheckpointFile(probe.path).empty());
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    FSDP_RETURN_IF_ERROR(CheckManifestIsThere(path));
+    return OpenNativeSource(path, options);
+  }
+
+  bool OwnsFileName(const std::string& name) const override { return IsCheckpointFileName(name); }
+
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return ProveCheckpoint(PosixFileSystem(), directory).ok();
+  }
+};
+
+class RootDriver final : public FormatDriver {
+ public:
+  RootDriver()
+      : FormatDriver({.name = "hdf5",
+                      .headline = "a ROOT of checkpoints",
+                      .in_directory = "step-* directories",
+                      .file = {},
+                      .is_ours = true,
+                      .is_root = true,
+                      .has_writers = true}) {}
+
+  bool Recognises(const PathProbe& probe) const override {
+    if (!probe.is_directory) return false;
+    const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(probe.path);
+    return steps.ok() && !steps->empty();
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    FSDP_ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(path));
+    return OpenNativeSource(newest, options);
+  }
+};
+
+class Writer final : public FormatWriter {
+ public:
+  explicit Writer(const Hdf5Target& target) : target_(target) {}
+
+  bool MakesDirectory(const std::string&) const override { return true; }
+
+  FormatMemory Memory(const FormatContents& contents, int io_threads) const override {
+    const int files = target_.type == StateDictType::kFull ? 1 : WorldSize(contents);
+    return {.rank_files = files, .parity_bytes = ParityMemory(files, target_.parity, io_threads)};
+  }
+
+  // Everything fits. The metadata of safetensors become an extra text, from which a later conversion restores them.
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    if (target_.type == StateDictType::kFull && target_.world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("Hdf5Target::world_size=", *target_.world_size,
+                                                     ", expected none: a full checkpoint has no rank files"));
+    }
+    FSDP_RETURN_IF_ERROR(CheckParityCount(target_.parity, target_.type));
+    if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
+      return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
+    }
+    const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
+    FSDP_ASSIGN_OR_RETURN(const auto metadata, SafetensorsMetadata(contents.metadata, origin));
+    KeepSafetensorsMetadata(metadata, contents.state);
+    contents.state.type = target_.type;
+    return std::vector<std::string>();
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    const CheckpointDirectoryOptions write = {.type = target_.type,
+                                              .world_size = WorldSize(contents),
+                                              .step = std::max<int64_t>(contents.step, 0),
+                                              .parity = target_.parity,
+                                              .overwrite = options.overwrite,
+                                              .max_memory = options.buffer_bytes,
+                                              .io_threads = options.io_threads,
+                                              .progress = options.progress,
+                                              .file_system = options.file_system};
+    return WriteCheckpointDirectory(destination, contents.state, read, write);
+  }
+
+ private:
+  int WorldSize(const FormatContents& contents) const { return target_.world_size.value_or(contents.world_size); }
+
+  const Hdf5Target target_;
+};
+
+}  // namespace
+
+absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory) {
+  FSDP_RETURN_IF_ERROR(CheckManifestIsThere(directory));
+  return ReadManifest(PosixFileSystem(), directory);
+}
+
+const FormatDriver& CheckpointDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+const FormatDriver& CheckpointRootDriver() {
+  static const auto* driver = new RootDriver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const Hdf5Target& target) { return std::make_unique<Writer>(target); }
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drivers of this project's own format, "hdf5": a checkpoint directory, and a ROOT of step-* directories. They are
+// two because they stand at the two ends of the order of recognition: manifest.json settles what a directory is, while
+// a directory that has steps may also be an exported model, which then is what is meant.
+#ifndef FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
+#define FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
+#include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/tensor/state_dict.h"
+
+namespace fsdp {
+
+// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, a file of each rank.
+struct Hdf5Target {
+  StateDictType type = StateDictType::kFull;
+  std::optional<int> world_size = {};  // of SHARDED and LOCAL, 1 to 99999; default: the source's
+  int parity = 0;                      // parity files of SHARDED and LOCAL; 0 for FULL, which has no rank files
+};
+
+// The manifest of a checkpoint directory, which says all that a description of it needs. No other file is opened, so
+// this works when rank files are missing or damaged. kDataLoss, naming a file that is left, when the manifest is
+// missing.
+absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory);
+
+const FormatDriver& CheckpointDriver();
+const FormatDriver& CheckpointRootDriver();
+std::unique_ptr<FormatWriter> WriterFor(const Hdf5Target& target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_

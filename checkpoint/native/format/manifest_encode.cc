@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes manifests and records by hand and not through a JSON library, for two reasons. The form is part of the format:
+// one line per tensor, text, file and extent, so that people can read and compare manifests, and equal manifests have
+// equal bytes. And a record must have a length that is known before its numbers are (tree_file.cc), which needs a text
+// whose length grows with its numbers only. Only strings go through nlohmann, for their escapes.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/format/sealed_json.h"
+#include "fsdp/checkpoint/native/format/stored_attributes.h"
+
+namespace fsdp {
+namespace {
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Quoted(std::string_view text) { return Quoted(std::string(text)); }
+
+// `items`, each by `encode`, as an array with one item a line.
+template <typename Item, typename Encode>
+std::string Lines(const std::vector<Item>& items, const std::string& indent, Encode encode) {
+  if (items.empty()) return "[]";
+  std::string out = "[";
+  const char* separator = "\n";
+  for (const Item& item : items) {
+    absl::StrAppend(&out, separator, indent, "  ", encode(item));
+    separator = ",\n";
+  }
+  return absl::StrCat(out, "\n", indent, "]");
+}
+
+template <typename Item, typename Encode>
+std::string Inline(const std::vector<Item>& items, Encode encode) {
+  return absl::StrCat(
+      "[", absl::StrJoin(items, ", ", [&](std::string* out, const Item& item) { out->append(encode(item)); }), "]");
+}
+
+std::string EncodeUnit(const FlatUnitLayout& unit) {
+  return absl::StrCat("{\"name\": ", Quoted(unit.name), ", \"unsharded_numel\": ", unit.unsharded_numel,
+                      ", \"parameters\": ",
+                      Inline(unit.parameters,
+                             [](const FlatUnitLayout::Entry& entry) {
+                               return absl::StrCat("{\"fqn\": ", Quoted(entry.fqn), ", \"offset\": ", entry.offset,
+                                                   ", \"numel\": ", entry.numel, "}");
+                             }),
+                      "}");
+}
+
+// The members that identify a value. An optimizer state also has its "state" apart, since in "optim/a.b/exp_avg" the
+// name alone would not tell where the state's name begins.
+std::string EncodeKey(const StateKey& key) {
+  std::string out = absl::StrCat("\"name\": ", Quoted(key.ToString()));
+  if (!key.state.empty()) absl::StrAppend(&out, ", \"state\": ", Quoted(key.state));
+  return out;
+}
+
+std::string EncodeInterval(const StoredInterval& stored, const StoredValues& values) {
+  return absl::StrCat("{\"begin\": ", stored.interval.begin, ", \"end\": ", stored.interval.end,
+                      ", \"file\": ", Quoted(values.files[stored.file].name), ", \"offset\": ", stored.offset, "}");
+}
+
+std::string EncodeTensor(const StoredTensor& tensor, const StoredValues& values) {
+  std::string out = absl::StrCat("{", EncodeKey(tensor.key));
+  if (!tensor.aliases.empty()) {
+    absl::StrAppend(&out,
+                    ", \"aliases\": ", Inline(tensor.aliases, [](const std::string& alias) { return Quoted(alias); }));
+  }
+  absl::StrAppend(&out, ", \"dtype\": ", Quoted(DTypeName(tensor.dtype)), ", \"shape\": [",
+                  absl::StrJoin(tensor.shape.dims(), ", "), "], \"intervals\": ",
+                  Inline(tensor.intervals, [&](const StoredInterval& i) { return EncodeInterval(i, values); }),
+                  tensor.unknown, "}");
+  return out;
+}
+
+std::string EncodeText(const StoredText& text, const StoredValues& values) {
+  return absl::StrCat("{", EncodeKey(text.key), ", \"file\": ", Quoted(values.files[text.file].name),
+                      ", \"offset\": ", text.range.offset, ", \"bytes\": ", text.range.nbytes, "}");
+}
+
+std::string EncodeExtent(const StoredExtent& extent) {
+  const std::string block = extent.block_bytes == kBlockBytes ? "" : absl::StrCat(", \"block\": ", extent.block_bytes);
+  return absl::StrCat(
+      "{\"offset\": ", extent.range.offset, ", \"bytes\": ", extent.range.nbytes, block,
+      ", \"digests\": ", Inline(extent.digests, [](const Digest& digest) { return Quoted(digest.ToHex()); }), "}");
+}
+
+std::string EncodeFile(const StoredFile& file) {
+  std::string out = absl::StrCat("{\"name\": ", Quoted(file.name), ", \"bytes\": ", file.nbytes);
+  if (file.record) {
+    absl::StrAppend(&out, ", \"record\": {\"offset\": ", file.record->offset, ", \"bytes\": ", file.record->nbytes,
+                    "}");
+  }
+  if (file.origin) {
+    absl::StrAppend(&out, ", \"origin\": {\"save_id\": ", Quoted(file.origin->save_id),
+                    ", \"step\": ", file.origin->step, ", \"name\": ", Quoted(file.origin->name), "}");
+  }
+  return absl::StrCat(out, ", \"rest_digest\": ", Quoted(file.rest_digest.ToHex()),
+                      ", \"extents\": ", Lines(file.extents, "    ", EncodeExtent), file.unknown, "}");
+}
+
+// How the ranks form a mesh: `writers` ranks hold different parts, and each of these parts is held so many times.
+std::string EncodeMesh(const SaveIdentity& save) {
+  const int shards = save.type == StateDictType::kFull ? save.world_size : save.writers;
+  const bool divides = shards > 0 && save.world_size % shards == 0;
+  return absl::StrCat("{\"replicate\": ", divides ? save.world_size / shards : 1,
+                      ", \"shard\": ", divides ? shards : save.world_size, "}");
+}
+
+// The members that manifests and records begin with.
+std::string EncodeIdentity(const SaveIdentity& save, const char* format) {
+  return absl::StrCat("{\n  \"format\": \"", format, "\",\n  \"version\": \"", kFormatMajor, ".", kFormatMinor,
+                      "\",\n  \"producer\": ", Quoted(save.producer), ",\n  \"save_id\": ", Quoted(save.id),
+                      ",\n  \"step\": ", save.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(save.type)),
+                      ",\n  \"world_size\": ", save.world_size, ",\n  \"writers\": ", save.writers);
+}
+
+// Left out where nothing is recorded, as in the checkpoints of before there were attributes.
+std::string EncodeRunAttributes(const SaveIdentity& save) {
+  return save.attributes.empty() ? "" : absl::StrCat(",\n  \"attributes\": ", EncodeAttributes(save.attributes, "  "));
+}
+
+std::string EncodeMeshAndUnits(const SaveIdentity& save, const std::vector<FlatUnitLayout>& units) {
+  return absl::StrCat(",\n  \"mesh\": ", EncodeMesh(save), ",\n  \"units\": ", Lines(units, "  ", EncodeUnit));
+}
+
+std::string EncodeValues(const StoredValues& values) {
+  const auto tensor = [&](const StoredTensor& item) { return EncodeTensor(item, values); };
+  const auto text = [&](const StoredText& item) { return EncodeText(item, values); };
+  return absl::StrCat(",\n  \"tensors\": ", Lines(values.tensors, "  ", tensor),
+                      ",\n  \"texts\": ", Lines(values.texts, "  ", text),
+                      ",\n  \"files\": ", Lines(values.files, "  ", EncodeFile));
+}
+
+std::string EncodeParity(const Manifest& manifest) {
+  if (manifest.parity.files.empty()) return "";
+  const auto name = [&](int file) { return Quoted(manifest.files[file].name); };
+  return absl::StrCat(",\n  \"parity\": {\"data\": ", Inline(manifest.parity.data, name),
+                      ", \"files\": ", Inline(manifest.parity.files, name), "}");
+}
+
+}  // namespace
+
+std::string EncodeManifest(const Manifest& manifest) {
+  return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"), EncodeRunAttributes(manifest.save),
+                           EncodeMeshAndUnits(manifest.save, manifest.units), EncodeValues(manifest),
+                           EncodeParity(manifest), manifest.unknown));
+}
+
+std::string EncodeRecord(const FileRecord& record, int64_t nbytes) {
+  const std::string parity =
+      record.parity_files > 0 ? absl::StrCat(",\n  \"parity_files\": ", record.parity_files) : "";
+  return Seal(absl::StrCat(EncodeIdentity(record.save, "fsdp rank record"), ",\n  \"rank\": ", record.rank, parity,
+                           EncodeRunAttributes(record.save), EncodeMeshAndUnits(record.save, record.units),
+                           EncodeValues(record), record.unknown),
+              nbytes);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadManifest: the manifest of a checkpoint directory, and which of the files beside it are those that it names.
+#ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_MANIFEST_FILE_H_
+#define FSDP_CHECKPOINT_NATIVE_FORMAT_MANIFEST_FILE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+// kNotFound when `directory` is none or has no manifest; kDataLoss, naming manifest.json, when it is damaged or no
+// file; kUnimplemented when a later release wrote it.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
+
+// OK when every file that `manifest` names is in `directory` with its size; nothing of it is read. kDataLoss names the
+// first that is not.
+absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest);
+
+// The names in `directory` that `manifest` does not name, sorted. Hidden ones are left out: file systems and desktops
+// make such.
+absl::StatusOr<std::vector<std::string>> FindUnknownFiles(FileSystem& files, const std::string& directory,
+                                                          const Manifest& manifest);
+
+// Opens `directory`/`name`, a file of a checkpoint. kNotFound when there is none; kDataLoss when something else, such
+// as a directory or a FIFO, has its name. Names the file, not its directory.
+absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, const std::string& directory,
+                                                         const std::string& name);
+
+// Opens files[index] and checks its size. kDataLoss when it is missing, no file, or has another size. Names the file,
+// not its directory.
+absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
+                                                     const Manifest& manifest, int index);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_FORMAT_MANIFEST_FILE_H_

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The attributes of a state dict as manifests and records hold them: one JSON object, its members sorted by name, its
+// values scalars (docs/checkpoint_format.md, Attributes). Pure.
+#ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_STORED_ATTRIBUTES_H_
+#define FSDP_CHECKPOINT_NATIVE_FORMAT_STORED_ATTRIBUTES_H_
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/tensor/attributes.h"
+
+namespace fsdp {
+
+// Bounds of what is saved and read; a real run has some sixty attributes of a few dozen bytes.
+inline constexpr size_t kMaxAttributes = 4096;
+inline constexpr size_t kMaxAttributeNameBytes = 256;
+inline constexpr size_t kMaxAttributesBytes = size_t{1} << 20;  // of all names and strings together
+
+// OK when `attributes` can be saved. kInvalidArgument, naming the attribute, for a name that is empty or too long, for
+// a name or a string that is not UTF-8 or holds NUL, for a double that is infinite or NaN, and for too many of them.
+absl::Status CheckAttributes(const Attributes& attributes);
+
+// The JSON object, one member a line, indented by `indent`. Precondition: CheckAttributes is OK.
+std::string EncodeAttributes(const Attributes& attributes, const std::string& indent);
+
+// The inverse: the same values, doubles by every bit. kDataLoss, naming the member, for a value that is no scalar, an
+// integer beyond int64, and whatever CheckAttributes refuses. `object` must come from ParseJson, which refuses integers
+// beyond 64 bits: in a document they are doubles already.
+absl::StatusOr<Attributes> DecodeAttributes(const nlohmann::json& object);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_FORMAT_STORED_ATTRIBUTES_H_

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drivers of the two forms of our own format are asked here by name, and not through the table of formats, which
+// knows all other formats, too. source/load.cc does the loading.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/checkpoint.h"
+#include "fsdp/checkpoint/native/checkpoint_driver.h"
+#include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+namespace {
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenOurs(const std::string& path, const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
+  for (const FormatDriver* driver : {&CheckpointDriver(), &CheckpointRootDriver()}) {
+    if (driver->Recognises(probe)) return driver->Open(path, options);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " is no checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",
+      std::string(CheckpointRootDriver().traits().in_directory), " in it; LoadCheckpoint loads other formats"));
+}
+
+}  // namespace
+
+absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckLoadMemory(wanted, options));
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenOurs(path, SourceOptionsFor(wanted, options));
+  if (!source.ok()) return NameLoadOptions(source.status());
+  return LoadFrom(**source, path, wanted, options);
+}
+
+absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadCheckpointManifest(path));
+  return manifest.save.step;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A record is sealed JSON (sealed_json.h) in a dataset that HDF5 aligns to kRecordAlignment, so it can be found without
+// the metadata of the HDF5 file, which may be damaged: look at each page for the first bytes of a record, then read on
+// page by page until the text ends as a seal does and its digest is right. Payload may contain the bytes of a record,
+// of another file for instance; so a record only counts if it says that it lies at this very offset.
+#include "fsdp/checkpoint/native/parity/find_record.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/format/record.h"
+#include "fsdp/checkpoint/native/format/sealed_json.h"
+#include "fsdp/checkpoint/native/tree/tree_layout.h"
+
+namespace fsdp {
+namespace {
+
+// How every record begins; see manifest_encode.cc.
+constexpr std::string_view kBeginning = "{\n  \"format\": \"fsdp rank record\",\n";
+constexpr std::string_view kEnd = "\"}\n";
+
+// The sealed text that begins at `offset`, read page by page, because its length is not known. kDataLoss when there is
+// none. `size` is the file's.
+absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t size) {
+  std::string text;
+  while (offset + static_cast<int64_t>(text.size()) < size && static_cast<int64_t>(text.size()) < kMaxManifestBytes) {
+    const auto had = static_cast<int64_t>(text.size());
+    const int64_t more = std::min(kRecordAlignment, size - offset - had);
+    text.resize(had + more);
+    FSDP_RETURN_IF_ERROR(
+        file.Read(offset + had, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + had, more)));
+    // A record fills whole pages, so only what ends with one can be sealed.
+    if (absl::EndsWith(absl::string_view(text), absl::string_view(kEnd.data(), kEnd.size())) && CheckSeal(text).ok()) {
+      return text;
+    }
+  }
+  return absl::DataLossError("a record without its seal");
+}
+
+absl::StatusOr<FileRecord> DecodeAt(const File& file, int64_t offset, int64_t size) {
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadSealed(file, offset, size));
+  FSDP_ASSIGN_OR_RETURN(FileRecord record, DecodeRecord(text));
+  const ByteRange range = {offset, static_cast<int64_t>(text.size())};
+  if (record.files.empty() || record.rank < 0 || !(record.files[0].record == range)) {
+    return absl::DataLossError("a record that does not describe its own file");
+  }
+  StoredExtent extent = {range, {}};
+  for (size_t at = 0; at < text.size(); at += kBlockBytes) {
+    extent.digests.push_back(DigestOf(std::string_view(text).substr(at, kBlockBytes)));
+  }
+  InsertExtent(std::move(extent), record.files[0]);
+  return record;
+}
+
+}  // namespace
+
+absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const Manifest& manifest) {
+  size_t rank_files = 0;
+  std::map<std::string, size_t> others;  // files by save id
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    const StoredFile& stored = manifest.files[i];
+    if (!stored.record || stored.origin) continue;
+    ++rank_files;
+    const absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
+    if (!file.ok()) continue;
+    if (CheckRecord(**file, manifest, static_cast<int>(i)).ok()) return absl::OkStatus();
+    const absl::StatusOr<FileRecord> record = FindRecord(**file);
+    if (!record.ok()) continue;
+    if (record->save.id == manifest.save.id) return absl::OkStatus();
+    ++others[record->save.id];
+  }
+  for (const auto& [save_id, count] : others) {
+    if (others.size() > 1 || count * 2 <= rank_files) break;
+    return absl::DataLossError(absl::StrCat(kManifestName, " is of another save than the rank files: save id ",
+                                            Printable(manifest.save.id), ", and theirs ", Printable(save_id)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileRecord> FindRecord(const File& file) {
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  std::string beginning(kBeginning.size(), '\0');
+  for (int64_t offset = 0; offset + kRecordAlignment <= size; offset += kRecordAlignment) {
+    FSDP_RETURN_IF_ERROR(
+        file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
+    if (beginning != kBeginning) continue;
+    // An error here means bytes that only look like a record; the true one may follow.
+    absl::StatusOr<FileRecord> record = DecodeAt(file, offset, size);
+    if (record.ok()) return record;
+  }
+  return absl::DataLossError("no undamaged record");
+}
+
+}  // namespace fsdp

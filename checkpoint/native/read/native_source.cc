@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The manifest gives each tensor as intervals of its elements, sorted and each contiguous in one file, so a read is a
+// walk over the intervals that overlap the wanted range, from a binary search. Digests are of blocks of an
+// extent, counted from its first byte: VerifiedReader reads whole blocks and hands out the wanted part. Two things
+// follow. Pieces() cuts at block boundaries, so that callers which read piece by piece read no block twice; and
+// ReadAll() plans all reads first and then visits each block once, however many reads want a part of it.
+//
+// A tensor whose intervals leave a hole or overlap is an error when it is read and not before: the others stay
+// readable, and verify reports them all.
+#include "fsdp/checkpoint/native/read/native_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/read/read_plan.h"
+#include "fsdp/checkpoint/native/read/verified_reader.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
+
+namespace fsdp {
+namespace {
+
+class NativeSource final : public TensorSource {
+ public:
+  NativeSource(std::string path, Manifest manifest, VerifiedReader::Digests digests)
+      : manifest_(std::move(manifest)), reader_(PosixFileSystem(), path, manifest_, digests), path_(std::move(path)) {}
+
+  // Fills contents().
+  absl::Status ReadContents() {
+    contents_.type = manifest_.save.type;
+    contents_.units = manifest_.units;
+    contents_.attributes = manifest_.save.attributes;
+    for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
+      const StoredTensor& tensor = manifest_.tensors[i];
+      ShardedTensor described;
+      described.dtype = tensor.dtype;
+      described.shape = tensor.shape;
+      contents_.Set(tensor.key, std::move(described));
+      for (const std::string& alias : tensor.aliases) contents_.aliases[alias] = tensor.key.fqn;
+      index_[tensor.key] = i;
+      covered_.push_back(CheckCovered(tensor));
+    }
+    for (const StoredText& text : manifest_.texts) {
+      std::string value(text.range.nbytes, '\0');
+      FSDP_RETURN_IF_ERROR(reader_.Read(text.file, text.range, reinterpret_cast<std::byte*>(value.data()),
+                                        [&] { return absl::StrCat("text ", Quote(text.key.ToString())); }));
+      contents_.Set(text.key, std::move(value));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string_view format() const override { return "hdf5"; }
+  bool is_ours() const override { return true; }
+  bool is_hdf5() const override { return true; }
+  bool keeps_metadata() const override { return true; }
+  const StateDict& contents() const override { return contents_; }
+  int64_t step() const override { return manifest_.save.step; }
+  int world_size() const override { return manifest_.save.world_size; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+
+  bool has_checksums() const override { return true; }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const size_t index, Find(key));
+    FSDP_RETURN_IF_ERROR(covered_[index]);
+    const StoredTensor& tensor = manifest_.tensors[index];
+    if (!Interval{0, tensor.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", tensor.shape.numel()));
+    }
+    const int64_t size = SizeOf(tensor.dtype);
+    for (auto stored = FirstOverlap(tensor, interval.begin);
+         stored != tensor.intervals.end() && stored->interval.begin < interval.end; ++stored) {
+      const Interval part = Intersect(stored->interval, interval);
+      const ByteRange range = {stored->offset + (part.begin - stored->interval.begin) * size, part.size() * size};
+      FSDP_RETURN_IF_ERROR(reader_.Read(stored->file, range,
+                                        static_cast<std::byte*>(out) + (part.begin - interval.begin) * size,
+                                        [&] { return Describe(key); }));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const override {
+    for (const TensorRead& read : reads) {
+      FSDP_ASSIGN_OR_RETURN(const size_t index, Find(read.key));
+      FSDP_RETURN_IF_ERROR(covered_[index]);
+    }
+    FSDP_ASSIGN_OR_RETURN(const std::vector<BlockRead> blocks, PlanReads(manifest_, index_, reads));
+    return reader_.ReadBlocks(blocks, pool, [&](const BlockPiece& piece) { return Describe(reads[piece.read].key); });
+  }
+
+  // Pieces are blocks, so that no block is read twice.
+  std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const override {
+    const absl::StatusOr<size_t> index = Find(key);
+    if (!index.ok()) return TensorSource::Pieces(key, interval);
+    const StoredTensor& tensor = manifest_.tensors[*index];
+    const int64_t block = kBlockBytes / SizeOf(tensor.dtype);
+    std::vector<Interval> pieces;
+    int64_t begin = interval.begin;
+    for (auto stored = FirstOverlap(tensor, begin); begin < interval.end; ++stored) {
+      // Read returns the error of a broken cover; any pieces lead to it.
+      if (stored == tensor.intervals.end()) return TensorSource::Pieces(key, interval);
+      while (begin < std::min(stored->interval.end, interval.end)) {
+        const int64_t next = stored->interval.begin + ((begin - stored->interval.begin) / block + 1) * block;
+        const int64_t end = std::min({next, stored->interval.end, interval.end});
+        pieces.push_back({begin, end});
+        begin = end;
+      }
+    }
+    return pieces;
+  }
+
+ private:
+  absl::StatusOr<size_t> Find(const StateKey& key) const {
+    const auto it = index_.find(key);
+    if (it != index_.end()) return it->second;
+    return absl::NotFoundError(absl::StrCat(path_, " holds no ", Describe(key)));
+  }
+
+  static std::vector<StoredInterval>::const_iterator FirstOverlap(const StoredTensor& tensor, int64_t begin) {
+    return std::partition_point(tensor.intervals.begin(), tensor.intervals.end(),
+                                [&](const StoredInterval& stored) { return stored.interval.end <= begin; });
+  }
+
+  const Manifest manifest_;
+  mutable VerifiedReader reader_;  // thread-safe; opens a file when it is first read from
+  const std::string path_;
+  StateDict contents_;
+  TensorIndex index_;                  // into manifest_.tensors
+  std::vector<absl::Status> covered_;  // by the same index: the error to return for reads of a tensor with a hole
+  const std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
+                                                               const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
+  const auto digests = options.verify ? VerifiedReader::Digests::kCompare : VerifiedReader::Digests::kIgnore;
+  auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests);
+  FSDP_RETURN_IF_ERROR(source->ReadContents());
+  return source;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/native/save/checkpoint_proof.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/parity/find_record.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first member of every manifest (manifest_encode.cc), looked for in so many bytes.
+constexpr char kManifestMark[] = "\"format\": \"fsdp checkpoint\"";
+constexpr int64_t kMarkBytes = 4096;
+
+constexpr char kHdf5Signature[] = "\x89HDF\r\n\x1a\n";
+
+fs::file_type TypeOf(const std::string& path) {
+  std::error_code ignored;
+  return fs::symlink_status(path, ignored).type();
+}
+
+absl::Status Unproven(const std::string& why) { return absl::FailedPreconditionError(why); }
+
+absl::Status CheckIsDirectory(const std::string& path) {
+  const fs::file_type type = TypeOf(path);
+  if (type == fs::file_type::directory) return absl::OkStatus();
+  return Unproven(type == fs::file_type::symlink ? "it is a symbolic link" : "it is not a directory");
+}
+
+bool HasManifestMark(FileSystem& files, const std::string& path) {
+  if (TypeOf(path) != fs::file_type::regular) return false;
+  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
+  const absl::StatusOr<int64_t> size = file.ok() ? (*file)->Size() : file.status();
+  if (!size.ok()) return false;
+  std::string text(std::min(*size, kMarkBytes), '\0');
+  const absl::Status read = (*file)->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
+  return read.ok() && absl::StrContains(text, kManifestMark);
+}
+
+bool IsHdf5(const File& file) {
+  std::string head(sizeof(kHdf5Signature) - 1, '\0');
+  const absl::Status read = file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size()));
+  return read.ok() && head == kHdf5Signature;
+}
+
+// Names and first bytes are asked first: in another program's file FindRecord would read every page to the end.
+bool HasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
+  const std::string path = JoinPath(directory, name);
+  if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return false;
+  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
+  return file.ok() && IsHdf5(**file) && FindRecord(**file).ok();
+}
+
+// What is in a directory that is not proven.
+std::string Describe(const std::vector<std::string>& names) {
+  if (names.empty()) return "it is empty";
+  const auto other =
+      std::find_if(names.begin(), names.end(), [](const auto& name) { return !IsCheckpointFileName(name); });
+  if (other != names.end())
+    return absl::StrCat("it holds ", Printable(*other), " and no manifest.json of this project");
+  return "neither its manifest.json nor a record in a rank file is one of this project";
+}
+
+// What a file system keeps of a file that was deleted while it was open: NFS and FUSE rename it.
+bool IsLeftByFileSystem(const std::string& name) {
+  return absl::StartsWith(name, ".nfs") || absl::StartsWith(name, ".fuse_hidden");
+}
+
+bool IsOfRepair(const std::string& name) {
+  constexpr char kPrefix[] = ".repair-";
+  return absl::StartsWith(name, kPrefix) && IsNonce(name.substr(sizeof(kPrefix) - 1));
+}
+
+// Directories that a save makes to try whether the file system exchanges two (staged_checkpoint.cc).
+bool IsProbe(const std::string& directory, const std::string& name) {
+  return (name == "exchange" || name == "exchange-with") &&
+         TypeOf(JoinPath(directory, name)) == fs::file_type::directory;
+}
+
+}  // namespace
+
+absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory) {
+  FSDP_RETURN_IF_ERROR(CheckIsDirectory(directory));
+  if (HasManifestMark(files, JoinPath(directory, kManifestName))) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    if (HasRecord(files, directory, name)) return absl::OkStatus();
+  }
+  return Unproven(Describe(names));
+}
+
+absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
+  FSDP_RETURN_IF_ERROR(ProveCheckpoint(files, directory));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  for (const std::string& name : names) {
+    const bool is_named_by_a_save = IsCheckpointFileName(name) || IsLeftByFileSystem(name);
+    if (IsOfRepair(name)) continue;
+    // A directory in the place of a file is its maker's, with what is in it; of a link only the name goes.
+    if (is_named_by_a_save && TypeOf(JoinPath(directory, name)) != fs::file_type::directory) continue;
+    return Unproven(absl::StrCat("it holds ", Printable(name), ", which no save wrote: move that out first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProveLeftover(FileSystem& files, const std::string& directory) {
+  const absl::Status proven = ProveCheckpoint(files, directory);
+  if (proven.ok() || TypeOf(directory) != fs::file_type::directory) return proven;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  const bool is_ours = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    if (IsProbe(directory, name)) return true;
+    return (IsCheckpointFileName(name) || IsLeftByFileSystem(name)) &&
+           TypeOf(JoinPath(directory, name)) == fs::file_type::regular;
+  });
+  return is_ours ? absl::OkStatus() : proven;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A save by a SoloSaveGroup: this process owns all rank files and writes them one after the other, each cut from the
+// same plan as FSDP would shard it. The layout is that of a save by `world_size` ranks, so such a job resumes from it
+// without resharding.
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/native/format/flat_place.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/save/checkpoint_body.h"
+#include "fsdp/checkpoint/native/save/save_plan.h"
+#include "fsdp/checkpoint/native/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/native/tree/flat_parts.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckParityCount(options.parity, options.type));
+  if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
+                                                   ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
+                                                   ")"));
+  }
+  return absl::OkStatus();
+}
+
+SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
+  return {.id = NewSaveId(),
+          .step = options.step,
+          .type = options.type,
+          .world_size = options.world_size,
+          .writers = options.type == StateDictType::kFull ? 1 : options.world_size,
+          .producer = kProducer,
+          .attributes = contents.attributes};
+}
+
+std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
+  if (options.type != StateDictType::kLocal || !contents.units.empty()) return contents.units;
+  return {OneFlatUnit(contents)};
+}
+
+// Adds up the bytes that the threads have written. Thread-safe.
+class Progress {
+ public:
+  Progress(const SavePlan& plan, const CheckpointDirectoryOptions& options) : report_(options.progress) {
+    for (const TreeFile::TensorPart& tensor : plan.tensors) total_ += tensor.interval.size() * SizeOf(tensor.dtype);
+  }
+
+  void Add(int64_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ = std::min(total_, done_ + nbytes);  // texts are counted by the writer but are not in total_
+    report_(done_, total_);
+  }
+
+  ByteCounter counter() {
+    return report_ ? ByteCounter([this](int64_t nbytes) { Add(nbytes); }) : ByteCounter();
+  }
+
+ private:
+  const std::function<void(int64_t, int64_t)>& report_;
+  int64_t total_ = 0;
+  std::mutex mutex_;
+  int64_t done_ = 0;  // guarded by mutex_
+};
+
+// Rank files as ranks would write them that hold these tensors sharded by FSDP.
+std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
+                                               int parity) {
+  RankFilesOptions options;
+  options.owners.assign(context.save.world_size, 0);
+  options.parity = parity;
+  options.tree = [tensors = std::move(tensors), parity](const BodyContext& body, int writer) {
+    const bool is_local = body.save.type == StateDictType::kLocal;
+    std::vector<TreeFile::TensorPart> cut = tensors;
+    CutFlat(is_local ? body.units : std::vector<FlatUnitLayout>(), body.save.world_size, writer, cut);
+    RecordHeader header = {.save = body.save, .rank = writer, .parity_files = parity, .units = body.units};
+    return RankTree(body, writer, std::move(header), std::move(cut));
+  };
+  return NewRankFiles(std::move(context), std::move(options));
+}
+
+}  // namespace
+
+absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                                      const CheckpointDirectoryOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckOptions(options));
+  const PathParts parts = SplitPath(path);
+  if (parts.name.empty() || parts.name == "." || parts.name == "..") {
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
+  }
+  FileSystem& files = *options.file_system;
+  // One block of payload per thread, or fewer threads; the remaining memory lets each have more blocks in flight.
+  const int64_t blocks = options.max_memory / kBlockBytes;
+  const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
+  FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
+                        StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
+  Progress progress(plan, options);
+  SoloSaveGroup group;
+  BodyContext context = {.files = files,
+                         .group = group,
+                         .pool = *pool,
+                         .directory = staged->path(),
+                         .save = IdentityOf(contents, options),
+                         .units = UnitsOf(contents, options),
+                         .texts = plan.texts};
+  context.write.count = progress.counter();
+  context.write.queue_depth = static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, context.write.queue_depth));
+  const std::unique_ptr<CheckpointBody> body = options.type == StateDictType::kFull
+                                                   ? NewWholeFile(std::move(context), plan.tensors)
+                                                   : NewShardedBody(std::move(context), plan.tensors, options.parity);
+  FSDP_RETURN_IF_ERROR(body->Write());
+  FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
+  return staged->Commit(EncodeManifest(manifest));
+}
+
+}  // namespace fsdp

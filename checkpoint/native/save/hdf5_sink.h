@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WriteCheckpointDirectory: one process writes a whole checkpoint in the project's own format. It pulls payload block
+// by block from a callback, so memory stays bounded however large the model is. `ckpt convert` calls it. SaveCheckpoint
+// is its counterpart for the ranks of a job, which hold the tensors in memory; both write the same bodies
+// (checkpoint_body.h) and commit in the same way.
+#ifndef FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
+#define FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/state_dict.h"
+
+namespace fsdp {
+
+struct CheckpointDirectoryOptions {
+  StateDictType type = StateDictType::kFull;
+  int world_size = 1;  // number of rank files, for SHARDED and LOCAL
+  int64_t step = 0;
+  int parity = 0;                           // number of parity files; see SaveOptions
+  bool overwrite = false;                   // replace an existing checkpoint by exchange; otherwise kAlreadyExists
+  int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers; at least kBlockBytes
+  int io_threads = 2;
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
+  FileSystem* file_system = &PosixFileSystem();                                // tests inject faults
+};
+
+// Makes the checkpoint directory `path` from `contents` (keys, dtypes, shapes, texts, aliases, units; shards are
+// ignored) and `read`, which is called from several threads. For LOCAL, contents without units count as one unit. The
+// directory appears complete, by a rename of a hidden sibling, or not at all. kInvalidArgument for options or names
+// that cannot be; kAlreadyExists as above; an error of `read` is returned unchanged.
+absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                                      const CheckpointDirectoryOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commit protocol of one directory, DIRECTORY/NAME:
+//
+//   1. Remove leftovers: a hidden sibling .X.tmp-<nonce> whose manifest.json no process holds locked was left by a
+//      crash, and is removed; so is any .X.deleted-<nonce>. Neither is without proof that it is ours (leftovers.h).
+//   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that no other process repairs or
+//      deletes it meanwhile.
+//   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
+//      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
+//      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
+//      not.
+//   4. (The caller writes and fsyncs all other files.) Write manifest.json, fsync it.
+//   5. fsync .NAME.tmp-<nonce>, so that all names in it are durable.
+//   6. Rename it to NAME, or exchange the two. This is the commit. fsync DIRECTORY, so that it is durable.
+//   7. The directory that was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
+//
+// A crash before 6 leaves NAME as it was, and a hidden directory for the next save to remove; after 6 NAME is the new
+// checkpoint. Between the rename and its fsync a power cut may yield either, each whole.
+#include "fsdp/checkpoint/native/save/staged_checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/native/save/leftovers.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+// Attempts at a name or a lock that another process may take at the same time.
+constexpr int kAttempts = 10;
+
+// Removes a directory in which other ranks may still be making files: after a failed save they learn of it later.
+absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    status = RemoveTree(files, path);
+    if (status.ok() || !files.Exists(path)) return absl::OkStatus();
+  }
+  return status;
+}
+
+// ".step-00000007.tmp-0123456789abcdef: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
+std::string DescribeLeftover(const std::string& name, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  uintmax_t nbytes = 0;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uintmax_t size = it->file_size(ignored);
+    if (!ignored) nbytes += size;
+  }
+  const auto changed = fs::last_write_time(path, error);
+  const auto age = error ? absl::ZeroDuration() : absl::FromChrono(fs::file_time_type::clock::now() - changed);
+  return absl::StrCat(name, ": ", nbytes, " bytes, untouched for ",
+                      absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
+}
+
+// Step 1. A leftover that cannot be removed is left to the next save; one that is not ours is left for good.
+void RemoveLeftovers(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
+  const absl::StatusOr<std::vector<Leftover>> leftovers = FindLeftovers(files, directory);
+  if (!leftovers.ok()) return;
+  const auto say = [&](const std::string& sentence) {
+    if (options.on_leftover) options.on_leftover(sentence);
+  };
+  for (const Leftover& leftover : *leftovers) {
+    if (!options.is_cleaned(leftover.checkpoint)) continue;
+    if (!leftover.proof.ok()) {
+      say(absl::StrCat(JoinPath(directory, leftover.name), " is left alone: ", leftover.proof.message()));
+      continue;
+    }
+    const std::string sentence = DescribeLeftover(leftover.name, JoinPath(directory, leftover.name));
+    const absl::StatusOr<bool> removed = RemoveLeftover(files, directory, leftover.name);
+    if (!removed.ok() || !*removed) continue;
+    say(absl::StrCat("removed what a ", leftover.is_deletion ? "deletion" : "save",
+                     " left that was cut short: ", sentence));
+  }
+}
+
+// Renames root/name to a hidden name, makes that durable, then unlinks the files.
+absl::Status DeleteByRename(FileSystem& files, const std::string& directory, const std::string& name) {
+  const std::string visible = StagedNameOf(name).value_or(name);
+  const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
+  FSDP_RETURN_IF_ERROR(files.Rename(JoinPath(directory, name), away));
+  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return RemovePersistently(files, away);
+}
+
+}  // namespace
+
+StagedCheckpoint::StagedCheckpoint(FileSystem& files, std::string directory, std::string name, bool overwrite)
+    : files_(files),
+      directory_(std::move(directory)),
+      name_(std::move(name)),
+      destination_(JoinPath(directory_, name_)),
+      overwrite_(overwrite) {}
+
+absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileSystem& files,
+                                                                           const std::string& directory,
+                                                                           const std::string& name,
+                                                                           const StagedCheckpointOptions& options) {
+  // 1.
+  StagedCheckpointOptions cleaning = options;
+  if (!cleaning.is_cleaned) cleaning.is_cleaned = [&](const std::string& other) { return other == name; };
+  RemoveLeftovers(files, directory, cleaning);
+  std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
+  // 2.
+  const bool exists = files.Exists(staged->destination_);
+  if (exists && !options.overwrite) {
+    return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
+  }
+  if (exists) {
+    FSDP_ASSIGN_OR_RETURN(staged->replaced_, DirectoryLock::Take(staged->destination_));
+  }
+  // 3.
+  FSDP_RETURN_IF_ERROR(staged->MakeDirectory());
+  if (exists) FSDP_RETURN_IF_ERROR(staged->CheckCanExchange());
+  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return staged;
+}
+
+absl::Status StagedCheckpoint::MakeDirectory() {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const std::string path = JoinPath(directory_, StagingName(name_, NewNonce()));
+    FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path));
+    absl::StatusOr<std::unique_ptr<File>> manifest = files_.OpenLocked(JoinPath(path, kManifestName));
+    if (manifest.ok()) {
+      path_ = path;
+      manifest_ = *std::move(manifest);
+      return absl::OkStatus();
+    }
+    status = manifest.status();
+    (void)RemoveTree(files_, path);
+    // Another save that is removing leftovers may have taken the directory for one before it was locked; it has passed
+    // this name now, and a new name is safe.
+    if (!absl::IsUnavailable(status) && !absl::IsNotFound(status)) return status;
+  }
+  return status;
+}
+
+absl::Status StagedCheckpoint::CheckCanExchange() {
+  const std::string probe = JoinPath(path_, "exchange");
+  const std::string other = JoinPath(path_, "exchange-with");
+  FSDP_RETURN_IF_ERROR(files_.MakeDirectory(probe));
+  FSDP_RETURN_IF_ERROR(files_.MakeDirectory(other));
+  const absl::Status status = files_.Exchange(probe, other);
+  FSDP_RETURN_IF_ERROR(files_.RemoveDirectory(probe));
+  FSDP_RETURN_IF_ERROR(files_.RemoveDirectory(other));
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::UnimplementedError(absl::StrCat(
+      destination_, " cannot be overwritten, since its file system cannot exchange two names; delete it first"));
+}
+
+absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
+  // 4.
+  FSDP_RETURN_IF_ERROR(
+      manifest_->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(manifest.data()), manifest.size())));
+  FSDP_RETURN_IF_ERROR(manifest_->Sync());
+  // 5.
+  FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  // 6. and 7.
+  return TakeName();
+}
+
+absl::Status StagedCheckpoint::TakeName() {
+  if (!files_.Exists(destination_)) {
+    FSDP_RETURN_IF_ERROR(files_.Rename(path_, destination_));
+    manifest_.reset();
+    return files_.SyncDirectory(directory_);
+  }
+  if (!overwrite_) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        destination_, " was made by another process during this save; does another run save in ", directory_, "?"));
+  }
+  FSDP_RETURN_IF_ERROR(files_.Exchange(path_, destination_));
+  manifest_.reset();
+  replaced_.Release();
+  FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save. What was
+  // replaced needs no proof: the caller asked for it by its name.
+  const absl::StatusOr<DirectoryLock> old = DirectoryLock::Take(path_);
+  if (old.ok()) (void)DeleteByRename(files_, directory_, SplitPath(path_).name);
+  return absl::OkStatus();
+}
+
+StagedCheckpoint::~StagedCheckpoint() {
+  // The lock is held until the directory is gone.
+  if (manifest_ != nullptr) (void)RemovePersistently(files_, path_);
+}
+
+absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name) {
+  const std::string from = JoinPath(directory, name);
+  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
+  if (absl::IsNotFound(lock.status())) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(lock.status());
+  const absl::Status proof = ProveDeletable(PosixFileSystem(), from);
+  if (absl::IsFailedPrecondition(proof)) {
+    return absl::FailedPreconditionError(absl::StrCat(from, " is not deleted: ", proof.message()));
+  }
+  FSDP_RETURN_IF_ERROR(proof);
+  return DeleteByRename(files, directory, name);
+}
+
+}  // namespace fsdp

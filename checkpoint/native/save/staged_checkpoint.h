@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StagedCheckpoint: a checkpoint directory that appears under its name whole or not at all. One process, rank 0's,
+// drives it; its steps are those of the commit protocol at the top of staged_checkpoint.cc.
+//
+//   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCheckpoint> staged, StagedCheckpoint::Create(files, root, name, {}));
+//   ... write and sync files in staged->path() ...
+//   FSDP_RETURN_IF_ERROR(staged->Commit(EncodeManifest(manifest)));
+//
+// Not thread-safe.
+#ifndef FSDP_CHECKPOINT_NATIVE_SAVE_STAGED_CHECKPOINT_H_
+#define FSDP_CHECKPOINT_NATIVE_SAVE_STAGED_CHECKPOINT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+struct StagedCheckpointOptions {
+  bool overwrite = false;  // replace a checkpoint of this name by exchange; otherwise kAlreadyExists
+
+  // Whether leftovers of a crashed save of checkpoint `name` are removed too. Empty: of this checkpoint only.
+  std::function<bool(const std::string& name)> is_cleaned = {};
+
+  // Called with a sentence about each leftover that was removed, with its name, size and age, and about each that was
+  // left, since it is not proven to be ours. May be empty.
+  std::function<void(const std::string& sentence)> on_leftover = {};
+};
+
+class StagedCheckpoint final {
+ public:
+  // Steps 1 to 3: removes leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
+  // checkpoint is to be replaced where the file system cannot exchange two names; kUnavailable while another process
+  // repairs, overwrites or deletes it. `directory` exists.
+  static absl::StatusOr<std::unique_ptr<StagedCheckpoint>> Create(FileSystem& files, const std::string& directory,
+                                                                  const std::string& name,
+                                                                  const StagedCheckpointOptions& options);
+
+  // Removes the hidden directory unless it was committed.
+  ~StagedCheckpoint();
+  StagedCheckpoint(const StagedCheckpoint&) = delete;
+  StagedCheckpoint& operator=(const StagedCheckpoint&) = delete;
+
+  // The hidden directory, where files are to be written, and the path that it will have.
+  const std::string& path() const { return path_; }
+  const std::string& destination() const { return destination_; }
+
+  // Steps 4 to 7; `manifest` is the text of manifest.json. All other files in path() must have been synced. Called
+  // once. After an error the checkpoint may or may not have its name, as after a crash.
+  absl::Status Commit(const std::string& manifest);
+
+ private:
+  StagedCheckpoint(FileSystem& files, std::string directory, std::string name, bool overwrite);
+
+  absl::Status MakeDirectory();
+  absl::Status CheckCanExchange();
+  absl::Status TakeName();
+
+  FileSystem& files_;
+  const std::string directory_;
+  const std::string name_;
+  const std::string destination_;
+  const bool overwrite_;
+  std::string path_;
+  DirectoryLock replaced_;          // of the checkpoint that is overwritten
+  std::unique_ptr<File> manifest_;  // locked from step 3 to the commit; null where there is no directory to remove
+};
+
+// Deletes the checkpoint directory/name so that its name never refers to a partial checkpoint: renames it to a hidden
+// name, makes that durable, then unlinks the files. OK if another process has deleted it meanwhile. kFailedPrecondition
+// when it is not proven to be a checkpoint of this project (checkpoint_proof.h); kUnavailable while another process
+// repairs, overwrites or deletes it.
+absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_SAVE_STAGED_CHECKPOINT_H_

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HDF5 itself decides where everything goes: it creates all objects in a file in memory, with payload allocated but
+// never written, and reports the offset of each dataset. The bytes that the library did write (superblock, object
+// headers, heaps, virtual mappings) are the image that the writer copies to the disk around the payload.
+#include "fsdp/checkpoint/native/tree/tree_layout.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/tensor/box.h"
+
+namespace fsdp {
+namespace {
+
+// The attribute that keeps the true name of an object whose link is escaped; empty for a name that is not escaped.
+std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
+
+// About how many bytes HDF5 writes in addition to the payload. The library takes metadata in blocks of this size: too
+// large a block wastes space, too small a one scatters the metadata over the file. The estimate decides where datasets
+// begin, so it must not change, or equal states would no longer give equal files.
+int64_t MetadataBytes(const TreeFile& tree) {
+  int64_t nbytes = 2048;
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    if (!tree.HasDataset(tensor)) continue;
+    nbytes += 320 + 2 * static_cast<int64_t>(tensor.key.fqn.size() + tensor.key.state.size());
+    if (tensor.shown() == nullptr) continue;
+    for (const VirtualPart& part : tensor.shown()->parts) {
+      nbytes += 120 + static_cast<int64_t>(part.file.size() + part.dataset.size());
+    }
+  }
+  nbytes += 500 * static_cast<int64_t>(tree.flats.size());
+  const int64_t blocks = (nbytes + kPageBytes - 1) / kPageBytes;
+  return std::clamp(blocks, int64_t{1}, int64_t{256}) * kPageBytes;
+}
+
+// Adds objects to the file, and the groups above each before it. HDF5 keeps the order of creation, so equal trees give
+// equal bytes.
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(Hdf5File& file) : file_(file) {}
+
+  // The groups above the object of `key`.
+  absl::Status AddGroups(const StateKey& key) {
+    switch (key.section) {
+      case StateKey::Section::kModel:
+        return AddGroup("/model", "");
+      case StateKey::Section::kExtra:
+        return AddGroup("/extra", "");
+      case StateKey::Section::kParamGroups:
+        return AddGroup("/optim", "");
+      case StateKey::Section::kOptimState:
+        FSDP_RETURN_IF_ERROR(AddGroup("/optim", ""));
+        FSDP_RETURN_IF_ERROR(AddGroup("/optim/state", ""));
+        return AddGroup(absl::StrCat("/optim/state/", EscapeLinkName(key.fqn)), IfEscaped(key.fqn));
+    }
+    return absl::InternalError("not a section of a state dict");
+  }
+
+  absl::Status AddGroup(const std::string& path, const std::string& fqn) {
+    return groups_.insert(path).second ? file_.AddGroup(path, fqn) : absl::OkStatus();
+  }
+
+  absl::StatusOr<ByteRange> AddTensor(const TreeFile::TensorPart& tensor) {
+    FSDP_RETURN_IF_ERROR(AddGroups(tensor.key));
+    const std::string path = DatasetPath(tensor.key);
+    const std::string fqn = IfEscaped(tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state);
+    if (tensor.shown() != nullptr) {
+      FSDP_RETURN_IF_ERROR(file_.AddVirtual(path, fqn, tensor.dtype, tensor.shape, tensor.shown()->parts));
+      return ByteRange{};
+    }
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset,
+                          file_.AddDataset(path, fqn, tensor.dtype, PartDims(tensor.shape, tensor.interval)));
+    return ByteRange{offset, tensor.interval.size() * SizeOf(tensor.dtype)};
+  }
+
+  absl::StatusOr<ByteRange> AddFlat(const TreeFile::FlatPart& flat) {
+    // "/flat/1/optim/exp_avg/float32": the second group is the unit's.
+    for (size_t slash = flat.path.find('/', 1); slash != std::string::npos; slash = flat.path.find('/', slash + 1)) {
+      const std::string group = flat.path.substr(0, slash);
+      const bool is_unit = std::count(group.begin(), group.end(), '/') == 2;
+      FSDP_RETURN_IF_ERROR(AddGroup(group, is_unit ? flat.unit : ""));
+    }
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(flat.path, "", flat.dtype, {flat.numel}));
+    return ByteRange{offset, flat.nbytes()};
+  }
+
+  absl::StatusOr<ByteRange> AddText(const TreeFile::Text& text) {
+    FSDP_RETURN_IF_ERROR(AddGroups(text.key));
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset, file_.AddText(DatasetPath(text.key), IfEscaped(text.key.fqn),
+                                                              static_cast<int64_t>(text.text.size())));
+    return ByteRange{offset, text.dataset_bytes()};
+  }
+
+ private:
+  Hdf5File& file_;
+  std::set<std::string> groups_;
+};
+
+// RLIMIT_FSIZE counts for a file in memory as for one on a disk, and HDF5 does not survive a file that it cannot close.
+// So a tree that might outgrow the limit is refused before it is laid out.
+absl::Status CheckSizeLimit(const TreeFile& tree, int64_t record_bytes) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  int64_t most = MetadataBytes(tree) + record_bytes + kRecordAlignment;
+  const auto add = [&](int64_t nbytes) { most += nbytes + kRecordAlignment; };
+  for (const TreeFile::Text& text : tree.texts) add(static_cast<int64_t>(text.text.size()));
+  for (const TreeFile::FlatPart& flat : tree.flats) add(flat.nbytes());
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    if (tree.HasDataset(tensor) && tensor.shown() == nullptr) add(tensor.interval.size() * SizeOf(tensor.dtype));
+  }
+  if (static_cast<rlim_t>(most) <= limit.rlim_cur) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("it may take ", most,
+                                                   " bytes, but files of this process are limited to ", limit.rlim_cur,
+                                                   "; raise the limit (ulimit -f)"));
+}
+
+}  // namespace
+
+absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes) {
+  FSDP_RETURN_IF_ERROR(CheckSizeLimit(tree, record_bytes));
+  const bool shows = std::any_of(tree.tensors.begin(), tree.tensors.end(),
+                                 [](const auto& tensor) { return tensor.shown() != nullptr; });
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
+                        Hdf5File::Create({.virtual_datasets = shows, .metadata_bytes = MetadataBytes(tree)}));
+  TreeBuilder builder(*file);
+  TreeRanges ranges;
+  if (!tree.warning.empty()) FSDP_RETURN_IF_ERROR(file->SetRootAttribute("warning", tree.warning));
+  // The record comes first, so that a file that is cut short still has it.
+  if (record_bytes != 0) {
+    FSDP_RETURN_IF_ERROR(builder.AddGroup("/fsdp", ""));
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset, file->AddText("/fsdp/record", "", record_bytes));
+    ranges.record = ByteRange{offset, record_bytes};
+  }
+  for (const TreeFile::Text& text : tree.texts) {
+    FSDP_ASSIGN_OR_RETURN(ranges.texts.emplace_back(), builder.AddText(text));
+  }
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    ByteRange& range = ranges.tensors.emplace_back();
+    if (tree.HasDataset(tensor)) {
+      FSDP_ASSIGN_OR_RETURN(range, builder.AddTensor(tensor));
+    }
+  }
+  for (const TreeFile::FlatPart& flat : tree.flats) {
+    FSDP_ASSIGN_OR_RETURN(ranges.flats.emplace_back(), builder.AddFlat(flat));
+  }
+  FSDP_ASSIGN_OR_RETURN(MemoryFile image, file->Close());
+  FSDP_ASSIGN_OR_RETURN(ranges.nbytes, image.Size());
+  return TreeLayout{std::move(image), std::move(ranges)};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/native/verify/latest.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+// OK when every byte of the checkpoint `path` verifies; else kDataLoss with the first problem.
+absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options = {}) {
+  const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path, options);
+  if (!report.ok()) return absl::DataLossError(report.status().message());
+  if (report->problems.empty()) return absl::OkStatus();
+  const size_t more = report->problems.size() - 1;
+  return absl::DataLossError(
+      absl::StrCat(report->problems[0], more == 0 ? "" : absl::StrCat(", and ", more, " more problems")));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root) {
+  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  FSDP_RETURN_IF_ERROR(names.status());
+  // By number and not by name: step-100000000 comes after step-99999999.
+  std::vector<std::pair<int64_t, std::string>> steps;
+  for (const std::string& name : *names) {
+    if (const auto step = ParseStepName(name)) steps.emplace_back(*step, name);
+  }
+  std::sort(steps.begin(), steps.end());
+  std::vector<std::string> sorted;
+  for (auto& [step, name] : steps) sorted.push_back(std::move(name));
+  return sorted;
+}
+
+absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options) {
+  const std::string path = JoinPath(root, name);
+  FSDP_RETURN_IF_ERROR(CheckVerifies(path, options));
+  const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
+  if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
+  if (StepName(manifest->save.step) == name) return absl::OkStatus();
+  // A directory under another step's name is not that step.
+  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest->save.step));
+}
+
+absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
+  // A manifest directly in `root`: a path to one checkpoint and not to a ROOT.
+  if (PosixFileSystem().Exists(JoinPath(root, kManifestName))) {
+    const absl::Status status = CheckVerifies(root);
+    if (status.ok()) return root;
+    return absl::DataLossError(absl::StrCat(root, " does not verify: ", status.message()));
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+  std::string reasons;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const std::string path = JoinPath(root, *step);
+    const absl::Status status = CheckStep(root, *step);
+    if (status.ok()) return path;
+    const std::string sentence = absl::StrCat(*step, " does not verify: ", status.message());
+    if (skipped != nullptr) skipped->push_back(sentence);
+    absl::StrAppend(&reasons, "; ", sentence);
+  }
+  return absl::NotFoundError(
+      absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that verifies", reasons));
+}
+
+}  // namespace fsdp

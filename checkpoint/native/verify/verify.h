@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VerifyCheckpoint: reads every byte of a checkpoint of ours and compares it with its digest; checks that the files are
+// those of the manifest and that the intervals cover the tensors.
+#ifndef FSDP_CHECKPOINT_NATIVE_VERIFY_VERIFY_H_
+#define FSDP_CHECKPOINT_NATIVE_VERIFY_VERIFY_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/native/format/manifest.h"
+#include "fsdp/checkpoint/source/nonfinite.h"
+
+namespace fsdp {
+
+struct VerifyOptions {
+  // Behaviour.
+  bool count_nonfinite = false;  // NaN and infinity in floating-point tensors; costs little compared with the digests
+
+  // Performance.
+  int io_threads = 2;
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
+};
+
+struct VerifyReport {
+  // Bytes that differ from what was written, or cannot be read: some byte in `range`, or several. Every damaged byte of
+  // a file lies in a range that names the file, but those that a manifest has lost at its end, whose number nothing
+  // tells.
+  struct Damage {
+    std::string file;  // its name in the checkpoint
+    ByteRange range;   // a block, a record, a whole file, or all bytes that one digest covers
+    std::string what;  // `tensor "model/w", block 0`, "record", "manifest", "HDF5 metadata and padding"
+  };
+
+  struct NonFiniteTensor {
+    std::string name;
+    NonFinite count;
+  };
+
+  struct PartlyReadTensor {
+    std::string name;
+    int64_t read = 0;    // elements
+    int64_t unread = 0;  // elements
+  };
+
+  int64_t files = 0;
+  int64_t tensors = 0;
+  int64_t bytes = 0;  // read and compared
+
+  // One sentence for each problem, naming file, byte range and tensor, in the order of files and offsets; empty when
+  // the checkpoint verifies.
+  std::vector<std::string> problems;
+
+  // The problems that are damage to known bytes, in the same order. A hole in a tensor's cover, or an unknown file, is
+  // a problem without damage.
+  std::vector<Damage> damage;
+
+  // Tensors with NaN or infinity, in the order of the manifest; not a problem by itself. Damaged blocks are not
+  // counted.
+  std::vector<NonFiniteTensor> nonfinite;
+
+  // Tensors of VerifySource in whose other elements there may be a NaN or a fault that was not looked for: views of one
+  // storage whose sum ReadBound (expansion.h) cuts off. Not a problem by itself.
+  std::vector<PartlyReadTensor> not_wholly_read;
+};
+
+// Blocks until all is read. kNotFound or kInvalidArgument when `path` is no checkpoint of ours. Damage is in the
+// report, not in the status.
+absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_NATIVE_VERIFY_VERIFY_H_

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A flat parameter in a file of torch is a tensor of some number of elements, and nothing says how its parameters lie
+// in it. FSDP1 has two layouts: packed, or, with use_orig_params, each parameter at a multiple of 16 bytes, of a dtype
+// that the file does not name. PlaceParts tries each and takes the one that gives the number of elements of the file.
+// If two different ones do, it refuses: a wrong guess would load shifted weights without an error.
+#include "fsdp/checkpoint/source/flat_layout.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr char kFlatName[] = "_flat_param";
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+bool Contains(const std::string& unit, const std::string& fqn) {
+  return unit.empty() || absl::StartsWith(fqn, absl::StrCat(unit, "."));
+}
+
+// The offset of each part when it begins at a multiple of `alignment` elements, and the end of the last.
+std::pair<std::vector<int64_t>, int64_t> Offsets(const FlatUnit& unit, int64_t alignment) {
+  std::vector<int64_t> offsets;
+  int64_t end = 0;
+  for (const FlatUnit::Part& part : unit.parts) {
+    offsets.push_back(RoundUp(end, alignment));
+    end = offsets.back() + part.shape.numel();
+  }
+  return {offsets, end};
+}
+
+absl::Status Unusable(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("flat layout: ", what));
+}
+
+absl::Status WrongSize(const FlatUnit& unit, int64_t numel, int64_t packed, int world_size) {
+  return Unusable(absl::StrCat("the flat parameter of unit ", Quote(unit.name), " has ", numel, " elements, which its ",
+                               unit.parts.size(), " parameters of ", packed, " elements do not make for ", world_size,
+                               world_size == 1 ? " rank" : " ranks"));
+}
+
+void SetOffsets(const std::vector<int64_t>& offsets, FlatUnit& unit) {
+  for (size_t i = 0; i < unit.parts.size(); ++i) unit.parts[i].offset = offsets[i];
+}
+
+}  // namespace
+
+absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
+  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object() || !parsed.contains("parameters") || !parsed["parameters"].is_array()) {
+    return Unusable("expected a JSON object with an array \"parameters\" of {\"name\", \"shape\"}");
+  }
+  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all parameters, as of one (shape.h): sums cannot overflow
+  FlatLayout layout;
+  int64_t numel = 0;
+  std::set<std::string> names;
+  for (const auto& parameter : parsed["parameters"]) {
+    const bool has_form = parameter.is_object() && parameter.contains("name") && parameter["name"].is_string() &&
+                          parameter.contains("shape") && parameter["shape"].is_array();
+    if (!has_form)
+      return Unusable(absl::StrCat("a parameter is ", parameter.dump(), ", expected {\"name\", \"shape\"}"));
+    const auto name = parameter["name"].get<std::string>();
+    std::vector<int64_t> dims;
+    for (const auto& dim : parameter["shape"]) dims.push_back(dim.is_number_integer() ? dim.get<int64_t>() : -1);
+    const absl::StatusOr<Shape> shape = Shape::Create(dims);
+    if (!shape.ok()) return Unusable(absl::StrCat("parameter ", Quote(name), ": ", shape.status().message()));
+    if (!names.insert(name).second) return Unusable(absl::StrCat("parameter ", Quote(name), " is there twice"));
+    if (shape->numel() > kMaxNumel - numel) {
+      return Unusable(absl::StrCat("its parameters, up to ", Quote(name), ", have more than 2^60 elements"));
+    }
+    numel += shape->numel();
+    layout.parameters.push_back({name, *shape});
+  }
+  if (!parsed.contains("units")) return layout;
+  if (!parsed["units"].is_array()) return Unusable("\"units\" is no array of module names");
+  for (const auto& unit : parsed["units"]) {
+    if (!unit.is_string()) return Unusable("\"units\" is no array of module names");
+    layout.units.push_back(unit.get<std::string>());
+  }
+  return layout;
+}
+
+absl::StatusOr<std::optional<FlatLayout>> ReadFlatLayout(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  FSDP_ASSIGN_OR_RETURN(const std::string json, ReadFile(PosixFileSystem(), path, kMaxBytes));
+  absl::StatusOr<FlatLayout> layout = ParseFlatLayout(json);
+  if (layout.ok()) return std::make_optional(*std::move(layout));
+  return absl::Status(layout.status().code(), absl::StrCat(std::string(layout.status().message()), " in ", path));
+}
+
+// FSDP1 wraps from the inside out, so a parameter belongs to the innermost unit around it: the one with the longest
+// name.
+absl::StatusOr<std::vector<FlatUnit>> DivideIntoUnits(const std::vector<FlatLayout::Parameter>& parameters,
+                                                      const std::vector<std::string>& units) {
+  std::vector<FlatUnit> divided;
+  for (const std::string& unit : units) divided.push_back({unit, {}});
+  for (const FlatLayout::Parameter& parameter : parameters) {
+    FlatUnit* innermost = nullptr;
+    for (FlatUnit& unit : divided) {
+      if (!Contains(unit.name, parameter.fqn)) continue;
+      if (innermost == nullptr || unit.name.size() > innermost->name.size()) innermost = &unit;
+    }
+    if (innermost == nullptr) return Unusable(absl::StrCat("parameter ", Quote(parameter.fqn), " is in no unit"));
+    innermost->parts.push_back({parameter.fqn, parameter.shape, 0});
+  }
+  for (const FlatUnit& unit : divided) {
+    if (unit.parts.empty()) return Unusable(absl::StrCat("unit ", Quote(unit.name), " holds no parameter"));
+  }
+  return divided;
+}
+
+absl::Status PlacePacked(int64_t numel, int world_size, FlatUnit& unit) {
+  const auto [offsets, end] = Offsets(unit, 1);
+  if (numel != end && numel != RoundUp(end, world_size)) return WrongSize(unit, numel, end, world_size);
+  SetOffsets(offsets, unit);
+  return absl::OkStatus();
+}
+
+absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
+  const auto [packed, packed_end] = Offsets(unit, 1);
+  std::set<std::vector<int64_t>> ways;
+  if (numel == packed_end || numel == RoundUp(packed_end, world_size)) ways.insert(packed);
+  for (const int64_t alignment : {4, 8}) {  // 16 bytes of float32, and of bfloat16 or float16
+    const auto [offsets, end] = Offsets(unit, alignment);
+    if (numel == RoundUp(end, world_size)) ways.insert(offsets);
+  }
+  const auto [of_doubles, end_of_doubles] = Offsets(unit, 2);
+  if (ways.empty() && numel == RoundUp(end_of_doubles, world_size)) ways.insert(of_doubles);
+  if (ways.empty()) return WrongSize(unit, numel, packed_end, world_size);
+  if (ways.size() > 1) {
+    return Unusable(absl::StrCat("the parameters of unit ", Quote(unit.name), " make ", numel,
+                                 " elements with and without alignment, for ", world_size, " ranks"));
+  }
+  SetOffsets(*ways.begin(), unit);
+  return absl::OkStatus();
+}
+
+// FSDP1 wraps each unit in a module, whose name "_fsdp_wrapped_module" is a component of every name below it.
+std::string UnitOfFlatName(const std::string& name) {
+  Check(IsFlatName(name), "no flat parameter");
+  std::string unit = name.substr(0, name.size() - (sizeof(kFlatName) - 1));
+  unit = absl::StrReplaceAll(unit, {{"_fsdp_wrapped_module.", ""}});
+  if (!unit.empty()) unit.pop_back();  // the dot
+  return unit;
+}
+
+bool IsFlatName(const std::string& name) {
+  return name == kFlatName || absl::EndsWith(name, absl::StrCat(".", kFlatName));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than the parser that it
+// uses: a name that appears twice in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes
+// and invalid UTF-8 are errors. It builds no document, so it needs memory for names only. Events come in the order of
+// the text, on the calling thread.
+#ifndef FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
+#define FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+// The deepest nesting of objects and arrays that is accepted.
+inline constexpr int kMaxJsonDepth = 64;
+
+// Where a value stands: the names that lead to it, outermost first, and how many arrays are open inside the innermost
+// object.
+struct JsonPlace {
+  absl::Span<const std::string> names;
+  int arrays = 0;
+};
+
+// An error returned by any of these ends the visit and is returned by VisitJson.
+class JsonVisitor {
+ public:
+  virtual ~JsonVisitor() = default;
+
+  virtual absl::Status StartObject(const JsonPlace& place) = 0;
+  virtual absl::Status EndObject(const JsonPlace& place) = 0;
+  virtual absl::Status StartArray(const JsonPlace& place) = 0;  // place.arrays does not count this one yet
+  virtual absl::Status EndArray(const JsonPlace&) { return absl::OkStatus(); }  // place.arrays does not count it
+  virtual absl::Status String(const JsonPlace& place, std::string_view value) = 0;
+  virtual absl::Status Unsigned(const JsonPlace& place, uint64_t value) = 0;
+
+  // null, true, a negative or fractional number: `what` names it for a message.
+  virtual absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json& value) = 0;
+
+  // An integer beyond 64 bits, as the text has it: the parser has no exact value for it. By default it is one of the
+  // others, with the value null.
+  virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view literal);
+};
+
+// kDataLoss when `text` is not one JSON value; the message says at which byte.
+absl::Status VisitJson(std::string_view text, JsonVisitor& visitor);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_

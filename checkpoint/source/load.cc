@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading is resharding. A state dict says which intervals of which tensors this rank wants; the checkpoint says which
+// intervals it stores, cut for another world size or kind; the read plan is their intersection
+// (native/read/read_plan.h):
+//
+//   stored by 2 ranks   |------ rank 0 ------|------ rank 1 ------|
+//   wanted by 3 ranks   |--- rank 0 ---|--- rank 1 ---|--- rank 2 ---|
+//   reads of rank 1                    |-----|--------|
+//
+// Each block that holds some wanted elements is read once, verified, and its parts are copied to their places,
+// converted where the dtypes differ. A rank plans alone and reads alone: there is no communication, so ranks may load
+// different things, and a failing rank does not block the others.
+//
+// Everything is checked before the first byte is read: an error of the plan leaves the wanted tensors untouched.
+#include "fsdp/checkpoint/source/load.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/source/device_read.h"
+#include "fsdp/checkpoint/source/state_memory.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+namespace {
+
+// The way to LoadCheckpoint to leave out an optimizer that cannot be read.
+constexpr char kLoadOfModel[] = "LoadCheckpoint of a state dict without optimizer";
+
+// The reads and texts that fill one state dict from one source.
+class LoadPlan {
+ public:
+  LoadPlan(const TensorSource& source, const StateDict& wanted, const std::string& path)
+      : source_(source), wanted_(wanted), path_(path) {
+    for (const auto& [key, value] : source.contents().entries()) {
+      if (key.section == StateKey::Section::kOptimState) stepped_.insert(key.fqn);
+    }
+  }
+
+  absl::Status Add(const StateKey& key, const StateValue& value) {
+    const std::optional<StateKey> stored = source_.contents().Resolve(key, wanted_.aliases);
+    if (!stored) {
+      (NeverStepped(key) ? never_stepped_ : missing_).push_back(key.ToString());
+      return absl::OkStatus();
+    }
+    if (const auto* tensor = std::get_if<ShardedTensor>(&value)) return AddTensor(key, *stored, *tensor);
+    const std::string* text = source_.contents().FindText(*stored);
+    if (text == nullptr) return Refused(key, "a text is wanted, but a tensor stored");
+    texts_.emplace_back(key, *text);
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string>& missing() const { return missing_; }
+  const std::vector<std::string>& never_stepped() const { return never_stepped_; }
+  const std::vector<TensorRead>& reads() const { return reads_; }
+  const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
+
+ private:
+  // True for state of a parameter of which an optimizer that has stepped has none: it never had a gradient.
+  bool NeverStepped(const StateKey& key) const {
+    if (key.section != StateKey::Section::kOptimState || stepped_.empty()) return false;
+    const std::optional<StateKey> stored = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);
+    return stored.has_value() && stepped_.count(stored->fqn) == 0 && stepped_.count(key.fqn) == 0;
+  }
+
+  absl::Status Refused(const StateKey& key, const std::string& why) const {
+    return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": ", why, " in ", path_));
+  }
+
+  absl::Status AddTensor(const StateKey& key, const StateKey& stored_key, const ShardedTensor& tensor) {
+    const ShardedTensor* stored = source_.contents().FindTensor(stored_key);
+    if (stored == nullptr) return Refused(key, "a tensor is wanted, but a text stored");
+    if (stored->shape != tensor.shape) {
+      return Refused(key,
+                     absl::StrCat("stored shape ", stored->shape.ToString(), " != wanted ", tensor.shape.ToString()));
+    }
+    for (const ShardedTensor::Shard& shard : tensor.shards) {
+      const Interval& all = shard.interval;
+      if (all.begin < 0 || all.begin > all.end || all.end > tensor.shape.numel()) {
+        return Refused(key, absl::StrCat("wanted elements ", all.ToString(), " of ", tensor.shape.numel()));
+      }
+      if (!shard.data.defined() || shard.data.dtype() != tensor.dtype || shard.data.numel() != all.size()) {
+        return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
+      }
+      reads_.push_back({stored_key, all, tensor.dtype, shard.data.data_as<std::byte>()});
+    }
+    return absl::OkStatus();
+  }
+
+  const TensorSource& source_;
+  const StateDict& wanted_;
+  const std::string& path_;
+  std::vector<TensorRead> reads_;
+  std::vector<std::pair<StateKey, std::string>> texts_;
+  std::set<std::string> stepped_;  // parameters of which the source has states of an optimizer
+  std::vector<std::string> missing_, never_stepped_;
+};
+
+bool HoldsOptimizer(const StateDict& state) {
+  return std::any_of(state.entries().begin(), state.entries().end(), [](const StateDict::Entry& entry) {
+    return entry.first.section == StateKey::Section::kOptimState || entry.first == StateKey::ParamGroups();
+  });
+}
+
+absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& left_out, const std::string& path,
+                          const LoadOptions& options) {
+  const std::vector<std::string>& missing = plan.missing();
+  if (options.missing != nullptr) {
+    *options.missing = missing;
+    options.missing->insert(options.missing->end(), plan.never_stepped().begin(), plan.never_stepped().end());
+  }
+  if (missing.empty() || !options.strict) return absl::OkStatus();
+  constexpr size_t kNamed = 5;
+  std::vector<std::string> named;
+  for (size_t i = 0; i < std::min(kNamed, missing.size()); ++i) named.push_back(Quote(missing[i]));
+  const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
+  const std::string links =
+      left_out.empty() ? "" : absl::StrCat("; links are not followed: ", absl::StrJoin(left_out, ", "));
+  return absl::NotFoundError(
+      absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links));
+}
+
+}  // namespace
+
+TensorSourceOptions SourceOptionsFor(const StateDict& wanted, const LoadOptions& options) {
+  // What is wanted is either read or named as missing, so links that are not wanted do no harm.
+  return {.verify = options.verify,
+          .flat_layout = options.flat_layout,
+          .model_only = !HoldsOptimizer(wanted),
+          .skip_links = true};
+}
+
+absl::Status NameLoadOptions(const absl::Status& status) {
+  const absl::Status named = NameOptions(status, "LoadOptions");
+  if (named.ok()) return named;
+  return WithMessage(named, absl::StrReplaceAll(named.message(), {{"LoadOptions::model_only", kLoadOfModel}}));
+}
+
+absl::Status CheckLoadMemory(const StateDict& wanted, const LoadOptions& options) {
+  return CheckMemory(wanted, options.device != nullptr ? options.device->id() : DeviceId{},
+                     "LoadOptions::device names the device of what is wanted");
+}
+
+absl::Status LoadFrom(const TensorSource& source, const std::string& path, StateDict& wanted,
+                      const LoadOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(options.io_threads, "checkpoint-io"));
+  LoadPlan plan(source, wanted, path);
+  for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
+  FSDP_RETURN_IF_ERROR(CheckMissing(plan, source.left_out(), path, options));
+  const bool on_gpu = options.device != nullptr && options.device->type() != DeviceType::kCpu;
+  FSDP_RETURN_IF_ERROR(on_gpu ? ReadToDevice(source, plan.reads(), *options.device, *pool)
+                              : source.ReadAll(plan.reads(), *pool));
+  for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
+  wanted.attributes = source.contents().attributes;
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LoadFrom: fills a state dict from an open checkpoint of any format. It is what LoadCheckpoint (checkpoint.h) and
+// LoadNativeCheckpoint (native/checkpoint.h) do after they have found out which format a path has.
+#ifndef FSDP_CHECKPOINT_SOURCE_LOAD_H_
+#define FSDP_CHECKPOINT_SOURCE_LOAD_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/state_dict.h"
+
+namespace fsdp {
+
+struct LoadOptions {
+  // Compare the digest of every block that is read. Costs little; turn it off for a checkpoint that was just verified.
+  bool verify = true;
+
+  // True: a tensor of `wanted` that the checkpoint lacks is an error. False: it is left unchanged and named in
+  // `missing`. Either way so is the optimizer state of a parameter of which the checkpoint's optimizer has none, though
+  // it has some of others: such a parameter never had a gradient.
+  bool strict = true;
+  std::vector<std::string>* missing = nullptr;  // may be null
+
+  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory.
+  // Memory of another device is kInvalidArgument, by name.
+  Device* device = nullptr;
+
+  // Threads that read, each with several blocks in flight.
+  int io_threads = 4;
+
+  // The parameters in FSDP1's flat parameters, for a torch file or a DCP directory with flat parameters, whose layout
+  // the files do not record: the parameters of the model in the order of named_parameters() before it was wrapped.
+  // ReadFlatLayout reads it from a file; a program that has built the model can make it from the model.
+  std::optional<FlatLayout> flat_layout = {};
+};
+
+// How to open the source that `wanted` is loaded from: without its optimizer where none is wanted.
+TensorSourceOptions SourceOptionsFor(const StateDict& wanted, const LoadOptions& options);
+
+// OK when all memory of `wanted` is the host's or of LoadOptions::device; kInvalidArgument names a tensor.
+absl::Status CheckLoadMemory(const StateDict& wanted, const LoadOptions& options);
+
+// An error of opening a source, in the words of those who set LoadOptions.
+absl::Status NameLoadOptions(const absl::Status& status);
+
+// Fills `wanted` from `source`, which was opened at `path`, as LoadCheckpoint says. Blocks until all is read.
+absl::Status LoadFrom(const TensorSource& source, const std::string& path, StateDict& wanted,
+                      const LoadOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_LOAD_H_
