@@ -6,8 +6,7 @@
 //
 // Elementwise kernels (Transform) go over packs of 16 bytes where source and destination are aligned together, several
 // of them in flight in a thread, and compute in float32, or float64 if either side is float64, with the host's
-// operations in the host's order: the bits agree. The squared norm is a sum in two steps, 512 partial sums at most,
-// whose grid depends on the size alone: the same bits on every GPU and in every run, though not the host's.
+// operations in the host's order: the bits agree. The squared norm is squared_norm.cu's.
 
 #include <algorithm>
 #include <cmath>
@@ -23,15 +22,14 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/cuda/block_sum.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/ops.h"
 #include "fsdp/cuda/pack.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/cuda/slice_batch.h"
+#include "fsdp/cuda/squared_norm.h"
 #include "fsdp/tensor/check_operands.h"
 
 namespace fsdp {
@@ -165,39 +163,6 @@ void LaunchIntervals(const Tensor& source, const Tensor& destination, const std:
         {from, to, f, MakePackedRange(Slice::kPack, interval.numel, {{from, sizeof(From)}, {to, sizeof(To)}})});
   }
   launcher.Flush();
-}
-
-// The grid depends on the size only, so the order of summation does too, whatever the GPU.
-constexpr int kMaxPartialSums = 512;
-constexpr int64_t kPacksPerPartialSum = 8 * kThreads;
-static_assert(kMaxPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
-
-int PartialSums(int64_t packs) {
-  return static_cast<int>(
-      std::clamp<int64_t>((packs + kPacksPerPartialSum - 1) / kPacksPerPartialSum, 1, kMaxPartialSums));
-}
-
-template <int N, typename T>
-__global__ void SumSquares(const T* source, PackedRange range, double* partial_sums) {
-  double sum = 0;
-  ForEachPack<N>(range, [&](auto size, int64_t i) {
-    constexpr int kSize = decltype(size)::kSize;
-    const Pack<T, kSize> pack = LoadPack<kSize>(source + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      const double value = Widen<double>(pack.at[k]);
-      sum += value * value;
-    }
-  });
-  sum = BlockSum<kThreads>(sum, SharedMemory<WarpSums<double, kThreads>>());
-  if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
-}
-
-// A single block adds the partial sums of all blocks, so that no order depends on which block ends first.
-__global__ void AddPartialSums(const double* partial_sums, int count, float* result) {
-  const double own = static_cast<int>(threadIdx.x) < count ? partial_sums[threadIdx.x] : 0;
-  const double sum = BlockSum<kMaxPartialSums>(own, SharedMemory<WarpSums<double, kMaxPartialSums>>());
-  if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
 
 // Threads that find a non-finite element all write the same value, so the race among them has one outcome. x - x is 0
@@ -339,27 +304,25 @@ class CudaOps final : public TensorOps {
     on.Issue({t.buffer(), factor.buffer()}, launch);
   }
 
-  void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const override {
+  void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
-    auto* partial_sums = static_cast<double*>(on.scratch());
-    const auto launch = [source, result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
-      FSDP_RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
-      FSDP_RETURN_IF_ERROR(CheckAligned("accumulate_squared_norm", {&source, &result}));
-      int blocks = 0;
-      WithFloatType(source.dtype(), [&](auto tag) {
-        using T = typename decltype(tag)::Type;
-        constexpr int kPack = kPackBytes / sizeof(T);
-        const PackedRange range = MakePackedRange(kPack, source.numel(), {{source.data(), sizeof(T)}});
-        blocks = PartialSums(range.threads(kPack));
-        Launch(SumSquares<kPack, T>, blocks, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
-               range, partial_sums);
-      });
-      Launch(AddPartialSums, 1, kMaxPartialSums, sizeof(WarpSums<double, kMaxPartialSums>), s, partial_sums, blocks,
-             result.data_as<float>());
-      return CudaLaunchStatus("accumulate_squared_norm", device);
-    };
-    on.Issue({source.buffer(), result.buffer()}, launch);
+    const auto nbytes = MaxPartialSums(sources.size()) * static_cast<int64_t>(sizeof(double));
+    const absl::StatusOr<Buffer> partial_sums = on.Workspace(nbytes);
+    std::vector<Buffer> uses = {result.buffer()};
+    if (partial_sums.ok()) uses.push_back(*partial_sums);
+    for (const Tensor& source : sources) uses.push_back(source.buffer());
+    on.Issue(
+        std::move(uses),
+        [sources = std::move(sources), result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+          FSDP_RETURN_IF_ERROR(partial_sums.status());
+          FSDP_RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+          for (const Tensor& source : sources) {
+            FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+            FSDP_RETURN_IF_ERROR(CheckAligned("accumulate_squared_norm", {&source, &result}));
+          }
+          CudaSquaredNorm(sources, result, reinterpret_cast<double*>(partial_sums->data()), s);
+          return CudaLaunchStatus("accumulate_squared_norm", device);
+        });
   }
 
   void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {

@@ -201,7 +201,7 @@ TEST_F(CudaOpsTest, SquaredNormIsExactWhereTheSumIs) {
       }
       const Tensor source = Make(cuda_, dtype, values, 1);
       const Tensor result = Make(cuda_, DType::kFloat32, {5});
-      cuda_.ops().AccumulateSquaredNorm(source, result, *cuda_.stream);
+      cuda_.ops().AccumulateSquaredNorm({source}, result, *cuda_.stream);
       EXPECT_THAT(Read(cuda_, result), testing::ElementsAre(want)) << Name(dtype, dtype, numel);
     }
   }
@@ -215,14 +215,34 @@ TEST_F(CudaOpsTest, SquaredNormIsTheSameInEveryRunAndCloseToTheHosts) {
   std::vector<double> runs;
   for (int run = 0; run < 5; ++run) {
     const Tensor result = Make(cuda_, DType::kFloat32, {0});
-    cuda_.ops().AccumulateSquaredNorm(Make(cuda_, DType::kFloat32, values), result, *cuda_.stream);
+    cuda_.ops().AccumulateSquaredNorm({Make(cuda_, DType::kFloat32, values)}, result, *cuda_.stream);
     runs.push_back(Read(cuda_, result)[0]);
   }
   EXPECT_THAT(runs, testing::Each(runs[0]));
   const Tensor result = Make(host_, DType::kFloat32, {0});
-  host_.ops().AccumulateSquaredNorm(Make(host_, DType::kFloat32, values), result, *host_.stream);
+  host_.ops().AccumulateSquaredNorm({Make(host_, DType::kFloat32, values)}, result, *host_.stream);
   // float64 sums in two orders, then one rounding to float32.
   EXPECT_FLOAT_EQ(runs[0], Read(host_, result)[0]);
+}
+
+// More sources than one launch takes, of all dtypes and of lengths that divide nothing. Small integers: exact.
+TEST_F(CudaOpsTest, SquaredNormOfManySourcesCountsEveryElementOnce) {
+  std::vector<Tensor> sources;
+  double want = 3;
+  for (int i = 0; i < 500; ++i) {
+    const int64_t numel = i == 250 ? 70001 : (i * 37) % 91;
+    std::vector<double> values(numel);
+    for (int64_t k = 0; k < numel; ++k) {
+      values[k] = static_cast<double>((k + i) % 5) - 2;
+      want += values[k] * values[k];
+    }
+    sources.push_back(Make(cuda_, kFloats[i % 3 == 0 ? i % 4 : 1], values, i % 7));
+  }
+  const Tensor result = Make(cuda_, DType::kFloat32, {3});
+  cuda_.ops().AccumulateSquaredNorm(sources, result, *cuda_.stream);
+  EXPECT_THAT(Read(cuda_, result), testing::ElementsAre(want));
+  cuda_.ops().AccumulateSquaredNorm({}, result, *cuda_.stream);
+  EXPECT_THAT(Read(cuda_, result), testing::ElementsAre(want));
 }
 
 TEST_F(CudaOpsTest, SquaredNormLetsNanAndInfinityThrough) {
@@ -230,7 +250,7 @@ TEST_F(CudaOpsTest, SquaredNormLetsNanAndInfinityThrough) {
     std::vector<double> values(1000, 1.0);
     values[777] = special;
     const Tensor result = Make(cuda_, DType::kFloat32, {0});
-    cuda_.ops().AccumulateSquaredNorm(Make(cuda_, DType::kBFloat16, values), result, *cuda_.stream);
+    cuda_.ops().AccumulateSquaredNorm({Make(cuda_, DType::kBFloat16, values)}, result, *cuda_.stream);
     ExpectSame(Read(cuda_, result), {special}, "squared norm");
   }
 }

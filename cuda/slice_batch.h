@@ -35,23 +35,34 @@ struct SliceBatch {
   int count;
 };
 
-// Block b belongs to the slice whose first_block is the last at or before b; a linear search, as there are few. Threads
-// of a slice step over its packs, then over its single elements, by the number of threads that the slice has.
+// A thread's part of a slice: packs, or single elements, `first`, first + step, ... All threads of the slice's blocks
+// share its work.
+struct SliceShare {
+  int slice;  // in the batch
+  int64_t first;
+  int64_t step;
+};
+
+// Block b belongs to the slice whose first_block is the last at or before b; a linear search, as there are few.
 template <typename Slice>
-__global__ void RunSlices(SliceBatch<Slice> batch) {
+__device__ inline SliceShare ShareOfThread(const SliceBatch<Slice>& batch) {
   const int block = static_cast<int>(blockIdx.x);
-  // The slice of this block.
   int i = 0;
   while (block >= batch.first_block[i + 1]) ++i;
-  const Slice& slice = batch.slices[i];
+  return {i, static_cast<int64_t>(block - batch.first_block[i]) * kThreads + threadIdx.x,
+          static_cast<int64_t>(batch.first_block[i + 1] - batch.first_block[i]) * kThreads};
+}
+
+// Threads of a slice step over its packs, then over its single elements, by the number of threads that the slice has.
+template <typename Slice>
+__global__ void RunSlices(SliceBatch<Slice> batch) {
+  const SliceShare share = ShareOfThread(batch);
+  const Slice& slice = batch.slices[share.slice];
   const PackedRange& range = slice.range;
-  // All threads of the slice's blocks share its work.
-  const int64_t step = static_cast<int64_t>(batch.first_block[i + 1] - batch.first_block[i]) * kThreads;
-  const int64_t first = static_cast<int64_t>(block - batch.first_block[i]) * kThreads + threadIdx.x;
-  for (int64_t pack = first; pack < range.packs; pack += step) {
+  for (int64_t pack = share.first; pack < range.packs; pack += share.step) {
     slice.template Run<Slice::kPack>(range.head + pack * Slice::kPack);
   }
-  for (int64_t j = first; j < range.numel - range.packs * Slice::kPack; j += step) {
+  for (int64_t j = share.first; j < range.numel - range.packs * Slice::kPack; j += share.step) {
     slice.template Run<1>(j < range.head ? j : j + range.packs * Slice::kPack);
   }
 }

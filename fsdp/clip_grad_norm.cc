@@ -83,15 +83,19 @@ class NormSum {
   absl::StatusOr<float> Of(const GradientSet& set) {
     // The device has a kernel for p = 2 alone, and for its own memory.
     double on_host = 0;
+    std::vector<Tensor> on_device;
     for (const LocatedGradient& gradient : set.grads) {
-      if (HasKernel(gradient)) continue;
+      if (HasKernel(gradient)) {
+        on_device.push_back(gradient.grad);
+        continue;
+      }
       FSDP_ASSIGN_OR_RETURN(const double part, SumOnHost(gradient));
       on_host = std::isinf(p_) ? (std::isnan(part) || part > on_host ? part : on_host) : on_host + part;
     }
     *host() = static_cast<float>(on_host);
     stream_.CopyAsync(on_device_.data(), host(), sizeof(float));
-    for (const LocatedGradient& gradient : set.grads) {
-      if (HasKernel(gradient)) stream_.device().ops().AccumulateSquaredNorm(gradient.grad, on_device_, stream_);
+    if (!on_device.empty()) {
+      stream_.device().ops().AccumulateSquaredNorm(std::move(on_device), on_device_, stream_);
     }
     const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
     set.AllReduce(on_device_, op, stream_);
@@ -146,6 +150,12 @@ absl::Status CheckArguments(float max_norm, double norm_type) {
   if (norm_type > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("clip_grad_norm: norm_type is ", norm_type, ": expected above 0, or infinity"));
+}
+
+std::vector<Tensor> TensorsOf(const std::vector<LocatedGradient>& gradients) {
+  std::vector<Tensor> tensors;
+  for (const LocatedGradient& gradient : gradients) tensors.push_back(gradient.grad);
+  return tensors;
 }
 
 constexpr int64_t kPiece = 1024;  // elements converted at a time
@@ -205,7 +215,7 @@ absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore&
   ops.Zero(squares, stream);
   for (int64_t i = 0; i < count; ++i) {
     const Tensor square = squares.Slice({i, i + 1});
-    for (const LocatedGradient& gradient : sets[i].grads) ops.AccumulateSquaredNorm(gradient.grad, square, stream);
+    ops.AccumulateSquaredNorm(TensorsOf(sets[i].grads), square, stream);
     sets[i].AllReduce(square, ReduceOp::kSum, stream);
   }
   ops.ClipCoefficient(squares, max_norm, result, stream);

@@ -165,8 +165,8 @@ class CountingDevice final : public Device, private TensorOps {
     ++scaled_;
     inner().ScaleBy(t, factor, stream);
   }
-  void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const override {
-    inner().AccumulateSquaredNorm(source, result, stream);
+  void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
+    inner().AccumulateSquaredNorm(std::move(sources), result, stream);
   }
   void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
     EXPECT_EQ(&stream.device(), host_.get()) << "a stream of another device";

@@ -103,13 +103,16 @@ class HostOps final : public TensorOps {
     });
   }
 
-  void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const override {
-    stream.Run([source, result]() -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+  // Each source is rounded into the result before the next, as by calls for one source each.
+  void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
+    stream.Run([sources = std::move(sources), result]() -> absl::Status {
       FSDP_RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
-      const double sum = double{ReadScalar(result)} + SquaredNormOfFloats(Read(source), source.numel());
-      const float rounded = static_cast<float>(sum);
-      std::memcpy(result.data(), &rounded, sizeof(rounded));
+      for (const Tensor& source : sources) {
+        FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+        const double sum = double{ReadScalar(result)} + SquaredNormOfFloats(Read(source), source.numel());
+        const float rounded = static_cast<float>(sum);
+        std::memcpy(result.data(), &rounded, sizeof(rounded));
+      }
       return absl::OkStatus();
     });
   }

@@ -38,9 +38,9 @@ class TensorOps {
   // t[i] = convert(t[i] * *factor), `factor` a float32 tensor of one element, read in stream order.
   virtual void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const = 0;
 
-  // *result (float32, one element) += sum of source[i]^2. Summed in float64 in a fixed order, so the result is the same
-  // in every run; NaN and infinity come through.
-  virtual void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const = 0;
+  // *result (float32, one element) += sum of source[i]^2 over all sources: few launches on a GPU, however many there
+  // are. Summed in float64 in a fixed order, so the result is the same in every run; NaN and infinity come through.
+  virtual void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const = 0;
 
   // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else stays as it is.
   virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;

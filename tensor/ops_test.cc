@@ -159,11 +159,11 @@ TEST_F(OpsTest, SquaredNormAddsToTheResult) {
   ForEachTarget([&] {
     for (DType dtype : kFloats) {
       const Tensor result = Make(DType::kFloat32, {1});
-      ops().AccumulateSquaredNorm(Make(dtype, {3, -4}), result, *stream_);
+      ops().AccumulateSquaredNorm({Make(dtype, {3, -4})}, result, *stream_);
       EXPECT_THAT(Read(result), ElementsAre(26));
       for (int64_t numel : kLengths) {
         const Tensor zero = Make(DType::kFloat32, {0});
-        ops().AccumulateSquaredNorm(Make(dtype, std::vector<double>(numel, 2), 1), zero, *stream_);
+        ops().AccumulateSquaredNorm({Make(dtype, std::vector<double>(numel, 2), 1)}, zero, *stream_);
         EXPECT_THAT(Read(zero), ElementsAre(4.0 * static_cast<double>(numel)));
       }
     }
@@ -174,7 +174,7 @@ TEST_F(OpsTest, SquaredNormKeepsSmallPartsOfLongSums) {
   // In float32 the sum would stop growing at 2^24.
   const Tensor ones = Make(DType::kBFloat16, std::vector<double>((1 << 24) + 4, 1));
   const Tensor result = Make(DType::kFloat32, {0});
-  ops().AccumulateSquaredNorm(ones, result, *stream_);
+  ops().AccumulateSquaredNorm({ones}, result, *stream_);
   EXPECT_THAT(Read(result), ElementsAre((1 << 24) + 4));
 }
 
@@ -184,7 +184,7 @@ TEST_F(OpsTest, SquaredNormHasTheSameBitsOnEveryTarget) {
   std::vector<double> results;
   ForEachTarget([&] {
     const Tensor result = Make(DType::kFloat32, {0});
-    ops().AccumulateSquaredNorm(source, result, *stream_);
+    ops().AccumulateSquaredNorm({source}, result, *stream_);
     results.push_back(Read(result)[0]);
   });
   EXPECT_THAT(results, testing::Each(results[0]));
@@ -198,7 +198,7 @@ TEST_F(OpsTest, NaNAndInfinityComeThrough) {
         values[35] = bad;
         const Tensor t = Make(dtype, values);
         const Tensor result = Make(DType::kFloat32, {0});
-        ops().AccumulateSquaredNorm(t, result, *stream_);
+        ops().AccumulateSquaredNorm({t}, result, *stream_);
         EXPECT_EQ(std::isnan(Read(result)[0]), std::isnan(bad));
         EXPECT_FALSE(std::isfinite(Read(result)[0]));
       }
@@ -299,7 +299,7 @@ TEST_F(OpsTest, AFactorOfTwoElementsFailsTheStream) {
 }
 
 TEST_F(OpsTest, AResultOfAnotherDTypeFailsTheStream) {
-  ops().AccumulateSquaredNorm(Make(DType::kFloat32, {1}), Make(DType::kFloat64, {1}), *stream_);
+  ops().AccumulateSquaredNorm({Make(DType::kFloat32, {1})}, Make(DType::kFloat64, {1}), *stream_);
   EXPECT_THAT(stream_->Synchronize(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "stream \"ops\": accumulate_squared_norm: result is float64 [1], not one float32 element"));
