@@ -40,7 +40,7 @@ class CudaDevice final : public Device,
     return CreateStreamOf(StreamPriority::kNormal, std::move(name));
   }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStreamOf(StreamPriority priority, std::string name) override {
-    return CudaStream::Create(shared_from_this(), ordinal_, std::move(name), priority);
+    return CudaStream::Create(shared_from_this(), memory_, ordinal_, std::move(name), priority);
   }
   absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(Stream& stream,
                                                      const std::function<absl::Status()>& work) override {

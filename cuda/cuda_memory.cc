@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device memory comes from CUDA's pool (cudaMallocAsync), which hands it out in the order of a stream. All of ours goes
-// through one stream that carries nothing else, and Allocate waits for it: then the memory may be used by any stream.
-// The use by any stream is sound because a Buffer is freed only when no stream's work holds it any more, and fast
-// because the stream is empty and the pool keeps freed memory (KeepFreed), so no driver call is made for it.
+// Device memory comes from CUDA's pool (cudaMallocAsync), which hands it out in the order of a stream. There are two
+// kinds of it:
 //
-// The usual way, allocating and freeing on the stream that uses the memory, would need an event for every other stream
-// that touches it. Sharded training passes every buffer between streams.
+//   Allocate      for any stream. It is allocated and freed on a stream that carries nothing else, and Allocate waits
+//                 for that. This is sound because a Buffer is freed only when no stream's work holds it any more, and
+//                 short because the stream is empty and the pool keeps freed memory (SetUpPool).
+//   AllocateOn    for one stream's own work, such as the activations and temporaries of a step: no wait, and memory is
+//                 used again before the work that used it has run (stream_memory.h).
+//
+// The pool may not make an allocation wait for work on another stream: Allocate would then wait for the GPU.
 
 #include "fsdp/cuda/cuda_memory.h"
 
@@ -41,11 +44,14 @@ absl::Status RefuseNegative(int device, int64_t nbytes) {
 
 // Keeps freed memory in the pool: returning it to the driver and asking again would cost more than the work in
 // between.
-absl::Status KeepFreed(int device) {
+absl::Status SetUpPool(int device) {
   cudaMemPool_t pool;
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", device));
   uint64_t threshold = std::numeric_limits<uint64_t>::max();
-  return CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+                                  "cudaMemPoolSetAttribute", device));
+  int waits = 0;
+  return CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &waits),
                     "cudaMemPoolSetAttribute", device);
 }
 
@@ -59,7 +65,7 @@ absl::StatusOr<std::shared_ptr<CudaMemory>> CudaMemory::Create(int device) {
   if (has_pools == 0) {
     return absl::UnimplementedError(absl::StrCat("cuda:", device, ": this GPU has no memory pools (cudaMallocAsync)"));
   }
-  FSDP_RETURN_IF_ERROR(KeepFreed(device));
+  FSDP_RETURN_IF_ERROR(SetUpPool(device));
   cudaStream_t stream;
   FSDP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device));
@@ -99,31 +105,46 @@ std::shared_ptr<CaptureArena> CudaMemory::ArenaOfThisThread() const {
 }
 
 absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
-  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
-  void* data = nullptr;
-  const cudaError_t error = cudaMallocAsync(&data, std::max<int64_t>(nbytes, 1), stream_);
-  if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    size_t free = 0;
-    size_t total = 0;
-    cudaMemGetInfo(&free, &total);
-    return absl::ResourceExhaustedError(absl::StrCat("cuda:", device_, ": cannot allocate ", nbytes, " bytes; ",
-                                                     allocated_bytes(), " bytes are in use, ", free, " of the GPU's ",
-                                                     total, " are free"));
-  }
-  FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaMallocAsync", device_));
-  Note(nbytes);
-  Buffer buffer(data, nbytes, [self = shared_from_this(), data, nbytes] { self->Free(data, nbytes); },
-                {DeviceType::kCuda, device_});
+  FSDP_ASSIGN_OR_RETURN(void* const data, AllocateOn(stream_, nbytes));
+  Buffer buffer(
+      data, nbytes, [self = shared_from_this(), data, nbytes] { self->FreeOn(nullptr, data, nbytes); }, device_id());
   // The memory is stream_'s until its allocation there has run; nothing else is on that stream, so this is short.
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
   return buffer;
 }
 
-void CudaMemory::Free(void* data, int64_t nbytes) {
+absl::StatusOr<void*> CudaMemory::AllocateOn(CUstream_st* stream, int64_t nbytes) {
+  FSDP_RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
+  void* data = nullptr;
+  FSDP_RETURN_IF_ERROR(TakeFromPool(stream, nbytes, &data));
+  Note(nbytes);
+  return data;
+}
+
+// Memory that another stream has freed is this stream's only when the work before that is done.
+absl::Status CudaMemory::TakeFromPool(CUstream_st* stream, int64_t nbytes, void** data) const {
+  const size_t size = std::max<int64_t>(nbytes, 1);
+  cudaError_t error = cudaMallocAsync(data, size, stream);
+  if (error == cudaErrorMemoryAllocation && !InArena()) {
+    cudaGetLastError();
+    cudaDeviceSynchronize();
+    error = cudaMallocAsync(data, size, stream);
+  }
+  if (error != cudaErrorMemoryAllocation) return CudaStatus(error, "cudaMallocAsync", device_);
+  cudaGetLastError();
+  size_t free = 0;
+  size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  return absl::ResourceExhaustedError(absl::StrCat("cuda:", device_, ": cannot allocate ", nbytes, " bytes; ",
+                                                   allocated_bytes(), " bytes are in use, ", free, " of the GPU's ",
+                                                   total, " are free"));
+}
+
+void CudaMemory::FreeOn(CUstream_st* stream, void* data, int64_t nbytes) {
   Note(-nbytes);
   cudaSetDevice(device_);
-  cudaFreeAsync(data, stream_);
+  cudaFreeAsync(data, stream != nullptr ? stream : stream_);
   cudaGetLastError();  // after an error of the GPU, which its streams report, freeing fails too
 }
 

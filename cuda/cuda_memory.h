@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaMemory: the memory of one CUDA device: an exact count of live bytes over CUDA's own stream-ordered pool, and a
-// cache of pinned host memory. The pool is the process's default one for that GPU and keeps freed memory. A buffer is
-// freed only when no stream holds it any more (cuda_stream.h), so freed memory can be used at once by any stream.
-// Thread-safe; live buffers hold a reference.
+// cache of pinned host memory. The pool is the process's default one for that GPU and keeps freed memory. A buffer of
+// Allocate is freed only when no stream holds it any more (cuda_stream.h), so its memory can be used by any stream;
+// stream_memory.h has the buffers of a single stream. Thread-safe; live buffers hold a reference.
 #ifndef FSDP_CUDA_CUDA_MEMORY_H_
 #define FSDP_CUDA_CUDA_MEMORY_H_
 
@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/cuda/capture_arena.h"
 #include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/device_id.h"
 
 struct CUstream_st;
 
@@ -33,6 +34,16 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   // `nbytes` of device memory, aligned to at least 256 bytes, usable by any stream at once. The buffer of 0 bytes is
   // not null. kResourceExhausted says how much is in use and free.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
+
+  // For StreamMemory: counted memory that is allocated and freed in the order of `stream`; null: when everything that
+  // used it is done. Errors are those of Allocate. FreeOn does not wait for the GPU.
+  absl::StatusOr<void*> AllocateOn(CUstream_st* stream, int64_t nbytes);
+  void FreeOn(CUstream_st* stream, void* data, int64_t nbytes);
+
+  DeviceId device_id() const { return {DeviceType::kCuda, device_}; }
+
+  // True where BeginArena was called by this thread.
+  bool InArena() const { return ArenaOfThisThread() != nullptr; }
 
   // From now on the allocations of the calling thread come from a new arena, which takes its memory from here, until
   // EndArena by the same thread. Null when another capture is under way.
@@ -60,8 +71,8 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   absl::StatusOr<Buffer> AllocateFromPool(int64_t nbytes);
   // Null unless the calling thread captures.
   std::shared_ptr<CaptureArena> ArenaOfThisThread() const;
-  // Puts the memory back into the pool. Called by the last copy of a buffer, on any thread; does not wait for the GPU.
-  void Free(void* data, int64_t nbytes);
+  // Takes `nbytes` from the pool, in the order of `stream`. Once more after all work on the GPU, if there is no room.
+  absl::Status TakeFromPool(CUstream_st* stream, int64_t nbytes, void** data) const;
   // Keeps a pinned block for the next AllocatePinned of the same rounded size.
   void KeepPinned(void* data, size_t size);
 

@@ -11,9 +11,9 @@
 // caller's load has acquire order. So status_, failures_ and held_ need no lock: they belong to the side whose turn it
 // is. Items that are not in order (releasing buffers) wait for the GPU without holding up the caller.
 //
-// Buffers: an issued launch moves its buffers into held_. Every 64 of them, and before each event, Seal records a CUDA
-// event and pushes an item that waits for the event and drops them. Freeing from a host callback of CUDA's would be
-// simpler, but such a callback may call nothing of CUDA, and freeing device memory does.
+// Buffers: an issued launch moves its buffers into held_, but those of memory_. Every 64 of them, and before each
+// event, Seal records a CUDA event and pushes an item that waits for the event and drops them. Freeing from a host
+// callback of CUDA's would be simpler, but such a callback may call nothing of CUDA, and freeing device memory does.
 //
 // Errors: the first one stays in status_; launches after it are skipped. An error that arises on the GPU shows at the
 // next wait for it (AwaitGpu, Synchronize), or as an AsyncFailure.
@@ -41,17 +41,19 @@ constexpr unsigned kBlockingEvent = cudaEventDisableTiming | cudaEventBlockingSy
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stream>> CudaStream::Create(std::shared_ptr<Device> device, int ordinal,
+absl::StatusOr<std::unique_ptr<Stream>> CudaStream::Create(std::shared_ptr<Device> device,
+                                                           std::shared_ptr<CudaMemory> memory, int ordinal,
                                                            std::string name, StreamPriority priority) {
   std::unique_ptr<CudaStream> stream(new CudaStream(std::move(device), ordinal, std::move(name)));
-  if (absl::Status status = stream->Open(priority); !status.ok()) return OnStream(status, stream->name_);
+  if (absl::Status status = stream->Open(std::move(memory), priority); !status.ok())
+    return OnStream(status, stream->name_);
   return stream;
 }
 
 CudaStream::CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name)
     : device_(std::move(device)), ordinal_(ordinal), name_(std::move(name)) {}
 
-absl::Status CudaStream::Open(StreamPriority priority) {
+absl::Status CudaStream::Open(std::shared_ptr<CudaMemory> memory, StreamPriority priority) {
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
   int lowest = 0, highest = 0;
   FSDP_RETURN_IF_ERROR(
@@ -60,6 +62,7 @@ absl::Status CudaStream::Open(StreamPriority priority) {
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
                                                                priority == StreamPriority::kHigh ? highest : lowest),
                                   "cudaStreamCreateWithPriority", ordinal_));
+  memory_ = std::make_shared<StreamMemory>(std::move(memory), stream_);
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&drained_, kBlockingEvent), "cudaEventCreate", ordinal_));
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&scratch_, kScratchBytes), "cudaMalloc", ordinal_));
   try {
@@ -82,6 +85,7 @@ CudaStream::~CudaStream() {
   MakeCurrent();
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   held_.clear();
+  if (memory_ != nullptr) memory_->Close();
   if (scratch_ != nullptr) cudaFree(scratch_);
   if (drained_ != nullptr) cudaEventDestroy(drained_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -261,7 +265,9 @@ void CudaStream::Note(const absl::Status& status) {
 }
 
 void CudaStream::Hold(std::vector<Buffer> uses) {
-  for (Buffer& use : uses) held_.push_back(std::move(use));
+  for (Buffer& use : uses) {
+    if (use && !memory_->Contains(use.data())) held_.push_back(std::move(use));
+  }
   if (held_.size() >= kHeldTogether) Seal();
 }
 

@@ -18,7 +18,8 @@
 // graph cannot have is the capture's error, not the stream's.
 //
 // Buffers that work uses are held until a CUDA event after that work is reached: in batches, so that a small kernel
-// does not pay for an event. After Synchronize nothing is held.
+// does not pay for an event. Those of AllocateInOrder are the stream's own and are not held: they are freed in its
+// order. After Synchronize nothing is held.
 #ifndef FSDP_CUDA_CUDA_STREAM_H_
 #define FSDP_CUDA_CUDA_STREAM_H_
 
@@ -38,9 +39,11 @@
 #include "absl/status/statusor.h"
 #include "fsdp/cuda/cuda_recording.h"
 #include "fsdp/cuda/kernel_failure.h"
+#include "fsdp/cuda/stream_memory.h"
 #include "fsdp/tensor/async_failure.h"
 #include "fsdp/tensor/buffer.h"
 #include "fsdp/tensor/device.h"
+#include "fsdp/tensor/ordered_memory.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/work_graph.h"
@@ -54,7 +57,7 @@ namespace fsdp {
 
 class CudaEvent;
 
-class CudaStream final : public Stream, public GraphStream {
+class CudaStream final : public Stream, public GraphStream, public OrderedMemory {
  public:
   // Puts work on a cudaStream_t, with its device current. Called at most once, and not after an error of the stream. It
   // must not use the CudaStream.
@@ -63,10 +66,11 @@ class CudaStream final : public Stream, public GraphStream {
   // Device memory that work on this stream may use for its own intermediate values; see scratch().
   static constexpr int64_t kScratchBytes = 16 << 10;
 
-  // On GPU `ordinal`, which is that of `device`. kResourceExhausted if there is no thread or no memory left; other
-  // errors are those of CudaStatus. Linux cuts the name of the thread to 15 bytes.
-  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, int ordinal, std::string name,
-                                                        StreamPriority priority = StreamPriority::kNormal);
+  // On GPU `ordinal`, which is that of `device`, as is `memory`. kResourceExhausted if there is no thread or no memory
+  // left; other errors are those of CudaStatus. Linux cuts the name of the thread to 15 bytes.
+  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device,
+                                                        std::shared_ptr<CudaMemory> memory, int ordinal,
+                                                        std::string name, StreamPriority priority);
 
   // Waits for all work. Not from host work of this very stream.
   ~CudaStream() override;
@@ -83,6 +87,7 @@ class CudaStream final : public Stream, public GraphStream {
   void Wait(const Event& event) override;
   absl::Status Synchronize() override;
   bool capturing() const override { return recording_ != nullptr; }
+  absl::StatusOr<Buffer> AllocateInOrder(int64_t nbytes) override { return memory_->Allocate(nbytes); }
 
   // How a kernel runs: calls `launch` in stream order, on the calling thread unless host work is pending, and holds
   // `uses` until the work has run on the GPU.
@@ -124,7 +129,7 @@ class CudaStream final : public Stream, public GraphStream {
   CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name);
 
   // Makes the CUDA objects and starts the thread.
-  absl::Status Open(StreamPriority priority);
+  absl::Status Open(std::shared_ptr<CudaMemory> memory, StreamPriority priority);
 
   // For a stream whose work is captured, or is about to be (cuda_stream_capture.cc). Failures go to the recording.
   void RefuseToCapture(std::string_view what);
@@ -150,6 +155,7 @@ class CudaStream final : public Stream, public GraphStream {
   const int ordinal_;
   const std::string name_;
   CUstream_st* stream_ = nullptr;
+  std::shared_ptr<StreamMemory> memory_;
   CUevent_st* drained_ = nullptr;  // AwaitGpu's
   void* scratch_ = nullptr;
   Buffer workspace_;                               // the caller's; see Workspace

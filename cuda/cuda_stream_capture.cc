@@ -20,9 +20,11 @@ namespace fsdp {
 
 absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) {
   MakeCurrent();
+  memory_->BeginCapture();
   // Relaxed: other threads, and other streams of this one, go on as always.
-  FSDP_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", ordinal_));
+  const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
+  if (error != cudaSuccess) memory_->EndCapture();
+  FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamBeginCapture", ordinal_));
   recording_ = std::move(recording);
   recording_->Add(*this);
   return absl::OkStatus();
@@ -40,6 +42,7 @@ absl::StatusOr<CUgraph_st*> CudaStream::EndCapture() {
   for (CudaStream* stream : recording->streams()) stream->recording_ = nullptr;
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
+  for (CudaStream* stream : recording->streams()) stream->memory_->EndCapture();
   recording->End();
   FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamEndCapture", ordinal_));
   return graph;
@@ -75,6 +78,7 @@ void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
     recording->Note(Synchronize());
     recording_ = recording;
     recording_->Add(*this);
+    memory_->BeginCapture();
   }
   MakeCurrent();
   recording_->Note(cuda_event->MakeWait(stream_, ordinal_));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stack of saved tensors, and the bound on how far the host runs ahead. Putting work on a stream takes microseconds
-// and running it takes milliseconds, and a temporary is freed only when the work that uses it has run. A host that
-// issued a whole backward pass at once would thus hold the temporaries of all layers at one time. So Empty puts an
-// event on the stream after every 32 MiB that it hands out, and waits for the event before:
+// and running it takes milliseconds. Where memory is in the order of the stream, a temporary that the host drops serves
+// the next one, and there is nothing to bound. Elsewhere (the host) a temporary is freed only when the work that uses
+// it has run, and a host that issued a whole backward pass would hold the temporaries of all layers at one time. So
+// Empty puts an event on the stream after every 32 MiB that it hands out, and waits for the event before:
 //
 //   handed out   |--- 32 MiB ---|--- 32 MiB ---|--- 32 MiB ---|
 //   events                     e1             e2             e3      at e2 wait for e1, at e3 for e2, ...
@@ -18,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/last_dim.h"
-#include "fsdp/tensor/work_graph.h"
+#include "fsdp/tensor/ordered_memory.h"
 
 namespace fsdp {
 namespace {
@@ -41,10 +42,13 @@ Tape::Tape(Stream& stream, const LayerOps& ops, bool keep_for_backward)
     : stream_(stream), ops_(ops), keep_for_backward_(keep_for_backward), training_(keep_for_backward) {}
 
 absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
-  bytes_since_mark_ += shape.numel() * SizeOf(dtype);
-  // While the stream's work is captured nothing runs, so an event would never be reached; and memory that is freed
-  // during a capture serves the capture again at once (cuda/capture_arena.h), so there is nothing to bound.
-  if (bytes_since_mark_ >= kBytesBetweenMarks && !IsCapturing(stream_)) {
+  const int64_t nbytes = shape.numel() * SizeOf(dtype);
+  if (OrderedMemory* const memory = OrderedMemoryOf(stream_); memory != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory->AllocateInOrder(nbytes));
+    return Tensor(std::move(buffer), dtype, std::move(shape));
+  }
+  bytes_since_mark_ += nbytes;
+  if (bytes_since_mark_ >= kBytesBetweenMarks) {
     bytes_since_mark_ = 0;
     FSDP_RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
   }

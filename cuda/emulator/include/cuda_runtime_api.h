@@ -72,7 +72,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMemoryPoolsSupported = 115,
 };
 
-enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+enum cudaMemPoolAttr { cudaMemPoolReuseAllowInternalDependencies = 3, cudaMemPoolAttrReleaseThreshold = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
