@@ -9,7 +9,8 @@
 //
 // A capture records and does not run, so it is followed by a replay. State that the host keeps is not in the graph and
 // is set here after each replay: has_grad of the parameters that had a gradient at capture, and the optimizer's step
-// counts (CountReplay). Two graphs instead of one let the host look at the loss in between.
+// counts (CountReplay). There are two graphs instead of one so that the norm's event is reached before the update is
+// done, and so that the update can wait for an event that no graph has.
 #include "fsdp/fsdp/step_graph.h"
 
 #include "absl/strings/str_cat.h"
@@ -18,10 +19,11 @@
 namespace fsdp {
 
 absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                             std::function<absl::Status()> forward_backward) {
+                                                             std::function<absl::Status()> forward_backward,
+                                                             FoundInf* found_inf) {
   FSDP_RETURN_IF_ERROR(model.CheckCanCapture());
   FSDP_RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
-  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward)));
+  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf));
 }
 
 absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
@@ -34,6 +36,7 @@ absl::Status StepGraph::PutGradients(float max_grad_norm) {
   clip_.reset();
   FSDP_RETURN_IF_ERROR(forward_backward_());
   FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  if (found_inf_ != nullptr) found_inf_->CheckOnAllRanks(clip.norm_on_device(), model_.stream());
   clip_.emplace(std::move(clip));
   return absl::OkStatus();
 }
@@ -78,6 +81,7 @@ absl::Status StepGraph::Update() {
 
 absl::Status StepGraph::PutUpdate() {
   optimizer_.set_grad_factor(clip_->coefficient());
+  if (found_inf_ != nullptr) optimizer_.set_found_inf(found_inf_->flag());
   return optimizer_.Step(model_.stream());
 }
 

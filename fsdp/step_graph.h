@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StepGraph: a training step that the host issues once and then replays, as two graphs (tensor/work_graph.h): the
-// gradients (forward, backward, their collectives, the norm) and the update. Between the two the host may look at the
-// loss, and the update may be made to wait for an event. The results are those of steps that are not captured, bit for
-// bit.
+// gradients (forward, backward, their collectives, the norm) and the update. Between the two other work may be put on
+// the stream, such as a wait for an event; the host need not wait there. The results are those of steps that are not
+// captured, bit for bit.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
 //   for (...) {
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/found_inf.h"
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/optim/optimizer.h"
@@ -44,8 +45,12 @@ class StepGraph final {
   // such memory for other streams. `model` and `optimizer` are the caller's and outlive this. kFailedPrecondition, with
   // the cause and what to do, if it is already known that a step cannot be captured; kUnimplemented for an optimizer
   // other than AdamW.
+  //
+  // With `found_inf`, the caller's too, an update is skipped if the norm is not finite, or if `forward_backward`, which
+  // calls Begin and Check, found something on any rank.
   static absl::StatusOr<std::unique_ptr<StepGraph>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                           std::function<absl::Status()> forward_backward);
+                                                           std::function<absl::Status()> forward_backward,
+                                                           FoundInf* found_inf = nullptr);
 
   // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm is that of
   // DeferClipGradNorm. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
@@ -55,14 +60,14 @@ class StepGraph final {
   // The norm and coefficient of the last ComputeGradients. Valid until the next one.
   const GradClip& clip() const { return *clip_; }
 
-  // Issues the update by these gradients on the model's stream, and clears the gradients. A norm that is not finite
-  // makes the gradients 0 or NaN, as DeferClipGradNorm's does: a program that would rather stop reads clip().Norm()
-  // before this call.
+  // Issues the update by these gradients on the model's stream, and clears the gradients. Without a `found_inf` a norm
+  // that is not finite makes the gradients 0 or NaN, as DeferClipGradNorm's does.
   absl::Status Update();
 
  private:
-  StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer, std::function<absl::Status()> forward_backward)
-      : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)) {}
+  StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer, std::function<absl::Status()> forward_backward,
+            FoundInf* found_inf)
+      : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)), found_inf_(found_inf) {}
 
   // Put on the stream, or captured.
   absl::Status PutGradients(float max_grad_norm);
@@ -76,6 +81,7 @@ class StepGraph final {
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   const std::function<absl::Status()> forward_backward_;
+  FoundInf* const found_inf_;                     // may be null
   int updates_ = 0;                               // that were not captured
   float max_grad_norm_ = 0;                       // of the capture
   std::optional<GradClip> clip_;                  // of the graph once there is one: replays write to its memory

@@ -15,9 +15,13 @@ namespace {
 // UpdateExtras on the GPU.
 struct Extras {
   const float* grad_factor;  // null: 1
+  const float* found_inf;    // null: 0
   __nv_bfloat16* compute_copy;
 
   __device__ float Factor() const { return grad_factor != nullptr ? __ldg(grad_factor) : 1.0f; }
+
+  // Parameters and state stay as they are. Asked after the computation, which thus waits for no other load.
+  __device__ bool Skips() const { return found_inf != nullptr && __ldg(found_inf) != 0; }
 
   template <int N>
   __device__ void Copy(const Pack<float, N>& parameters, int64_t i) const {
@@ -54,7 +58,8 @@ struct AdamWSlice {
   template <int N>
   __device__ void Run(int64_t i) const {
     const AdamWScalars s = live_scalars != nullptr ? *live_scalars : scalars;
-    Pack<float, N> p = LoadPack<N>(parameter + i);
+    const Pack<float, N> old = LoadPack<N>(parameter + i);
+    Pack<float, N> p = old;
     const float factor = extras.Factor();
     const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> m = LoadPack<N>(exp_avg + i);
@@ -70,10 +75,13 @@ struct AdamWSlice {
       const float step = __fdiv_rn(__fmul_rn(s.negative_step_size, m.at[k]), denominator);
       p.at[k] = __fadd_rn(p.at[k], __fadd_rn(step, __fmul_rn(s.negative_decay, p.at[k])));
     }
-    StorePack(m, exp_avg + i);
-    StorePack(v, exp_avg_sq + i);
-    StorePack(p, parameter + i);
-    extras.Copy(p, i);
+    const bool skips = extras.Skips();
+    if (!skips) {
+      StorePack(m, exp_avg + i);
+      StorePack(v, exp_avg_sq + i);
+      StorePack(p, parameter + i);
+    }
+    extras.Copy(skips ? old : p, i);  // also if skipped: the copy may have been stale
   }
 };
 
@@ -91,7 +99,8 @@ struct SgdSlice {
 
   template <int N>
   __device__ void Run(int64_t i) const {
-    Pack<float, N> p = LoadPack<N>(parameter + i);
+    const Pack<float, N> old = LoadPack<N>(parameter + i);
+    Pack<float, N> p = old;
     const float factor = extras.Factor();
     const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> b{};
@@ -106,14 +115,18 @@ struct SgdSlice {
       }
       p.at[k] = __fadd_rn(p.at[k], __fmul_rn(s.negative_lr, g));
     }
-    if (s.momentum != 0) StorePack(b, momentum_buffer + i);
-    StorePack(p, parameter + i);
-    extras.Copy(p, i);
+    const bool skips = extras.Skips();
+    if (!skips) {
+      if (s.momentum != 0) StorePack(b, momentum_buffer + i);
+      StorePack(p, parameter + i);
+    }
+    extras.Copy(skips ? old : p, i);
   }
 };
 
 Extras ExtrasOf(const TensorExtras& extras) {
   return {extras.grad_factor.defined() ? extras.grad_factor.data_as<const float>() : nullptr,
+          extras.found_inf.defined() ? extras.found_inf.data_as<const float>() : nullptr,
           extras.compute_copy.defined() ? extras.compute_copy.data_as<__nv_bfloat16>() : nullptr};
 }
 

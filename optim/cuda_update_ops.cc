@@ -14,7 +14,7 @@ namespace {
 
 // Undefined tensors have no buffer to keep.
 void AddExtras(const TensorExtras& extras, std::vector<Buffer>& uses) {
-  for (const Tensor* t : {&extras.grad_factor, &extras.compute_copy}) {
+  for (const Tensor* t : {&extras.grad_factor, &extras.found_inf, &extras.compute_copy}) {
     if (t->defined()) uses.push_back(t->buffer());
   }
 }

@@ -44,6 +44,12 @@ absl::Status CheckUpdatable(const ShardedParameter& parameter) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStepScalar(std::string_view name, const Tensor& t) {
+  if (!t.defined() || (t.dtype() == DType::kFloat32 && t.numel() == 1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(name), " is ", std::string(DTypeName(t.dtype())), " ",
+                                                 t.shape().ToString(), ", wanted one float32 element"));
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names)
@@ -58,11 +64,10 @@ void Optimizer::ZeroGrad() {
   for (ShardedParameter* parameter : parameters_) parameter->has_grad = false;
 }
 
-absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() const {
-  if (grad_factor_.defined() && (grad_factor_.dtype() != DType::kFloat32 || grad_factor_.numel() != 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("grad_factor is ", std::string(DTypeName(grad_factor_.dtype())), " ",
-                                                   grad_factor_.shape().ToString(), ", wanted one float32 element"));
-  }
+absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() {
+  FSDP_RETURN_IF_ERROR(CheckStepScalar("grad_factor", grad_factor_));
+  FSDP_RETURN_IF_ERROR(CheckStepScalar("found_inf", found_inf_));
+  state_.BeginStep();
   std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->has_grad) continue;
@@ -92,7 +97,7 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
 }
 
 TensorExtras Optimizer::ExtrasOf(size_t index) const {
-  return {.grad_factor = grad_factor_, .compute_copy = parameters_[index]->compute_copy};
+  return {.grad_factor = grad_factor_, .found_inf = found_inf_, .compute_copy = parameters_[index]->compute_copy};
 }
 
 // A step counts although the stream has not run it yet.
@@ -103,10 +108,19 @@ void Optimizer::FinishStep(const std::vector<size_t>& indices) {
     parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
   }
   grad_factor_ = Tensor();
+  found_inf_ = Tensor();
   updated_ = indices;
 }
 
-void Optimizer::CountReplay() { FinishStep(std::vector<size_t>(updated_)); }
+void Optimizer::TakeBackStep() {
+  for (const size_t i : updated_) --steps_[i];
+  state_.TakeBackStep();
+}
+
+void Optimizer::CountReplay() {
+  state_.BeginStep();
+  FinishStep(std::vector<size_t>(updated_));
+}
 
 absl::Status Optimizer::UploadScalars(Stream&) {
   return absl::UnimplementedError("this optimizer's steps cannot be captured in a graph: AdamW's can");

@@ -42,6 +42,15 @@ class Optimizer {
   void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
   bool has_grad_factor() const { return grad_factor_.defined(); }
 
+  // The next Step reads `found_inf`, one float32 on the parameters' device, in stream order: unless it is 0, parameters
+  // and state stay as they are. The host counts such a step as any other, until it learns of it and calls TakeBackStep.
+  // Like found_inf of PyTorch's fused optimizers.
+  void set_found_inf(Tensor found_inf) { found_inf_ = std::move(found_inf); }
+
+  // The last Step, or replay of one, was skipped by its found_inf: its parameters have as many steps as before, and no
+  // state if they had none.
+  void TakeBackStep();
+
   // For a Step that is captured (tensor/work_graph.h): copies the scalars of the next step, which depend on learning
   // rate and step count, to device memory, on `stream`, where the captured kernels read them. Call before the step is
   // captured and before each replay. kUnimplemented for an optimizer whose steps cannot be captured.
@@ -94,7 +103,7 @@ class Optimizer {
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
   // unless data is float32, grad float32, bfloat16 or float16, and both are of the interval's size.
-  absl::StatusOr<std::vector<size_t>> ParametersToUpdate() const;
+  absl::StatusOr<std::vector<size_t>> ParametersToUpdate();
 
   // The kernels for these parameters, which must all be on devices of one kind. kInvalidArgument names a parameter that
   // is not, or that a kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition:
@@ -105,7 +114,7 @@ class Optimizer {
   TensorExtras ExtrasOf(size_t index) const;
 
   // Call when a step of these parameters is on the stream: counts it, marks their compute_copies as current, and clears
-  // the factor.
+  // grad_factor and found_inf.
   void FinishStep(const std::vector<size_t>& indices);
 
   // The group of parameters()[index].
@@ -122,6 +131,7 @@ class Optimizer {
   std::vector<size_t> group_of_;  // by parameter
   std::vector<int64_t> steps_;    // by parameter
   Tensor grad_factor_;            // of the next step
+  Tensor found_inf_;              // of the next step
   std::vector<size_t> updated_;   // by the last step
   StateBuffers state_;
 };

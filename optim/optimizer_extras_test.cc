@@ -125,6 +125,54 @@ TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
   }
 }
 
+// The copy that the optimizer makes for the next all-gather is made all the same: it may have been stale.
+TEST_F(OptimizerExtrasTest, AStepThatFoundInfChangesNothingAndCanBeTakenBack) {
+  for (const MakeOptimizer& make : Optimizers()) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      const auto skipped = Make(dtype), plain = Make(dtype);
+      AddCopy(*skipped);
+      const std::unique_ptr<Optimizer> with = make(skipped.get()), without = make(plain.get());
+      for (int step = 0; step < 3; ++step) {
+        SetGrad(*skipped, Floats(skipped->interval.size(), NAN));
+        const Floats before = Get(skipped->data);
+        with->set_found_inf(Factor(1));
+        ASSERT_OK(with->Step(*stream_));
+        ASSERT_OK(stream_->Synchronize());
+        ExpectSameBits(skipped->data, before);
+        ExpectCopyIsCurrent(*skipped);
+        with->TakeBackStep();
+        EXPECT_EQ(with->step_count(0), step);
+        for (const std::string& name : with->StateNames()) {
+          EXPECT_EQ(with->State(0, name)->defined(), step > 0) << name;
+        }
+        // As if it had not been.
+        SetGrad(*skipped, GradOf(*plain));
+        with->set_found_inf(Factor(0));
+        ASSERT_OK(with->Step(*stream_));
+        ASSERT_OK(without->Step(*stream_));
+        ASSERT_OK(stream_->Synchronize());
+        ExpectSameBits(skipped->data, Get(plain->data));
+        for (const std::string& name : with->StateNames()) {
+          ExpectSameBits(*with->State(0, name), Get(*without->State(0, name)));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OptimizerExtrasTest, FoundInfCountsForOneStep) {
+  const auto parameter = Make(DType::kFloat32, 5);
+  AdamW optimizer({parameter.get()}, {});
+  const Floats before = Get(parameter->data);
+  optimizer.set_found_inf(Factor(1));
+  ASSERT_OK(optimizer.Step(*stream_));
+  ASSERT_OK(stream_->Synchronize());
+  ExpectSameBits(parameter->data, before);
+  ASSERT_OK(optimizer.Step(*stream_));
+  ASSERT_OK(stream_->Synchronize());
+  EXPECT_NE(Get(parameter->data), before);
+}
+
 // UploadScalars renews the scalars of a captured step before each replay, whatever they were when it was captured.
 TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
   if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
@@ -177,6 +225,9 @@ TEST_F(OptimizerExtrasTest, AReplayedStepIsCounted) {
   optimizer.CountReplay();
   EXPECT_EQ(optimizer.step_count(0), 2);
   EXPECT_EQ(optimizer.step_count(1), 0);
+  optimizer.TakeBackStep();
+  EXPECT_EQ(optimizer.step_count(0), 1);
+  EXPECT_TRUE(optimizer.State(0, "exp_avg")->defined());  // the step that was taken back did not make it
   ASSERT_OK(stream_->Synchronize());
 }
 
@@ -194,6 +245,10 @@ TEST_F(OptimizerExtrasTest, WrongFactorsAndCopiesAreRefused) {
   EXPECT_THAT(optimizer.Step(*stream_),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("grad_factor is float32 [2], wanted one")));
   optimizer.set_grad_factor(Tensor());
+  optimizer.set_found_inf(*Tensor::Empty(*device_, DType::kBFloat16, {1}));
+  EXPECT_THAT(optimizer.Step(*stream_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("found_inf is bfloat16 [1], wanted one")));
+  optimizer.set_found_inf(Tensor());
   parameter->compute_copy = *Tensor::Empty(*device_, DType::kFloat16, {5});
   EXPECT_THAT(optimizer.Step(*stream_),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -23,7 +23,13 @@ absl::Status StateBuffers::Create(size_t index) {
   if (exists_[index]) return absl::OkStatus();
   if (slices_.empty()) FSDP_RETURN_IF_ERROR(Allocate());
   exists_[index] = true;
+  created_.push_back(index);
   return absl::OkStatus();
+}
+
+void StateBuffers::TakeBackStep() {
+  for (const size_t index : created_) exists_[index] = false;
+  created_.clear();
 }
 
 absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, bool create) {

@@ -27,6 +27,11 @@ class StateBuffers {
   // for all parameters; errors are those of the devices' allocators, and a later call tries again.
   absl::Status Create(size_t index);
 
+  // TakeBackStep undoes the Creates since BeginStep: those states, which are zero, do not exist any more. Their memory
+  // stays. Precondition: nothing was written to them.
+  void BeginStep() { created_.clear(); }
+  void TakeBackStep();
+
   // True once Create was called for `index`.
   bool exists(size_t index) const { return exists_[index]; }
 
@@ -44,6 +49,7 @@ class StateBuffers {
   std::vector<std::string> names_;
   std::vector<ShardedParameter*> parameters_;
   std::vector<bool> exists_;                 // by parameter
+  std::vector<size_t> created_;              // parameters whose state came into being since BeginStep
   std::vector<std::vector<Tensor>> slices_;  // [state][parameter]; empty before the first Create
 };
 

@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/kernel_threads.h"
 
@@ -27,31 +29,48 @@ UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
           .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
 }
 
+bool Skips(const TensorExtras& extras) {
+  return extras.found_inf.defined() && *extras.found_inf.data_as<const float>() != 0;
+}
+
+// In place of an update that is skipped: the copy may have been stale.
+absl::Status RefreshCopy(const Tensor& data, const Tensor& copy) {
+  if (!copy.defined()) return absl::OkStatus();
+  return Convert(data.dtype(), data.data(), copy.dtype(), copy.data(), data.numel());
+}
+
+// Calls update(u, i) for the pieces i of each update u, but those that are skipped.
+template <typename Update, typename F>
+absl::Status RunUpdates(const std::vector<Update>& updates, int threads, F update) {
+  for (const Update& u : updates) {
+    if (Skips(u.extras)) {
+      FSDP_RETURN_IF_ERROR(RefreshCopy(u.data, u.extras.compute_copy));
+      continue;
+    }
+    ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) { update(u, i); });
+  }
+  return absl::OkStatus();
+}
+
 class HostUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
-      for (const AdamWUpdate& u : updates) {
-        ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
-          UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
-                      u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
-                      ExtrasOf(u.extras, i.begin));
-        });
-      }
-      return absl::OkStatus();
+      return RunUpdates(updates, threads, [](const AdamWUpdate& u, Interval i) {
+        UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                    u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
+                    ExtrasOf(u.extras, i.begin));
+      });
     });
   }
 
   void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
-      for (const SgdUpdate& u : updates) {
-        ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
-          float* const momentum = u.momentum_buffer.defined() ? u.momentum_buffer.data_as<float>() + i.begin : nullptr;
-          UpdateSgd(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
-                    momentum, ExtrasOf(u.extras, i.begin));
-        });
-      }
-      return absl::OkStatus();
+      return RunUpdates(updates, threads, [](const SgdUpdate& u, Interval i) {
+        float* const momentum = u.momentum_buffer.defined() ? u.momentum_buffer.data_as<float>() + i.begin : nullptr;
+        UpdateSgd(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                  momentum, ExtrasOf(u.extras, i.begin));
+      });
     });
   }
 };

@@ -19,6 +19,7 @@ namespace fsdp {
 // UpdateExtras in the memory of the parameters' device.
 struct TensorExtras {
   Tensor grad_factor;   // one float32, read in stream order; undefined: 1
+  Tensor found_inf;     // one float32, read in stream order: unless it is 0, parameter and state stay as they are
   Tensor compute_copy;  // bfloat16, of the parameter's numel; undefined: none
 };
 

@@ -40,15 +40,6 @@ absl::StatusOr<Batch> BatchLoader::NewBatch(Stream& stream) const {
                .targets = both.Slice({numel(), 2 * numel()})};
 }
 
-absl::StatusOr<Batch> BatchLoader::Load(int64_t step, int micro_step, Stream& stream) const {
-  FSDP_ASSIGN_OR_RETURN(const Buffer staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));
-  Stage(step, micro_step, staging);
-  FSDP_ASSIGN_OR_RETURN(const Batch batch, NewBatch(stream));
-  stream.CopyAsync(batch.tokens.data(), staging.data(), staging.nbytes());
-  stream.Run([staging] { return absl::OkStatus(); });  // keeps the staging memory until the copy ran
-  return batch;
-}
-
 absl::StatusOr<BatchSlot> BatchLoader::NewSlot(Stream& stream) const {
   BatchSlot slot;
   FSDP_ASSIGN_OR_RETURN(slot.staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));

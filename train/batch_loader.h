@@ -47,7 +47,7 @@ struct Batch {
   Tensor targets;  // int32 [batch_size * seq_len]
 };
 
-// A batch whose addresses never change, for work that is captured in a graph.
+// A batch whose addresses never change, so that a graph may have them.
 struct BatchSlot {
   Batch batch;
   Buffer staging;  // pinned memory of the host, which the batch is copied from
@@ -61,11 +61,8 @@ class BatchLoader {
 
   const BatchShape& shape() const { return shape_; }
 
-  // New tensors on the stream's device, filled in stream order. Does not block. Errors are those of the allocations.
-  absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
-
-  // NewSlot makes a slot on the stream's device, its contents unspecified. Fill puts the rows that Load would return
-  // into it, in stream order; the host first waits until the previous copy out of slot.staging has run.
+  // NewSlot makes a slot on the stream's device, its contents unspecified. Fill puts the rows of a micro-step into it,
+  // in stream order; the host first waits until the previous copy out of slot.staging has run.
   absl::StatusOr<BatchSlot> NewSlot(Stream& stream) const;
   absl::Status Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const;
 

@@ -63,7 +63,9 @@ TEST(BatchLoaderTest, PutsRowsAndTheirTargetsOnTheDevice) {
                            {.batch_size = 2, .seq_len = 3, .grad_accum = 1, .rank = 0, .world_size = 1});
   const std::shared_ptr<Device> device = CreateHostDevice();
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device->CreateStream("test"));
-  ASSERT_OK_AND_ASSIGN(const Batch batch, loader.Load(/*step=*/0, /*micro_step=*/0, *stream));
+  ASSERT_OK_AND_ASSIGN(BatchSlot slot, loader.NewSlot(*stream));
+  for (const int64_t step : {1, 0}) ASSERT_OK(loader.Fill(step, /*micro_step=*/0, slot, *stream));
+  const Batch& batch = slot.batch;
   ASSERT_OK(stream->Synchronize());
   EXPECT_EQ(batch.tokens.shape(), Shape({2, 3}));
   EXPECT_EQ(batch.targets.shape(), Shape({6}));

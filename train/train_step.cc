@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One step, as it is put on the model's compute stream (time goes down):
+// One step, as it is put on streams (time goes down):
 //
-//   host                          compute stream
-//   issue micro-steps             forward, loss, backward; gradients accumulate in the shards
-//   issue Report                  copy this rank's report, all-gather the reports, copy them to the host
-//   issue Clip                    norm of the gradients -> coefficient, on the device
-//   wait for the reports          |
-//   check the losses              |
-//   (scaler: unscale the gradients and wait whether any overflowed, before Clip)
-//   wait for the norm, check it   |
-//   issue Update                  AdamW, which multiplies gradients by the coefficient as it reads them
+//   host                          compute stream                              report stream
+//   issue micro-steps             forward, loss, backward; gradients          |
+//                                 accumulate in the shards; found_inf_        |
+//                                 notes losses that are not finite            |
+//   issue Clip                    norm of the gradients -> coefficient;       |
+//                                 found_inf_ of all ranks                     |
+//   issue Report                  |                                           copy this rank's report, all-gather the
+//   issue Update                  AdamW, which multiplies gradients by the    reports, copy them to the host
+//                                 coefficient as it reads them, and changes   |
+//                                 nothing where found_inf_ is set             |
+//   wait for the reports          |                                           |
+//   check losses and norm
 //
-// Both waits come before the update is issued, so that a loss of any rank or a norm that is not finite stops all ranks
-// with their weights as they were. The norm is the last thing on the stream then, so the second wait costs the device
-// no more than the time to issue the update. With StepGraph the two columns are the same, but the first and the last
-// block of work are replayed as graphs.
+// So a loss of any rank or a norm that is not finite stops all ranks with their weights as they were, and the device
+// waits for no host: while the host looks, the update runs. With StepGraph the columns are the same, but the gradients
+// and the update are replayed as graphs.
+//
+// With a scaler, or gradients that are not all in the device's memory, it is the host that decides: it waits for the
+// reports and the norm, and issues the update then.
 #include "fsdp/train/train_step.h"
 
 #include <algorithm>
@@ -26,7 +31,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/cross_entropy_loss.h"
-#include "fsdp/tensor/work_graph.h"
+#include "fsdp/tensor/ordered_memory.h"
 #include "fsdp/train/stop_signal.h"
 
 namespace fsdp {
@@ -55,43 +60,51 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataPar
                                                              const BatchLoader& batches, std::shared_ptr<Trace> trace,
                                                              ShardedGradScaler* scaler) {
   std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace), scaler));
-  FSDP_RETURN_IF_ERROR(step->AllocateReports());
+  FSDP_RETURN_IF_ERROR(step->Allocate());
   return step;
 }
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
                                                                      Optimizer& optimizer, const BatchLoader& batches) {
   std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr, /*scaler=*/nullptr));
+  FSDP_RETURN_IF_ERROR(step->Allocate());
   TrainStep* const captured = step.get();
-  const auto forward_backward = [captured] {
-    return captured->ForwardBackward([captured](int micro_step) { return captured->slots_[micro_step].batch; });
-  };
-  FSDP_ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward));
-  for (int a = 0; a < batches.shape().grad_accum; ++a) {
-    FSDP_ASSIGN_OR_RETURN(BatchSlot slot, batches.NewSlot(model.stream()));
-    step->slots_.push_back(std::move(slot));
-  }
-  FSDP_RETURN_IF_ERROR(step->AllocateReports());
+  const auto forward_backward = [captured] { return captured->ForwardBackward(); };
+  FSDP_ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward, step->found_inf_.get()));
   return step;
 }
 
-absl::Status TrainStep::AllocateReports() {
+absl::Status TrainStep::Allocate() {
   FSDP_ASSIGN_OR_RETURN(host_losses_, model_.device().AllocatePinned(batches_.shape().grad_accum * sizeof(float)));
+  FSDP_ASSIGN_OR_RETURN(found_inf_, FoundInf::Create(model_.group()));
+  for (int a = 0; a < batches_.shape().grad_accum; ++a) {
+    FSDP_ASSIGN_OR_RETURN(BatchSlot slot, batches_.NewSlot(model_.stream()));
+    slots_.push_back(std::move(slot));
+  }
+  FSDP_ASSIGN_OR_RETURN(report_stream_, model_.device().CreateStream("report"));
   FSDP_ASSIGN_OR_RETURN(reports_, RankReports::Create(model_.group()));
   return absl::OkStatus();
 }
 
-absl::Status TrainStep::ForwardBackward(const BatchOf& batch_of) {
+// The batches are copied to the same memory in each step: the host then holds none until it was copied, and a graph has
+// its addresses.
+absl::Status TrainStep::FillBatches(int64_t step) {
+  for (size_t a = 0; a < slots_.size(); ++a) {
+    FSDP_RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::ForwardBackward() {
   Stream& stream = model_.stream();
   const int grad_accum = batches_.shape().grad_accum;
+  found_inf_->Begin(stream);
   for (int a = 0; a < grad_accum; ++a) {
     std::optional<NoSyncGuard> no_sync;
     if (a + 1 < grad_accum) no_sync.emplace(model_);
-    FSDP_ASSIGN_OR_RETURN(const Batch batch, batch_of(a));
-    FSDP_RETURN_IF_ERROR(MicroStep(batch, a));
-    if (no_sync.has_value() && !IsCapturing(stream)) {
-      // Without this wait the host would run ahead and allocate the activations of all micro-steps at once. A captured
-      // stream must not be waited for, and its memory is that of the capture.
+    FSDP_RETURN_IF_ERROR(MicroStep(slots_[a].batch, a));
+    if (no_sync.has_value() && OrderedMemoryOf(stream) == nullptr) {
+      // Without this wait the host would run ahead and hold the activations of all micro-steps at one time.
       FSDP_RETURN_IF_ERROR(stream.Synchronize());
     }
   }
@@ -113,6 +126,7 @@ absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch,
   const float scale = (scaler_ == nullptr ? 1 : scaler_->scale()) / static_cast<float>(batches_.shape().grad_accum);
   FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made,
                         CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape));
+  found_inf_->Check(made.loss, stream);
   stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
   losses_[micro_step] = std::move(made.loss);
   return std::move(made.grad_logits);
@@ -127,10 +141,20 @@ double TrainStep::LocalLoss() const {
 }
 
 absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
-  FSDP_ASSIGN_OR_RETURN(const Event reported, graph_ != nullptr ? ComputeCaptured(step, max_grad_norm)
-                                                                : ComputeGradients(step, max_grad_norm));
+  FSDP_RETURN_IF_ERROR(FillBatches(step));
+  FSDP_RETURN_IF_ERROR(graph_ != nullptr ? graph_->ComputeGradients(max_grad_norm) : ComputeGradients(max_grad_norm));
+  // Not in a graph, because the host function in it reads the stop flag of the moment.
+  const Event reported = Report();
+  const bool issued = device_decides();
+  if (issued) FSDP_RETURN_IF_ERROR(Update());
   FSDP_RETURN_IF_ERROR(reported.Synchronize());
+  const absl::StatusOr<StepOutcome> outcome = Look(step);
+  if (!outcome.ok() && issued) optimizer_.TakeBackStep();
+  if (outcome.ok() && !issued) FSDP_RETURN_IF_ERROR(Update());
+  return outcome;
+}
 
+absl::StatusOr<StepOutcome> TrainStep::Look(int64_t step) const {
   const std::vector<RankReport> reports = reports_->Read();
   StepOutcome outcome;
   FSDP_ASSIGN_OR_RETURN(outcome.loss, MeanLoss(reports, step));
@@ -142,38 +166,28 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   if (scaler_ == nullptr) FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
   if (scaler_ != nullptr) outcome.scale = scaler_->scale();
-  FSDP_RETURN_IF_ERROR(Update());
   return outcome;
 }
 
-absl::StatusOr<Event> TrainStep::ComputeGradients(int64_t step, float max_grad_norm) {
-  FSDP_RETURN_IF_ERROR(
-      ForwardBackward([&](int micro_step) { return batches_.Load(step, micro_step, model_.stream()); }));
-  const Event reported = Report();
+absl::Status TrainStep::ComputeGradients(float max_grad_norm) {
+  FSDP_RETURN_IF_ERROR(ForwardBackward());
   if (scaler_ != nullptr) FSDP_RETURN_IF_ERROR(scaler_->Unscale(optimizer_, model_.stream()));
   FSDP_RETURN_IF_ERROR(Clip(max_grad_norm));
-  return reported;
+  if (device_decides()) found_inf_->CheckOnAllRanks(clip_->norm_on_device(), model_.stream());
+  return absl::OkStatus();
 }
 
-// The batches are copied into the slots whose addresses the graph has; Report stays outside of the graph, because the
-// host function in it reads the stop flag of the moment.
-absl::StatusOr<Event> TrainStep::ComputeCaptured(int64_t step, float max_grad_norm) {
-  for (size_t a = 0; a < slots_.size(); ++a) {
-    FSDP_RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));
-  }
-  FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(max_grad_norm));
-  return Report();
-}
-
+// On a stream of its own, so that the host function, which the device's stream would wait for, holds up no work.
 Event TrainStep::Report() {
+  report_stream_->Wait(model_.stream().Record());
   reports_->Gather(
       [this] {
         return RankReport{.loss = LocalLoss(),
                           .stop_requested = StopRequested() ? 1.0 : 0.0,
                           .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
       },
-      model_.stream());
-  return model_.stream().Record();
+      *report_stream_);
+  return report_stream_->Record();
 }
 
 absl::Status TrainStep::Clip(float max_grad_norm) {
@@ -190,6 +204,7 @@ absl::Status TrainStep::Update() {
   stream.Wait(std::exchange(update_after_, Event()));
   if (graph_ != nullptr) return graph_->Update();
   optimizer_.set_grad_factor(clip_->coefficient());
+  if (device_decides()) optimizer_.set_found_inf(found_inf_->flag());
   FSDP_RETURN_IF_ERROR(StepOptimizer());
   optimizer_.ZeroGrad();
   return absl::OkStatus();

@@ -7,13 +7,13 @@
 #define FSDP_TRAIN_TRAIN_STEP_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/found_inf.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/fsdp/step_graph.h"
@@ -50,8 +50,8 @@ class TrainStep {
 
   // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
   // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
-  // is not finite; the optimizer then did not step. With a
-  // scaler a norm that is not finite is no error: the step is left out, and the scale falls.
+  // is not finite; parameters and optimizer are then as before the step. With a scaler a norm that is not finite is no
+  // error: the step is left out, and the scale falls.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
   // The next step's update waits for `event`; its forward and backward do not.
@@ -61,19 +61,24 @@ class TrainStep {
   TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
             std::shared_ptr<Trace> trace, ShardedGradScaler* scaler);
 
-  using BatchOf = std::function<absl::StatusOr<Batch>(int micro_step)>;
+  // Allocates what the steps keep.
+  absl::Status Allocate();
 
-  absl::Status AllocateReports();
+  // Puts the batches of step `step` into slots_, in stream order.
+  absl::Status FillBatches(int64_t step);
 
   // Put forward and backward on the stream: of all micro-steps, and of one, whose loss goes to losses_[micro_step].
-  absl::Status ForwardBackward(const BatchOf& batch_of);
+  absl::Status ForwardBackward();
   absl::Status MicroStep(const Batch& batch, int micro_step);
 
-  // Put the gradients of step `step`, their norm and the ranks' reports on the stream. The event is reached when the
-  // reports can be read on the host.
-  absl::StatusOr<Event> ComputeGradients(int64_t step, float max_grad_norm);
-  absl::StatusOr<Event> ComputeCaptured(int64_t step, float max_grad_norm);
+  // Puts the gradients and their norm on the stream, without a graph.
+  absl::Status ComputeGradients(float max_grad_norm);
+
+  // Puts the ranks' reports on report_stream_. The event is reached when they can be read on the host.
   Event Report();
+
+  // The step's results once its reports are there; an error if a loss or the norm is not finite.
+  absl::StatusOr<StepOutcome> Look(int64_t step) const;
 
   // The loss and its copy to the host; returns the gradient of `logits`.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
@@ -81,6 +86,10 @@ class TrainStep {
   // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device.
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
+
+  // Whether found_inf_ decides about the update. Else the host does: of a scaler, and where gradients are not all in
+  // the device's memory.
+  bool device_decides() const { return scaler_ == nullptr && clip().norm_on_device().defined(); }
   absl::Status Update();
   absl::Status StepOptimizer();
 
@@ -97,14 +106,19 @@ class TrainStep {
   Buffer host_losses_;
   std::vector<Tensor> losses_;
   std::unique_ptr<RankReports> reports_;
+  std::unique_ptr<FoundInf> found_inf_;
   Event update_after_;
 
   // The clipping of the last step; used only if graph_ is null.
   std::optional<GradClip> clip_;
 
-  // The memory that graph_ reads its batches from, by micro-step; graph_ is null unless made by CreateCaptured.
+  // The memory that batches are read from, by micro-step.
   std::vector<BatchSlot> slots_;
-  std::unique_ptr<StepGraph> graph_;
+
+  std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
+
+  // Its work uses the members above.
+  std::unique_ptr<Stream> report_stream_;
 };
 
 }  // namespace fsdp

@@ -47,6 +47,7 @@ absl::Status MeasureAdamW(KernelRunner& runner, const UpdateOps& ops, int64_t nu
   return runner.Measure({"adamw, scaled, with bfloat16 copy", text, dtype, bytes + copied}, [&] {
     AdamWUpdate update = MakeUpdate(runner, numel, dtype);
     update.extras = {.grad_factor = runner.Random(DType::kFloat32, {1}),
+                     .found_inf = runner.Zeros(DType::kFloat32, {1}),
                      .compute_copy = runner.Zeros(DType::kBFloat16, {numel})};
     return [&, update] { ops.AdamW({update}, runner.stream()); };
   });
