@@ -77,7 +77,6 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--use_orig_params"}, {"--use_orig_params", "--api=fsdp1"}},
       {{"--api=fsdp2", "--state_dict_type=local"}, {"--state_dict_type=local", "--api=fsdp1"}},
       {{"--keep_every=10"}, {"--keep_every", "--keep_last"}},
-      {{"--optimizer_casts"}, {"--optimizer_casts", "--param_dtype=bfloat16"}},
       {{"--cuda_graph", "--device=cpu"}, {"--cuda_graph: expected a GPU, not --device=cpu"}},
       {{"--cuda_graph", "--cpu_offload"}, {"--cuda_graph: expected no --cpu_offload"}},
       {{"--cuda_graph", "--trace=t.json"}, {"--cuda_graph: expected no --trace"}},

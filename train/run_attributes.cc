@@ -122,6 +122,12 @@ absl::Status CheckSameRun(const Attributes& first, const Attributes& other, int 
   return absl::OkStatus();
 }
 
+// Whether the optimizer casts parameters (unit.cc says when).
+bool OptimizerCasts(const FsdpOptions& options, DeviceType device) {
+  return options.optimizer_casts.value_or(device != DeviceType::kCpu) && !options.cpu_offload.offload_params &&
+         options.mixed_precision.param_dtype == DType::kBFloat16;
+}
+
 }  // namespace
 
 Attributes DataAttributes(const TrainOptions& options, const TokenData& data) {
@@ -162,7 +168,7 @@ Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceT
       {"output_dtype", NameOf(options.output_dtype, precision.param_dtype.value_or(DType::kFloat32))},
       {"keep_low_precision_grads", precision.keep_low_precision_grads},
       {"cpu_offload", fsdp.cpu_offload.offload_params},
-      {"optimizer_casts", fsdp.optimizer_casts}};
+      {"optimizer_casts", OptimizerCasts(fsdp, device)}};
   return InSection("options", attributes);
 }
 

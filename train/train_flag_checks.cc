@@ -175,11 +175,6 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");
   }
-  if (absl::GetFlag(FLAGS_optimizer_casts) &&
-      (absl::GetFlag(FLAGS_param_dtype) != "bfloat16" || absl::GetFlag(FLAGS_cpu_offload))) {
-    return absl::InvalidArgumentError(
-        "--optimizer_casts: expected together with --param_dtype=bfloat16 and without --cpu_offload");
-  }
   if (absl::GetFlag(FLAGS_cuda_graph)) FSDP_RETURN_IF_ERROR(CheckCudaGraph());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");

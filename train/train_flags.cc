@@ -91,7 +91,8 @@ ABSL_FLAG(bool, activation_checkpointing, false,
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
-ABSL_FLAG(bool, optimizer_casts, false, "let the optimizer write the bfloat16 parameters that all-gathers start from");
+ABSL_FLAG(bool, optimizer_casts, true,
+          "on GPUs, let the optimizer write the bfloat16 parameters that all-gathers start from, beside the float32 ones");
 
 ABSL_FLAG(bool, cuda_graph, false,
           "on GPUs, capture a training step after two and replay it from then on, with the same results; without "

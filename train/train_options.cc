@@ -94,7 +94,7 @@ absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
   FSDP_ASSIGN_OR_RETURN(fsdp.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
   fsdp.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   fsdp.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
-  fsdp.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
+  if (!absl::GetFlag(FLAGS_optimizer_casts)) fsdp.optimizer_casts = false;
   return fsdp;
 }
 

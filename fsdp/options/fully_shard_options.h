@@ -44,7 +44,7 @@ struct FullyShardOptions {
   bool activation_checkpointing = false;
 
   // As FsdpOptions::optimizer_casts.
-  bool optimizer_casts = false;
+  std::optional<bool> optimizer_casts = {};
 
   // Seeds the Initializers of parameters that have no memory yet; the root's counts.
   uint64_t init_seed = 0;

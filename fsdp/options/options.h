@@ -91,8 +91,9 @@ struct FsdpOptions {
   // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
   // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes
   // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call NoteChanged();
-  // otherwise the write is ignored by the next all-gather.
-  bool optimizer_casts = false;
+  // otherwise the write is ignored by the next all-gather. Not set: on for units on a GPU, where a pass over the
+  // parameters costs most beside the rest of a step.
+  std::optional<bool> optimizer_casts = {};
 
   // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: no spans are
   // made.

@@ -199,8 +199,8 @@ absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
   }
   if (unit.offloaded()) return absl::OkStatus();
   // AdamW and SGD have a kernel that writes the low-precision copy only for this pair of dtypes.
-  const bool casts = unit.settings.optimizer_casts && unit.trainable();
-  if (casts && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
+  const bool casts = unit.settings.optimizer_casts.value_or(stream.device().type() != DeviceType::kCpu);
+  if (casts && unit.trainable() && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
     FSDP_ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
   }
   const TensorOps& ops = stream.device().ops();

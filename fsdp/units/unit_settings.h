@@ -56,7 +56,7 @@ struct UnitSettings {
   // As the fields of MixedPrecision and FsdpOptions of these names.
   bool keep_low_precision_grads = false;
   bool full_precision_in_eval = false;
-  bool optimizer_casts = false;
+  std::optional<bool> optimizer_casts = {};
 
   // Set: shards are in host memory.
   OffloadPolicy offload = {};
