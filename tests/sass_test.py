@@ -3,7 +3,8 @@
 """Holds the machine code that ptxas makes of kernels for sm_90 to what their speed needs, which no emulator sees: a
 division that became a call, registers that spill to memory, loads that wait for each other. RULES is the table.
 
-It needs nvdisasm: of the CUDA Toolkit, of PyPI's nvidia-cuda-nvdisasm, or what FSDP_NVDISASM names. Without one it skips.
+It needs nvdisasm: of the CUDA Toolkit, of PyPI's nvidia-cuda-nvdisasm, or what FSDP_NVDISASM names. Without one it
+skips.
 """
 
 import glob
@@ -27,15 +28,21 @@ class Rule:
     pattern: str
     calls: bool = False           # may have subroutines, such as the slow path of a division
     loads_in_flight: int = 0      # loads of 16 bytes before the first use of one
+    wide_stores: int = 0          # stores of 16 bytes; ptxas splits one that it cannot prove to be aligned
     needs: tuple = ()             # opcodes that it must have
     max_registers: int = 255
     local_memory: bool = False    # may spill, or index arrays in memory
 
 
 RULES = [
-    Rule("cuda_elementwise", r"Map<8, __nv_bfloat16, ", loads_in_flight=2, max_registers=64),
+    Rule("cuda_elementwise", r"Map<8, __nv_bfloat16, ", loads_in_flight=2, wide_stores=2, max_registers=64),
+    Rule("cuda_norm", r"NormRegisters<.*__nv_bfloat16>", loads_in_flight=4, max_registers=64),
+    Rule("cuda_norm_backward", r"BackwardRegisters<.*__nv_bfloat16>", loads_in_flight=4, max_registers=128),
+    Rule("cuda_column_sums", r"SumRuns<8, __nv_bfloat16>", loads_in_flight=2, max_registers=64),
+    Rule("cuda_cross_entropy", r"Visit<true, .*__nv_bfloat16>", calls=True, loads_in_flight=4, max_registers=64),
     Rule("cuda_attention", r"Forward<.*<64, 1>, __nv_bfloat16>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
-    Rule("cuda_update_kernels", r"AdamWSlice<__nv_bfloat16>", calls=True, max_registers=64),  # divides as IEEE says
+    # Divides as IEEE says.
+    Rule("cuda_update_kernels", r"AdamWSlice<__nv_bfloat16>", calls=True, loads_in_flight=2, max_registers=64),
 ]
 
 
@@ -47,6 +54,9 @@ class Kernel:
 
     def count(self, opcode):
         return sum(name.split(".")[0] == opcode for name, _ in self.instructions)
+
+    def wide_stores(self):
+        return sum(name.startswith("STG") and ".128" in name for name, _ in self.instructions)
 
     def loads_in_flight(self):
         """Loads of 16 bytes from global memory before the first instruction that reads what one has loaded."""
@@ -125,6 +135,8 @@ def faults_of(kernel, rule):
         faults.append(f"{kernel.count('LDL') + kernel.count('STL')} accesses of local memory")
     if kernel.loads_in_flight() < rule.loads_in_flight:
         faults.append(f"{kernel.loads_in_flight()} loads of 16 bytes before the first use, not {rule.loads_in_flight}")
+    if kernel.wide_stores() < rule.wide_stores:
+        faults.append(f"{kernel.wide_stores()} stores of 16 bytes, not {rule.wide_stores}")
     if kernel.registers > rule.max_registers:
         faults.append(f"{kernel.registers} registers, more than {rule.max_registers}")
     return faults + [f"no {opcode}" for opcode in rule.needs if not kernel.count(opcode)]
@@ -154,13 +166,14 @@ class SassTest(unittest.TestCase):
 
     def test_faults_are_named_with_their_numbers(self):
         bad = Kernel("", [("CALL.REL.NOINC", "`(.L_x)"), ("STL.64", "[R1], R2"), ("LDL", "R2, [R1]")], 70)
-        self.assertEqual(faults_of(bad, Rule("", "", loads_in_flight=1, needs=("HMMA",), max_registers=64)),
+        rule = Rule("", "", loads_in_flight=1, wide_stores=1, needs=("HMMA",), max_registers=64)
+        self.assertEqual(faults_of(bad, rule),
                          ["1 calls", "2 accesses of local memory", "0 loads of 16 bytes before the first use, not 1",
-                          "70 registers, more than 64", "no HMMA"])
+                          "0 stores of 16 bytes, not 1", "70 registers, more than 64", "no HMMA"])
         self.assertEqual(faults_of(bad, Rule("", "", calls=True, local_memory=True)), [])
 
 
-CUBINS = sorted(glob.glob("**/_nvcc/*/*.cubin", recursive=True)) or [path for path in sys.argv if path.endswith(".cubin")]
+CUBINS = [path for path in sys.argv if path.endswith(".cubin")] or glob.glob("**/_nvcc/*/*.cubin", recursive=True)
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
