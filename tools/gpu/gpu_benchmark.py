@@ -100,13 +100,13 @@ def peer(session, model, rows, kind, seconds):
 
 
 def graph_flags(session):
-    return ["--optimizer_casts", *(["--cuda_graph"] if session.device == "cuda" else [])]
+    return ["--cuda_graph"] if session.device == "cuda" else []
 
 
 def training(session):
     """By priority: the rows that goals need first."""
     gpt2, llama = "gpt2-124m", "llama-3.2-1b"
-    graph, eager = graph_flags(session), ["--optimizer_casts"]
+    graph, eager = graph_flags(session), []
     work = [ours(session, gpt2, 8, GRAPH, graph), ours(session, gpt2, 8, OURS, eager),
             peer(session, gpt2, 8, "compiled", 35), peer(session, gpt2, 8, "whole", 40),
             ours(session, gpt2, 64, GRAPH, graph), peer(session, gpt2, 64, "whole", 45),
