@@ -45,6 +45,10 @@ absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::
   return UnknownModelType(model_type);
 }
 
+void SetAttention(AttentionKind attention, CausalLmConfig& config) {
+  std::visit([attention](auto& kind) { kind.attention = attention; }, config);
+}
+
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config) {
   return std::visit([](const auto& kind) { return Make(kind); }, config);
 }

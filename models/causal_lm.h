@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/models/attention_kind.h"
 #include "fsdp/models/gpt2_config.h"
 #include "fsdp/models/llama_config.h"
 #include "fsdp/nn/module.h"
@@ -31,6 +32,9 @@ absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, 
 
 // A preset of kind `model_type`; kNotFound lists the presets.
 absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
+
+// How the model's attention is to round.
+void SetAttention(AttentionKind attention, CausalLmConfig& config);
 
 // Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h); parameters are meta,
 // that is without memory. Errors are those of MakeGpt2 and MakeLlama.

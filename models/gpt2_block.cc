@@ -43,6 +43,11 @@ float AttentionScale(const Gpt2Config& config, int64_t layer_index) {
   return static_cast<float>(scale);
 }
 
+AttentionRounding RoundingOf(const Gpt2Config& config) {
+  if (config.attention == AttentionKind::kOnline) return AttentionRounding::kOnline;
+  return config.reorder_and_upcast_attn ? AttentionRounding::kFused : AttentionRounding::kEager;
+}
+
 }  // namespace
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
@@ -51,7 +56,7 @@ Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
       c_proj_(AddChild("c_proj", std::make_unique<Conv1D>(config.n_embd, config.n_embd, ResidualInitializer(config)))),
       num_heads_(config.n_head),
       scale_(AttentionScale(config, layer_index)),
-      rounding_(config.reorder_and_upcast_attn ? AttentionRounding::kFused : AttentionRounding::kEager) {}
+      rounding_(RoundingOf(config)) {}
 
 AttentionShape Gpt2Attention::AttentionShapeOf(const Tensor& x) const {
   const Shape& shape = x.shape();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gpt2Config: the fields of Hugging Face's GPT2Config that change the numbers, by their names and with their defaults.
+// Gpt2Config: the fields of Hugging Face's GPT2Config that change the numbers, by their names and with their defaults,
+// and how attention rounds.
 #ifndef FSDP_MODELS_GPT2_CONFIG_H_
 #define FSDP_MODELS_GPT2_CONFIG_H_
 
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/models/attention_kind.h"
 #include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
@@ -48,11 +50,14 @@ struct Gpt2Config {
   bool scale_attn_weights = true;
   bool scale_attn_by_inverse_layer_idx = false;
 
-  // Attention scores stay float32, also if the model computes in bfloat16.
+  // Attention scores stay float32, also if the model computes in bfloat16. Under AttentionKind::kOnline they always do.
   bool reorder_and_upcast_attn = false;
 
   // lm_head.weight is wte.weight. If false, it is a parameter of its own, of the same shape.
   bool tie_word_embeddings = true;
+
+  // Not in config.json.
+  AttentionKind attention = AttentionKind::kEager;
 };
 
 // Reads the text of a config.json. Every field that changes the numbers, under Hugging Face's aliases (hidden_size,
@@ -66,12 +71,13 @@ absl::Status CheckGpt2Config(const Gpt2Config& config);
 // "gpt2-tiny", "gpt2-124m", ...; kNotFound lists the presets.
 absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name);
 
-// The config.json that Hugging Face reads: every field above, the three dropout rates as 0, and null for an n_inner of
-// 0.
+// The config.json that Hugging Face reads: every field above but attention, the three dropout rates as 0, and null for
+// an n_inner of 0.
 std::string Gpt2ConfigJson(const Gpt2Config& config);
 
-// The fields above by their names, but initializer_range, which only random weights follow: what a checkpoint must
-// agree about for its parameters to be the same model. An n_inner of 0 is given as the width that it means.
+// The fields above by their names, but initializer_range, which only random weights follow, and attention: what a
+// checkpoint must agree about for its parameters to be the same model. An n_inner of 0 is given as the width that it
+// means.
 Attributes Gpt2Attributes(const Gpt2Config& config);
 
 }  // namespace fsdp

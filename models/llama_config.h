@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LlamaConfig: the fields of Hugging Face's LlamaConfig that change the numbers, by their names and with their
-// defaults.
+// defaults, and how attention rounds.
 #ifndef FSDP_MODELS_LLAMA_CONFIG_H_
 #define FSDP_MODELS_LLAMA_CONFIG_H_
 
@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/models/attention_kind.h"
 #include "fsdp/models/rope.h"
 #include "fsdp/tensor/attributes.h"
 
@@ -62,6 +63,9 @@ struct LlamaConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
 
+  // Not in config.json.
+  AttentionKind attention = AttentionKind::kEager;
+
   // The values of the two fields that may be 0.
   int64_t KeyValueHeads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
@@ -83,8 +87,8 @@ std::string LlamaConfigJson(const LlamaConfig& config);
 
 // The fields above by their names, those of rope too ("rope_theta", "rope_type", "rope_scaling.factor", ...; of
 // rope_scaling the fields that its type uses), but initializer_range and max_position_embeddings, which no number of a
-// trained model depends on: what a checkpoint must agree about for its parameters to be the same model. Counts of 0 are
-// given as what they mean.
+// trained model depends on, and attention: what a checkpoint must agree about for its parameters to be the same model.
+// Counts of 0 are given as what they mean.
 Attributes LlamaAttributes(const LlamaConfig& config);
 
 }  // namespace fsdp

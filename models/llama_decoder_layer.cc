@@ -40,7 +40,8 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryEmbedding* rotar
               .num_kv_heads = config.KeyValueHeads(),
               .head_dim = config.HeadDim(),
               .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.HeadDim()))),
-              .rounding = AttentionRounding::kEagerFloat32Softmax}),
+              .rounding = config.attention == AttentionKind::kOnline ? AttentionRounding::kOnline
+                                                                     : AttentionRounding::kEagerFloat32Softmax}),
       q_proj_(AddChild("q_proj", MakeLinear(config, config.hidden_size, shape_.q_width(), config.attention_bias))),
       k_proj_(AddChild("k_proj", MakeLinear(config, config.hidden_size, shape_.kv_width(), config.attention_bias))),
       v_proj_(AddChild("v_proj", MakeLinear(config, config.hidden_size, shape_.kv_width(), config.attention_bias))),

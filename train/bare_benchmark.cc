@@ -56,7 +56,9 @@ class BareTraining {
   static absl::StatusOr<std::unique_ptr<BareTraining>> Create(Device& device, const CausalLmConfig& config,
                                                               const TrainOptions& options) {
     std::unique_ptr<BareTraining> bare(new BareTraining(device));
-    FSDP_ASSIGN_OR_RETURN(bare->model_, MakeCausalLm(config));
+    CausalLmConfig with_attention = config;
+    SetAttention(options.AttentionOn(device.type()), with_attention);
+    FSDP_ASSIGN_OR_RETURN(bare->model_, MakeCausalLm(with_attention));
     FSDP_RETURN_IF_ERROR(bare->model_->Materialize(device, options.fsdp.init_seed));
     FSDP_ASSIGN_OR_RETURN(bare->ops_, LayerOpsFor(device));
     FSDP_ASSIGN_OR_RETURN(bare->stream_, device.CreateStream("compute"));

@@ -85,6 +85,7 @@ TEST_F(GpuTrainingTest, FullyShardInBFloat16FollowsTheHost) {
   TrainOptions options = Options();
   options.api = TrainApi::kFsdp2;
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.attention = AttentionKind::kOnline;
   options.fsdp.cpu_offload.offload_params = true;
   options.pin_memory = true;
   ExpectFollowsTheHost(options, 2);
@@ -93,6 +94,7 @@ TEST_F(GpuTrainingTest, FullyShardInBFloat16FollowsTheHost) {
 TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
   TrainOptions options = Options();
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.attention = AttentionKind::kEager;
   options.fsdp.optimizer_casts = true;
   ExpectFollowsTheHost(options, 1);
 }

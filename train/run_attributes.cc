@@ -165,6 +165,7 @@ Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceT
       {"param_dtype", NameOf(precision.param_dtype)},
       {"reduce_dtype", NameOf(precision.reduce_dtype)},
       {"buffer_dtype", NameOf(precision.buffer_dtype)},
+      {"attention", options.AttentionOn(device) == AttentionKind::kOnline ? "online" : "eager"},
       {"output_dtype", NameOf(options.output_dtype, precision.param_dtype.value_or(DType::kFloat32))},
       {"keep_low_precision_grads", precision.keep_low_precision_grads},
       {"cpu_offload", fsdp.cpu_offload.offload_params},

@@ -112,6 +112,22 @@ TEST(OptionAttributesTest, ADefaultHasTheNameThatTheFlagHas) {
   EXPECT_EQ(OptionAttributes(options, 3, DeviceType::kCpu).at("options.output_dtype"), AttributeValue("bfloat16"));
 }
 
+// A run without --attention is recorded as what it computed: a resume on another kind of device says that it differs.
+TEST(OptionAttributesTest, AttentionIsOnlineIn16BitsOnAGpuAndEagerElsewhereUnlessItIsChosen) {
+  const auto attention = [](const TrainOptions& options, DeviceType device) {
+    return OptionAttributes(options, 1, device).at("options.attention");
+  };
+  TrainOptions options;
+  EXPECT_EQ(attention(options, DeviceType::kCuda), AttributeValue("eager"));
+  options.fsdp.mixed_precision.param_dtype = DType::kBFloat16;
+  EXPECT_EQ(attention(options, DeviceType::kCuda), AttributeValue("online"));
+  EXPECT_EQ(attention(options, DeviceType::kCpu), AttributeValue("eager"));
+  options.attention = AttentionKind::kOnline;
+  EXPECT_EQ(attention(options, DeviceType::kCpu), AttributeValue("online"));
+  options.attention = AttentionKind::kEager;
+  EXPECT_EQ(attention(options, DeviceType::kCuda), AttributeValue("eager"));
+}
+
 TEST(ParseAllowedTest, ANameMayLackItsSectionAndASectionIsAllInIt) {
   EXPECT_THAT(ParseAllowed("", "gpt2"), IsOkAndHolds(IsEmpty()));
   EXPECT_THAT(ParseAllowed("model.n_head,lr", "gpt2"), IsOkAndHolds(ElementsAre("model.n_head", "options.lr")));

@@ -111,7 +111,9 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                         "choose --param_dtype=bfloat16 or --device=cpu",
                         group->device()->name()));
   }
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
+  CausalLmConfig with_attention = config;
+  SetAttention(options.AttentionOn(group->device()->type()), with_attention);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_attention));
   if (!options.freeze.empty()) FSDP_RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {
     return MakeFullyShardedModel(std::move(module), options, std::move(group), std::move(trace));

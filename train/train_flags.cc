@@ -76,6 +76,12 @@ ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: floa
 ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
           "with --api=fsdp2, of the logits: float32, bfloat16 or float16 (default: param_dtype)");
 ABSL_FLAG(
+    std::string, attention, "auto",
+    "where attention rounds in bfloat16 and float16: eager, as Hugging Face's models do op by op; online, as kernels "
+    "that visit each score once; auto, online on GPUs and eager on hosts; in float32, where nothing is rounded, auto "
+    "is "
+    "eager");
+ABSL_FLAG(
     std::string, grad_scaler, "auto",
     "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "
     "or auto (with --param_dtype or --reduce_dtype float16)");
@@ -91,8 +97,9 @@ ABSL_FLAG(bool, activation_checkpointing, false,
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
-ABSL_FLAG(bool, optimizer_casts, true,
-          "on GPUs, let the optimizer write the bfloat16 parameters that all-gathers start from, beside the float32 ones");
+ABSL_FLAG(
+    bool, optimizer_casts, true,
+    "on GPUs, let the optimizer write the bfloat16 parameters that all-gathers start from, beside the float32 ones");
 
 ABSL_FLAG(bool, cuda_graph, false,
           "on GPUs, capture a training step after two and replay it from then on, with the same results; without "

@@ -45,6 +45,12 @@ DeviceChoice ParseDevice(std::string_view name) {
   return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
 }
 
+// Likewise; unset: auto.
+std::optional<AttentionKind> ParseAttention(std::string_view name) {
+  if (name == "auto") return std::nullopt;
+  return name == "online" ? AttentionKind::kOnline : AttentionKind::kEager;
+}
+
 // min_lr defaults to lr, which makes the cosine a constant.
 void ReadSteps(TrainOptions& options) {
   const double lr = absl::GetFlag(FLAGS_lr);
@@ -105,6 +111,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
     FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
   }
+  options.attention = ParseAttention(absl::GetFlag(FLAGS_attention));
   if (ScalesGradients()) options.grad_scaler = GradScalerFromFlags();
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
@@ -130,6 +137,12 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
 }
 
 }  // namespace
+
+AttentionKind TrainOptions::AttentionOn(DeviceType device) const {
+  if (attention.has_value()) return *attention;
+  const bool rounds = fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32) != DType::kFloat32;
+  return rounds && device != DeviceType::kCpu ? AttentionKind::kOnline : AttentionKind::kEager;
+}
 
 absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   FSDP_RETURN_IF_ERROR(CheckTrainFlags());

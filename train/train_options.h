@@ -15,7 +15,9 @@
 #include "absl/time/time.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
+#include "fsdp/models/attention_kind.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/device.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/state_dict.h"
 #include "fsdp/train/learning_rate.h"
@@ -110,10 +112,14 @@ struct TrainOptions {
   TrainApi api = TrainApi::kFsdp1;
   FsdpOptions fsdp;
   std::string wrap = "none";                     // what fsdp.auto_wrap_policy was made of, for the record
+  std::optional<AttentionKind> attention;        // where it rounds; default: by device and dtype (AttentionOn)
   std::optional<DType> output_dtype;             // of FSDP2's root; default: the dtype that it computed in
   std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
   bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
   bool cuda_graph = false;                       // replay steps as graphs
+
+  // `attention`, or what it is for models on such a device: online on GPUs in 16 bits, else eager.
+  AttentionKind AttentionOn(DeviceType device) const;
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved

@@ -18,7 +18,7 @@ struct MatmulOptions {
 
 // Where attention in 16 bits rounds between its matrix products. Fused is the most accurate; eager is what Hugging
 // Face's models do op by op, and what a run must do too to follow their curves; online is what a kernel that visits
-// each score once can do (FlashAttention, arXiv 2205.14135), and the fastest on a GPU. In float32 nothing is rounded,
+// each score once can do (FlashAttention, arXiv 2205.14135). In float32 nothing is rounded,
 // and they differ only in what statistics they keep.
 enum class AttentionRounding : uint8_t {
   // Only what the products read: the probabilities and the gradient of the scores.

@@ -78,7 +78,7 @@ class Session:
         if self._attentions is None:
             status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
             has_flag = status == 0 and any("--attention" in line for line in output)
-            self._attentions = ["--attention=own", "--attention=eager"] if has_flag else []
+            self._attentions = ["--attention=eager"] if has_flag else []
         return self._attentions
 
     def begin(self, part, later):
