@@ -56,14 +56,14 @@ def summary(run):
     return f"{rate:.0f} tokens/s, {run['peak_bytes'] / 2**30:.2f} GiB"
 
 
-def train_ours(session, model, rows, name, flags, timeout):
+def train_ours(session, model, rows, name, flags, timeout, environment):
     metrics = session.scratch / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     size = TINY_TRAINING[model] if session.tiny else TRAINING[model, rows][1]
     command = [HERE / "bin/train_gpt", f"--device={session.device}", "--nproc=1", *size, *MIXED, "--lr=1e-4",
                f"--tokens={tokens_file(session)}", f"--batch_size={2 if session.tiny else rows}", "--resume=none",
                f"--steps={steps_of(session, model, rows)}", f"--metrics={metrics}", *flags]
-    output_of(command, timeout, session.scratch)
+    output_of(command, timeout, session.scratch, environment)
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
     run = dict(tokens_per_second=[step["tokens_per_second"] for step in steps[WARMUP:]],
                peak_bytes=max(step["peak_bytes"] for step in steps), loss=steps[-1]["loss"])
@@ -87,10 +87,10 @@ def train_torch(session, model, rows, kind, timeout):
     return row_of("", 0, 0, reason=f"{summary(run)}, first step {run['first_step_seconds']:.0f} s")
 
 
-def ours(session, model, rows, name, flags):
+def ours(session, model, rows, name, flags, environment=None):
     seconds = {"llama-3.2-1b": 25}.get(model, 8 + rows // 8)
     return (f"{model}, {rows} rows: {name}", 2 if session.tiny else seconds, lambda timeout:
-            train_ours(session, model, rows, name, flags, timeout))
+            train_ours(session, model, rows, name, flags, timeout, environment))
 
 
 def peer(session, model, rows, kind, seconds):
@@ -112,7 +112,8 @@ def training(session):
             ours(session, gpt2, 64, GRAPH, graph), peer(session, gpt2, 64, "whole", 45),
             ours(session, llama, 4, GRAPH, graph), peer(session, llama, 4, "compiled", 45),
             peer(session, gpt2, 8, "reduce-overhead", 45), peer(session, gpt2, 8, "padded", 35)]
-    work += [ours(session, gpt2, 8, f"{GRAPH}, {flag}", [*graph, flag]) for flag in session.attentions()]
+    work += [ours(session, gpt2, 8, f"{GRAPH}, {name}", [*graph, *flags], environment)
+             for name, flags, environment in session.attentions()]
     work += [ours(session, gpt2, 32, GRAPH, graph), peer(session, gpt2, 32, "whole", 45),
              ours(session, gpt2, 64, OURS, eager), peer(session, gpt2, 64, "reduce-overhead", 50),
              peer(session, gpt2, 64, "compiled", 45), peer(session, gpt2, 32, "reduce-overhead", 50)]

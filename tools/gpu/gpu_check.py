@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests and benchmarks of an unpacked //tools:gpu_bundle on a machine with a GPU, in calls of a few minutes:
 
-  tar -xf gpu_bundle.tar -C bundle && cd bundle
+  python3 -m tarfile -e gpu_bundle.tar.xz bundle && cd bundle
   ./gpu_check.py --part=all --budget=540 --out=$OUT      everything below, in this order
   ./gpu_check.py --part=ceilings,changed,kernels         some of it
 
@@ -74,11 +74,12 @@ class Session:
         return self.gpu or self.device == "cpu"
 
     def attentions(self):
-        """The flags that choose another attention than the default, if this train_gpt has them."""
+        """(name, flags, environment) of other kernels of attention than the default's, if this train_gpt can choose."""
         if self._attentions is None:
             status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
             has_flag = status == 0 and any("--attention" in line for line in output)
-            self._attentions = ["--attention=eager"] if has_flag else []
+            self._attentions = [("own attention", ["--attention=online"], {"FSDP_CUDNN": "0"}),
+                                ("eager attention", ["--attention=eager"], {})] if has_flag else []
         return self._attentions
 
     def begin(self, part, later):

@@ -69,12 +69,12 @@ def losses_of(metrics):
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if line.endswith("}")]
 
 
-def train_row(session, name, flags, timeout, wrap=()):
+def train_row(session, name, flags, timeout, wrap=(), environment=None):
     """A short run of train_gpt and its losses."""
     metrics = session.scratch / f"{re.sub('[^a-z0-9]+', '_', name)}.jsonl"
     metrics.unlink(missing_ok=True)
     status, seconds, output = run([*wrap, *train_command(session, flags), f"--metrics={metrics}"], timeout,
-                                  session.scratch)
+                                  session.scratch, environment)
     return row_of(name, status, seconds, output, losses=losses_of(metrics)), output
 
 
@@ -162,17 +162,18 @@ class LossCheck:
         self.rows = []
 
     def variants(self):
-        """(name, flags, tolerance): each way in which a step of the benchmarks computes."""
+        """(name, flags, tolerance, environment): each way in which a step of the benchmarks computes."""
         device = f"--device={self.session.device}"
         graph = ["--cuda_graph"] if self.session.device == "cuda" else []
-        yield "float32", [device], 1e-4
-        yield "bfloat16", [device, *MIXED], 2e-2
-        yield "bfloat16, graph", [device, *MIXED, *graph], 2e-2
-        for attention in self.session.attentions():
-            yield f"bfloat16, graph, {attention}", [device, *MIXED, *graph, attention], 2e-2
+        yield "float32", [device], 1e-4, None
+        yield "bfloat16", [device, *MIXED], 2e-2, None
+        yield "bfloat16, graph", [device, *MIXED, *graph], 2e-2, None
+        for name, flags, environment in self.session.attentions():
+            yield f"bfloat16, graph, {name}", [device, *MIXED, *graph, *flags], 2e-2, environment
 
-    def run(self, name, flags, tolerance, timeout):
-        row, _ = train_row(self.session, f"losses, {name}", [*self.flags, *flags], timeout)
+    def run(self, variant, timeout):
+        name, flags, tolerance, environment = variant
+        row, _ = train_row(self.session, f"losses, {name}", [*self.flags, *flags], timeout, environment=environment)
         self.rows.append((row, tolerance))
         return row
 
@@ -187,15 +188,15 @@ class LossCheck:
                           [f"{why} step {len(reference) + 1} of {LOSS_STEPS} on the CPU"])
         wrong = []
         for row, tolerance in self.rows:
-            compare_losses(row, reference, tolerance, LOSS_STEPS)
-            if row["status"] != 0:
+            if row["status"] == 0 and compare_losses(row, reference, tolerance, LOSS_STEPS)["status"] != 0:
                 wrong += [row["name"], *row["output"]]
+        largest = max((row.get("difference") or 0 for row, _ in self.rows), default=None)
         return row_of("losses against the CPU's", 1 if wrong or not self.rows else 0, time.monotonic() - began, wrong,
-                      losses=reference, difference=max((row["difference"] or 0 for row, _ in self.rows), default=None))
+                      losses=reference, difference=largest)
 
     def pieces(self):
-        work = [(f"losses, {name}", 4, lambda timeout, name=name, flags=flags, tolerance=tolerance:
-                 self.run(name, flags, tolerance, timeout)) for name, flags, tolerance in self.variants()]
+        work = [(f"losses, {variant[0]}", 4, lambda timeout, variant=variant: self.run(variant, timeout))
+                for variant in self.variants()]
         return [*work, ("losses against the CPU's", 1, self.compare)]
 
 
