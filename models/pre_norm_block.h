@@ -11,6 +11,7 @@
 #define FSDP_MODELS_PRE_NORM_BLOCK_H_
 
 #include "fsdp/nn/module.h"
+#include "fsdp/nn/norm.h"
 #include "fsdp/nn/tape.h"
 #include "fsdp/tensor/tensor.h"
 
@@ -20,9 +21,9 @@ namespace fsdp {
 class PreNormBlock : public Module {
  protected:
   // Children of this module, which owns them. None may be null when forward runs.
-  Module* attention_norm_ = nullptr;
+  Norm* attention_norm_ = nullptr;
   Module* attention_ = nullptr;
-  Module* mlp_norm_ = nullptr;
+  Norm* mlp_norm_ = nullptr;
   Module* mlp_ = nullptr;
 
  private:

@@ -34,7 +34,7 @@ struct Operands {
   double eps;
   double inverse_columns;
   int64_t rows;
-  int64_t columns;
+  int columns;
 };
 
 // The rounded sum of two packs.
@@ -97,21 +97,21 @@ template <bool kRms, typename T, typename Row>
 __device__ void NormRow(const Operands<T>& o, int64_t row, const Row& elements, TeamSums<RowSumType<T>, 1>& team_sums) {
   using Sum = RowSumType<T>;
   constexpr int N = Row::kSize;
-  const int64_t columns = row < o.rows ? o.columns : 0;
+  const int columns = row < o.rows ? o.columns : 0;
   Sum mean[1] = {0}, squares[1] = {0};
   if constexpr (!kRms) {
-    elements.ForEach([&](int64_t, const Pack<T, N>& xs) { mean[0] += static_cast<Sum>(TotalOf(xs)); });
+    elements.ForEach([&](int, const Pack<T, N>& xs) { mean[0] += static_cast<Sum>(TotalOf(xs)); });
     team_sums.AddUp(mean);
     mean[0] *= static_cast<Sum>(o.inverse_columns);
   }
   const RowStatistic<Sum> m(mean[0]);
-  elements.ForEach([&](int64_t c, const Pack<T, N>& xs) {
+  elements.ForEach([&](int c, const Pack<T, N>& xs) {
     squares[0] += static_cast<Sum>(c < columns ? SquaresOf(xs, m) : 0.0f);  // zeros beyond the row are off the mean
   });
   team_sums.AddUp(squares);
   const Sum rstd = ReciprocalRoot(squares[0] * static_cast<Sum>(o.inverse_columns) + static_cast<Sum>(o.eps));
   const RowStatistic<Sum> r(rstd);
-  elements.ForEach([&](int64_t c, const Pack<T, N>& xs) {
+  elements.ForEach([&](int c, const Pack<T, N>& xs) {
     Pack<T, N> biases;
     if constexpr (!kRms) biases = LoadRowPack<N>(o.bias, c, columns);
     StoreRowPack(Normed<kRms>(xs, LoadRowPack<N>(o.weight, c, columns), biases, m, r), o.out + row * o.columns, c,
@@ -128,20 +128,20 @@ struct RowInRegisters {
   static constexpr int kSize = N;
 
   __device__ RowInRegisters(const Operands<T>& o, int64_t row) {
-    const int64_t columns = row < o.rows ? o.columns : 0;
+    const int columns = row < o.rows ? o.columns : 0;
     const int64_t begin = row * o.columns;
     LoadRowPacks(o.x + begin, columns, packs);
     if (o.residual == nullptr) return;
     Pack<T, N> residuals[kPacks];
     LoadRowPacks(o.residual + begin, columns, residuals);
-    ForRowPacks<N, kPacks>([&](int p, int64_t c) {
+    ForRowPacks<N, kPacks>([&](int p, int c) {
       packs[p] = SumOf(packs[p], residuals[p]);
       StoreRowPack(packs[p], o.sum + begin, c, columns);
     });
   }
   template <typename F>
   __device__ void ForEach(F f) const {
-    ForRowPacks<N, kPacks>([&](int p, int64_t c) { f(c, packs[p]); });
+    ForRowPacks<N, kPacks>([&](int p, int c) { f(c, packs[p]); });
   }
 
   Pack<T, N> packs[kPacks];
@@ -155,17 +155,17 @@ struct RowInMemory {
       : columns(o.columns), elements((o.residual == nullptr ? o.x : o.sum) + row * o.columns) {
     if (o.residual == nullptr) return;
     // A thread reads again only what it has stored itself.
-    ForRowColumns(columns, [&](int64_t c) {
+    ForRowColumns(columns, [&](int c) {
       const int64_t i = row * o.columns + c;
       StoreGlobalPack(SumOf(LoadPack<1>(o.x + i), LoadPack<1>(o.residual + i)), o.sum + i);
     });
   }
   template <typename F>
   __device__ void ForEach(F f) const {
-    ForRowColumns(columns, [&](int64_t c) { f(c, LoadPack<1>(elements + c)); });
+    ForRowColumns(columns, [&](int c) { f(c, LoadPack<1>(elements + c)); });
   }
 
-  int64_t columns;
+  int columns;
   const T* elements;
 };
 
@@ -207,7 +207,7 @@ Operands<T> OperandsOf(const ResidualSum& input, const Tensor& weight, float eps
   o.rstd = rstd.data_as<double>();
   o.eps = static_cast<double>(eps);
   o.rows = input.x.shape().dim(0);
-  o.columns = input.x.shape().dim(1);
+  o.columns = static_cast<int>(input.x.shape().dim(1));
   o.inverse_columns = 1 / static_cast<double>(o.columns);
   return o;
 }

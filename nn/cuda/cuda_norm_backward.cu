@@ -55,7 +55,7 @@ struct Operands {
                    // gradient is wanted
   double inverse_columns;
   int64_t rows;
-  int64_t columns;
+  int columns;
   int64_t rows_per_block;
 };
 
@@ -123,11 +123,11 @@ struct ColumnSums {
     }
   }
 
-  __device__ void Store(float* partial, int64_t columns) const {
+  __device__ void Store(float* partial, int columns) const {
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
       float* sums = partial + (static_cast<int64_t>(s) * gridDim.x + blockIdx.x) * columns;
-      ForRowPacks<N, kPacks<kRms>>([&](int p, int64_t c) {
+      ForRowPacks<N, kPacks<kRms>>([&](int p, int c) {
         if (c >= columns) return;
 #pragma unroll
         for (int k = 0; k < N; k += 4) {
@@ -141,8 +141,7 @@ struct ColumnSums {
   float of[kSums][kPacks<kRms>][N] = {};
 };
 
-// The packs of one row in registers, and one row's work. The residual's gradient is loaded after the sums, for which
-// there are not enough registers before.
+// The packs of one row in registers, and one row's work.
 template <bool kRms, int N, typename T>
 struct Row {
   using Math = RowMath<kRms, T>;
@@ -153,11 +152,12 @@ struct Row {
       : begin(row * o.columns), columns(row < end ? o.columns : 0) {
     LoadRowPacks(o.x + begin, columns, xs);
     LoadRowPacks(o.grad_out + begin, columns, grads);
+    if (o.grad_residual != nullptr) LoadRowPacks(o.grad_residual + begin, columns, residuals);
   }
 
   // Calls f(k, grad, g, h) for the elements of pack p, from column c.
   template <typename F>
-  __device__ void ForPack(const Operands<T>& o, const Math& math, int p, int64_t c, F f) const {
+  __device__ void ForPack(const Operands<T>& o, const Math& math, int p, int c, F f) const {
     float x[N], grad[N], weight[N];
     WidenPack(xs[p], x);
     WidenPack(grads[p], grad);
@@ -168,7 +168,7 @@ struct Row {
 
   // Adds the row's sums of g h and of g to `sums`.
   __device__ void AddTo(const Operands<T>& o, const Math& math, Sum (&sums)[Math::kSums]) const {
-    ForRowPacks<N, kPacks<kRms>>([&](int p, int64_t c) {
+    ForRowPacks<N, kPacks<kRms>>([&](int p, int c) {
       float sum_gh = 0, sum_g = 0;
       ForPack(o, math, p, c, [&](int, float, float g, float h) {
         sum_gh += g * h;
@@ -182,9 +182,7 @@ struct Row {
   // With the means of g h and of g: stores grad_x, and adds the row's terms to `column_sums`.
   __device__ void Finish(const Operands<T>& o, const Math& math, const RowStatistic<Sum>& mean_gh,
                          const RowStatistic<Sum>& mean_g, ColumnSums<kRms, N>& column_sums) const {
-    ForRowPacks<N, kPacks<kRms>>([&](int p, int64_t c) {
-      Pack<T, N> residuals;
-      if (o.grad_residual != nullptr) residuals = LoadRowPack<N>(o.grad_residual + begin, c, columns);
+    ForRowPacks<N, kPacks<kRms>>([&](int p, int c) {
       float out[N];
       ForPack(o, math, p, c, [&](int k, float grad, float g, float h) {
         column_sums.of[0][p][k] += math.WeightTerm(grad, h);
@@ -193,7 +191,7 @@ struct Row {
       });
       if (o.grad_residual != nullptr) {
         float residual[N];
-        WidenPack(residuals, residual);
+        WidenPack(residuals[p], residual);
 #pragma unroll
         for (int k = 0; k < N; ++k) out[k] = RoundTo<T>(out[k]) + residual[k];
       }
@@ -202,8 +200,8 @@ struct Row {
   }
 
   int64_t begin;  // of the row
-  int64_t columns;
-  Pack<T, N> xs[kPacks<kRms>], grads[kPacks<kRms>];
+  int columns;
+  Pack<T, N> xs[kPacks<kRms>], grads[kPacks<kRms>], residuals[kPacks<kRms>];
 };
 
 template <bool kRms, typename T>
@@ -255,7 +253,7 @@ __global__ void BackwardMemory(Operands<T> o) {
   for (int64_t row = begin; row < end; ++row) {
     const Math math(o, row);
     Sum sums[Math::kSums] = {};
-    ForRowColumns(o.columns, [&](int64_t c) {
+    ForRowColumns(o.columns, [&](int c) {
       const float grad = Widen<float>(o.grad_out[row * o.columns + c]);
       const float g = math.G(grad, Widen<float>(o.weight[c])), h = math.H(Widen<float>(o.x[row * o.columns + c]));
       sums[0] += static_cast<Sum>(g * h);
@@ -269,7 +267,7 @@ __global__ void BackwardMemory(Operands<T> o) {
     const auto inverse_columns = static_cast<Sum>(o.inverse_columns);
     const RowStatistic<Sum> mean_gh(sums[0] * inverse_columns);
     const RowStatistic<Sum> mean_g(kRms ? 0 : sums[Math::kSums - 1] * inverse_columns);
-    ForRowColumns(o.columns, [&](int64_t c) {
+    ForRowColumns(o.columns, [&](int c) {
       const int64_t i = row * o.columns + c;
       float grad = math.GradX(math.G(Widen<float>(o.grad_out[i]), Widen<float>(o.weight[c])),
                               math.H(Widen<float>(o.x[i])), mean_gh, mean_g);
@@ -319,7 +317,7 @@ void CudaNormBackward(const CudaNormBackwardOperands& operands, const NormGrads&
     if (operands.grad_residual.defined()) o.grad_residual = operands.grad_residual.data_as<const T>();
     if (grads.weight.defined() || grads.bias.defined()) o.partial = workspace;
     o.rows = operands.x.shape().dim(0);
-    o.columns = operands.x.shape().dim(1);
+    o.columns = static_cast<int>(operands.x.shape().dim(1));
     o.inverse_columns = 1 / static_cast<double>(o.columns);
     if (operands.mean.defined()) {
       o.mean = operands.mean.data_as<const double>();

@@ -66,29 +66,29 @@ bool HasAlignedRows(int64_t columns, std::initializer_list<const void*> operands
 template <int N, int kPacks, typename F>
 __device__ inline void ForRowPacks(F f) {
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) f(p, (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * N);
+  for (int p = 0; p < kPacks; ++p) f(p, static_cast<int>(p * blockDim.x + threadIdx.x) * N);
 }
 
 // The pack at row[c], zeros if c is not below `columns`.
 template <int N, typename T>
-__device__ inline Pack<T, N> LoadRowPack(const T* row, int64_t c, int64_t columns) {
+__device__ inline Pack<T, N> LoadRowPack(const T* row, int c, int columns) {
   return LoadPackIf<N>(c < columns, row + c);
 }
 
 template <int N, int kPacks, typename T>
-__device__ inline void LoadRowPacks(const T* row, int64_t columns, Pack<T, N> (&packs)[kPacks]) {
-  ForRowPacks<N, kPacks>([&](int p, int64_t c) { packs[p] = LoadRowPack<N>(row, c, columns); });
+__device__ inline void LoadRowPacks(const T* row, int columns, Pack<T, N> (&packs)[kPacks]) {
+  ForRowPacks<N, kPacks>([&](int p, int c) { packs[p] = LoadRowPack<N>(row, c, columns); });
 }
 
 template <int N, typename T>
-__device__ inline void StoreRowPack(const Pack<T, N>& pack, T* row, int64_t c, int64_t columns) {
+__device__ inline void StoreRowPack(const Pack<T, N>& pack, T* row, int c, int columns) {
   if (c < columns) StoreGlobalPack(pack, row + c);
 }
 
 // Calls f(c) for the calling thread's columns of a row in memory.
 template <typename F>
-__device__ inline void ForRowColumns(int64_t columns, F f) {
-  for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) f(c);
+__device__ inline void ForRowColumns(int columns, F f) {
+  for (int c = static_cast<int>(threadIdx.x); c < columns; c += static_cast<int>(blockDim.x)) f(c);
 }
 
 // Sums of kValues values over the threads of each team, in every thread of the team. The order is fixed: a butterfly
