@@ -59,9 +59,10 @@ class Tape {
   // the forward again. Layers that differ in training (dropout) ask it.
   bool training() const { return training_; }
 
-  // New memory on the device, contents unspecified. The caller may run ahead of the stream, whose finished work gives
-  // its memory back, by 64 MiB of such memory; beyond that, this call waits for the stream, and returns the stream's
-  // error if it has one. kResourceExhausted when the device has no room.
+  // New memory for work on stream(), contents unspecified: in the stream's order (tensor/ordered_memory.h) where it has
+  // that. Elsewhere the caller may run ahead of the stream, whose finished work gives its memory back, by 64 MiB of
+  // such memory; beyond that, this call waits for the stream, and returns the stream's error if it has one.
+  // kResourceExhausted when the device has no room.
   absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
   // As Empty, with rows as far apart as the device's products like them (LayerOps::RowStride): contiguous on hosts, and
