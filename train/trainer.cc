@@ -18,12 +18,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,6 +103,13 @@ absl::Status MakeCheckpointDir(const TrainOptions& options) {
                                                     options.checkpoint_dir, std::generic_category().message(errno)));
 }
 
+// Of a load to a GPU: the cores of this host divided evenly among its ranks. Collective.
+absl::StatusOr<int> LoadThreads(ProcessGroup& group) {
+  FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(group));
+  const auto ranks = static_cast<int>(hosts.layout.ranks_on(hosts.layout.host_of(group.rank())).size());
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / ranks, 1, 16);
+}
+
 bool IsIn(const std::string& directory, const std::string& path) {
   std::error_code error;
   return !directory.empty() && !path.empty() &&
@@ -170,6 +179,9 @@ absl::Status Trainer::FillModel() {
   if (options_.print_schedule) return absl::OkStatus();
   LoadOptions load_options;
   load_options.device = &model_->device();
+  if (model_->device().type() != DeviceType::kCpu) {
+    FSDP_ASSIGN_OR_RETURN(load_options.io_threads, LoadThreads(*group_));
+  }
   const absl::StatusOr<FlatLayout> layout = ModelLayout(options_.flat_layout, model_->module());
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, layout.status()));
   load_options.flat_layout = *layout;

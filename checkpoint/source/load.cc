@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,19 @@
 
 namespace fsdp {
 namespace {
+
+// A thread reads and verifies a small part of what a GPU's link carries.
+constexpr int kThreadsToHost = 4;
+constexpr int kMostThreadsToGpu = 16;
+
+bool IsOnGpu(const LoadOptions& options) {
+  return options.device != nullptr && options.device->type() != DeviceType::kCpu;
+}
+
+int ThreadsOf(const LoadOptions& options) {
+  if (options.io_threads.has_value() || !IsOnGpu(options)) return options.io_threads.value_or(kThreadsToHost);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreadsToGpu);
+}
 
 // The way to LoadCheckpoint to leave out an optimizer that cannot be read.
 constexpr char kLoadOfModel[] = "LoadCheckpoint of a state dict without optimizer";
@@ -156,13 +170,12 @@ absl::Status CheckLoadMemory(const StateDict& wanted, const LoadOptions& options
 absl::Status LoadFrom(const TensorSource& source, const std::string& path, StateDict& wanted,
                       const LoadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
-                        ThreadPool::Create(options.io_threads, "checkpoint-io"));
+                        ThreadPool::Create(ThreadsOf(options), "checkpoint-io"));
   LoadPlan plan(source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
   FSDP_RETURN_IF_ERROR(CheckMissing(plan, source.left_out(), path, options));
-  const bool on_gpu = options.device != nullptr && options.device->type() != DeviceType::kCpu;
-  FSDP_RETURN_IF_ERROR(on_gpu ? ReadToDevice(source, plan.reads(), *options.device, *pool)
-                              : source.ReadAll(plan.reads(), *pool));
+  FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.reads(), *options.device, *pool)
+                                        : source.ReadAll(plan.reads(), *pool));
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   wanted.attributes = source.contents().attributes;
   return absl::OkStatus();

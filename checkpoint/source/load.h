@@ -31,8 +31,9 @@ struct LoadOptions {
   // Memory of another device is kInvalidArgument, by name.
   Device* device = nullptr;
 
-  // Threads that read, each with several blocks in flight.
-  int io_threads = 4;
+  // Threads that read, each with several blocks in flight. Not set: 4; with a GPU, which takes more than they read, as
+  // many as this machine has cores, at most 16. Ranks that share the cores should divide them.
+  std::optional<int> io_threads = {};
 
   // The parameters in FSDP1's flat parameters, for a torch file or a DCP directory with flat parameters, whose layout
   // the files do not record: the parameters of the model in the order of named_parameters() before it was wrapped.
