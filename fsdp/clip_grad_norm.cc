@@ -48,10 +48,10 @@ GradientSet& SetOf(ProcessGroup* group, ProcessGroup* also, std::vector<Gradient
 }
 
 // A set for every shard group of the model, with or without gradients, so that all ranks issue the same reductions.
-std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, Device& device) {
+std::vector<GradientSet> CollectGradients(const ShardedModel& model) {
   std::vector<GradientSet> sets;
   std::set<const Parameter*> known;
-  for (const auto& unit : units.units()) {
+  for (const auto& unit : model.units().units()) {
     for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
       const auto& parameter = unit->sharded_parameters[i];
       ProcessGroup* also = unit->parameters[i]->part ? unit->groups.tensor_parallel.get() : nullptr;
@@ -61,9 +61,9 @@ std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, 
     }
     for (const auto& parameter : unit->parameters) known.insert(parameter.get());
   }
-  for (const auto& [name, parameter] : root.NamedParameters()) {
+  for (const auto& [name, parameter] : model.module().NamedParameters()) {
     if (!known.insert(parameter.get()).second || !parameter->requires_grad || !parameter->grad.defined()) continue;
-    SetOf(nullptr, nullptr, sets).grads.push_back({parameter->grad, &device});
+    SetOf(nullptr, nullptr, sets).grads.push_back({parameter->grad, &model.stream().device()});
   }
   return sets;
 }
@@ -174,10 +174,10 @@ double AddPiece(const double* values, int64_t n, double p, double sum) {
 
 }  // namespace
 
-absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
-                                          Stream& stream) {
+absl::StatusOr<float> ClipShardedGradNorm(const ShardedModel& model, float max_norm, double norm_type) {
   FSDP_RETURN_IF_ERROR(CheckArguments(max_norm, norm_type));
-  const std::vector<GradientSet> sets = CollectGradients(root, units, stream.device());
+  Stream& stream = model.stream();
+  const std::vector<GradientSet> sets = CollectGradients(model);
   FSDP_ASSIGN_OR_RETURN(NormSum norm_sum, NormSum::Create(norm_type, stream));
   float total = 0;
   for (const GradientSet& set : sets) {
@@ -199,14 +199,14 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
 
 // Each set has one element of `squares`, so that sets are reduced over their own groups, and one kernel at the end adds
 // the elements and computes norm and coefficient. The sums stay on the device, in stream order.
-absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm,
-                                                  Stream& stream) {
+absl::StatusOr<GradClip> DeferClipShardedGradNorm(const ShardedModel& model, float max_norm) {
   FSDP_RETURN_IF_ERROR(CheckArguments(max_norm, 2));
+  Stream& stream = model.stream();
   Device& device = stream.device();
   const TensorOps& ops = device.ops();
-  const std::vector<GradientSet> sets = CollectGradients(root, units, device);
-  if (!CanDefer(units, sets, device)) {
-    FSDP_ASSIGN_OR_RETURN(const float norm, ClipShardedGradNorm(root, units, max_norm, 2, stream));
+  const std::vector<GradientSet> sets = CollectGradients(model);
+  if (!CanDefer(model.units(), sets, device)) {
+    FSDP_ASSIGN_OR_RETURN(const float norm, ClipShardedGradNorm(model, max_norm, 2));
     return GradClip(norm);
   }
   const auto count = static_cast<int64_t>(sets.size());

@@ -8,22 +8,20 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/grad_clip.h"
-#include "fsdp/fsdp/units/unit.h"
-#include "fsdp/nn/module.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
 // Multiplies all gradients by ClipFactor(norm, max_norm) (tensor/ops.h) and returns the norm that they had; 0 if there
 // are none. `norm_type` is p, positive or infinity. kInvalidArgument for another p, and for a max_norm that is negative
-// or NaN. Puts work on `stream` and blocks until it is done. Collective.
-absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
-                                          Stream& stream);
+// or NaN. Puts work on the model's stream and blocks until it is done. Collective.
+absl::StatusOr<float> ClipShardedGradNorm(const ShardedModel& model, float max_norm, double norm_type);
 
 // For p = 2 without waiting: if all gradients belong to units and are on the stream's device, nothing is scaled here,
 // and the optimizer has to scale by the result's coefficient. Otherwise this is ClipShardedGradNorm, which blocks.
 // Collective.
-absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, Stream& stream);
+absl::StatusOr<GradClip> DeferClipShardedGradNorm(const ShardedModel& model, float max_norm);
 
 // The sum of |t[i]|^p for a tensor in host memory, or the largest |t[i]| if `p` is infinite; NaN if any element is NaN.
 // For norms that TensorOps has no kernel for. Adds in float64 in the order of the elements, so that every run gives the

@@ -88,8 +88,8 @@ TEST(CpuOffloadTest, FullyShardKeepsShardsWhereItsOffloadPolicySays) {
     ASSERT_OK(RunFullyShard(2, {.offload_policy = policy}, [&](TestFullyShard& test) -> absl::Status {
       FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
       for (const ShardedParameter* p : parameters) EXPECT_EQ(p->device != &test.device(), offloaded) << p->fqn;
-      FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-      const MemoryPlan& plan = root->executor().runtime().plan();
+      FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+      const MemoryPlan& plan = model->runtime().plan();
       EXPECT_EQ(plan.shards > 0, !offloaded);
       EXPECT_EQ(plan.pinned_shards > 0, pinned);
       EXPECT_EQ(plan.pageable_shards > 0, offloaded && !pinned);

@@ -99,9 +99,9 @@ TEST(ForwardBelowRootTest, AnEvaluationBelowTheRootLeavesNothingUnshardedAndTheR
     FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape(/*training=*/false));
     FSDP_ASSIGN_OR_RETURN(const Tensor x, test.Input());
     FSDP_RETURN_IF_ERROR(test.blocks[0]->modules()[0]->Forward(x, tape).status());
-    FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, test.root->Root());
-    for (int unit = 0; unit < root->units().size(); ++unit) {
-      EXPECT_FALSE(root->executor().runtime().is_unsharded(unit)) << unit;
+    FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+    for (int unit = 0; unit < model->units().size(); ++unit) {
+      EXPECT_FALSE(model->runtime().is_unsharded(unit)) << unit;
     }
     FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
     FSDP_ASSIGN_OR_RETURN(const Gradients got, test.Gradients());

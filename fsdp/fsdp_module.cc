@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Before the root's first use a FsdpModule is alone: it keeps its controls, and its hooks refuse forward. Root() then
-// makes the FsdpRoot, which joins all modules below; from there the executor has the hooks, and each setter writes
-// twice: to the module's own controls, which getters and recursion read, and through FsdpRoot::Apply to those of its
-// unit, which the executor reads at the start of the next pass. Prefetch lists are kept as modules here, since units
-// have no index before there is a root.
+// Before the root's first use a FsdpModule is alone: it keeps its controls, and its hooks refuse forward. OwnTree()
+// then makes the FsdpModuleTree, which joins all modules below; from there the executor has the hooks, and each setter
+// writes twice: to the module's own controls, which getters and recursion read, and through FsdpModuleTree::Apply to
+// its unit's, which the executor reads at the start of the next pass. Prefetch lists are kept as modules here, since
+// units have no index before there is a root.
 #include "fsdp/fsdp/fsdp_module.h"
 
 #include <algorithm>
@@ -15,12 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/clip_grad_norm.h"
-#include "fsdp/fsdp/fsdp_root.h"
-#include "fsdp/fsdp/state/gather_gradient.h"
+#include "fsdp/fsdp/fsdp_module_tree.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/state/model_state.h"
-#include "fsdp/fsdp/state/optim_state.h"
-#include "fsdp/fsdp/state/restore_state.h"
 
 namespace fsdp {
 namespace {
@@ -35,7 +32,10 @@ absl::Status CheckPrefetch(std::string_view argument, const std::vector<FsdpModu
 
 FsdpModule::FsdpModule(std::vector<Module*> modules, std::shared_ptr<const DeviceMesh> mesh,
                        const FullyShardOptions& options)
-    : modules_(std::move(modules)), mesh_(std::move(mesh)), options_(options) {
+    : ModelOperations(/*settings=*/std::nullopt),
+      modules_(std::move(modules)),
+      mesh_(std::move(mesh)),
+      options_(options) {
   if (const bool* reshard = std::get_if<bool>(&options_.reshard_after_forward)) {
     controls_.reshard_after_forward = *reshard;
   } else if (const int* ranks = std::get_if<int>(&options_.reshard_after_forward)) {
@@ -48,143 +48,68 @@ FsdpModule::~FsdpModule() = default;
 FsdpModule* FsdpModule::Of(const Module& module) { return dynamic_cast<FsdpModule*>(module.extension()); }
 
 // A module that joined another root keeps it: the outermost module that is used first is the root for good.
-absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
-  if (own_root_ == nullptr) {
-    if (root_ != nullptr) {
+absl::StatusOr<FsdpModuleTree*> FsdpModule::OwnTree() {
+  if (own_tree_ == nullptr) {
+    if (tree_ != nullptr) {
       const std::string name =
-          unit_ >= 0 ? root_->units().unit(unit_).display_name() : std::string(modules_[0]->type_name());
+          unit_ >= 0 ? tree_->model()->units().unit(unit_).display_name() : std::string(modules_[0]->type_name());
       return absl::FailedPreconditionError(
           absl::StrCat("module \"", name, "\" is not the root: call the outermost module's"));
     }
-    FSDP_ASSIGN_OR_RETURN(own_root_, FsdpRoot::Create(*this));
+    FSDP_ASSIGN_OR_RETURN(own_tree_, FsdpModuleTree::Create(*this));
   }
-  return own_root_.get();
+  return own_tree_.get();
+}
+
+absl::StatusOr<FsdpModuleTree*> FsdpModule::AnyTree() {
+  if (tree_ == nullptr) return OwnTree();
+  return tree_;
+}
+
+absl::StatusOr<std::shared_ptr<ShardedModel>> ShardedModel::Of(FsdpModule& module) {
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, module.OwnTree());
+  return tree->model();
+}
+
+absl::StatusOr<ShardedModel*> FsdpModule::Model() {
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, OwnTree());
+  return tree->model().get();
 }
 
 std::shared_ptr<UnitStreams> FsdpModule::streams() const {
-  return own_root_ == nullptr ? streams_ : own_root_->executor().runtime().streams();
+  return own_tree_ == nullptr ? streams_ : own_tree_->model()->runtime().streams();
 }
 
-void FsdpModule::JoinRoot(FsdpRoot* root, int unit) {
-  root_ = root;
+void FsdpModule::JoinRoot(FsdpModuleTree* tree, int unit) {
+  tree_ = tree;
   unit_ = unit;
 }
 
 absl::StatusOr<Tape> FsdpModule::NewTape(bool training) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
-  return Tape(root->executor().runtime().compute_stream(), *root->layer_ops(), training);
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
+  return tree->model()->NewTape(training);
 }
 
 absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  std::vector<ShardedParameter*> parameters;
-  for (const auto& unit : root->units().units()) {
-    for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
-  }
-  return parameters;
-}
-
-absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("GetStateDict"));
-  if (!root->units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
-    return GetModelState(root->module(), root->units(), {.type = StateDictType::kSharded});
-  }
-  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
-  state.type = StateDictType::kSharded;  // this rank's rows are its dim-0 chunks, so SHARDED needs no gathering
-  return state;
+  FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, Model());
+  return model->parameters();
 }
 
 absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("GetFullStateDict"));
+  FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, IdleModel("GetFullStateDict"));
   const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only};
-  return GetModelState(root->module(), root->units(), form);
-}
-
-absl::StatusOr<IncompatibleKeys> FsdpModule::LoadStateDict(const StateDict& state,
-                                                           const LoadStateDictOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("LoadStateDict"));
-  const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
-  return LoadModelState(root->module(), root->units(), state, type, options);
-}
-
-absl::Status FsdpModule::AddOptimStateDict(Optimizer& optimizer, StateDict& state, const OptimStateDictConfig& config) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("AddOptimStateDict"));
-  const StateForm form = FormOf(config);
-  if (!state.empty() && state.type != form.type) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("AddOptimStateDict: the config is of ", std::string(StateDictTypeName(form.type)),
-                     ", the state dict is ", std::string(StateDictTypeName(state.type)),
-                     ": expected one type; give the optimizer's config of the state dict's type, or an empty one"));
-  }
-  state.type = form.type;
-  return AddOptimState(root->units(), optimizer, form, state);
-}
-
-absl::StatusOr<std::vector<std::string>> FsdpModule::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
-                                                                        const LoadStateDictOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("LoadOptimStateDict"));
-  const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
-  return LoadOptimState(root->units(), state, SourceOf(type, options), options.strict, optimizer);
-}
-
-absl::StatusOr<std::vector<AttributeDifference>> FsdpModule::Restore(
-    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("Restore"));
-  return RestoreState(root->module(), root->units(), optimizer, load, options, root->stream());
-}
-
-absl::StatusOr<StateDict> FsdpModule::DescribeFullState(Optimizer* optimizer) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  return fsdp::DescribeFullState(root->module(), root->units(), optimizer);
-}
-
-absl::Status FsdpModule::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("StreamFullState"));
-  return fsdp::StreamFullState(root->module(), root->units(), optimizer, visit);
-}
-
-absl::StatusOr<float> FsdpModule::ClipGradNorm(float max_norm, double norm_type) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("clip_grad_norm"));
-  return ClipShardedGradNorm(root->module(), root->units(), max_norm, norm_type, root->stream());
-}
-
-absl::StatusOr<GradClip> FsdpModule::DeferClipGradNorm(float max_norm) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckBetweenPasses("clip_grad_norm"));
-  return DeferClipShardedGradNorm(root->module(), root->units(), max_norm, root->stream());
-}
-
-absl::StatusOr<Tensor> FsdpModule::FullGradient(std::string_view parameter) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("FullGradient"));
-  return GatherGradient(root->units(), parameter);
-}
-
-// The root that this module joined, or itself.
-absl::StatusOr<FsdpRoot*> FsdpModule::AnyRoot() {
-  if (root_ == nullptr) return Root();
-  return root_;
+  return GetModelState(model->module(), model->units(), form);
 }
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FsdpModule::SummonFullParams(
     const SummonFullParamsOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("SummonFullParams"));
-  return SummonFullParamsGuard::Create(*modules_[0], root->units(), options);
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
+  return tree->model()->SummonFullParams(*modules_[0], options);
 }
 
 absl::Status FsdpModule::Apply(const std::function<absl::Status(Module&)>& fn) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, AnyRoot());
-  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("Apply"));
-  return ApplyToModules(*modules_[0], root->units(), fn);
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
+  return tree->model()->Apply(*modules_[0], fn);
 }
 
 absl::Status FsdpModule::Unshard() {
@@ -194,16 +119,17 @@ absl::Status FsdpModule::Unshard() {
 
 // A module without parameters of its own is not a unit, so there is nothing to wait for.
 absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
-  if (root_ == nullptr) FSDP_RETURN_IF_ERROR(Root().status());
+  FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
   if (unit_ < 0) return UnshardHandle();
-  FSDP_RETURN_IF_ERROR(root_->executor().Unshard(unit_));
-  return UnshardHandle([executor = &root_->executor(), unit = unit_] {  //
+  Executor& executor = tree->model()->executor();
+  FSDP_RETURN_IF_ERROR(executor.Unshard(unit_));
+  return UnshardHandle([executor = &executor, unit = unit_] {  //
     return executor->WaitForUnshard(unit);
   });
 }
 
 absl::Status FsdpModule::Reshard() {
-  if (root_ != nullptr && unit_ >= 0) root_->executor().Reshard(unit_);
+  if (tree_ != nullptr && unit_ >= 0) tree_->model()->executor().Reshard(unit_);
   return absl::OkStatus();
 }
 
@@ -211,7 +137,7 @@ absl::Status FsdpModule::Reshard() {
 absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, Recurse recurse) {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   change(controls_);
-  if (root_ != nullptr) root_->Apply(*this, unit_);
+  if (tree_ != nullptr) tree_->Apply(*this);
   if (recurse == Recurse::kNo) return absl::OkStatus();
   for (Module* module : modules_) {
     for (const auto& [name, below] : module->NamedModules()) {
@@ -223,7 +149,7 @@ absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, R
 }
 
 absl::Status FsdpModule::CheckBetweenPasses() const {
-  return root_ == nullptr ? absl::OkStatus() : root_->executor().CheckBetweenPasses("a setting of an FsdpModule");
+  return tree_ == nullptr ? absl::OkStatus() : tree_->model()->gate().CheckBetweenPasses("a setting of an FsdpModule");
 }
 
 absl::Status FsdpModule::set_requires_gradient_sync(bool requires_gradient_sync, Recurse recurse) {
@@ -247,9 +173,9 @@ absl::Status FsdpModule::set_unshard_in_backward(bool unshard_in_backward) {
 }
 
 absl::Status FsdpModule::set_is_last_backward(bool is_last_backward) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, Model());
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
-  root->executor().set_is_last_backward(is_last_backward);
+  model->executor().set_is_last_backward(is_last_backward);
   return absl::OkStatus();
 }
 
@@ -294,7 +220,7 @@ absl::Status FsdpModule::set_custom_reduce_scatter(std::shared_ptr<ReduceScatter
 
 absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules) {
   FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
-  if (root_ != nullptr) FSDP_RETURN_IF_ERROR(root_->CheckPrefetch(*this, "modules_to_forward_prefetch", modules));
+  if (tree_ != nullptr) FSDP_RETURN_IF_ERROR(tree_->CheckPrefetch(*this, "modules_to_forward_prefetch", modules));
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   forward_prefetch_ = modules;
   // Changes no control, but makes the root translate the list to units.
@@ -303,16 +229,16 @@ absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpM
 
 absl::Status FsdpModule::set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules) {
   FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_backward_prefetch", modules));
-  if (root_ != nullptr) FSDP_RETURN_IF_ERROR(root_->CheckPrefetch(*this, "modules_to_backward_prefetch", modules));
+  if (tree_ != nullptr) FSDP_RETURN_IF_ERROR(tree_->CheckPrefetch(*this, "modules_to_backward_prefetch", modules));
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   backward_prefetch_ = modules;
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 
 absl::Status FsdpModule::set_post_optim_event(Event event) {
-  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, Model());
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
-  root->executor().set_post_optim_event(std::move(event));
+  model->executor().set_post_optim_event(std::move(event));
   return absl::OkStatus();
 }
 

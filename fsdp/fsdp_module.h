@@ -10,21 +10,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/collectives/device_mesh.h"
-#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/fsdp/model_operations.h"
 #include "fsdp/fsdp/options/fully_shard_options.h"
-#include "fsdp/fsdp/options/restore_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
 #include "fsdp/fsdp/options/unit_controls.h"
-#include "fsdp/fsdp/state/full_state_stream.h"
-#include "fsdp/fsdp/state/incompatible_keys.h"
 #include "fsdp/fsdp/summon_full_params.h"
 #include "fsdp/fsdp/unshard_handle.h"
 #include "fsdp/nn/module.h"
@@ -34,13 +28,14 @@
 
 namespace fsdp {
 
-class FsdpRoot;
+class FsdpModuleTree;
+class ShardedModel;
 struct UnitStreams;
 
 // Whether a setting is for this module's unit alone or for all units below it as well.
 enum class Recurse : bool { kNo = false, kYes = true };
 
-class FsdpModule final : public ModuleExtension, private ModuleHooks {
+class FsdpModule final : public ModuleExtension, public ModelOperations, private ModuleHooks {
  public:
   // Made by FullyShard, which hooks the modules to it; the root's executor takes the hooks over.
   FsdpModule(std::vector<Module*> modules, std::shared_ptr<const DeviceMesh> mesh, const FullyShardOptions& options);
@@ -50,9 +45,9 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // The FsdpModule that FullyShard gave `module`; null if FullyShard was not applied.
   static FsdpModule* Of(const Module& module);
 
-  // For the root. The first call of any of these makes this module the root of all modules below it: parameters get
-  // names, shards and values. That call is collective and blocks. kFailedPrecondition if a module below is a root
-  // already, or if this is a unit of several modules.
+  // For the root, as all of ModelOperations. The first call of any of these makes this module the root of all modules
+  // below it: parameters get names, shards and values. That call is collective and blocks. kFailedPrecondition if a
+  // module below is a root already, or if this is a unit of several modules.
 
   // A tape for forward and backward of the model, or of a module below the root that FullyShard was applied to: such a
   // module may be called alone, and forward and backward are then those of what is below it. Of a module below, after
@@ -62,46 +57,15 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
-  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory (but for models with
-  // tensor parallelism or with parameters that are cut on another dimension than 0: there the call is collective, and
-  // the rows are copies): what is written to them before the next forward is what it computes with; for later writes
-  // see ShardedParameter::NoteChanged. Every rank must call it if units are unsharded, since these are gathered again.
-  // kFailedPrecondition within a forward or backward. No communication; blocks.
-  absl::StatusOr<StateDict> GetStateDict();
-
   // A FULL state dict: whole tensors, copied. Collective; blocks.
   absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
 
-  // Copies a state dict of either type into the rows. Missing or unexpected names are kInvalidArgument if
-  // options.strict; otherwise they are returned. Collective; blocks.
-  absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options = {});
-
-  // Adds the state of `optimizer`, which was made over parameters(), to `state`, in the form that `config` says:
-  // tensors, which are copies, "step" scalars and param_groups, by names of parameters. `state` is empty or a state
-  // dict of the same type, else kInvalidArgument. kFailedPrecondition, naming the parameter, if ranks differ in its
-  // steps. Collective; blocks.
-  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state,
-                                 const OptimStateDictConfig& config = ShardedOptimStateDictConfig{
-                                     .offload_to_cpu = false});
-
-  // The inverse, of a state dict of any type, which may have the model's entries too. Parameters without an entry go
-  // back to never having stepped. Returns the names that `optimizer` does not have. These are kInvalidArgument if
-  // options.strict, as always is an entry of another shape or form, before anything is changed. Collective; blocks.
-  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
-                                                              const LoadStateDictOptions& options = {});
-
-  // As FullyShardedDataParallel's methods of these names.
-  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
-                                                           const std::function<absl::Status(StateDict& wanted)>& load,
-                                                           const RestoreOptions& options = {});
-  absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
-  absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
-  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
-  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
-  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
-
-  // All units below and their executor, for code that treats both APIs alike.
-  absl::StatusOr<FsdpRoot*> Root();
+  // Adds the optimizer's state in the form that `config` says; without one, SHARDED and not in host memory. `state` is
+  // empty or a state dict of the same type, else kInvalidArgument. Collective; blocks.
+  using ModelOperations::AddOptimStateDict;
+  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state, const OptimStateDictConfig& config) {
+    return AddOptimStateDictAs(config, optimizer, state);
+  }
 
   // For this module and those below, of the root or after its first use.
 
@@ -167,29 +131,41 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   const std::shared_ptr<const DeviceMesh>& mesh() const { return mesh_; }
   const FullyShardOptions& options() const { return options_; }
   const UnitControls& controls() const { return controls_; }
-  bool is_root() const { return own_root_ != nullptr; }
+  bool is_root() const { return own_tree_ != nullptr; }
 
-  // For ShareCommCtx: the streams of this module as a root. Null: it has none yet.
-  std::shared_ptr<UnitStreams> streams() const;
-  void set_streams(std::shared_ptr<UnitStreams> streams) { streams_ = std::move(streams); }
-  bool was_used() const { return root_ != nullptr; }
+  // True once this module, or one around it, was used as the root.
+  bool was_used() const { return tree_ != nullptr; }
 
-  // For FsdpRoot: `unit` is the index of this module's unit there, -1 if it has no parameters of its own.
-  void JoinRoot(FsdpRoot* root, int unit);
+  // True if both, as roots, put their work on the same streams (ShareCommCtx), or neither has any yet.
+  bool SharesStreamsWith(const FsdpModule& other) const { return streams() == other.streams(); }
 
   // nullopt: the schedule chooses.
   const std::optional<std::vector<FsdpModule*>>& forward_prefetch() const { return forward_prefetch_; }
   const std::optional<std::vector<FsdpModule*>>& backward_prefetch() const { return backward_prefetch_; }
 
  private:
+  friend class FsdpModuleTree;
+  friend class ShardedModel;
+  friend absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots);
+
   // Until the root's first use, when its executor takes these over: forward and backward are errors.
   absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
   absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
   absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
   absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) override;
 
+  // The tree of this module as the root, made now if this is its first use; that of the root that it joined.
+  absl::StatusOr<FsdpModuleTree*> OwnTree();
+  absl::StatusOr<FsdpModuleTree*> AnyTree();
+  absl::StatusOr<ShardedModel*> Model() override;
+
+  // `unit` is the index of this module's unit in the tree's model, -1 if it has no parameters of its own.
+  void JoinRoot(FsdpModuleTree* tree, int unit);
+
+  // The streams of this module as a root; null: it has none yet.
+  std::shared_ptr<UnitStreams> streams() const;
+
   absl::Status CheckBetweenPasses() const;
-  absl::StatusOr<FsdpRoot*> AnyRoot();
   absl::Status Set(const std::function<void(UnitControls&)>& change, Recurse recurse);
 
   const std::vector<Module*> modules_;
@@ -198,9 +174,9 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   UnitControls controls_;  // without prefetch lists, which are below
   std::optional<std::vector<FsdpModule*>> forward_prefetch_, backward_prefetch_;
 
-  FsdpRoot* root_ = nullptr;  // null before the root's first use
-  int unit_ = -1;             // in root_; -1 where it has no parameters
-  std::unique_ptr<FsdpRoot> own_root_;
+  FsdpModuleTree* tree_ = nullptr;  // null before the root's first use
+  int unit_ = -1;                   // in its model; -1 if it has no parameters
+  std::unique_ptr<FsdpModuleTree> own_tree_;
   std::shared_ptr<UnitStreams> streams_;  // set by ShareCommCtx
 };
 

@@ -81,8 +81,8 @@ absl::StatusOr<bool> ComputeEndsBeforeTheReduction(TestFullyShard& test, bool is
   const bool ended =
       Until([&] { return computed.Query(); }, absl::Milliseconds(is_last_backward ? 200 : 30'000))().ok();
   held->LetGo();
-  FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-  FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+  FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+  FSDP_RETURN_IF_ERROR(model->runtime().Synchronize());
   return ended;
 }
 

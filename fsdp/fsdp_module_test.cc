@@ -23,8 +23,8 @@ using testing::HasSubstr;
 constexpr int kRanks = 3;
 
 absl::StatusOr<std::string> ScheduleOf(TestFullyShard& test) {
-  FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-  return RenderSchedule(root->StepSchedule(1), root->UnitNames());
+  FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+  return RenderSchedule(model->StepSchedule(1), model->UnitNames());
 }
 
 TEST(FsdpModuleTest, PrefetchListsSayWhatIsGatheredRightAfterAUnit) {
@@ -61,8 +61,8 @@ TEST(FsdpModuleTest, UnshardBindsWholeParametersAndReshardUnbindsThem) {
     FSDP_ASSIGN_OR_RETURN(UnshardHandle handle, test.blocks[1]->UnshardAsync());
     FSDP_RETURN_IF_ERROR(handle.Wait());
     FSDP_RETURN_IF_ERROR(handle.Wait());  // likewise
-    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-    FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+    FSDP_RETURN_IF_ERROR(model->runtime().Synchronize());
     EXPECT_EQ(test.Count("all_gather"), 2);
     for (const auto& [name, parameter] : test.model->NamedParameters()) {
       if (name[0] == '2') {

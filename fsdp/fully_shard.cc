@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FullyShard only checks and marks: everything that needs the whole model or other ranks happens at the root's first
-// use (fsdp_root.cc). So it is local, and its checks are those that one module alone can answer, made here because the
-// caller knows at this line which module is wrong.
+// use (fsdp_module_tree.cc). So it is local, and its checks are those that one module alone can answer, made here
+// because the caller knows at this line which module is wrong.
 #include "fsdp/fsdp/fully_shard.h"
 
 #include <algorithm>
@@ -98,7 +98,7 @@ absl::Status CheckShares(const std::vector<FsdpModule*>& roots, size_t index) {
   if (root->was_used() && !root->is_root()) {
     return absl::FailedPreconditionError(named + " is below another root: expected roots");
   }
-  if (root->was_used() && index > 0 && root->streams() != roots[0]->streams()) {
+  if (root->was_used() && index > 0 && !root->SharesStreamsWith(*roots[0])) {
     return absl::FailedPreconditionError(named +
                                          " has been used and has streams of its own: share before its first "
                                          "use, or list it first");
@@ -145,7 +145,7 @@ absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots) {
   if (streams == nullptr) {
     FSDP_ASSIGN_OR_RETURN(streams, UnitStreams::Create(*roots[0]->mesh()->all()->device()));
   }
-  for (FsdpModule* root : roots) root->set_streams(streams);
+  for (FsdpModule* root : roots) root->streams_ = streams;
   return absl::OkStatus();
 }
 

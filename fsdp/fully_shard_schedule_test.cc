@@ -10,8 +10,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/fsdp_root.h"
 #include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/models/gpt2.h"
 #include "gtest/gtest.h"
@@ -43,9 +43,9 @@ absl::StatusOr<std::string> ScheduleOf(const json& flags) {
         FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
     }
     FSDP_ASSIGN_OR_RETURN(FsdpModule * outermost, FullyShard(*model, mesh, options));
-    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, outermost->Root());
-    const Schedule schedule = root->StepSchedule(flags.value("grad_accum", 1));
-    if (group->rank() == 0) rendered = RenderSchedule(schedule, root->UnitNames());
+    FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardedModel::Of(*outermost));
+    const Schedule schedule = sharded->StepSchedule(flags.value("grad_accum", 1));
+    if (group->rank() == 0) rendered = RenderSchedule(schedule, sharded->UnitNames());
     return absl::OkStatus();
   }));
   return rendered;

@@ -9,6 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/module_list.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -235,7 +236,7 @@ TEST(FullyShardTest, IgnoredParametersAreLeftAlone) {
     FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh, {.ignored_params = {ignored}}));
     FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     EXPECT_EQ(parameters.size(), 2u);
-    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* made, root->Root());
+    FSDP_ASSIGN_OR_RETURN(const auto made, ShardedModel::Of(*root));
     EXPECT_EQ(made->units().unmanaged().size(), 1u);
     return absl::OkStatus();
   }));

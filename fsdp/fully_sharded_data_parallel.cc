@@ -5,10 +5,7 @@
 //   Partition   checked options, units            local, so its error is agreed on by all ranks before the next part
 //   settings    options and overrides by unit     UnitSettingsOf
 //   UnitStore   memory and first values           collective
-//   Executor    hooks, schedule, slots            collective
-//
-// Calls that read or change parameters between steps go through Executor::CheckIdle first: it refuses them within a
-// pass, and waits for streams. DeferClipGradNorm and the captured step are the exceptions, since they must not wait.
+//   Executor    hooks, schedule, slots            collective, by ShardedModel::Create
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
 #include <algorithm>
@@ -19,18 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/clip_grad_norm.h"
-#include "fsdp/fsdp/fsdp_root.h"
-#include "fsdp/fsdp/state/gather_gradient.h"
+#include "fsdp/fsdp/fsdp_module.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/state/model_state.h"
-#include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/optim_state_reader.h"
-#include "fsdp/fsdp/state/restore_state.h"
-#include "fsdp/fsdp/summon_full_params.h"
-#include "fsdp/fsdp/units/capture_check.h"
 #include "fsdp/fsdp/units/executor.h"
 #include "fsdp/fsdp/units/unit.h"
-#include "fsdp/nn/device_layer_ops.h"
 
 namespace fsdp {
 
@@ -121,7 +112,8 @@ ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition)
 
 }  // namespace
 
-FullyShardedDataParallel::FullyShardedDataParallel() = default;
+FullyShardedDataParallel::FullyShardedDataParallel(std::unique_ptr<Module> module)
+    : ModelOperations(StateDictSettings()), module_(std::move(module)) {}
 FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(std::unique_ptr<Module> module,
@@ -140,22 +132,21 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::WrapBy(
     const CutModule& cut, std::unique_ptr<Module> module, ShardGroups groups, const FsdpOptions& options) {
   FSDP_RETURN_IF_ERROR(groups.Validate());
-  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
-  model->module_ = std::move(module);
+  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel(std::move(module)));
   absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options, cut);
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   FSDP_RETURN_IF_ERROR(MakeHybridGroups(options, *partition, groups));
   const ModelSettings settings = SettingsOf(options, *partition);
-  FSDP_ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
-  FSDP_ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
-  model->units_->set_trace(options.trace);
-  FSDP_ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_,
-                                                           {.backward_prefetch = options.backward_prefetch,
-                                                            .forward_prefetch = options.forward_prefetch,
-                                                            .limit_all_gathers = options.limit_all_gathers,
-                                                            .check_execution_order = options.check_execution_order}));
-  WarnOfNoRecomputation(options, *model->units_);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<UnitStore> units,
+                        UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
+  units->set_trace(options.trace);
+  FSDP_ASSIGN_OR_RETURN(model->model_, ShardedModel::Create(*model->module_, std::move(units),
+                                                            {.backward_prefetch = options.backward_prefetch,
+                                                             .forward_prefetch = options.forward_prefetch,
+                                                             .limit_all_gathers = options.limit_all_gathers,
+                                                             .check_execution_order = options.check_execution_order}));
+  WarnOfNoRecomputation(options, model->model_->units());
   return model;
 }
 
@@ -169,23 +160,24 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
     return absl::InvalidArgumentError(absl::StrCat("FromFullyShard of a ", std::string(module->type_name()),
                                                    ": expected a module that FullyShard was applied to"));
   }
-  FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, fully_sharded->Root());
-  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
-  model->module_ = std::move(module);
-  model->layer_ops_ = root->layer_ops();
-  model->units_ = root->shared_units();
-  model->executor_ = root->shared_executor();
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ShardedModel> shared, ShardedModel::Of(*fully_sharded));
+  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel(std::move(module)));
+  model->model_ = std::move(shared);
   return model;
 }
 
+ShardedModel& ShardedModel::Of(const FullyShardedDataParallel& model) { return *model.model_; }
+
+absl::StatusOr<ShardedModel*> FullyShardedDataParallel::Model() { return model_.get(); }
+
 ProcessGroup& FullyShardedDataParallel::group() const {
-  const std::shared_ptr<ProcessGroup>& all = units_->groups().all();
-  return all ? *all : *units_->root_group();
+  const UnitStore& units = model_->units();
+  return units.groups().all() != nullptr ? *units.groups().all() : *units.root_group();
 }
 
-Device& FullyShardedDataParallel::device() const { return units_->device(); }
+Device& FullyShardedDataParallel::device() const { return model_->units().device(); }
 
-Tape FullyShardedDataParallel::NewTape(bool training) const { return Tape(stream(), *layer_ops_, training); }
+Tape FullyShardedDataParallel::NewTape(bool training) const { return model_->NewTape(training); }
 
 absl::StatusOr<Tensor> FullyShardedDataParallel::Forward(const Tensor& input, Tape& tape) {
   return module_->Forward(input, tape);
@@ -203,116 +195,35 @@ absl::StatusOr<TensorList> FullyShardedDataParallel::Backward(TensorList grad_ou
   return module_->Backward(std::move(grad_outputs), tape);
 }
 
-const std::vector<std::string>& FullyShardedDataParallel::warnings() const { return units_->warnings(); }
+const std::vector<std::string>& FullyShardedDataParallel::warnings() const { return model_->units().warnings(); }
 
-std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
-  std::vector<ShardedParameter*> parameters;
-  for (const auto& unit : units_->units()) {
-    for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
-  }
-  return parameters;
-}
-
-absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm, double norm_type) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("clip_grad_norm"));
-  return ClipShardedGradNorm(*module_, *units_, max_norm, norm_type, stream());
-}
-
-absl::StatusOr<GradClip> FullyShardedDataParallel::DeferClipGradNorm(float max_norm) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckBetweenPasses("clip_grad_norm"));
-  return DeferClipShardedGradNorm(*module_, *units_, max_norm, stream());
-}
-
-absl::StatusOr<Tensor> FullyShardedDataParallel::FullGradient(std::string_view parameter) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("FullGradient"));
-  return GatherGradient(*units_, parameter);
-}
-
-absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
-  return GetModelState(*module_, *units_, FormOf(settings_.state_dict_config()));
-}
-
-absl::Status FullyShardedDataParallel::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("AddOptimStateDict"));
-  return AddOptimState(*units_, optimizer, FormOf(settings_.optim_state_dict_config()), state);
-}
-
-absl::Status FullyShardedDataParallel::LoadStateDict(const StateDict& state) {
-  return LoadStateDict(state, LoadStateDictOptions{}).status();
-}
-
-absl::StatusOr<IncompatibleKeys> FullyShardedDataParallel::LoadStateDict(const StateDict& state,
-                                                                         const LoadStateDictOptions& options) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("LoadStateDict"));
-  return LoadModelState(*module_, *units_, state, settings_.type(), options);
-}
-
-absl::Status FullyShardedDataParallel::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer) {
-  return LoadOptimStateDict(state, optimizer, LoadStateDictOptions{}).status();
-}
-
-absl::StatusOr<std::vector<std::string>> FullyShardedDataParallel::LoadOptimStateDict(
-    const StateDict& state, Optimizer& optimizer, const LoadStateDictOptions& options) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("LoadOptimStateDict"));
-  return LoadOptimState(*units_, state, SourceOf(settings_, options), options.strict, optimizer);
-}
+std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const { return model_->parameters(); }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const StateDict& state,
                                                                          const Optimizer& optimizer) {
-  FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(CheckKeyedByName(state, optimizer)));
-  return OptimSlices(*units_, state, SourceOf(settings_, LoadStateDictOptions{}));
-}
-
-absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
-                                               const std::function<absl::Status(StateDict& wanted)>& load) {
-  return Restore(optimizer, load, RestoreOptions{}).status();
-}
-
-absl::StatusOr<std::vector<AttributeDifference>> FullyShardedDataParallel::Restore(
-    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
-  return RestoreState(*module_, *units_, optimizer, load, options, stream());
-}
-
-absl::StatusOr<StateDict> FullyShardedDataParallel::DescribeFullState(Optimizer* optimizer) {
-  return fsdp::DescribeFullState(*module_, *units_, optimizer);
-}
-
-absl::Status FullyShardedDataParallel::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("StreamFullState"));
-  return fsdp::StreamFullState(*module_, *units_, optimizer, visit);
-}
-
-absl::Status FullyShardedDataParallel::CheckCanCapture() const { return fsdp::CheckCanCapture(*units_); }
-
-absl::Status FullyShardedDataParallel::PrepareReplay() { return executor_->PrepareReplay(); }
-
-StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateDictSettings& settings) {
-  return std::exchange(settings_, settings);
+  FSDP_RETURN_IF_ERROR(model_->units().groups().AgreeOn(CheckKeyedByName(state, optimizer)));
+  return OptimSlices(model_->units(), state, SourceOf(*settings_, LoadStateDictOptions{}));
 }
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
     const SummonFullParamsOptions& options, Module* module) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<SummonFullParamsGuard> guard,
-                        SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options));
+                        model_->SummonFullParams(module != nullptr ? *module : *module_, options));
   static constexpr std::string_view kCopies =
       "summon full params: offload_to_cpu without rank0_only puts a copy for each rank into the memory of their host";
   const bool warned = std::count(warnings().begin(), warnings().end(), kCopies) != 0;
-  if (options.offload_to_cpu && !options.rank0_only && !warned) units_->AddWarning(std::string(kCopies));
+  if (options.offload_to_cpu && !options.rank0_only && !warned) model_->units().AddWarning(std::string(kCopies));
   return guard;
 }
 
 absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
-  return ApplyToModules(*module_, *units_, fn);
+  return model_->Apply(*module_, fn);
 }
 
 std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root_only) const {
   std::vector<Module::NamedModule> modules;
   if (!below_plain_) modules.emplace_back("", module_.get());
-  for (const auto& unit : units_->units()) {
+  for (const auto& unit : model_->units().units()) {
     if (unit->module == module_.get() || (root_only && !CheckIsRoot(*unit->module))) continue;
     modules.emplace_back(unit->name, unit->module);
   }
@@ -321,31 +232,29 @@ std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root
 
 bool FullyShardedDataParallel::CheckIsRoot(const Module& module) const {
   if (!below_plain_) return &module == module_.get();
-  const int unit = units_->IndexOf(module);
-  return unit >= 0 && units_->unit(unit).settings.is_root;
+  const int unit = model_->units().IndexOf(module);
+  return unit >= 0 && model_->units().unit(unit).settings.is_root;
 }
 
-void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { executor_->set_sync(sync); }
+void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { model_->executor().set_sync(sync); }
 
-bool FullyShardedDataParallel::requires_gradient_sync() const { return executor_->sync(); }
+bool FullyShardedDataParallel::requires_gradient_sync() const { return model_->executor().sync(); }
 
 absl::Status FullyShardedDataParallel::RegisterCommHook(CommHook hook) {
-  return executor_->runtime().gradients().SetCommHook(std::move(hook));
+  return model_->runtime().gradients().SetCommHook(std::move(hook));
 }
 
-absl::Status FullyShardedDataParallel::WidenGradients(int index) {
-  return executor_->runtime().gradients().Widen(index);
+const MemoryPlan& FullyShardedDataParallel::memory_plan() const { return model_->runtime().plan(); }
+
+Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return model_->StepSchedule(micro_steps); }
+
+std::vector<std::string> FullyShardedDataParallel::UnitNames() const { return model_->UnitNames(); }
+
+std::vector<FlatUnitLayout> FullyShardedDataParallel::UnitLayouts() const {
+  return EmptyStateDict(model_->units()).units;
 }
 
-const MemoryPlan& FullyShardedDataParallel::memory_plan() const { return executor_->runtime().plan(); }
-
-Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
-
-std::vector<std::string> FullyShardedDataParallel::UnitNames() const { return units_->ScheduledNames(); }
-
-std::vector<FlatUnitLayout> FullyShardedDataParallel::UnitLayouts() const { return EmptyStateDict(*units_).units; }
-
-Stream& FullyShardedDataParallel::stream() const { return executor_->runtime().compute_stream(); }
+Stream& FullyShardedDataParallel::stream() const { return model_->stream(); }
 
 NoSyncGuard::NoSyncGuard(FullyShardedDataParallel& model) : model_(model), before_(model.requires_gradient_sync()) {
   model_.set_requires_gradient_sync(false);

@@ -17,7 +17,8 @@
 //     optimizer.ZeroGrad();
 //   }
 //
-// This class is a thin facade. units/shard_layout.h is the layout arithmetic, units/unit.h the memory of a unit,
+// What it does between steps (clipping, state dicts, Restore) it has from ModelOperations. This class is a thin facade
+// of sharded_model.h: units/shard_layout.h is the layout arithmetic, units/unit.h the memory of a unit,
 // schedule/schedule.h the step as data, units/executor.h its execution, state/model_state.h and state/optim_state.h the
 // state dicts. One thread per rank uses it; calls that say "collective" must be made by every rank of the group.
 #ifndef FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
@@ -26,17 +27,15 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/process_group.h"
-#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/fsdp/model_operations.h"
 #include "fsdp/fsdp/options/options.h"
-#include "fsdp/fsdp/options/restore_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
 #include "fsdp/fsdp/schedule/schedule.h"
-#include "fsdp/fsdp/state/full_state_stream.h"
 #include "fsdp/fsdp/state/incompatible_keys.h"
 #include "fsdp/fsdp/state/optim_state_key.h"
 #include "fsdp/fsdp/summon_full_params.h"
@@ -49,11 +48,10 @@
 
 namespace fsdp {
 
-class Executor;
-class UnitStore;
+class ShardedModel;
 struct Partition;
 
-class FullyShardedDataParallel final {
+class FullyShardedDataParallel final : public ModelOperations {
  public:
   // Takes over `module`, the root: names its parameters, cuts it into units by options.auto_wrap_policy or where
   // WrapModule marked modules (wrap/manual_wrap.h), gives each rank an equal shard of each
@@ -102,44 +100,18 @@ class FullyShardedDataParallel final {
   // as long as the model.
   std::vector<ShardedParameter*> parameters() const;
 
-  // Scales all gradients so that their p-norm over all ranks is at most `max_norm`, and returns the norm that they had.
-  // As torch.nn.utils.clip_grad_norm_, it multiplies every gradient by min(1, max_norm / (norm + 1e-6)): a max_norm of
-  // 0 and an infinite norm make them 0 (NaN where they are infinite), a norm of NaN makes all of them NaN. An infinite
-  // max_norm clips nothing, unless the norm is infinite too: then all become NaN. `norm_type` is p, positive or
-  // infinite. kInvalidArgument for other values, a negative max_norm and NaN, kFailedPrecondition within a forward or
-  // backward. Collective; blocks.
-  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
-
-  // As ClipGradNorm(max_norm, 2), but does not block: returns the coefficient on the device for
-  // Optimizer::set_grad_factor (grad_clip.h). If some gradient is one that the optimizer does not own or that is in
-  // host memory, all gradients are scaled here as ClipGradNorm does, which blocks, and the result has no coefficient.
-  // kFailedPrecondition within a forward or backward. Collective.
-  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
-
-  // The whole gradient of one parameter, by any of its names: see state/gather_gradient.h. kFailedPrecondition within a
-  // forward or backward. Collective; blocks.
-  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
-
-  // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
-  // FULL and SHARDED copy them, LOCAL aliases this rank's slices, as FsdpModule::GetStateDict does. Buffers and ignored
-  // parameters are included whole, and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh.
-  // Collective, except LOCAL; blocks.
-  absl::StatusOr<StateDict> GetStateDict();
-
-  // Adds the state of `optimizer`, which was made over parameters(), to `state`: tensors, "step" scalars and
-  // param_groups. The state of parameters that FSDP does not manage is whole. kFailedPrecondition, naming the
-  // parameter, if ranks differ in its steps. Collective, except LOCAL; blocks.
-  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
-
-  // The inverses, for a state dict of the settings' type. FULL needs whole tensors on every rank, or on rank 0 alone
-  // (see LoadStateDictOptions; for an optimizer also the config's rank0_only), SHARDED each rank's chunks, LOCAL its
-  // slices. kInvalidArgument, before anything is changed, for a missing, unexpected or misshapen entry, naming it; with
-  // options.strict off, missing and unexpected names are returned instead. Collective, except LOCAL; blocks.
-  absl::Status LoadStateDict(const StateDict& state);
-  absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options);
-  absl::Status LoadOptimStateDict(const StateDict& state, Optimizer& optimizer);
-  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
-                                                              const LoadStateDictOptions& options);
+  // The calls of ModelOperations that return what did not match, or differs, without options: then all of it is an
+  // error, and there is nothing to return.
+  using ModelOperations::LoadOptimStateDict;
+  using ModelOperations::LoadStateDict;
+  using ModelOperations::Restore;
+  absl::Status LoadStateDict(const StateDict& state) { return LoadStateDict(state, LoadStateDictOptions{}).status(); }
+  absl::Status LoadOptimStateDict(const StateDict& state, Optimizer& optimizer) {
+    return LoadOptimStateDict(state, optimizer, LoadStateDictOptions{}).status();
+  }
+  absl::Status Restore(Optimizer* optimizer, const FillState& load) {
+    return Restore(optimizer, load, RestoreOptions{}).status();
+  }
 
   // This rank's slices of an optimizer's state dict of the settings' type, in memory of their own, as a LOCAL state
   // dict: what LoadOptimStateDict loads under LOCAL settings. kInvalidArgument for a state dict that is not keyed by
@@ -147,37 +119,12 @@ class FullyShardedDataParallel final {
   // PyTorch's older forms of this call.
   absl::StatusOr<StateDict> OptimStateDictToLoad(const StateDict& state, const Optimizer& optimizer);
 
-  // Restores from any source that can fill intervals, without moving tensors between ranks: calls `load` with a state
-  // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model), for `load` to
-  // fill.
-  //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
-  // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
-  absl::Status Restore(Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load);
-
-  // The same, and compares the attributes that `options` register, which names and shapes do not show, with those of
-  // the state that is loaded. Returns all that differ or were not recorded. kFailedPrecondition, on every rank, names
-  // each required attribute that has another value, with both: before `load` is called if options.saved is given, else
-  // after it, with the model's values as they were loaded.
-  //   FSDP_ASSIGN_OR_RETURN(const StateDict saved, DescribeCheckpoint(path));
-  //   model->Restore(&optimizer, load, {.saved = saved.attributes, .required = {{"model.n_head", 12}}});
-  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
-                                                           const std::function<absl::Status(StateDict& wanted)>& load,
-                                                           const RestoreOptions& options);
-
-  // A FULL state of model and `optimizer` (null: only the model), a few tensors at a time: see full_state_stream.h.
-  absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
-  absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
-
-  // For StepGraph (step_graph.h). CheckCanCapture: kFailedPrecondition, naming the cause, if a step of this model
-  // cannot be captured; the same on every rank. PrepareReplay: what the host does at the beginning of a step, for a
-  // captured one.
-  absl::Status CheckCanCapture() const;
-  absl::Status PrepareReplay();
-
-  const StateDictSettings& state_dict_settings() const { return settings_; }
+  const StateDictSettings& state_dict_settings() const { return *settings_; }
 
   // Returns the settings that were set before.
-  StateDictSettings set_state_dict_settings(const StateDictSettings& settings);
+  StateDictSettings set_state_dict_settings(const StateDictSettings& settings) {
+    return *std::exchange(settings_, settings);
+  }
 
   // Binds whole parameters, while the guard lives, for the units of `module` and below; `module` is part of this model
   // (null: the root). kFailedPrecondition within a forward or backward. Collective; blocks.
@@ -203,10 +150,6 @@ class FullyShardedDataParallel final {
   // backward. kFailedPrecondition if there is a hook already, if a unit is hybrid, or after a backward.
   absl::Status RegisterCommHook(CommHook hook);
 
-  // GradientReduction::Widen for unit `index` of units(): for code that computes gradients itself, some of them wider
-  // than the unit's compute dtype.
-  absl::Status WidenGradients(int index);
-
   // The memory that this rank holds for sharding, as predicted before it was allocated. Without activations and
   // optimizer state.
   const MemoryPlan& memory_plan() const;
@@ -221,9 +164,6 @@ class FullyShardedDataParallel final {
 
   Module& module() const { return *module_; }
 
-  // For functions on the units of a model, as in optim_forms.h.
-  const UnitStore& units() const { return *units_; }
-
   // The group of all ranks; the shard group if only a pair of shard and replicate group was given.
   ProcessGroup& group() const;
   Device& device() const;
@@ -234,18 +174,18 @@ class FullyShardedDataParallel final {
  private:
   using CutModule = std::function<absl::StatusOr<Partition>(Module& root, const FsdpOptions& options)>;
 
-  FullyShardedDataParallel();
+  friend class ShardedModel;
+
+  explicit FullyShardedDataParallel(std::unique_ptr<Module> module);
+  absl::StatusOr<ShardedModel*> Model() override;
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> WrapBy(const CutModule& cut,
                                                                           std::unique_ptr<Module> module,
                                                                           ShardGroups groups,
                                                                           const FsdpOptions& options);
 
   std::unique_ptr<Module> module_;
-  bool below_plain_ = false;  // module_ is no unit, and the roots are below it
-  std::shared_ptr<const LayerOps> layer_ops_;
-  std::shared_ptr<UnitStore> units_;    // with FullyShard also the root's
-  std::shared_ptr<Executor> executor_;  // likewise; refers to module_ and units_
-  StateDictSettings settings_;
+  bool below_plain_ = false;             // module_ is no unit, and the roots are below it
+  std::shared_ptr<ShardedModel> model_;  // refers to module_; with FullyShard also the root's
 };
 
 // While it lives, backward accumulates gradients without communication. For every micro-step of a step but the last.

@@ -11,16 +11,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/clip_grad_norm.h"
-#include "fsdp/fsdp/state/gather_gradient.h"
-#include "fsdp/fsdp/state/model_state.h"
-#include "fsdp/fsdp/state/optim_state.h"
-#include "fsdp/fsdp/state/restore_state.h"
+#include "fsdp/fsdp/sharded_model.h"
+#include "fsdp/fsdp/units/step_gate.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
 #include "fsdp/nn/module.h"
@@ -72,7 +70,7 @@ absl::Status CheckNames(const std::vector<ManualUnits::UnitSpec>& specs) {
   return absl::OkStatus();
 }
 
-// Options for what only a model of modules has, and the schedule that they make, would be read by nobody.
+// Refuses options that apply only to Modules: ManualUnits would ignore them.
 absl::Status CheckOptionsAreRead(const FsdpOptions& options) {
   const FsdpOptions defaults;
   const std::pair<const char*, bool> set[] = {
@@ -146,7 +144,118 @@ class NoModules final : public Module {
 
 }  // namespace
 
-ManualUnits::ManualUnits() : no_modules_(std::make_unique<NoModules>()) {}
+// What the program has called since the last step was finished.
+class ManualUnits::Progress final : public StepGate {
+ public:
+  // Of `model`, which must outlive it.
+  void Watch(const ShardedModel& model) {
+    model_ = &model;
+    version_ = Version();
+  }
+
+  // Parameters that changed since the last step was finished were changed by an optimizer, or by the program: on
+  // stream(), which no all-gather waits for before FinishStep.
+  absl::Status CheckOrder(std::string_view call) const;
+
+  // CheckOrder, and no gradient is between Gradients and FinishBackward.
+  absl::Status CheckBetweenPasses(std::string_view call) const override;
+  absl::Status CheckIdle(std::string_view call) override;
+
+  // Values that are loaded replace those of a step that went wrong.
+  absl::Status CheckCanLoad(std::string_view call) override;
+  void MarkShardsChanged(bool loaded) override;
+
+  absl::Status FinishBackward();
+  absl::Status FinishStep();
+
+  bool sync = true;
+  std::set<int> in_backward;  // units between Gradients and Reduce
+  std::set<int> kept;         // units whose gradients stay on this rank for a later Reduce
+  bool reducing = false;      // Reduce was called since FinishBackward
+
+ private:
+  int64_t Version() const;
+  const std::string& NameOf(int index) const { return model_->units().unit(index).name; }
+
+  const ShardedModel* model_ = nullptr;
+  int64_t version_ = 0;  // Version() when the last step was finished or values were loaded
+  absl::Status broken_;  // why no call can succeed until values are loaded
+};
+
+int64_t ManualUnits::Progress::Version() const {
+  int64_t version = 0;
+  for (const auto& unit : model_->units().units()) version += unit->shard_version();
+  return version;
+}
+
+absl::Status ManualUnits::Progress::CheckOrder(std::string_view call) const {
+  FSDP_RETURN_IF_ERROR(broken_);
+  if (Version() == version_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call),
+                   ": parameters have changed since the last step was finished, which an all-gather "
+                   "would not wait for: call FinishStep after the optimizer's step"));
+}
+
+absl::Status ManualUnits::Progress::CheckBetweenPasses(std::string_view call) const {
+  FSDP_RETURN_IF_ERROR(CheckOrder(call));
+  std::string open;
+  for (const int index : in_backward) absl::StrAppend(&open, open.empty() ? "" : ", ", NameOf(index));
+  if (!open.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(std::string(call),
+                                                      ": Gradients was called, and Reduce was not, "
+                                                      "for unit ",
+                                                      open, ": reduce it first"));
+  }
+  if (!reducing) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call), ": gradients are being reduced: call FinishBackward first"));
+}
+
+absl::Status ManualUnits::Progress::CheckIdle(std::string_view call) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses(call));
+  return model_->runtime().Synchronize();
+}
+
+absl::Status ManualUnits::Progress::CheckCanLoad(std::string_view call) {
+  return broken_.ok() ? CheckIdle(call) : model_->runtime().Synchronize();
+}
+
+void ManualUnits::Progress::MarkShardsChanged(bool loaded) {
+  version_ = Version();
+  if (!loaded || broken_.ok()) return;
+  model_->runtime().gradients().Discard();
+  in_backward.clear();
+  kept.clear();
+  broken_ = absl::OkStatus();
+}
+
+absl::Status ManualUnits::Progress::FinishBackward() {
+  const bool stepped = reducing && Version() != version_;
+  reducing = false;
+  if (stepped && broken_.ok()) broken_ = SteppedTooEarly();
+  FSDP_RETURN_IF_ERROR(broken_);
+  return CheckBetweenPasses("FinishBackward");
+}
+
+absl::Status ManualUnits::Progress::FinishStep() {
+  if (std::exchange(reducing, false) && broken_.ok()) broken_ = SteppedTooEarly();
+  FSDP_RETURN_IF_ERROR(broken_);
+  model_->runtime().WaitForOptimizer(Event());
+  const bool stepped = std::exchange(version_, Version()) != version_;
+  if (stepped && !kept.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("FinishStep: the optimizer stepped without the gradients of unit ", NameOf(*kept.begin()),
+                     ", which are on this rank alone: turn requires_gradient_sync on for the last micro-step"));
+  }
+  return CheckBetweenPasses("FinishStep");
+}
+
+ManualUnits::ManualUnits()
+    : ModelOperations(StateDictSettings()),
+      no_modules_(std::make_unique<NoModules>()),
+      progress_(std::make_unique<Progress>()) {}
+
 ManualUnits::~ManualUnits() = default;
 
 absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups groups, const std::vector<UnitSpec>& units,
@@ -160,106 +269,75 @@ absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups gro
   }
   std::unique_ptr<ManualUnits> made(new ManualUnits());
   const ModelSettings settings{std::vector<UnitSettings>(units.size(), UnitSettingsOf(options, {}, /*is_root=*/false))};
-  FSDP_ASSIGN_OR_RETURN(made->units_, UnitStore::Create(PartitionOf(units), settings, std::move(groups),
-                                                        ParameterInit{.seed = options.init_seed}));
+  FSDP_ASSIGN_OR_RETURN(
+      std::unique_ptr<UnitStore> store,
+      UnitStore::Create(PartitionOf(units), settings, std::move(groups), ParameterInit{.seed = options.init_seed}));
   // One gradient slot more, so that a unit's reduction overlaps the backward of the next.
   const SlotCounts slots{.unsharded = units_at_once, .gradients = units_at_once + 1};
-  FSDP_ASSIGN_OR_RETURN(made->runtime_, UnitRuntime::Create(*made->units_, MemoryPlan::Of(*made->units_, slots)));
-  made->version_ = made->Version();
+  FSDP_ASSIGN_OR_RETURN(made->model_,
+                        ShardedModel::CreateManual(*made->no_modules_, std::move(store), slots, *made->progress_));
+  made->progress_->Watch(*made->model_);
   return made;
 }
 
+absl::StatusOr<ShardedModel*> ManualUnits::Model() { return model_.get(); }
+
 absl::Status ManualUnits::CheckIndex(int index) const {
-  if (index >= 0 && index < units_->size()) return absl::OkStatus();
+  const int size = model_->units().size();
+  if (index >= 0 && index < size) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("unit ", index, ": expected an index below ", units_->size(), ", the number of units"));
-}
-
-int64_t ManualUnits::Version() const {
-  int64_t version = 0;
-  for (const auto& unit : units_->units()) version += unit->shard_version();
-  return version;
-}
-
-// Parameters that changed since the last step was finished were changed by an optimizer, or by the program: on
-// stream(), which no all-gather waits for before FinishStep.
-absl::Status ManualUnits::CheckOrder(std::string_view call) const {
-  FSDP_RETURN_IF_ERROR(broken_);
-  if (Version() == version_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(std::string(call),
-                   ": parameters have changed since the last step was finished, which an all-gather "
-                   "would not wait for: call FinishStep after the optimizer's step"));
-}
-
-absl::Status ManualUnits::CheckReduced(std::string_view call) const {
-  FSDP_RETURN_IF_ERROR(CheckOrder(call));
-  std::string open;
-  for (const int index : in_backward_) absl::StrAppend(&open, open.empty() ? "" : ", ", units_->unit(index).name);
-  if (!open.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(std::string(call),
-                                                      ": Gradients was called, and Reduce was not, "
-                                                      "for unit ",
-                                                      open, ": reduce it first"));
-  }
-  if (!reducing_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(std::string(call), ": gradients are being reduced: call FinishBackward first"));
-}
-
-absl::Status ManualUnits::CheckIdle(std::string_view call) const {
-  FSDP_RETURN_IF_ERROR(CheckReduced(call));
-  return runtime_->Synchronize();
+      absl::StrCat("unit ", index, ": expected an index below ", size, ", the number of units"));
 }
 
 absl::Status ManualUnits::Prefetch(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
-  FSDP_RETURN_IF_ERROR(CheckOrder("Unshard"));
-  if (runtime_->is_stale(index)) runtime_->Reshard(index);
-  return runtime_->Unshard(index);
+  FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Unshard"));
+  UnitRuntime& runtime = model_->runtime();
+  if (runtime.is_stale(index)) runtime.Reshard(index);
+  return runtime.Unshard(index);
 }
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int index) {
   FSDP_RETURN_IF_ERROR(Prefetch(index));
-  FSDP_RETURN_IF_ERROR(runtime_->BindParameters(index));
+  FSDP_RETURN_IF_ERROR(model_->runtime().BindParameters(index));
   std::vector<Tensor> whole;
-  for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->data);
+  for (const auto& parameter : model_->units().unit(index).parameters) whole.push_back(parameter->data);
   return whole;
 }
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
-  FSDP_RETURN_IF_ERROR(CheckOrder("Gradients"));
-  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, GradientReduction::SyncIf(sync_)));
-  if (units_->unit(index).trainable()) in_backward_.insert(index);
+  FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Gradients"));
+  FSDP_RETURN_IF_ERROR(model_->runtime().gradients().Bind(index, GradientReduction::SyncIf(progress_->sync)));
+  if (model_->units().unit(index).trainable()) progress_->in_backward.insert(index);
   std::vector<Tensor> whole;
-  for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->grad);
+  for (const auto& parameter : model_->units().unit(index).parameters) whole.push_back(parameter->grad);
   return whole;
 }
 
 absl::Status ManualUnits::Reshard(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
-  runtime_->Reshard(index);
+  model_->runtime().Reshard(index);
   return absl::OkStatus();
 }
 
 absl::Status ManualUnits::Reduce(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
-  FSDP_RETURN_IF_ERROR(CheckOrder("Reduce"));
-  const Unit& unit = units_->unit(index);
+  FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Reduce"));
+  const Unit& unit = model_->units().unit(index);
   if (!unit.trainable()) return absl::OkStatus();
-  if (in_backward_.erase(index) == 0) {
+  if (progress_->in_backward.erase(index) == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("unit ", unit.display_name(), ": no gradient to reduce: call Gradients before Reduce"));
   }
-  GradientReduction& gradients = runtime_->gradients();
-  gradients.Unbind(index, GradientReduction::SyncIf(sync_));
-  if (!sync_) {
-    kept_.insert(index);
+  GradientReduction& gradients = model_->runtime().gradients();
+  gradients.Unbind(index, GradientReduction::SyncIf(progress_->sync));
+  if (!progress_->sync) {
+    progress_->kept.insert(index);
     return absl::OkStatus();
   }
-  kept_.erase(index);
-  reducing_ = true;
+  progress_->kept.erase(index);
+  progress_->reducing = true;
   if (!unit.sharded() && unit.groups.replicate == nullptr) return gradients.StoreLocal(index);
   if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(index));
   if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(index));
@@ -267,115 +345,29 @@ absl::Status ManualUnits::Reduce(int index) {
 }
 
 absl::Status ManualUnits::set_requires_gradient_sync(bool sync) {
-  if (!in_backward_.empty()) {
+  if (!progress_->in_backward.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("set_requires_gradient_sync: unit ", units_->unit(*in_backward_.begin()).name,
+        absl::StrCat("set_requires_gradient_sync: unit ", model_->units().unit(*progress_->in_backward.begin()).name,
                      " is between Gradients and Reduce: expected a call before the backward of a micro-step"));
   }
-  sync_ = sync;
+  progress_->sync = sync;
   return absl::OkStatus();
 }
 
+bool ManualUnits::requires_gradient_sync() const { return progress_->sync; }
+
 absl::Status ManualUnits::FinishBackward() {
-  runtime_->gradients().WaitForReductions();
-  const bool stepped = reducing_ && Version() != version_;
-  reducing_ = false;
-  if (stepped && broken_.ok()) broken_ = SteppedTooEarly();
-  FSDP_RETURN_IF_ERROR(broken_);
-  return CheckReduced("FinishBackward");
+  model_->runtime().gradients().WaitForReductions();
+  return progress_->FinishBackward();
 }
 
 absl::Status ManualUnits::FinishStep() {
-  runtime_->gradients().WaitForReductions();
-  if (std::exchange(reducing_, false) && broken_.ok()) broken_ = SteppedTooEarly();
-  FSDP_RETURN_IF_ERROR(broken_);
-  runtime_->WaitForOptimizer(Event());
-  const bool stepped = std::exchange(version_, Version()) != version_;
-  if (stepped && !kept_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "FinishStep: the optimizer stepped without the gradients of unit ", units_->unit(*kept_.begin()).name,
-        ", which are on this rank alone: turn requires_gradient_sync on for the last micro-step"));
-  }
-  return CheckReduced("FinishStep");
+  model_->runtime().gradients().WaitForReductions();
+  return progress_->FinishStep();
 }
 
-std::vector<ShardedParameter*> ManualUnits::parameters() const {
-  std::vector<ShardedParameter*> all;
-  for (const auto& unit : units_->units()) {
-    for (const auto& parameter : unit->sharded_parameters) all.push_back(parameter.get());
-  }
-  return all;
-}
+std::vector<ShardedParameter*> ManualUnits::parameters() const { return model_->parameters(); }
 
-Stream& ManualUnits::stream() const { return runtime_->compute_stream(); }
-
-absl::StatusOr<float> ManualUnits::ClipGradNorm(float max_norm, double norm_type) {
-  FSDP_RETURN_IF_ERROR(CheckIdle("ClipGradNorm"));
-  return ClipShardedGradNorm(*no_modules_, *units_, max_norm, norm_type, stream());
-}
-
-absl::StatusOr<GradClip> ManualUnits::DeferClipGradNorm(float max_norm) {
-  FSDP_RETURN_IF_ERROR(CheckReduced("DeferClipGradNorm"));
-  return DeferClipShardedGradNorm(*no_modules_, *units_, max_norm, stream());
-}
-
-absl::StatusOr<Tensor> ManualUnits::FullGradient(std::string_view parameter) {
-  FSDP_RETURN_IF_ERROR(CheckIdle("FullGradient"));
-  return GatherGradient(*units_, parameter);
-}
-
-StateDictSettings ManualUnits::set_state_dict_settings(const StateDictSettings& settings) {
-  return std::exchange(settings_, settings);
-}
-
-// A LOCAL state dict lends the shards, and counts as a change of them.
-absl::StatusOr<StateDict> ManualUnits::GetStateDict() {
-  FSDP_RETURN_IF_ERROR(CheckIdle("GetStateDict"));
-  absl::StatusOr<StateDict> state = GetModelState(*no_modules_, *units_, FormOf(settings_.state_dict_config()));
-  version_ = Version();
-  return state;
-}
-
-absl::Status ManualUnits::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
-  FSDP_RETURN_IF_ERROR(CheckIdle("AddOptimStateDict"));
-  return AddOptimState(*units_, optimizer, FormOf(settings_.optim_state_dict_config()), state);
-}
-
-// Values that are loaded replace those of a step that went wrong.
-absl::Status ManualUnits::CheckCanLoad(std::string_view call) const {
-  return broken_.ok() ? CheckIdle(call) : runtime_->Synchronize();
-}
-
-void ManualUnits::FinishLoad(bool loaded) {
-  version_ = Version();
-  if (!loaded || broken_.ok()) return;
-  runtime_->gradients().Discard();
-  in_backward_.clear();
-  kept_.clear();
-  broken_ = absl::OkStatus();
-}
-
-absl::StatusOr<IncompatibleKeys> ManualUnits::LoadStateDict(const StateDict& state,
-                                                            const LoadStateDictOptions& options) {
-  FSDP_RETURN_IF_ERROR(CheckCanLoad("LoadStateDict"));
-  absl::StatusOr<IncompatibleKeys> keys = LoadModelState(*no_modules_, *units_, state, settings_.type(), options);
-  FinishLoad(keys.ok());
-  return keys;
-}
-
-absl::StatusOr<std::vector<std::string>> ManualUnits::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
-                                                                         const LoadStateDictOptions& options) {
-  FSDP_RETURN_IF_ERROR(CheckIdle("LoadOptimStateDict"));
-  return LoadOptimState(*units_, state, SourceOf(settings_, options), options.strict, optimizer);
-}
-
-absl::StatusOr<std::vector<AttributeDifference>> ManualUnits::Restore(
-    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
-  FSDP_RETURN_IF_ERROR(CheckCanLoad("Restore"));
-  absl::StatusOr<std::vector<AttributeDifference>> differences =
-      RestoreState(*no_modules_, *units_, optimizer, load, options, stream());
-  FinishLoad(differences.ok());
-  return differences;
-}
+Stream& ManualUnits::stream() const { return model_->stream(); }
 
 }  // namespace fsdp

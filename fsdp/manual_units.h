@@ -21,44 +21,36 @@
 //   optimizer.ZeroGrad();
 //   FSDP_RETURN_IF_ERROR(units->FinishStep());
 //
-// Between steps it has what FullyShardedDataParallel has, under the same names: clipping, the three kinds of state
-// dicts of model and optimizer, Restore. So checkpoint/ saves and loads it as any model.
+// Between steps, and between FinishBackward and the optimizer's step, it has the calls of ModelOperations, as
+// FullyShardedDataParallel has: clipping, the three kinds of state dicts of model and optimizer, Restore. So
+// checkpoint/ saves and loads it as any model.
 //
 // All work is put on stream() or ordered with it, so the program's compute belongs on stream(). One thread for each
 // rank. examples/two_layer_network.cc is a whole program.
 #ifndef FSDP_FSDP_MANUAL_UNITS_H_
 #define FSDP_FSDP_MANUAL_UNITS_H_
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <set>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/fsdp/model_operations.h"
 #include "fsdp/fsdp/options/options.h"
-#include "fsdp/fsdp/options/restore_options.h"
-#include "fsdp/fsdp/options/state_dict_config.h"
-#include "fsdp/fsdp/state/incompatible_keys.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/nn/initializer.h"
-#include "fsdp/optim/optimizer.h"
 #include "fsdp/optim/sharded_parameter.h"
-#include "fsdp/tensor/state_dict.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
 class Module;
-class UnitRuntime;
-class UnitStore;
+class ShardedModel;
 
-class ManualUnits final {
+class ManualUnits final : public ModelOperations {
  public:
   struct ParameterSpec {
     std::string name;  // in state dicts
@@ -105,7 +97,7 @@ class ManualUnits final {
   // last; the first Reduce with it on reduces their sum. On at first. kFailedPrecondition between Gradients and Reduce.
   // Call it on all ranks alike.
   absl::Status set_requires_gradient_sync(bool sync);
-  bool requires_gradient_sync() const { return sync_; }
+  bool requires_gradient_sync() const;
 
   // Ends a backward: makes stream() wait for the reductions issued so far, so that gradients can be read there.
   // kFailedPrecondition names the units whose Gradients no Reduce followed.
@@ -121,57 +113,23 @@ class ManualUnits final {
   std::vector<ShardedParameter*> parameters() const;
   Stream& stream() const;
 
-  // ---- Between steps, and between FinishBackward and the optimizer's step. As the functions of
-  // FullyShardedDataParallel of the same names, with the same errors; kFailedPrecondition, naming the call that is
-  // missing, anywhere else.
-
-  // Scales all gradients so that their norm over all ranks is at most `max_norm`; returns the norm. Collective; blocks.
-  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
-
-  // The same without blocking; the optimizer scales (grad_clip.h). Collective.
-  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
-
-  // The whole gradient of one parameter, on every rank; undefined if it has none. Collective; blocks.
-  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
-
-  // State dicts of the kind of the settings (default: FULL on every rank), and their inverses. Collective, except
-  // LOCAL; they block.
-  const StateDictSettings& state_dict_settings() const { return settings_; }
-  StateDictSettings set_state_dict_settings(const StateDictSettings& settings);
-  absl::StatusOr<StateDict> GetStateDict();
-  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
-  absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options = {});
-  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
-                                                              const LoadStateDictOptions& options = {});
-
-  // Restores model and optimizer (null: the model alone) on any number of ranks:
-  //   units->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
-  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
-                                                           const std::function<absl::Status(StateDict& wanted)>& load,
-                                                           const RestoreOptions& options = {});
+  // The form of state dicts (default: FULL on every rank). The setter returns the settings that were set before.
+  const StateDictSettings& state_dict_settings() const { return *settings_; }
+  StateDictSettings set_state_dict_settings(const StateDictSettings& settings) {
+    return *std::exchange(settings_, settings);
+  }
 
  private:
+  class Progress;
+
   ManualUnits();
 
+  absl::StatusOr<ShardedModel*> Model() override;
   absl::Status CheckIndex(int index) const;
-  absl::Status CheckOrder(std::string_view call) const;
-  absl::Status CheckReduced(std::string_view call) const;
-  absl::Status CheckIdle(std::string_view call) const;
-  absl::Status CheckCanLoad(std::string_view call) const;
-  void FinishLoad(bool loaded);
-  int64_t Version() const;
 
-  std::unique_ptr<Module> no_modules_;  // what functions on a model's buffers and ignored parameters are given
-  std::unique_ptr<UnitStore> units_;
-  std::unique_ptr<UnitRuntime> runtime_;  // refers to units_
-  StateDictSettings settings_;
-
-  bool sync_ = true;
-  std::set<int> in_backward_;  // units between Gradients and Reduce
-  std::set<int> kept_;         // units whose gradients stay on this rank for a later Reduce
-  bool reducing_ = false;      // Reduce was called since FinishBackward
-  int64_t version_ = 0;        // Version() when the last step was finished or values were loaded
-  absl::Status broken_;        // why no call can succeed until values are loaded
+  std::unique_ptr<Module> no_modules_;   // what functions on a model's buffers and ignored parameters are given
+  std::unique_ptr<Progress> progress_;   // where in its step the program is
+  std::shared_ptr<ShardedModel> model_;  // refers to both
 };
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/test_nesting.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "gmock/gmock-matchers.h"
@@ -56,7 +57,7 @@ TEST(ManualWrapTest, UnitsBottomUpHaveTheScheduleAndTheBitsOfThoseOfAPolicy) {
 template <typename T>
 std::vector<T> OfUnits(const FullyShardedDataParallel& model, T (*of)(const Unit& unit)) {
   std::vector<T> values;
-  for (const auto& unit : model.units().units()) values.push_back(of(*unit));
+  for (const auto& unit : ShardedModel::Of(model).units().units()) values.push_back(of(*unit));
   return values;
 }
 
@@ -222,7 +223,7 @@ TEST(ManualWrapTest, AUnitBelowAnIgnoredModuleStaysManaged) {
     EXPECT_THAT(model->UnitNames(), ElementsAre("root", "0.1"));
     FSDP_RETURN_IF_ERROR(ForwardAndBackward(*model, 0));
     std::vector<std::string> unmanaged;
-    for (const auto& [name, parameter] : model->units().unmanaged()) {
+    for (const auto& [name, parameter] : ShardedModel::Of(*model).units().unmanaged()) {
       unmanaged.push_back(name);
       EXPECT_TRUE(parameter->data.defined() && parameter->grad.defined()) << name;
     }

@@ -325,10 +325,10 @@ TEST(MixedPrecisionPolicyTest, AReduceDtypeEqualToTheParamDtypeIsNone) {
       FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
       FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
       FSDP_ASSIGN_OR_RETURN(const Gradients mine, test.Gradients());
-      FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
+      FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
       if (test.group->rank() != 0) return absl::OkStatus();
       gradients[given] = mine;
-      plans[given] = root->executor().runtime().plan().ToString(/*accumulates=*/true);
+      plans[given] = model->runtime().plan().ToString(/*accumulates=*/true);
       return absl::OkStatus();
     }));
   }

@@ -17,11 +17,11 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/fsdp_root.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/fsdp/state/state_collector.h"
 #include "fsdp/fsdp/test_sequence.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

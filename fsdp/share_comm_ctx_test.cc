@@ -116,12 +116,15 @@ TEST(ShareCommCtxTest, RootsThatDoNotShareRefuseEachOthersTape) {
 TEST(ShareCommCtxTest, ARootInUseGivesItsStreamsToThoseThatAreNot) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Parts parts, Parts::Make(group, 1));
-    FSDP_RETURN_IF_ERROR(parts.roots[0]->parameters().status());
-    const UnitStreams* used = parts.roots[0]->streams().get();
+    FSDP_ASSIGN_OR_RETURN(const auto first, ShardedModel::Of(*parts.roots[0]));
+    const UnitStreams* used = first->runtime().streams().get();
     EXPECT_OK(ShareCommCtx(parts.roots));
     EXPECT_OK(ShareCommCtx(parts.roots));  // a second time changes nothing
     FSDP_RETURN_IF_ERROR(parts.Step(0));
-    for (const FsdpModule* root : parts.roots) EXPECT_EQ(root->streams().get(), used);
+    for (FsdpModule* root : parts.roots) {
+      FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*root));
+      EXPECT_EQ(model->runtime().streams().get(), used);
+    }
     return ShareCommCtx({});
   }));
 }

@@ -23,7 +23,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/units/executor.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
@@ -204,9 +204,9 @@ struct Placed {
     }
     FSDP_ASSIGN_OR_RETURN(const auto parameters, placed.units.back()->parameters());
     placed.optimizer = std::make_unique<AdamW>(parameters, AdamWOptions{});
-    FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, placed.units.back()->Root());
-    placed.ops = root->layer_ops();
-    placed.stream = &root->stream();
+    FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*placed.units.back()));
+    placed.ops = model->layer_ops();
+    placed.stream = &model->stream();
     return placed;
   }
 

@@ -15,24 +15,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/sharded_model.h"
+#include "fsdp/fsdp/units/capture_check.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
+
+StepGraph::StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer,
+                     std::function<absl::Status()> forward_backward, FoundInf* found_inf)
+    : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)), found_inf_(found_inf) {}
+
+StepGraph::~StepGraph() = default;
 
 absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                              std::function<absl::Status()> forward_backward,
                                                              FoundInf* found_inf) {
-  FSDP_RETURN_IF_ERROR(model.CheckCanCapture());
+  FSDP_RETURN_IF_ERROR(CheckCanCapture(ShardedModel::Of(model).units()));
   FSDP_RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
   return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf));
 }
 
 absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
-  if (eager()) return PutGradients(max_grad_norm);
-  FSDP_RETURN_IF_ERROR(model_.PrepareReplay());
+  if (eager()) return IssueGradients(max_grad_norm);
+  FSDP_RETURN_IF_ERROR(ShardedModel::Of(model_).executor().PrepareReplay());
   return gradients_ == nullptr ? CaptureGradients(max_grad_norm) : ReplayGradients(max_grad_norm);
 }
 
-absl::Status StepGraph::PutGradients(float max_grad_norm) {
+absl::Status StepGraph::IssueGradients(float max_grad_norm) {
   clip_.reset();
   FSDP_RETURN_IF_ERROR(forward_backward_());
   FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
@@ -42,7 +51,7 @@ absl::Status StepGraph::PutGradients(float max_grad_norm) {
 }
 
 absl::Status StepGraph::CaptureGradients(float max_grad_norm) {
-  FSDP_ASSIGN_OR_RETURN(gradients_, CaptureWork(model_.stream(), [&] { return PutGradients(max_grad_norm); }));
+  FSDP_ASSIGN_OR_RETURN(gradients_, CaptureWork(model_.stream(), [&] { return IssueGradients(max_grad_norm); }));
   max_grad_norm_ = max_grad_norm;
   for (ShardedParameter* parameter : optimizer_.parameters()) {
     if (parameter->has_grad) with_gradient_.push_back(parameter);
@@ -64,12 +73,12 @@ absl::Status StepGraph::ReplayGradients(float max_grad_norm) {
 
 absl::Status StepGraph::Update() {
   if (eager()) {
-    FSDP_RETURN_IF_ERROR(PutUpdate());
+    FSDP_RETURN_IF_ERROR(IssueUpdate());
     ++updates_;
   } else {
     FSDP_RETURN_IF_ERROR(optimizer_.UploadScalars(model_.stream()));
     if (update_ == nullptr) {
-      FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return PutUpdate(); }));
+      FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return IssueUpdate(); }));
     } else {
       optimizer_.CountReplay();
     }
@@ -79,7 +88,7 @@ absl::Status StepGraph::Update() {
   return absl::OkStatus();
 }
 
-absl::Status StepGraph::PutUpdate() {
+absl::Status StepGraph::IssueUpdate() {
   optimizer_.set_grad_factor(clip_->coefficient());
   if (found_inf_ != nullptr) optimizer_.set_found_inf(found_inf_->flag());
   return optimizer_.Step(model_.stream());

@@ -30,9 +30,10 @@
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/optim/optimizer.h"
-#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
+
+class WorkGraph;
 
 class StepGraph final {
  public:
@@ -51,6 +52,7 @@ class StepGraph final {
   static absl::StatusOr<std::unique_ptr<StepGraph>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                            std::function<absl::Status()> forward_backward,
                                                            FoundInf* found_inf = nullptr);
+  ~StepGraph();
 
   // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm is that of
   // DeferClipGradNorm. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
@@ -66,12 +68,11 @@ class StepGraph final {
 
  private:
   StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer, std::function<absl::Status()> forward_backward,
-            FoundInf* found_inf)
-      : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)), found_inf_(found_inf) {}
+            FoundInf* found_inf);
 
-  // Put on the stream, or captured.
-  absl::Status PutGradients(float max_grad_norm);
-  absl::Status PutUpdate();
+  // Put their work on the stream, which runs or captures it.
+  absl::Status IssueGradients(float max_grad_norm);
+  absl::Status IssueUpdate();
 
   absl::Status CaptureGradients(float max_grad_norm);
   absl::Status ReplayGradients(float max_grad_norm);

@@ -408,7 +408,8 @@ TEST_F(StepGraphTest, ParametersThatNoUnitHasAreRefusedByName) {
   ASSERT_OK_AND_ASSIGN(
       const auto model,
       FullyShardedDataParallel::Wrap(std::move(module), std::shared_ptr<ProcessGroup>(std::move(groups[0])), options));
-  EXPECT_THAT(model->CheckCanCapture(),
+  AdamW optimizer(model->parameters(), {});
+  EXPECT_THAT(StepGraph::Create(*model, optimizer, [] { return absl::OkStatus(); }).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("parameter \"transformer.ln_f.weight\" is ignored by FSDP")));
 }

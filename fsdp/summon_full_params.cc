@@ -16,6 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -97,20 +99,6 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
                                    : std::string("nothing")));
 }
 
-// Every rank visits every unit, also after an error: its collectives wait for all ranks.
-void Visit(Module& module, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
-           absl::Status& first) {
-  std::unique_ptr<SummonFullParamsGuard> guard;
-  if (units.IndexOf(module) >= 0) {
-    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false});
-    first.Update(summoned.status());
-    if (summoned.ok()) guard = *std::move(summoned);
-  }
-  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, first);
-  if (first.ok()) first.Update(fn(module));
-  if (guard != nullptr) first.Update(guard->Close());
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Create(
@@ -124,6 +112,9 @@ absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Cr
   FSDP_RETURN_IF_ERROR(guard->Open());
   return guard;
 }
+
+SummonFullParamsGuard::SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options)
+    : units_(units), options_(options) {}
 
 SummonFullParamsGuard::~SummonFullParamsGuard() { (void)Close(); }
 
@@ -244,12 +235,6 @@ void SummonFullParamsGuard::Rebind(int s) {
     unit.parameters[i]->data = bindings_[s][i].data_before;
     unit.parameters[i]->grad = bindings_[s][i].grad_before;
   }
-}
-
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn) {
-  absl::Status first;
-  Visit(root, units, fn, first);
-  return units.groups().AgreeOn(first);
 }
 
 }  // namespace fsdp

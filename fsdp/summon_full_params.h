@@ -15,18 +15,20 @@
 #ifndef FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 #define FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "fsdp/fsdp/state/state_gather.h"
-#include "fsdp/fsdp/units/unit.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+class StateGather;
+class UnitStore;
+struct Unit;
 
 struct SummonFullParamsOptions {
   // All units of the module and below; off: only its own unit, if it is one.
@@ -48,7 +50,8 @@ struct SummonFullParamsOptions {
 
 class SummonFullParamsGuard final {
  public:
-  // Gathers the units of `module` and below, which must outlive it with `units`. kUnimplemented for flags that exclude
+  // Made by the SummonFullParams of a model: gathers the units of `module` and below, which must outlive it with
+  // `units`. kUnimplemented for flags that exclude
   // each other; kFailedPrecondition for a unit that is summoned already. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> Create(Module& module, const UnitStore& units,
                                                                        const SummonFullParamsOptions& options);
@@ -69,8 +72,7 @@ class SummonFullParamsGuard final {
     Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent
   };
 
-  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options)
-      : units_(units), options_(options) {}
+  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options);
 
   absl::Status Open();
   absl::Status OpenUnit(int unit, const std::vector<bool>& has_grad);
@@ -87,12 +89,6 @@ class SummonFullParamsGuard final {
   std::vector<std::vector<Binding>> bindings_;  // by summoned unit and parameter
   bool open_ = false;
 };
-
-// PyTorch's apply, for initialising a model in place. Calls `fn` for every module at and below `root`, children first,
-// while the parameters of the units that it lies in are bound whole; what it writes to them stays. At most the units on
-// one path from the root are whole at one time. The first error of any rank is returned on all; after it `fn` is not
-// called again. kFailedPrecondition while a SummonFullParamsGuard lives. Collective; blocks.
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn);
 
 }  // namespace fsdp
 

@@ -18,8 +18,8 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/fsdp_root.h"
 #include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/test_sequence.h"
 #include "fsdp/tensor/ops.h"
 

@@ -124,8 +124,8 @@ TEST(WorldOfOneTest, FullyShardIssuesNoCollective) {
         for (float& value : values) value /= 2;
       }
       EXPECT_EQ(second, first);
-      FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-      const std::string schedule = RenderSchedule(root->StepSchedule(1), root->UnitNames());
+      FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*test.root));
+      const std::string schedule = RenderSchedule(model->StepSchedule(1), model->UnitNames());
       for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce"}) {
         EXPECT_THAT(schedule, testing::Not(HasSubstr(collective)));
       }

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/libtorch/recompute.h"
 #include "fsdp/libtorch/torch_tensor.h"
@@ -152,8 +153,9 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::FromFullyShard(std
 absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
   try {
     at::NoGradGuard no_grad;
-    follower_ = UnitFollower::Create(*fsdp_, mirror);
-    FSDP_RETURN_IF_ERROR(CheckUnits(*follower_, fsdp_->units()));
+    ShardedModel& model = ShardedModel::Of(*fsdp_);
+    follower_ = UnitFollower::Create(model, mirror);
+    FSDP_RETURN_IF_ERROR(CheckUnits(*follower_, model.units()));
     FSDP_ASSIGN_OR_RETURN(auto called, CalledModules(*follower_));
     callers_ = std::make_unique<UnitCallers>(follower_, std::move(called));
     for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) {

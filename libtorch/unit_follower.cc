@@ -47,29 +47,29 @@ bool InGraphTask() { return torch::autograd::get_current_graph_task_id() != -1; 
 
 }  // namespace
 
-UnitFollower::UnitFollower(FullyShardedDataParallel& fsdp)
-    : fsdp_(&fsdp), streams_(fsdp.stream(), TorchDeviceOf(fsdp.device())) {}
+UnitFollower::UnitFollower(ShardedModel& model)
+    : model_(&model), streams_(model.stream(), TorchDeviceOf(model.units().device())) {}
 
-std::shared_ptr<UnitFollower> UnitFollower::Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror) {
-  std::shared_ptr<UnitFollower> follower(new UnitFollower(fsdp));
-  follower->hooks_ = fsdp.module().hooks();
+std::shared_ptr<UnitFollower> UnitFollower::Create(ShardedModel& model, const MirrorModule& mirror) {
+  std::shared_ptr<UnitFollower> follower(new UnitFollower(model));
+  follower->hooks_ = model.module().hooks();
   TORCH_CHECK(follower->hooks_ != nullptr, "the root of the model is not hooked");
-  follower->node_of_unit_.assign(fsdp.units().size(), -1);
-  follower->AddNodes(fsdp.module(), "", -1);
+  follower->node_of_unit_.assign(model.units().size(), -1);
+  follower->AddNodes(model.module(), "", -1);
   follower->AddCasts(mirror);
-  follower->leaves_.emplace(fsdp.units(), mirror.mirrored_parameters(), *follower);
+  follower->leaves_.emplace(model.units(), mirror.mirrored_parameters(), *follower);
   follower->states_.resize(follower->leaves_->leaves().size());
   follower->HookGradients();
   return follower;
 }
 
 void UnitFollower::AddNodes(Module& module, const std::string& name, int enclosing) {
-  const int unit = fsdp_->units().IndexOf(module);
+  const int unit = model_->units().IndexOf(module);
   int node = enclosing;
   if (enclosing < 0 || (unit >= 0 && node_of_unit_[unit] < 0)) {
     node = static_cast<int>(nodes_.size());
     nodes_.push_back({.name = name.empty() ? "root" : name, .unit = unit, .parent = enclosing});
-    nodes_.back().modules = unit >= 0 ? fsdp_->units().unit(unit).modules : std::vector<Module*>{&module};
+    nodes_.back().modules = unit >= 0 ? model_->units().unit(unit).modules : std::vector<Module*>{&module};
     if (unit >= 0) node_of_unit_[unit] = node;
   } else if (unit >= 0) {
     node = node_of_unit_[unit];
@@ -92,7 +92,7 @@ void UnitFollower::HookGradients() {
     };
     Accumulator& accumulator = states_[i].accumulator;
     accumulator = HookAccumulation(leaf.tensor, call(&UnitFollower::OnAccumulate), call(&UnitFollower::OnAccumulated));
-    const Unit& unit = fsdp_->units().unit(leaf.unit);
+    const Unit& unit = model_->units().unit(leaf.unit);
     if (unit.accumulates_in_reduce_dtype() && SizeOf(unit.reduce_dtype) > SizeOf(unit.compute_dtype)) {
       KeepGradientsWide(leaf.tensor, accumulator);
     }
@@ -102,16 +102,16 @@ void UnitFollower::HookGradients() {
 void UnitFollower::Close() {
   // What LibTorch still computes with may be memory of fsdp/'s.
   streams_.AfterLibTorch().IgnoreError();
-  fsdp_->stream().Synchronize().IgnoreError();
+  model_->stream().Synchronize().IgnoreError();
   observer_.reset();
   backward_thread_.reset();
   leaves_.reset();
   local_.reset();
-  fsdp_ = nullptr;
+  model_ = nullptr;
 }
 
 LocalShards& UnitFollower::local_shards() {
-  if (!local_.has_value()) local_.emplace(fsdp_->parameters());
+  if (!local_.has_value()) local_.emplace(model_->parameters());
   return *local_;
 }
 
@@ -120,7 +120,7 @@ void UnitFollower::WaitForLibTorch() { ThrowIfError(streams_.AfterLibTorch()); }
 void UnitFollower::Synchronize() {
   WaitForLibTorch();
   if (local_.has_value()) local_->NoteUpdates();
-  leaves_->NoteChanges(fsdp_->units());
+  leaves_->NoteChanges(model_->units());
 }
 
 void UnitFollower::BeginForward() {
@@ -131,13 +131,13 @@ void UnitFollower::BeginForward() {
   Synchronize();
   streams_.Clear();
   if (!observer_.has_value() || !observer_->is_mine()) observer_.emplace();
-  const bool on_gpu = !TorchDeviceOf(fsdp_->device()).is_cpu();
+  const bool on_gpu = !TorchDeviceOf(model_->units().device()).is_cpu();
   if (on_gpu && !(backward_thread_.has_value() && backward_thread_->is_mine())) backward_thread_.emplace();
   training_ = at::GradMode::is_enabled();
   if (training_ && std::exchange(backward_ended_, false)) {
     for (LeafState& state : states_) state.used = false;
   }
-  tape_.emplace(fsdp_->NewTape(training_));
+  tape_.emplace(model_->NewTape(training_));
   forward_thread_ = std::this_thread::get_id();
   pass_ = Pass::kForward;
   cast_scope_ = CastOperands();
@@ -206,7 +206,7 @@ void UnitFollower::BeginBackward() {
 }
 
 bool UnitFollower::Syncs(int node) const {
-  return fsdp_->requires_gradient_sync() && UnitOf(node).controls.requires_gradient_sync;
+  return model_->executor().sync() && UnitOf(node).controls.requires_gradient_sync;
 }
 
 // A unit whose gradients an earlier backward kept local, and which this one does not reach (an expert without work).
@@ -223,7 +223,7 @@ void UnitFollower::EndBackward() {
   for (Node& node : nodes_) node.visits = 0;
   backward_ended_ = true;
   if (!local_.has_value()) return;
-  ThrowIfError(fsdp_->stream().Synchronize());
+  ThrowIfError(model_->stream().Synchronize());
   at::DisableRecordFunctionGuard quiet;
   local_->FollowGradients();
 }
@@ -356,7 +356,7 @@ void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   if (!gradient.defined() || !slot.defined() || gradient.element_size() <= SizeOf(slot.dtype())) return;
   at::DisableRecordFunctionGuard quiet;
   WaitForLibTorch();
-  ThrowIfError(fsdp_->WidenGradients(leaf.unit));
+  ThrowIfError(model_->runtime().gradients().Widen(leaf.unit));
   ThrowIfError(streams_.LibTorchAfter());
   leaves_->Follow();
 }

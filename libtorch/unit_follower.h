@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/libtorch/accumulate_hooks.h"
 #include "fsdp/libtorch/backward_thread.h"
 #include "fsdp/libtorch/leaf_tensors.h"
@@ -34,10 +34,10 @@ namespace fsdp {
 // Held by a ShardedModule, and weakly by the graphs of autograd. Functions throw c10::Error. One thread.
 class UnitFollower final : public SlotOwner, public std::enable_shared_from_this<UnitFollower> {
  public:
-  // `fsdp`, of the mirror, must outlive its Close.
-  static std::shared_ptr<UnitFollower> Create(FullyShardedDataParallel& fsdp, const MirrorModule& mirror);
+  // `model`, of the mirror, must outlive its Close.
+  static std::shared_ptr<UnitFollower> Create(ShardedModel& model, const MirrorModule& mirror);
 
-  // Lets go of the module and of `fsdp`: a graph that lives on finds its parameters gone.
+  // Lets go of the module and of `model`: a graph that lives on finds its parameters gone.
   void Close();
 
   void BeginForward();
@@ -119,7 +119,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
     bool has_gradients = false;  // backward: entered for its gradients, and not only to be read
   };
 
-  explicit UnitFollower(FullyShardedDataParallel& fsdp);
+  explicit UnitFollower(ShardedModel& model);
   void AddNodes(Module& module, const std::string& name, int enclosing);
   void AddCasts(const MirrorModule& mirror);
   void HookGradients();
@@ -139,11 +139,11 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   void EndBackward();
   void Forget();
   void WaitForLibTorch();
-  const Unit& UnitOf(int node) const { return fsdp_->units().unit(nodes_[node].unit); }
+  const Unit& UnitOf(int node) const { return model_->units().unit(nodes_[node].unit); }
 
-  FullyShardedDataParallel* fsdp_;  // null once closed
+  ShardedModel* model_;  // null once closed
   TorchStreams streams_;
-  ModuleHooks* hooks_ = nullptr;  // fsdp_'s
+  ModuleHooks* hooks_ = nullptr;  // model_'s
   std::optional<LeafTensors> leaves_;
   std::vector<LeafState> states_;  // by leaf
   std::vector<Node> nodes_;        // the root first

@@ -14,13 +14,13 @@ void UnitFollower::AddCasts(const MirrorModule& mirror) {
   for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) buffers->insert(buffer.tensor.unsafeGetTensorImpl());
   for (Node& node : nodes_) {
     if (node.unit < 0) continue;
-    const Unit& unit = fsdp_->units().unit(node.unit);
+    const Unit& unit = model_->units().unit(node.unit);
     node.border = UnitBorder::Of(unit.settings, unit.compute_dtype);
     if (node.border.input_type.has_value()) {
       node.casts.emplace(*node.border.input_type, node.border.restores, buffers);
     }
   }
-  for (const BareModule& bare : fsdp_->units().bare_modules()) {
+  for (const BareModule& bare : model_->units().bare_modules()) {
     if (nodes_[0].unit >= 0 || bare.modules[0] != nodes_[0].modules[0]) continue;
     nodes_[0].border = UnitBorder::Of(bare.settings, bare.settings.param_dtype.value_or(DType::kFloat32));
   }

@@ -22,7 +22,7 @@ TEST(UnitFollowerTest, AForwardIsAbandonedAlsoWhereLibTorchCannotBeWaitedFor) {
     mirror->AssignNames();
     const MirrorModule& original = *mirror;
     FSDP_ASSIGN_OR_RETURN(const auto fsdp, FullyShardedDataParallel::Wrap(std::move(mirror), group));
-    const std::shared_ptr<UnitFollower> follower = UnitFollower::Create(*fsdp, original);
+    const std::shared_ptr<UnitFollower> follower = UnitFollower::Create(ShardedModel::Of(*fsdp), original);
     const TorchStreams before = follower->streams();
     follower->BeginForward();
     EXPECT_TRUE(follower->in_forward());

@@ -5,7 +5,7 @@
 //
 //   FsdpOptions ---- auto_wrap_policy ---> UnitOverrides              FullyShardOptions       FsdpModule::set_*
 //        |                                      |                            |                       |
-//        +------------ UnitSettingsOf ----------+                    SettingsOf (fsdp_root.cc)       |
+//        +------------ UnitSettingsOf ----------+                    SettingsOf (fsdp_module_tree.cc)|
 //        |                    |                                              |                       |
 //        |                    +------------> UnitSettings <------------------+                       v
 //        |                                        |                                             UnitControls

@@ -52,7 +52,7 @@ class FullState {
     return all;
   }
 
-  absl::Status Stream(StateGather& gather, const FullStatePart& visit) {
+  absl::Status Stream(StateGather& gather, const std::function<absl::Status(const StateDict& part)>& visit) {
     gather_ = &gather;
     visit_ = &visit;
     if (shards_) FSDP_RETURN_IF_ERROR(shards_->Agree(gather.ranks()));
@@ -174,7 +174,7 @@ class FullState {
   const std::vector<ReplicatedTensor> replicated_;
   std::optional<OptimShards> shards_;
   StateGather* gather_ = nullptr;
-  const FullStatePart* visit_ = nullptr;
+  const std::function<absl::Status(const StateDict& part)>* visit_ = nullptr;
   absl::Status visited_;
 };
 
@@ -185,7 +185,8 @@ absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units
   return FullState(units, std::move(replicated), optimizer).Describe();
 }
 
-absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer, const FullStatePart& visit) {
+absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer,
+                             const std::function<absl::Status(const StateDict& part)>& visit) {
   FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   return FullState(units, std::move(replicated), optimizer).Stream(*gather, visit);

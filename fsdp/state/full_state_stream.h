@@ -19,17 +19,16 @@
 
 namespace fsdp {
 
-// Some tensors of the state, whole and in host memory, which is reused when the call returns.
-using FullStatePart = std::function<absl::Status(const StateDict& part)>;
-
 // A FULL state dict without elements: the tensors that StreamFullState visits, by name, dtype and shape, and its texts,
 // aliases and layouts. Local.
 absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer);
 
-// Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: only the model), several at a time.
+// Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: only the model), several at a time,
+// whole and in host memory, which is reused when the call returns.
 // After the first error `visit` is not called again, but the units are still gathered, since the other ranks wait for
 // that; then every rank gets the error. Collective; blocks.
-absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer, const FullStatePart& visit);
+absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer,
+                             const std::function<absl::Status(const StateDict& part)>& visit);
 
 }  // namespace fsdp
 

@@ -6,10 +6,10 @@
 #define FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "fsdp/fsdp/units/shard_groups.h"
+#include "absl/status/status.h"
 
 namespace fsdp {
 
@@ -32,10 +32,6 @@ struct IncompatibleKeys {
   // kInvalidArgument with all names, unless empty: `subject` "does not fit the model; ...".
   absl::Status ToStatus(std::string_view subject) const;
 };
-
-// The names that are missing or unexpected on any rank, or only those of rank 0 if `first_only`. `mine` are this
-// rank's. Collective; blocks.
-absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only);
 
 }  // namespace fsdp
 

@@ -13,6 +13,8 @@
 // prefers a tensor that is saved under the first name itself.
 #include "fsdp/fsdp/state/model_state.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/state/state_check.h"
 #include "fsdp/fsdp/state/state_scatter.h"
+#include "nlohmann/json.hpp"
 
 namespace fsdp {
 namespace {
@@ -188,6 +191,33 @@ absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather
 absl::Status NoMemory(const char* what, const std::string& name) {
   return absl::FailedPreconditionError(
       absl::StrCat(what, " \"", name, "\" has no memory, so no state dict can hold it; materialise it first"));
+}
+
+void AddNew(const std::vector<std::string>& names, std::vector<std::string>& all) {
+  for (const std::string& name : names) {
+    if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
+  }
+}
+
+// The names that are missing or unexpected on any rank, or only those of rank 0 if `first_only`. `mine` are this
+// rank's. A name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by none. So
+// the lists are gathered and joined, keeping the order of the first rank that has a name. Collective; blocks.
+absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only) {
+  const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
+  const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                        ranks.GatherBlobs(std::string(packed.begin(), packed.end())));
+  IncompatibleKeys all;
+  for (size_t rank = 0; rank < (first_only ? 1 : blobs.size()); ++rank) {
+    const nlohmann::json part = nlohmann::json::from_msgpack(blobs[rank], /*strict=*/true, /*allow_exceptions=*/false);
+    if (!part.is_array() || part.size() != 2) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " sent no list of names; ranks must load at the same time"));
+    }
+    AddNew(part[0].get<std::vector<std::string>>(), all.missing_keys);
+    AddNew(part[1].get<std::vector<std::string>>(), all.unexpected_keys);
+  }
+  return all;
 }
 
 }  // namespace

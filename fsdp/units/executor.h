@@ -22,6 +22,7 @@
 #include "fsdp/fsdp/units/execution_order.h"
 #include "fsdp/fsdp/units/module_index.h"
 #include "fsdp/fsdp/units/schedule_runner.h"
+#include "fsdp/fsdp/units/step_gate.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_casts.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
@@ -44,7 +45,7 @@ struct ExecutorOptions {
 };
 
 // One thread for each rank calls it. Its calls do not wait for the device unless their comments say so.
-class Executor final : public ModuleHooks {
+class Executor final : public ModuleHooks, public StepGate {
  public:
   // Sets itself as the hooks of the modules of every unit and of every bare module. `root` and `units` must outlive it.
   // Collective.
@@ -80,13 +81,11 @@ class Executor final : public ModuleHooks {
   absl::Status WaitForUnshard(int index);
   void Reshard(int index);
 
-  // kFailedPrecondition, naming `call`, within a forward or backward.
-  absl::Status CheckBetweenPasses(std::string_view call) const;
-
-  // For calls that read or change parameters between steps. Copies replaced data into the shards (writeback.h) and
-  // waits for all streams. kFailedPrecondition, naming `call`, within a forward or backward. Blocks. A call that
-  // changes shards notes it there (Unit::NoteShardChanged); the next pass then gathers what was unsharded.
-  absl::Status CheckIdle(std::string_view call);
+  // StepGate: refuses calls within a forward or backward. CheckIdle also copies replaced data into the shards
+  // (writeback.h). A call that changes shards notes it there (Unit::NoteShardChanged); the next pass then gathers what
+  // was unsharded.
+  absl::Status CheckBetweenPasses(std::string_view call) const override;
+  absl::Status CheckIdle(std::string_view call) override;
 
   // Does what the host does at the beginning of a step, for one that is about to be captured in a graph or replayed.
   // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from one that is not: a unit is

@@ -259,7 +259,7 @@ absl::Status GradientReduction::ReduceScatter(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
-  const Tensor reduced = input.Slice(OwnShard(unit));
+  const Tensor reduced = input.Slice(unit.own_shard());
   ProcessGroup& group = *unit.groups.shard;
   const ReduceOp op = RuleOf(unit).reduce_scatter;
   if (hook_) {

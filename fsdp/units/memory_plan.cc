@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/fsdp/units/unit.h"
 
 namespace fsdp {
 namespace {
@@ -27,7 +28,10 @@ int64_t UnshardedItemSize(const Unit& unit) {
   return unit.settings.full_precision_in_eval ? std::max<int64_t>(compute, SizeOf(unit.dtype)) : compute;
 }
 
-bool NeedsUnsharded(const Unit& unit) { return !ComputesOnShard(unit, unit.compute_dtype); }
+bool NeedsUnsharded(const Unit& unit) { return !unit.computes_on_shard(unit.compute_dtype); }
+
+// True if the reduction reads a copy of the gradient and not the one that backward writes.
+bool StagesReduction(const Unit& unit) { return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place(); }
 
 void AddShards(const Unit& unit, MemoryPlan& plan) {
   const int64_t numel = unit.layout.shard_numel();

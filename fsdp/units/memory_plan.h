@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "fsdp/fsdp/schedule/schedule.h"
-#include "fsdp/fsdp/units/unit.h"
 
 namespace fsdp {
+
+class UnitStore;
 
 // How many slots the units other than the root share: as many as the schedule needs at one time (MaxUnsharded). Two let
 // one unit's collective overlap the compute of another.
@@ -71,24 +72,6 @@ struct MemoryPlan {
   // A line for each purpose that has bytes, for people.
   std::string ToString(bool accumulates) const;
 };
-
-// Three questions about one unit's memory, which the plan and the runtime must answer alike.
-
-// True if `unit` computes in `dtype` on its shard or compute_shard itself, so that there is nothing to gather or copy.
-inline bool ComputesOnShard(const Unit& unit, DType dtype) {
-  return !unit.sharded() && !unit.offloaded() && (dtype == unit.dtype || unit.has_compute_shard(dtype));
-}
-
-// True if the reduction reads a copy of the gradient and not the one that backward writes.
-inline bool StagesReduction(const Unit& unit) {
-  return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place();
-}
-
-// This rank's part of a buffer of padded_numel elements that collectives work in.
-inline Interval OwnShard(const Unit& unit) {
-  const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
-  return {begin, begin + unit.layout.shard_numel()};
-}
 
 }  // namespace fsdp
 

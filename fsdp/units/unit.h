@@ -94,6 +94,18 @@ struct Unit {
   // True if unsharding in `dtype` starts from compute_shard.
   bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
 
+  // True if the unit computes in `wanted` on its shard or compute_shard itself, so that there is nothing to gather or
+  // copy.
+  bool computes_on_shard(DType wanted) const {
+    return !sharded() && !offloaded() && (wanted == dtype || has_compute_shard(wanted));
+  }
+
+  // This rank's part of a buffer of padded_numel elements that collectives work in.
+  Interval own_shard() const {
+    const int64_t begin = groups.shard_rank() * layout.shard_numel();
+    return {begin, begin + layout.shard_numel()};
+  }
+
   // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may: what was
   // gathered or cast from it before is not computed with again. All ranks must call it alike.
   void NoteShardChanged() const;

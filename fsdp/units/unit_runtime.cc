@@ -9,7 +9,8 @@
 // optimizer or RefreshComputeShard cast already, the all-gather reads that. If shard and gather buffer agree in dtype
 // and place, the all-gather reads the shard itself and nothing is copied. Rows: only if the ranks' shards in sequence
 // are not the unsharded buffer (ShardLayout::in_place), else the gather buffer is the slot and the all-gather is in
-// place. A unit that is not sharded computes on its shard or compute_shard itself where it can (ComputesOnShard).
+// place. A unit that is not sharded computes on its shard or compute_shard itself where it can
+// (Unit::computes_on_shard).
 //
 // The order of this work, all by events on streams:
 //
@@ -103,7 +104,7 @@ absl::Status UnitRuntime::Unshard(int index) {
   if (state.unsharded.defined()) return absl::OkStatus();
   const DType dtype = UnshardedDType(unit);
   if (!state.in_group) state.version = unit.shard_version();
-  state.on_shard = ComputesOnShard(unit, dtype);
+  state.on_shard = unit.computes_on_shard(dtype);
   if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
   if (state.on_shard) {
     state.unsharded = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
@@ -142,7 +143,7 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
   const State& state = states_[index];
   FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
-  const Tensor own = gathered.Slice(OwnShard(unit));
+  const Tensor own = gathered.Slice(unit.own_shard());
   if (!unit.sharded()) {
     FillOwn(unit, own);
     return absl::OkStatus();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FullyShard is called on modules one by one, innermost first, and knows no model; PyTorch calls the moment when the
-// parts become one lazy initialisation. Here it is FsdpRoot::Create: find all FsdpModules below, check that they agree
-// on one mesh, name the parameters, cut them into units (Partition), give these memory (UnitStore), apply the controls
-// that were set so far, and let an Executor take the hooks over. After that each FsdpModule knows its root and unit.
-#include "fsdp/fsdp/fsdp_root.h"
+// parts become one lazy initialisation. Here it is FsdpModuleTree::Create: find all FsdpModules below, check that they
+// agree on one mesh, name the parameters, cut them into units (Partition), give these memory (UnitStore), apply the
+// controls that were set so far, and let an Executor take the hooks over. After that each FsdpModule knows its root and
+// unit.
+#include "fsdp/fsdp/fsdp_module_tree.h"
 
 #include <algorithm>
 #include <set>
@@ -13,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/wrap/ignored_states.h"
 #include "fsdp/fsdp/wrap/partition.h"
 
@@ -68,25 +71,50 @@ UnitSettings SettingsOf(const FsdpModule& module) {
   return settings;
 }
 
+// -1 if it has no parameters.
+int UnitOf(const FsdpModule& member, const UnitStore& units) {
+  int unit = -1;
+  for (const Module* module : member.modules()) unit = std::max(unit, units.IndexOf(*module));
+  return unit;
+}
+
+std::optional<std::vector<int>> UnitsOf(const std::optional<std::vector<FsdpModule*>>& modules,
+                                        const UnitStore& units) {
+  if (!modules.has_value()) return std::nullopt;
+  std::vector<int> indices;
+  for (const FsdpModule* module : *modules) {
+    if (UnitOf(*module, units) >= 0) indices.push_back(UnitOf(*module, units));
+  }
+  return indices;
+}
+
+void SetControls(const FsdpModule& module, const UnitStore& units) {
+  const int unit = UnitOf(module, units);
+  if (unit < 0) return;
+  UnitControls& controls = units.unit(unit).controls;
+  controls = module.controls();
+  controls.forward_prefetch = UnitsOf(module.forward_prefetch(), units);
+  controls.backward_prefetch = UnitsOf(module.backward_prefetch(), units);
+}
+
 }  // namespace
 
-FsdpRoot::FsdpRoot(FsdpModule& root, std::vector<FsdpModule*> members)
+FsdpModuleTree::FsdpModuleTree(FsdpModule& root, std::vector<FsdpModule*> members)
     : root_(root), module_(*root.modules()[0]), members_(std::move(members)) {}
 
-absl::StatusOr<std::unique_ptr<FsdpRoot>> FsdpRoot::Create(FsdpModule& root) {
-  std::unique_ptr<FsdpRoot> made(new FsdpRoot(root, MembersOf(root)));
+absl::StatusOr<std::unique_ptr<FsdpModuleTree>> FsdpModuleTree::Create(FsdpModule& root) {
+  std::unique_ptr<FsdpModuleTree> made(new FsdpModuleTree(root, MembersOf(root)));
   made->module_.AssignNames();
   FSDP_RETURN_IF_ERROR(AgreeOn(*root.mesh()->all(), made->CheckMembers()));
-  FSDP_RETURN_IF_ERROR(made->CreateUnits());
-  for (const FsdpModule* member : made->members_) made->Apply(*member, made->UnitOf(*member));
-  FSDP_ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
-  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_,
-                                                          {.passes_below_root = true, .streams = root.streams()}));
-  for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), made->UnitOf(*member));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<UnitStore> units, made->CreateUnits());
+  for (const FsdpModule* member : made->members_) SetControls(*member, *units);
+  FSDP_ASSIGN_OR_RETURN(made->model_, ShardedModel::Create(made->module_, std::move(units),
+                                                           {.passes_below_root = true, .streams = root.streams()}));
+  for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), UnitOf(*member, made->model_->units()));
   return made;
 }
 
-absl::Status FsdpRoot::CheckMembers() const {
+absl::Status FsdpModuleTree::CheckMembers() const {
   if (root_.modules().size() != 1) {
     return absl::FailedPreconditionError(absl::StrCat("a unit of ", root_.modules().size(),
                                                       " modules cannot be the root: "
@@ -114,8 +142,8 @@ absl::Status FsdpRoot::CheckMembers() const {
   return absl::OkStatus();
 }
 
-absl::Status FsdpRoot::CheckPrefetch(const FsdpModule& module, std::string_view list,
-                                     const std::vector<FsdpModule*>& modules) const {
+absl::Status FsdpModuleTree::CheckPrefetch(const FsdpModule& module, std::string_view list,
+                                           const std::vector<FsdpModule*>& modules) const {
   for (size_t i = 0; i < modules.size(); ++i) {
     if (std::count(members_.begin(), members_.end(), modules[i]) != 0) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -126,7 +154,7 @@ absl::Status FsdpRoot::CheckPrefetch(const FsdpModule& module, std::string_view 
 }
 
 // What members were told before the root's first use; later changes are not compared.
-RankAgreement FsdpRoot::AgreementOfMembers() const {
+RankAgreement FsdpModuleTree::AgreementOfMembers() const {
   RankAgreement agreement;
   for (const FsdpModule* member : members_) {
     const std::string of = absl::StrCat(" of module ", NameIn(module_, *member->modules()[0]));
@@ -143,7 +171,7 @@ RankAgreement FsdpRoot::AgreementOfMembers() const {
   return agreement;
 }
 
-absl::Status FsdpRoot::CreateUnits() {
+absl::StatusOr<std::unique_ptr<UnitStore>> FsdpModuleTree::CreateUnits() const {
   std::vector<UnitRequest> requests;
   IgnoredStates ignored;
   for (const FsdpModule* member : members_) {
@@ -155,35 +183,13 @@ absl::Status FsdpRoot::CreateUnits() {
   ModelSettings settings{.units = {}, .agreement = AgreementOfMembers()};
   for (const UnitModule& unit : partition->units) settings.units.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
   for (const UnitModule& bare : partition->bare) settings.bare.push_back(SettingsOf(*FsdpModule::Of(*bare.module)));
-  FSDP_ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
-                                                  {.seed = root_.options().init_seed}));
-  units_->set_trace(root_.options().trace);
-  return absl::OkStatus();
-}
-
-std::vector<std::string> FsdpRoot::UnitNames() const { return units_->ScheduledNames(); }
-
-int FsdpRoot::UnitOf(const FsdpModule& member) const {
-  int unit = -1;
-  for (const Module* module : member.modules()) unit = std::max(unit, units_->IndexOf(*module));
-  return unit;
-}
-
-std::optional<std::vector<int>> FsdpRoot::UnitsOf(const std::optional<std::vector<FsdpModule*>>& modules) const {
-  if (!modules.has_value()) return std::nullopt;
-  std::vector<int> units;
-  for (const FsdpModule* module : *modules) {
-    if (UnitOf(*module) >= 0) units.push_back(UnitOf(*module));
-  }
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<UnitStore> units,
+                        UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
+                                          {.seed = root_.options().init_seed}));
+  units->set_trace(root_.options().trace);
   return units;
 }
 
-void FsdpRoot::Apply(const FsdpModule& module, int unit) {
-  if (unit < 0) return;
-  UnitControls& controls = units_->unit(unit).controls;
-  controls = module.controls();
-  controls.forward_prefetch = UnitsOf(module.forward_prefetch());
-  controls.backward_prefetch = UnitsOf(module.backward_prefetch());
-}
+void FsdpModuleTree::Apply(const FsdpModule& module) { SetControls(module, model_->units()); }
 
 }  // namespace fsdp

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each operation is: the model, then its StepGate, which refuses the call within a step and waits for streams, then the
+// function of clip_grad_norm.h or state/ that does the work. DeferClipGradNorm is the exception, since it must not
+// wait.
+#include "fsdp/fsdp/model_operations.h"
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
+#include "fsdp/fsdp/sharded_model.h"
+#include "fsdp/fsdp/state/full_state_stream.h"
+#include "fsdp/fsdp/state/gather_gradient.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/restore_state.h"
+
+namespace fsdp {
+namespace {
+
+// PyTorch has the first kind of model, and errors say its name of the call.
+std::string_view ClipCall(const ShardedModel& model, std::string_view name) {
+  return model.has_modules() ? "clip_grad_norm" : name;
+}
+
+// FSDP2's state dict: this rank's rows are its dim-0 chunks, so SHARDED needs no gathering.
+absl::StatusOr<StateDict> RowsOf(const ShardedModel& model) {
+  if (!model.units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
+    return GetModelState(model.module(), model.units(), {.type = StateDictType::kSharded});
+  }
+  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units()));
+  state.type = StateDictType::kSharded;
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<ShardedModel*> ModelOperations::IdleModel(std::string_view call) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  FSDP_RETURN_IF_ERROR(model->gate().CheckIdle(call));
+  return model;
+}
+
+absl::StatusOr<float> ModelOperations::ClipGradNorm(float max_norm, double norm_type) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  FSDP_RETURN_IF_ERROR(model->gate().CheckIdle(ClipCall(*model, "ClipGradNorm")));
+  return ClipShardedGradNorm(*model, max_norm, norm_type);
+}
+
+absl::StatusOr<GradClip> ModelOperations::DeferClipGradNorm(float max_norm) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  FSDP_RETURN_IF_ERROR(model->gate().CheckBetweenPasses(ClipCall(*model, "DeferClipGradNorm")));
+  return DeferClipShardedGradNorm(*model, max_norm);
+}
+
+absl::StatusOr<Tensor> ModelOperations::FullGradient(std::string_view parameter) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("FullGradient"));
+  return GatherGradient(model->units(), parameter);
+}
+
+// A LOCAL state dict lends the shards, which counts as a change of them.
+absl::StatusOr<StateDict> ModelOperations::GetStateDict() {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("GetStateDict"));
+  absl::StatusOr<StateDict> state =
+      settings_.has_value() ? GetModelState(model->module(), model->units(), FormOf(settings_->state_dict_config()))
+                            : RowsOf(*model);
+  model->gate().MarkShardsChanged(/*loaded=*/false);
+  return state;
+}
+
+absl::Status ModelOperations::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
+  if (!settings_.has_value()) {
+    return AddOptimStateDictAs(ShardedOptimStateDictConfig{.offload_to_cpu = false}, optimizer, state);
+  }
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("AddOptimStateDict"));
+  return AddOptimState(model->units(), optimizer, FormOf(settings_->optim_state_dict_config()), state);
+}
+
+absl::Status ModelOperations::AddOptimStateDictAs(const OptimStateDictConfig& config, Optimizer& optimizer,
+                                                  StateDict& state) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("AddOptimStateDict"));
+  const StateForm form = FormOf(config);
+  if (!state.empty() && state.type != form.type) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AddOptimStateDict: the config is of ", std::string(StateDictTypeName(form.type)),
+                     ", the state dict is ", std::string(StateDictTypeName(state.type)),
+                     ": expected one type; give the optimizer's config of the state dict's type, or an empty one"));
+  }
+  state.type = form.type;
+  return AddOptimState(model->units(), optimizer, form, state);
+}
+
+// The type that a state dict to be loaded has.
+StateDictType ModelOperations::TypeOf(const StateDict& state, const LoadStateDictOptions& options) const {
+  if (settings_.has_value()) return settings_->type();
+  return options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
+}
+
+absl::StatusOr<IncompatibleKeys> ModelOperations::LoadStateDict(const StateDict& state) {
+  return LoadStateDict(state, LoadStateDictOptions{});
+}
+
+absl::StatusOr<IncompatibleKeys> ModelOperations::LoadStateDict(const StateDict& state,
+                                                                const LoadStateDictOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  FSDP_RETURN_IF_ERROR(model->gate().CheckCanLoad("LoadStateDict"));
+  absl::StatusOr<IncompatibleKeys> keys =
+      LoadModelState(model->module(), model->units(), state, TypeOf(state, options), options);
+  model->gate().MarkShardsChanged(keys.ok());
+  return keys;
+}
+
+absl::StatusOr<std::vector<std::string>> ModelOperations::LoadOptimStateDict(const StateDict& state,
+                                                                             Optimizer& optimizer) {
+  return LoadOptimStateDict(state, optimizer, LoadStateDictOptions{});
+}
+
+absl::StatusOr<std::vector<std::string>> ModelOperations::LoadOptimStateDict(const StateDict& state,
+                                                                             Optimizer& optimizer,
+                                                                             const LoadStateDictOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("LoadOptimStateDict"));
+  const StateSource from =
+      settings_.has_value() ? SourceOf(*settings_, options) : SourceOf(TypeOf(state, options), options);
+  return LoadOptimState(model->units(), state, from, options.strict, optimizer);
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimizer* optimizer, const FillState& load) {
+  return Restore(optimizer, load, RestoreOptions{});
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimizer* optimizer, const FillState& load,
+                                                                          const RestoreOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  FSDP_RETURN_IF_ERROR(model->gate().CheckCanLoad("Restore"));
+  absl::StatusOr<std::vector<AttributeDifference>> differences =
+      RestoreState(model->module(), model->units(), optimizer, load, options, model->stream());
+  model->gate().MarkShardsChanged(differences.ok());
+  return differences;
+}
+
+absl::StatusOr<StateDict> ModelOperations::DescribeFullState(Optimizer* optimizer) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  return fsdp::DescribeFullState(model->module(), model->units(), optimizer);
+}
+
+absl::Status ModelOperations::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("StreamFullState"));
+  return fsdp::StreamFullState(model->module(), model->units(), optimizer, visit);
+}
+
+}  // namespace fsdp
