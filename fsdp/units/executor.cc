@@ -51,9 +51,9 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       options_(options),
       top_(&root),
       orders_{{&root, units.registration_order()}},
-      states_(units.num_scheduled()),
       index_(units),
       casts_(units) {
+  for (BareModule& bare : units.bare_modules()) bare.pass = PassState();
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
 
@@ -121,7 +121,7 @@ absl::Status Executor::PrepareReplay() {
   for (int index = 0; index < units_.size(); ++index) {
     const Unit& unit = units_.unit(index);
     if (!unit.sharded()) Reshard(index);  // a copy that exists already would not be made anew by a replay
-    if (runner_->is_unsharded(index)) {
+    if (units_.pass(index).gathered) {
       return absl::FailedPreconditionError(
           absl::StrCat("unit ", unit.display_name(),
                        " is unsharded before a captured step, which all-gathers it: reshard it first"));
@@ -212,12 +212,12 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
   }
   in_pass_ = true;
   SetTop(module);
-  Schedule plan = ForwardSchedule(ExpectedBelow(module), runner_->Unsharded(), pass);
+  Schedule plan = ForwardSchedule(ExpectedBelow(module), runner_->Gathered(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::EnterForward(int index) {
-  if (states_[index].modules_run > 0) return absl::OkStatus();
+  if (units_.pass(index).modules_run > 0) return absl::OkStatus();
   if (order_check_.has_value() && training() && index_.is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
@@ -233,9 +233,9 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
   const int index = index_.OfSchedule(module);
   FSDP_RETURN_IF_ERROR(casts_.Outputs(index_.OfCasts(module), outputs, tape));
   if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
-  if (index >= 0 && RanAllModules(index, states_[index].modules_run)) {
+  if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) {
     EndSpan();
-    states_[index].modules_run = 0;
+    units_.pass(index).modules_run = 0;
     visits_.push_back({index, /*enter=*/false});
     FSDP_RETURN_IF_ERROR(runner_->LeaveUnit(index, Direction::kForward));
   }
@@ -251,15 +251,15 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
 
 // A unit whose forward runs again, since it lies in one that recomputes.
 absl::Status Executor::EnterRecompute(int index) {
-  if (states_[index].modules_rerun > 0) return absl::OkStatus();
+  if (units_.pass(index).modules_rerun > 0) return absl::OkStatus();
   return runner_->EnterUnit({Kind::kRecompute, index}, Direction::kRecompute);
 }
 
 absl::Status Executor::LeaveRecompute(int index) {
-  if (!RanAllModules(index, states_[index].modules_rerun)) return absl::OkStatus();
-  states_[index].modules_rerun = 0;
+  if (!RanAllModules(index, units_.pass(index).modules_rerun)) return absl::OkStatus();
+  units_.pass(index).modules_rerun = 0;
   // A unit of several modules in several that recompute: its own backward has begun, and leaves it.
-  if (states_[index].modules_run > 0) return absl::OkStatus();
+  if (units_.pass(index).modules_run > 0) return absl::OkStatus();
   return runner_->LeaveUnit(index, Direction::kRecompute);
 }
 
@@ -268,7 +268,7 @@ void Executor::EndForward() {
   const auto end = visits_.end() - (index_.OfSchedule(*top_) >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
-    const int modules_run = states_[index].modules_run;
+    const int modules_run = units_.pass(index).modules_run;
     if (modules_run == 0) continue;
     unfinished.push_back({index, /*enter=*/false});
     units_.AddWarning(absl::StrCat("unit ", units_.unit(index).display_name(), ": only ", modules_run, " of its ",
@@ -291,7 +291,7 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
   if (opens) FSDP_RETURN_IF_ERROR(BeginBackward(module));
   FSDP_RETURN_IF_ERROR(casts_.GradOutputs(index_.OfCasts(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
-  if (states_[index].modules_run == 0) {
+  if (units_.pass(index).modules_run == 0) {
     const bool recompute = runner_->options().units[index].recompute;
     const ScheduleEvent compute{recompute ? Kind::kRecompute : Kind::kBackward, index};
     FSDP_RETURN_IF_ERROR(runner_->EnterUnit(compute, Direction::kBackward));
@@ -322,25 +322,25 @@ absl::Status Executor::BeginBackward(Module& module) {
   ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
   SetTop(module);
-  Schedule plan = BackwardSchedule(ExpectedBelow(module), runner_->Unsharded(), pass);
+  Schedule plan = BackwardSchedule(ExpectedBelow(module), runner_->Gathered(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) {
   const int index = index_.OfSchedule(module);
   FSDP_RETURN_IF_ERROR(casts_.GradInputs(index_.OfCasts(module), grad_inputs, tape));
-  if (index >= 0 && RanAllModules(index, states_[index].modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
+  if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != top_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
   for (int other = 0; other < units_.size(); ++other) {
-    if (states_[other].modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
+    if (units_.pass(other).modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
   }
   return EndBackward();
 }
 
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
-  states_[index].modules_run = 0;
+  units_.pass(index).modules_run = 0;
   if (index_.is_unit(index)) {
     runtime_->gradients().Unbind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
   }
@@ -353,7 +353,9 @@ bool Executor::RanAllModules(int index, int& modules_run) const {
 }
 
 void Executor::ForgetModulesRun() {
-  for (UnitState& state : states_) state = UnitState();
+  for (int index = 0; index < units_.num_scheduled(); ++index) {
+    units_.pass(index).modules_run = units_.pass(index).modules_rerun = 0;
+  }
 }
 
 // Reshards the units that backward left unsharded: those that were prefetched and not used, and those whose backward
@@ -371,7 +373,7 @@ absl::Status Executor::EndBackward() {
 
 absl::Status Executor::Unshard(int index) {
   if (!in_pass_) runner_->ReshardStale();
-  if (runner_->is_unsharded(index)) return absl::OkStatus();
+  if (units_.pass(index).gathered) return absl::OkStatus();
   if (!in_pass_) runtime_->WaitForOptimizer(Event());
   return runner_->Unshard(index);
 }

@@ -98,12 +98,6 @@ class Executor final : public ModuleHooks, public StepGate {
   Schedule PlanStep(int micro_steps) const;
 
  private:
-  // The progress of one unit in the current pass.
-  struct UnitState {
-    int modules_run = 0;    // how many of the unit's modules this pass has run
-    int modules_rerun = 0;  // likewise, of its forward that runs again within another unit's backward
-  };
-
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
   // The input of schedule.h, from the units' settings and controls as they are now.
@@ -146,7 +140,6 @@ class Executor final : public ModuleHooks, public StepGate {
   std::set<const Module*> below_;                           // top_ and what is below it, if that is not root_
   std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
   std::vector<UnitVisit> visits_;                           // by the current or last forward
-  std::vector<UnitState> states_;                           // by index in schedules
   const ModuleIndex index_;
   UnitCasts casts_;
 

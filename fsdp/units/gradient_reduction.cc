@@ -11,11 +11,13 @@
 //
 // Where a gradient waits between passes, by which switch is off:
 //
-//   requires_gradient_sync  State::accumulated  whole and not reduced. Backward adds straight to it, except where FSDP2
+//   requires_gradient_sync  GradientState::accumulated  whole and not reduced. Backward adds straight to it, except
+//   where FSDP2
 //                                               reduces in another dtype: there its gradient is added afterwards,
 //                                               unless it was widened
-//   requires_all_reduce     State::partial      reduced over the shard group, not yet over the replicate group
-//   neither                 Unit::grad_shard    reduced; a second backward before ZeroGrad adds to it (has_grad)
+//   requires_all_reduce     GradientState::partial      reduced over the shard group, not yet over the replicate group
+//   neither                 Unit::grad_shard            reduced; a second backward before ZeroGrad adds to it
+//   (has_grad)
 //
 // Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, gradient slots by their
 // SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken until Store has read it. Host code never
@@ -42,7 +44,6 @@ GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& p
       compute_(*streams.compute),
       post_backward_(*streams.post_backward),
       all_reduce_(*streams.all_reduce),
-      states_(units.size()),
       use_(units) {}
 
 GradientReduction::~GradientReduction() = default;
@@ -100,8 +101,8 @@ ReductionRule GradientReduction::RuleOf(const Unit& unit) const {
 
 // The buffer of gradients that stay local, allocated by the first backward without synchronisation.
 absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  GradientState& state = unit.state.gradients;
   if (!state.accumulated.defined()) {
     const DType dtype = unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype;
     const Shape padded{unit.layout.padded_numel()};
@@ -114,12 +115,12 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
 // True if what backward adds to is in another dtype than `accumulated`, and added to that when backward is done with
 // it.
 bool GradientReduction::AddsAfterwards(int index) const {
-  return units_.unit(index).accumulates_in_reduce_dtype() && !states_[index].wide;
+  return units_.unit(index).accumulates_in_reduce_dtype() && !units_.unit(index).state.gradients.wide;
 }
 
 // Adds the gradient in its slot to `accumulated`, and gives the slot back.
 absl::Status GradientReduction::MoveToAccumulated(int index) {
-  State& state = states_[index];
+  GradientState& state = units_.unit(index).state.gradients;
   FSDP_ASSIGN_OR_RETURN(const Tensor accumulated, Accumulated(index));
   if (state.has_accumulated) {
     ops_.Accumulate(state.grad, accumulated, compute_);
@@ -134,7 +135,7 @@ absl::Status GradientReduction::MoveToAccumulated(int index) {
 
 void GradientReduction::BindViews(int index) {
   const Unit& unit = units_.unit(index);
-  const Tensor& grad = states_[index].grad;
+  const Tensor& grad = unit.state.gradients.grad;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Entry& entry = unit.layout.parameters()[i];
     unit.parameters[i]->grad = grad.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
@@ -142,8 +143,8 @@ void GradientReduction::BindViews(int index) {
 }
 
 absl::Status GradientReduction::Bind(int index, Sync sync) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  GradientState& state = unit.state.gradients;
   if (!unit.trainable()) return absl::OkStatus();
   if (!unit.grad_shard.defined()) {
     return absl::FailedPreconditionError(
@@ -170,7 +171,7 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
 }
 
 absl::Status GradientReduction::Widen(int index) {
-  State& state = states_[index];
+  GradientState& state = units_.unit(index).state.gradients;
   if (!AddsAfterwards(index) || hook_) return absl::OkStatus();
   if (state.grad.defined()) {
     FSDP_RETURN_IF_ERROR(MoveToAccumulated(index));
@@ -182,8 +183,8 @@ absl::Status GradientReduction::Widen(int index) {
 }
 
 void GradientReduction::Unbind(int index, Sync sync) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  GradientState& state = unit.state.gradients;
   if (state.grad.defined()) use_.NoteUsed(index);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
@@ -214,8 +215,8 @@ absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
 // that is copied to staging gives its slot back here, so the next unit's backward may use the slot during the
 // collective.
 absl::StatusOr<Tensor> GradientReduction::Start(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  GradientState& state = unit.state.gradients;
   if (!state.grad.defined()) {
     return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
   }
@@ -245,7 +246,7 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
 // Gives the gradient that backward wrote back to its slot. `last_user` is the stream whose work so far is the last to
 // read it.
 void GradientReduction::Release(int index, Stream& last_user) {
-  State& state = states_[index];
+  GradientState& state = units_.unit(index).state.gradients;
   if (!state.grad.defined()) return;
   const bool from_slot = !state.has_accumulated || AddsAfterwards(index);
   if (from_slot) PoolOf(index).Release(state.grad.buffer(), last_user.Record());
@@ -271,13 +272,13 @@ absl::Status GradientReduction::ReduceScatter(int index) {
   }
   if (unit.groups.replicate == nullptr) return Store(index, reduced, post_backward_);
   if (!unit.controls.requires_all_reduce) return KeepPartial(index, reduced);
-  states_[index].reduced = reduced;
+  units_.unit(index).state.gradients.reduced = reduced;
   return absl::OkStatus();
 }
 
 // Adds a sum over the shard group to those of earlier backwards, instead of all-reducing it.
 absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
-  State& state = states_[index];
+  GradientState& state = units_.unit(index).state.gradients;
   if (!state.partial.defined()) {
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(reduced.nbytes()));
     state.partial = Tensor(std::move(buffer), reduced.dtype(), reduced.shape());
@@ -294,8 +295,8 @@ absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
 }
 
 absl::Status GradientReduction::AllReduce(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  GradientState& state = unit.state.gradients;
   Stream& stream = unit.sharded() ? all_reduce_ : post_backward_;
   Tensor reduced = std::exchange(state.reduced, Tensor());
   if (unit.sharded()) {
@@ -341,7 +342,7 @@ bool GradientReduction::Discard() {
   WaitForReductions();  // what they read is given back below
   bool any = false;
   for (int index = 0; index < units_.size(); ++index) {
-    State& state = states_[index];
+    GradientState& state = units_.unit(index).state.gradients;
     any |= state.grad.defined() || state.has_accumulated || state.has_partial;
     for (const auto& parameter : units_.unit(index).parameters) parameter->grad = Tensor();
     Release(index, compute_);

@@ -79,25 +79,6 @@ class GradientReduction {
   void WaitForReductions();
 
  private:
-  // The gradients of one unit between the calls above.
-  struct State {
-    // [padded_numel] in the compute dtype, or `accumulated`; undefined outside of backward.
-    Tensor grad;
-
-    // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
-    Tensor accumulated;
-    bool has_accumulated = false;
-    bool wide = false;  // Widen was called: backward adds to `accumulated`
-
-    // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
-    Tensor reduced;
-
-    // Sums over the shard group alone, while all-reduces are put off; allocated by the first, then kept, and valid if
-    // has_partial.
-    Tensor partial;
-    bool has_partial = false;
-  };
-
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams);
   absl::Status Allocate();
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
@@ -122,8 +103,7 @@ class GradientReduction {
   CommHook hook_;
   SlotPool root_gradients_, gradients_;
   Buffer reduce_staging_;
-  Event staging_free_;         // the last user of reduce_staging_ is done
-  std::vector<State> states_;  // by unit
+  Event staging_free_;  // the last user of reduce_staging_ is done
   GradientStore store_;
   GradientUse use_;
   bool bound_ = false;  // Bind was called

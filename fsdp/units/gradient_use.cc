@@ -9,22 +9,20 @@
 
 namespace fsdp {
 
-GradientUse::GradientUse(const UnitStore& units) : units_(units), states_(units.size()) {}
-
 void GradientUse::NoteUsed(int index) {
-  const Unit& unit = units_.unit(index);
-  std::vector<bool>& used = states_[index].used;
+  Unit& unit = units_.unit(index);
+  std::vector<bool>& used = unit.state.gradients.used;
   used.resize(unit.parameters.size(), false);
   for (size_t i = 0; i < used.size(); ++i) used[i] = used[i] || unit.parameters[i]->grad_used;
 }
 
 // A unit that runs twice in a forward is stored twice in a backward; the second time adds to the first.
 void GradientUse::NoteStored(int index) {
-  const Unit& unit = units_.unit(index);
+  Unit& unit = units_.unit(index);
   const bool is_known = std::find(stored_.begin(), stored_.end(), index) != stored_.end();
   if (unit.settings.gradient_rules == GradientRules::kFsdp2 && !is_known) {
     stored_.push_back(index);
-    std::vector<bool>& had_grad = states_[index].had_grad;
+    std::vector<bool>& had_grad = unit.state.gradients.had_grad;
     had_grad.clear();
     for (const auto& parameter : unit.sharded_parameters) had_grad.push_back(parameter->has_grad);
   }
@@ -40,7 +38,7 @@ absl::Status GradientUse::Agree() {
   const std::vector<int> stored = std::exchange(stored_, {});
   std::string mine = "\x01";
   for (const int index : stored) {
-    std::vector<bool> used = std::exchange(states_[index].used, {});
+    std::vector<bool> used = std::exchange(units_.unit(index).state.gradients.used, {});
     used.resize(units_.unit(index).parameters.size(), false);
     for (const bool one : used) mine += one ? '1' : '0';
   }
@@ -56,7 +54,7 @@ absl::Status GradientUse::Agree() {
     for (size_t i = 0; i < unit.parameters.size(); ++i, ++at) {
       const bool used =
           std::any_of(all.begin(), all.end(), [&](const std::string& theirs) { return theirs[at] == '1'; });
-      const bool stays = used || states_[index].had_grad[i];
+      const bool stays = used || unit.state.gradients.had_grad[i];
       unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad && stays;
     }
   }
@@ -66,8 +64,10 @@ absl::Status GradientUse::Agree() {
 bool GradientUse::Discard() {
   bool any = false;
   for (int index = 0; index < units_.size(); ++index) {
-    states_[index] = State();
-    for (const auto& parameter : units_.unit(index).sharded_parameters) {
+    Unit& unit = units_.unit(index);
+    unit.state.gradients.used.clear();
+    unit.state.gradients.had_grad.clear();
+    for (const auto& parameter : unit.sharded_parameters) {
       any |= std::exchange(parameter->has_grad, false);
     }
   }

@@ -17,7 +17,7 @@ namespace fsdp {
 class GradientUse {
  public:
   // `units` must outlive it.
-  explicit GradientUse(const UnitStore& units);
+  explicit GradientUse(const UnitStore& units) : units_(units) {}
 
   // A backward of the unit is over: notes which of its parameters it asked for, beside those of earlier backwards.
   void NoteUsed(int index);
@@ -35,14 +35,8 @@ class GradientUse {
   bool Discard();
 
  private:
-  struct State {
-    std::vector<bool> used;      // by parameter: since gradients were stored last; empty: none
-    std::vector<bool> had_grad;  // by parameter: has_grad as it was before the first store since Agree
-  };
-
   const UnitStore& units_;
-  std::vector<State> states_;  // by unit
-  std::vector<int> stored_;    // units under FSDP2's rules, each once, stored since Agree
+  std::vector<int> stored_;  // units under FSDP2's rules, each once, stored since Agree
 };
 
 }  // namespace fsdp

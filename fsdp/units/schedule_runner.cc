@@ -22,13 +22,10 @@ bool IsCompute(const ScheduleEvent& event) {
 
 }  // namespace
 
-ScheduleRunner::ScheduleRunner(const UnitStore& units, UnitRuntime& runtime)
-    : units_(units), runtime_(runtime), states_(units.num_scheduled()) {}
-
-std::vector<bool> ScheduleRunner::Unsharded() const {
-  std::vector<bool> unsharded;
-  for (const State& state : states_) unsharded.push_back(state.unsharded);
-  return unsharded;
+std::vector<bool> ScheduleRunner::Gathered() const {
+  std::vector<bool> gathered;
+  for (int index = 0; index < units_.num_scheduled(); ++index) gathered.push_back(units_.pass(index).gathered);
+  return gathered;
 }
 
 absl::Status ScheduleRunner::BeginPass(Schedule plan, ScheduleOptions options) {
@@ -36,21 +33,21 @@ absl::Status ScheduleRunner::BeginPass(Schedule plan, ScheduleOptions options) {
   options_ = std::move(options);
   next_ = 0;
   following_ = true;
-  for (State& state : states_) state.awaits_backward = false;
-  return runtime_.EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
+  for (int index = 0; index < units_.num_scheduled(); ++index) units_.pass(index).awaits_backward = false;
+  return runtime_.EnsureSlots(MaxUnsharded(plan_, Gathered(), units_.root_unit()));
 }
 
 // The schedule of one visit alone. A backward enters a unit where the forward left it.
 Schedule ScheduleRunner::OnDemand(int index, bool entering, Direction direction) const {
   switch (direction) {
     case Direction::kForward:
-      return ForwardSchedule({{index, entering}}, Unsharded(), options_);
+      return ForwardSchedule({{index, entering}}, Gathered(), options_);
     case Direction::kRecompute:
-      return RecomputeSchedule({{index, entering}}, Unsharded(), options_);
+      return RecomputeSchedule({{index, entering}}, Gathered(), options_);
     case Direction::kBackward:
       break;
   }
-  return BackwardSchedule({{index, !entering}}, Unsharded(), options_);
+  return BackwardSchedule({{index, !entering}}, Gathered(), options_);
 }
 
 absl::Status ScheduleRunner::EnterUnit(const ScheduleEvent& compute, Direction direction) {
@@ -75,12 +72,12 @@ absl::Status ScheduleRunner::LeaveUnit(int index, Direction direction) {
   return RunUntil(end);
 }
 
-void ScheduleRunner::AwaitBackward(int index) { states_[index].awaits_backward = following_; }
+void ScheduleRunner::AwaitBackward(int index) { units_.pass(index).awaits_backward = following_; }
 
 absl::Status ScheduleRunner::RunAwaitedBackwards() {
   while (following_ && next_ < plan_.size() && plan_[next_].kind == Kind::kBackward &&
-         states_[plan_[next_].unit].awaits_backward) {
-    states_[plan_[next_].unit].awaits_backward = false;
+         units_.pass(plan_[next_].unit).awaits_backward) {
+    units_.pass(plan_[next_].unit).awaits_backward = false;
     FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
   }
   return absl::OkStatus();
@@ -89,13 +86,14 @@ absl::Status ScheduleRunner::RunAwaitedBackwards() {
 void ScheduleRunner::LeavePlan(int entering) {
   following_ = false;
   for (int index = 0; index < units_.size(); ++index) {
-    if (index != entering && states_[index].unsharded && !states_[index].used) Reshard(index);
+    const PassState& pass = units_.pass(index);
+    if (index != entering && pass.gathered && !pass.used) Reshard(index);
   }
 }
 
 // An order that nobody planned may need more slots than were planned.
 absl::Status ScheduleRunner::RunOnDemand(const Schedule& schedule) {
-  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(MaxUnsharded(schedule, Unsharded(), units_.root_unit())));
+  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(MaxUnsharded(schedule, Gathered(), units_.root_unit())));
   for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
   return absl::OkStatus();
 }
@@ -108,17 +106,18 @@ absl::Status ScheduleRunner::RunUntil(size_t end) {
 absl::Status ScheduleRunner::Run(const ScheduleEvent& event) {
   const int index = event.unit;
   if (index < 0 || index >= units_.size()) return absl::OkStatus();  // a bare module: computes, has nothing to bind
+  PassState& pass = units_.pass(index);
   switch (event.kind) {
     case Kind::kAllGather:
-      if (!states_[index].unsharded) states_[index].used = false;
-      states_[index].unsharded = units_.unit(index).sharded();
+      if (!pass.gathered) pass.used = false;
+      pass.gathered = units_.unit(index).sharded();
       return runtime_.Unshard(index);
     case Kind::kForward:
     case Kind::kRecompute:
-      states_[index].used = true;
+      pass.used = true;
       return runtime_.BindParameters(index);
     case Kind::kBackward:
-      states_[index].used = true;
+      pass.used = true;
       // The program promised that backward does not read the parameters, so they stay undefined.
       if (!options_.units[index].unshard_in_backward && !runtime_.is_unsharded(index)) return absl::OkStatus();
       return runtime_.BindParameters(index);
@@ -127,7 +126,7 @@ absl::Status ScheduleRunner::Run(const ScheduleEvent& event) {
       return absl::OkStatus();
     case Kind::kReshardToGroup:
       runtime_.ReshardToGroup(index);
-      states_[index].unsharded = false;
+      pass.gathered = false;
       return absl::OkStatus();
     case Kind::kReduceScatter:
       return runtime_.gradients().ReduceScatter(index);
@@ -142,17 +141,17 @@ absl::Status ScheduleRunner::Run(const ScheduleEvent& event) {
 }
 
 absl::Status ScheduleRunner::Unshard(int index) {
-  const auto unsharded =
-      std::count_if(states_.begin(), states_.end(), [](const State& state) { return state.unsharded; });
-  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(static_cast<int>(unsharded) + 1));
-  states_[index].unsharded = units_.unit(index).sharded();
-  states_[index].used = true;
+  const std::vector<bool> gathered = Gathered();
+  const auto others = std::count(gathered.begin(), gathered.end(), true);
+  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(static_cast<int>(others) + 1));
+  units_.pass(index).gathered = units_.unit(index).sharded();
+  units_.pass(index).used = true;
   return runtime_.Unshard(index);
 }
 
 void ScheduleRunner::Reshard(int index) {
   runtime_.Reshard(index);
-  states_[index].unsharded = false;
+  units_.pass(index).gathered = false;
 }
 
 void ScheduleRunner::ReshardStale() {

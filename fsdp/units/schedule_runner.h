@@ -27,9 +27,9 @@ class ScheduleRunner {
   };
 
   // Both must outlive it.
-  ScheduleRunner(const UnitStore& units, UnitRuntime& runtime);
+  ScheduleRunner(UnitStore& units, UnitRuntime& runtime) : units_(units), runtime_(runtime) {}
 
-  // From now on `plan` is run, which was made with `options` and Unsharded(). Grows slots if the plan needs more than
+  // From now on `plan` is run, which was made with `options` and Gathered(). Grows slots if the plan needs more than
   // there are; runs nothing.
   absl::Status BeginPass(Schedule plan, ScheduleOptions options);
 
@@ -55,18 +55,10 @@ class ScheduleRunner {
   // Reshards the units whose copies are older than their shards (UnitRuntime::is_stale).
   void ReshardStale();
 
-  // All-gathered by the events run so far, and not resharded. False for a unit that is not sharded, since schedules
-  // have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
-  bool is_unsharded(int index) const { return states_[index].unsharded; }
-  std::vector<bool> Unsharded() const;  // of every unit, as the functions of schedule.h take it
+  // PassState::gathered of every index, as the functions of schedule.h take it.
+  std::vector<bool> Gathered() const;
 
  private:
-  struct State {
-    bool unsharded = false;
-    bool used = false;             // computed since it was unsharded: off for a unit that was only prefetched
-    bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
-  };
-
   Schedule OnDemand(int index, bool entering, Direction direction) const;
   void LeavePlan(int entering);
   absl::Status RunOnDemand(const Schedule& schedule);
@@ -74,9 +66,8 @@ class ScheduleRunner {
   absl::Status RunUntil(size_t end);
   absl::Status Run(const ScheduleEvent& event);
 
-  const UnitStore& units_;
+  UnitStore& units_;
   UnitRuntime& runtime_;
-  std::vector<State> states_;
   ScheduleOptions options_;
   Schedule plan_;
   size_t next_ = 0;         // first event of plan_ not yet run

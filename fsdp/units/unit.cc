@@ -308,14 +308,14 @@ absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition
 // Gives every unit memory and first values, then moves the buffers to the device.
 absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& init) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device().CreateStream("init"));
-  for (size_t u = 0; u < units_.size(); ++u) {
-    Unit& unit = *units_[u];
-    absl::Status made = MaterializeUnit(partition.units[u],
-                                        unit.settings.param_init_fn ? unit.settings.param_init_fn : init.param_init_fn);
+  for (const auto& owned : units_) {
+    Unit& unit = *owned;
+    absl::Status made =
+        MaterializeUnit(unit, unit.settings.param_init_fn ? unit.settings.param_init_fn : init.param_init_fn);
     if (init.sync_module_states) {
       FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
-      made = SyncParameters(partition.units[u], unit.groups, init.seed, *stream);
-      if (made.ok()) made = SyncCopies(partition.units[u], groups_.tensor_parallel(), *stream);
+      made = SyncParameters(unit, unit.groups, init.seed, *stream);
+      if (made.ok()) made = SyncCopies(unit, groups_.tensor_parallel(), *stream);
     }
     FSDP_RETURN_IF_ERROR(made);
     FSDP_RETURN_IF_ERROR(Allocate(*host_, *stream, unit));
@@ -331,10 +331,10 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     }
   }
   for (const auto& buffer : partition.buffers) FSDP_RETURN_IF_ERROR(PlaceBuffer(buffer->dtype, *stream, *buffer));
-  for (size_t u = 0; u < units_.size(); ++u) {
-    const std::optional<DType>& low = units_[u]->settings.buffer_dtype;
+  for (const auto& unit : units_) {
+    const std::optional<DType>& low = unit->settings.buffer_dtype;
     if (!low.has_value()) continue;
-    for (Module* module : partition.units[u].own_modules) {
+    for (Module* module : unit->own_modules) {
       for (const auto& [name, buffer] : module->own_buffers())
         FSDP_RETURN_IF_ERROR(PlaceBuffer(*low, *stream, *buffer));
     }
@@ -358,7 +358,7 @@ absl::Status UnitStore::SplitPostForwardGroups() {
   return absl::OkStatus();
 }
 
-absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& settings) {
+absl::Status UnitStore::Adopt(Partition& partition, const ModelSettings& settings) {
   const ShardingStrategy root_strategy =
       settings.units.empty() ? ShardingStrategy::kFullShard : settings.units[0].sharding_strategy;
   root_group_ = groups_.RootGroup(root_strategy);
@@ -372,12 +372,7 @@ absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& s
   unmanaged_ = partition.unmanaged;
   warnings_ = partition.warnings;
   for (size_t u = 0; u < partition.units.size(); ++u) {
-    const UnitModule& made = partition.units[u];
-    auto unit = std::make_unique<Unit>();
-    unit->name = made.name;
-    unit->module = made.module;
-    unit->modules = made.modules;
-    unit->parameters = made.parameters;
+    auto unit = std::make_unique<Unit>(std::move(partition.units[u]));
     unit->settings = settings.units[u];
     FSDP_ASSIGN_OR_RETURN(unit->groups, GroupsOf(*unit, groups_));
     unit->groups.tensor_parallel = groups_.tensor_parallel();

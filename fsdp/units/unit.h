@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/shard_layout.h"
 #include "fsdp/fsdp/units/unit_settings.h"
+#include "fsdp/fsdp/units/unit_state.h"
 #include "fsdp/fsdp/wrap/partition.h"
 #include "fsdp/nn/module.h"
 #include "fsdp/optim/sharded_parameter.h"
@@ -25,14 +27,10 @@
 
 namespace fsdp {
 
-// Owned by its UnitStore, at a fixed address. Used by one thread of each rank.
-struct Unit {
-  // The module's path; "" for the root.
-  std::string name;
-
-  // The module that was wrapped, and all modules that it is gathered with, itself included. The program owns them.
-  Module* module = nullptr;
-  std::vector<Module*> modules;
+// A UnitModule (its name, modules, which the program owns, and parameters) with memory. Owned by its UnitStore, at a
+// fixed address. Used by one thread of each rank.
+struct Unit : UnitModule {
+  explicit Unit(UnitModule module) : UnitModule(std::move(module)) {}
 
   UnitSettings settings;
   UnitControls controls;
@@ -45,9 +43,8 @@ struct Unit {
   // none.
   std::shared_ptr<ProcessGroup> post_forward_group;
 
-  // The place of every parameter in the unit's buffer, and the parameters, in the order of layout.parameters().
+  // The place of every parameter in the unit's buffer, in the order of `parameters`.
   ShardLayout layout;
-  std::vector<std::shared_ptr<Parameter>> parameters;
 
   DType dtype = DType::kFloat32;          // of the shards: the original one
   DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
@@ -74,8 +71,8 @@ struct Unit {
   // A SummonFullParamsGuard has the parameters bound: forward and backward are refused until it closes.
   bool summoned = false;
 
-  // "root" or the module's path, as schedules name it.
-  std::string display_name() const { return name.empty() ? "root" : name; }
+  // Where it is in a step. The unit's runtime begins and ends it.
+  UnitState state;
 
   bool sharded() const { return groups.shard != nullptr; }
 
@@ -119,6 +116,7 @@ struct BareModule {
   std::string name;  // "root" or the module's path
   std::vector<Module*> modules;
   UnitSettings settings;
+  PassState pass = {};
 };
 
 // The units of a model and how its parameters' names map to them.
@@ -140,6 +138,13 @@ class UnitStore {
   // Modules that were wrapped and are no units, those that schedules have first: these recompute, and their index in
   // schedules is size() plus that in this list.
   const std::vector<BareModule>& bare_modules() const { return bare_; }
+  std::vector<BareModule>& bare_modules() { return bare_; }
+
+  // Of the unit or bare module with this index: units first.
+  PassState& pass(int index) { return index < size() ? unit(index).state.pass : bare_[index - size()].pass; }
+  const PassState& pass(int index) const {
+    return index < size() ? unit(index).state.pass : bare_[index - size()].pass;
+  }
 
   // How many indices schedules have, and their names.
   int num_scheduled() const { return size() + num_scheduled_bare_; }
@@ -187,7 +192,7 @@ class UnitStore {
  private:
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
-  absl::Status Adopt(const Partition& partition, const ModelSettings& settings);
+  absl::Status Adopt(Partition& partition, const ModelSettings& settings);
   void AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings);
   absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);

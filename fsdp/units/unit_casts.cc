@@ -24,7 +24,7 @@ absl::Status CastTo(DType dtype, Tensor& t, Tape& tape) {
 
 }  // namespace
 
-UnitCasts::DTypes UnitCasts::FloatDTypes(absl::Span<const Tensor> tensors) {
+DTypes UnitCasts::FloatDTypes(absl::Span<const Tensor> tensors) {
   DTypes dtypes(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].defined() && IsFloatingPoint(tensors[i].dtype())) dtypes[i] = tensors[i].dtype();
@@ -41,9 +41,9 @@ absl::Status UnitCasts::CastBack(const DTypes& dtypes, absl::Span<Tensor> tensor
 
 absl::Status UnitCasts::Inputs(int unit, bool training, absl::Span<Tensor> tensors, Tape& tape) {
   const UnitSettings& settings = SettingsOf(unit);
-  made_[unit].inputs.clear();
+  units_.pass(unit).inputs.clear();
   if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
-  made_[unit].inputs = FloatDTypes(tensors);
+  units_.pass(unit).inputs = FloatDTypes(tensors);
   const DType dtype =
       unit < units_.size() ? units_.unit(unit).compute_dtype : settings.param_dtype.value_or(DType::kFloat32);
   for (Tensor& t : tensors) FSDP_RETURN_IF_ERROR(CastTo(dtype, t, tape));
@@ -52,12 +52,12 @@ absl::Status UnitCasts::Inputs(int unit, bool training, absl::Span<Tensor> tenso
 
 absl::Status UnitCasts::Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape) {
   const UnitSettings& settings = SettingsOf(unit);
-  Made& made = made_[unit];
-  made.outputs = FloatDTypes(tensors);
+  PassState& pass = units_.pass(unit);
+  pass.outputs = FloatDTypes(tensors);
   std::optional<DType> wanted = settings.output_dtype;
   if (settings.restore_output_dtype) {
     wanted.reset();
-    for (const std::optional<DType>& input : made.inputs) {
+    for (const std::optional<DType>& input : pass.inputs) {
       if (!wanted.has_value()) wanted = input;
     }
   }
@@ -67,11 +67,11 @@ absl::Status UnitCasts::Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape
 }
 
 absl::Status UnitCasts::GradOutputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const {
-  return CastBack(made_[unit].outputs, tensors, tape);
+  return CastBack(units_.pass(unit).outputs, tensors, tape);
 }
 
 absl::Status UnitCasts::GradInputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const {
-  return CastBack(made_[unit].inputs, tensors, tape);
+  return CastBack(units_.pass(unit).inputs, tensors, tape);
 }
 
 }  // namespace fsdp

@@ -19,7 +19,7 @@ namespace fsdp {
 class UnitCasts {
  public:
   // A bare module's index is units.size() plus that in units.bare_modules(). `units` must outlive it.
-  explicit UnitCasts(const UnitStore& units) : units_(units), made_(units.size() + units.bare_modules().size()) {}
+  explicit UnitCasts(UnitStore& units) : units_(units) {}
 
   // Each replaces tensors by cast copies if the unit's settings ask for it, as work on the tape's stream, and remembers
   // the dtypes that they had. Other tensors than floating-point ones stay. With `training` off, a unit with
@@ -33,12 +33,6 @@ class UnitCasts {
   absl::Status GradInputs(int unit, absl::Span<Tensor> tensors, Tape& tape) const;
 
  private:
-  // Dtypes before the casts of the last forward; nullopt of tensors that are not cast.
-  using DTypes = std::vector<std::optional<DType>>;
-  struct Made {
-    DTypes inputs, outputs;
-  };
-
   static DTypes FloatDTypes(absl::Span<const Tensor> tensors);
   static absl::Status CastBack(const DTypes& dtypes, absl::Span<Tensor> tensors, Tape& tape);
 
@@ -46,8 +40,7 @@ class UnitCasts {
     return unit < units_.size() ? units_.unit(unit).settings : units_.bare_modules()[unit - units_.size()].settings;
   }
 
-  const UnitStore& units_;
-  std::vector<Made> made_;  // by unit
+  UnitStore& units_;
 };
 
 }  // namespace fsdp

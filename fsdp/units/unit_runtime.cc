@@ -16,7 +16,7 @@
 //
 //   the all-gather waits for      the optimizer's writes to the shard (WaitForOptimizer); the last user of its slot
 //                                 (SlotPool::Acquire)
-//   compute waits for             State::gathered, in BindParameters
+//   compute waits for             ParameterState::gathered, in BindParameters
 //   the next user of the slot     all compute issued before Reshard
 //
 // The staging buffers need no event: only the unshard stream uses them, in order.
@@ -35,11 +35,18 @@
 namespace fsdp {
 
 UnitRuntime::UnitRuntime(const UnitStore& units, const MemoryPlan& plan)
-    : units_(units), plan_(plan), ops_(units.device().ops()), states_(units.size()) {}
+    : units_(units), plan_(plan), ops_(units.device().ops()) {
+  ClearStates();
+}
 
 // The streams may go on for another model. Nothing of this one may be on them when its memory goes.
 UnitRuntime::~UnitRuntime() {
   if (streams_ != nullptr) streams_->Synchronize().IgnoreError();
+  ClearStates();
+}
+
+void UnitRuntime::ClearStates() {
+  for (const auto& unit : units_.units()) unit->state = UnitState();
 }
 
 absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan,
@@ -64,11 +71,11 @@ absl::Status UnitRuntime::Allocate() {
   FSDP_ASSIGN_OR_RETURN(gather_staging_, memory.Allocate(plan_.gather_staging));
   FSDP_ASSIGN_OR_RETURN(upload_staging_, memory.Allocate(plan_.upload_staging));
   for (int index = 0; index < units_.size(); ++index) {
-    const Unit& unit = units_.unit(index);
+    Unit& unit = units_.unit(index);
     if (unit.post_forward_group == nullptr) continue;
     const int64_t numel = unit.layout.padded_numel() / unit.post_forward_group->size();
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory.Allocate(numel * SizeOf(unit.compute_dtype)));
-    states_[index].post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
+    unit.state.parameters.post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
   }
   return absl::OkStatus();
 }
@@ -99,8 +106,8 @@ DType UnitRuntime::UnshardedDType(const Unit& unit) const {
 }
 
 absl::Status UnitRuntime::Unshard(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  ParameterState& state = unit.state.parameters;
   if (state.unsharded.defined()) return absl::OkStatus();
   const DType dtype = UnshardedDType(unit);
   if (!state.in_group) state.version = unit.shard_version();
@@ -136,12 +143,12 @@ absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
     FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, "AllGatherComm"));
     return memory.View(padded);
   }
-  return unit.layout.in_place() ? states_[index].unsharded : Tensor(gather_staging_, dtype, padded);
+  return unit.layout.in_place() ? unit.state.parameters.unsharded : Tensor(gather_staging_, dtype, padded);
 }
 
 absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
-  const State& state = states_[index];
+  const ParameterState& state = unit.state.parameters;
   FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
   const Tensor own = gathered.Slice(unit.own_shard());
   if (!unit.sharded()) {
@@ -189,8 +196,8 @@ void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
 // All-gathers from the shards of the smaller post-forward group. Their order is that of the rows of that group, so they
 // go through staging.
 void UnitRuntime::GatherFromGroup(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  ParameterState& state = unit.state.parameters;
   unshard().Wait(state.moved_to_group);
   const Tensor rows(gather_staging_, unit.compute_dtype, {unit.layout.padded_numel()});
   unit.post_forward_group->AllGather(state.post_forward_shard, rows, unshard());
@@ -198,8 +205,8 @@ void UnitRuntime::GatherFromGroup(int index) {
 }
 
 absl::Status UnitRuntime::BindParameters(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  ParameterState& state = unit.state.parameters;
   if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(index));  // kNoShard schedules no all-gather
   compute().Wait(state.gathered);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -211,18 +218,20 @@ absl::Status UnitRuntime::BindParameters(int index) {
 }
 
 bool UnitRuntime::has_gathered_copy(int index) const {
-  const State& state = states_[index];
-  return units_.unit(index).sharded() && (state.unsharded.defined() || state.in_group);
+  const Unit& unit = units_.unit(index);
+  const ParameterState& state = unit.state.parameters;
+  return unit.sharded() && (state.unsharded.defined() || state.in_group);
 }
 
 bool UnitRuntime::is_stale(int index) const {
-  const State& state = states_[index];
-  return (state.unsharded.defined() || state.in_group) && state.version != units_.unit(index).shard_version();
+  const Unit& unit = units_.unit(index);
+  const ParameterState& state = unit.state.parameters;
+  return (state.unsharded.defined() || state.in_group) && state.version != unit.shard_version();
 }
 
 void UnitRuntime::Reshard(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  ParameterState& state = unit.state.parameters;
   state.in_group = false;
   if (!state.unsharded.defined()) return;
   for (const auto& parameter : unit.parameters) parameter->data = Tensor();
@@ -236,8 +245,8 @@ void UnitRuntime::Reshard(int index) {
 }
 
 void UnitRuntime::ReshardToGroup(int index) {
-  const Unit& unit = units_.unit(index);
-  State& state = states_[index];
+  Unit& unit = units_.unit(index);
+  ParameterState& state = unit.state.parameters;
   if (!state.unsharded.defined() || state.on_shard) return;
   const ProcessGroup& group = *unit.post_forward_group;
   RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, compute());

@@ -26,7 +26,8 @@ namespace fsdp {
 // Units are named by their index in the UnitStore. One thread.
 class UnitRuntime {
  public:
-  // `units` must outlive it. Allocates what `plan` says from the groups' memory. `streams`: of the units' device; null:
+  // `units` must outlive it, and have no other runtime meanwhile: their Unit::state begins and ends with this.
+  // Allocates what `plan` says from the groups' memory. `streams`: of the units' device; null:
   // its own. Collective.
   static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan,
                                                              std::shared_ptr<UnitStreams> streams = nullptr);
@@ -65,7 +66,7 @@ class UnitRuntime {
   // As Reshard, but first copies this rank's part for the post-forward group, from which the next Unshard gathers.
   void ReshardToGroup(int index);
 
-  bool is_unsharded(int index) const { return states_[index].unsharded.defined(); }
+  bool is_unsharded(int index) const { return units_.unit(index).state.parameters.unsharded.defined(); }
 
   // True if the unit has a copy of parameters, unsharded or in its post-forward group, that other ranks have parts of.
   bool has_gathered_copy(int index) const;
@@ -78,19 +79,9 @@ class UnitRuntime {
   absl::Status Synchronize();
 
  private:
-  // A unit is resharded (`unsharded` undefined), in its post-forward group (`in_group`), or unsharded.
-  struct State {
-    Tensor unsharded;       // [padded_numel]; undefined while resharded
-    int64_t version = 0;    // Unit::shard_version() when it was read from the shards
-    bool on_shard = false;  // it is the shard itself
-    Event gathered;
-    Tensor post_forward_shard;  // of units with a post-forward group
-    bool in_group = false;      // the parameters are in post_forward_shards
-    Event moved_to_group;
-  };
-
   UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
   absl::Status Allocate();
+  void ClearStates();
   Stream& compute() const { return *streams_->compute; }
   Stream& unshard() const { return *streams_->unshard; }
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_unsharded_ : unsharded_; }
@@ -106,7 +97,6 @@ class UnitRuntime {
   const TensorOps& ops_;
   SlotPool root_unsharded_, unsharded_;
   Buffer gather_staging_, upload_staging_;
-  std::vector<State> states_;  // by unit
   bool full_precision_ = false;
   std::shared_ptr<UnitStreams> streams_;
   std::unique_ptr<GradientReduction> gradients_;

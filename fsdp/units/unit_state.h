@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UnitState: where one unit is in a step: its parameters, its gradients, and the pass that is running. One object for
+// each unit, at Unit::state; each part has one writer, named at it. A unit's memory between steps is in unit.h.
+#ifndef FSDP_FSDP_UNITS_UNIT_STATE_H_
+#define FSDP_FSDP_UNITS_UNIT_STATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// Written by UnitRuntime. The parameters are resharded (`unsharded` undefined), in the post-forward group (`in_group`),
+// or unsharded.
+struct ParameterState {
+  Tensor unsharded;       // [padded_numel]; undefined while resharded
+  int64_t version = 0;    // Unit::shard_version() when it was read from the shards
+  bool on_shard = false;  // it is the shard itself
+  Event gathered;
+  Tensor post_forward_shard;  // of units with a post-forward group
+  bool in_group = false;      // the parameters are in post_forward_shards
+  Event moved_to_group;
+};
+
+// Written by GradientReduction, the last two by GradientUse.
+struct GradientState {
+  // [padded_numel] in the compute dtype, or `accumulated`; undefined outside of backward.
+  Tensor grad;
+
+  // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
+  Tensor accumulated;
+  bool has_accumulated = false;
+  bool wide = false;  // Widen was called: backward adds to `accumulated`
+
+  // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
+  Tensor reduced;
+
+  // Sums over the shard group only, while all-reduces are put off; allocated by the first, then kept, and valid if
+  // has_partial.
+  Tensor partial;
+  bool has_partial = false;
+
+  std::vector<bool> used;      // by parameter: since gradients were stored last; empty: none
+  std::vector<bool> had_grad;  // by parameter: has_grad as it was before the first store since GradientUse::Agree
+};
+
+// Dtypes before a cast; nullopt of tensors that are not cast.
+using DTypes = std::vector<std::optional<DType>>;
+
+// Of a unit or a bare module, both of which schedules have and casts are made for.
+struct PassState {
+  // Written by ScheduleRunner. `gathered`: all-gathered by the events run so far, and not resharded. On purpose not
+  // whether ParameterState::unsharded is defined: schedules have no all-gather for a unit that is not sharded, which
+  // may have that buffer all the same.
+  bool gathered = false;
+  bool used = false;             // computed since it was gathered: off for a unit that was only prefetched
+  bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
+
+  // Written by Executor.
+  int modules_run = 0;    // how many of the unit's modules this pass has run
+  int modules_rerun = 0;  // likewise, of its forward that runs again within another unit's backward
+
+  // Written by UnitCasts, in the last forward.
+  DTypes inputs, outputs;
+};
+
+struct UnitState {
+  ParameterState parameters;
+  GradientState gradients;
+  PassState pass;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_UNIT_STATE_H_
