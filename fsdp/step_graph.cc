@@ -13,13 +13,60 @@
 // done, and so that the update can wait for an event that no graph has.
 #include "fsdp/fsdp/step_graph.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/capturing_group.h"
 #include "fsdp/fsdp/sharded_model.h"
-#include "fsdp/fsdp/units/capture_check.h"
 #include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
+namespace {
+
+absl::Status CheckGroup(const ProcessGroup* group) {
+  if (group == nullptr || CanCapture(*group)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("a step's collectives cannot be captured: backend ",
+                                                    std::string(group->backend()), " of ", group->size(),
+                                                    " ranks needs its hosts in each; use backend nccl, or one rank"));
+}
+
+absl::Status CheckUnit(const Unit& unit) {
+  if (unit.offloaded()) {
+    return absl::FailedPreconditionError(absl::StrCat("unit ", unit.display_name(),
+                                                      ": its parameters are on the host, whose optimizer step cannot "
+                                                      "be captured; train without CPU offload"));
+  }
+  FSDP_RETURN_IF_ERROR(CheckGroup(unit.groups.shard.get()));
+  FSDP_RETURN_IF_ERROR(CheckGroup(unit.groups.replicate.get()));
+  return CheckGroup(unit.post_forward_group.get());
+}
+
+// kFailedPrecondition, naming the cause and what to do instead, for what needs the host in every step, since a captured
+// step is replayed without it: a backend whose collectives are host calls, an optimizer step in host memory, a norm
+// that is summed on the host, time stamps. Local; the same on every rank.
+absl::Status CheckCanCapture(const UnitStore& units) {
+  if (!HasGraphs(units.device())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model is on ", units.device().name(), ": a step can be captured on a CUDA device alone"));
+  }
+  for (const auto& unit : units.units()) FSDP_RETURN_IF_ERROR(CheckUnit(*unit));
+  for (const auto& [name, parameter] : units.unmanaged()) {
+    if (!parameter->requires_grad) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("parameter \"", name,
+                     "\" is ignored by FSDP, so the norm of all gradients needs the host and a "
+                     "step cannot be captured; let a unit have it, or freeze it"));
+  }
+  if (units.trace() != nullptr) {
+    return absl::FailedPreconditionError(
+        "a trace marks when work runs, by the host, and cannot be captured; trace "
+        "steps that are not");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 StepGraph::StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer,
                      std::function<absl::Status()> forward_backward, FoundInf* found_inf)

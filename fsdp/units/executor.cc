@@ -32,9 +32,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/units/capture_check.h"
-#include "fsdp/fsdp/units/place_inputs.h"
-#include "fsdp/fsdp/units/schedule_traits.h"
 #include "fsdp/fsdp/units/writeback.h"
 
 namespace fsdp {
@@ -42,6 +39,17 @@ namespace {
 
 using Kind = ScheduleEvent::Kind;
 using Direction = ScheduleRunner::Direction;
+
+// A captured step replaces gradients.
+absl::Status CheckHasNoGradient(const Unit& unit) {
+  for (const auto& parameter : unit.sharded_parameters) {
+    if (!parameter->has_grad) continue;
+    return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
+                                                      "\" has a gradient before a captured step, which does not add "
+                                                      "to it: call the optimizer's ZeroGrad first"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -51,7 +59,6 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       options_(options),
       top_(&root),
       orders_{{&root, units.registration_order()}},
-      index_(units),
       casts_(units) {
   for (BareModule& bare : units.bare_modules()) bare.pass = PassState();
   if (options.check_execution_order) order_check_.emplace(units.groups());
@@ -143,14 +150,14 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 }
 
 absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) {
-  const int index = index_.OfSchedule(module);
+  const int index = units_.ScheduledIndexOf(module);
   FSDP_ASSIGN_OR_RETURN(const bool opens, OpensForward(module));
   if (opens) {
     FSDP_RETURN_IF_ERROR(BeginForward(module, tape));
     FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
-  return casts_.Inputs(index_.OfCasts(module), training(), inputs, tape);
+  return casts_.Inputs(units_.WrappedIndexOf(module), training(), inputs, tape);
 }
 
 // The module that opened a pass opens the next one too if it is called again: the pass failed, since it is never called
@@ -159,12 +166,12 @@ absl::StatusOr<bool> Executor::OpensForward(const Module& module) const {
   if (&module == &root_) return true;
   if (!options_.passes_below_root && !in_pass_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("forward of ", index_.NameOf(module), " outside of a forward of the model: call the root's"));
+        absl::StrCat("forward of ", units_.NameOf(module), " outside of a forward of the model: call the root's"));
   }
   if (!in_pass_ || &module == top_) return true;
   if (top_ == &root_ || below_.count(&module) != 0) return false;
-  return absl::FailedPreconditionError(absl::StrCat("forward of ", index_.NameOf(module), " after a pass of ",
-                                                    index_.NameOf(*top_),
+  return absl::FailedPreconditionError(absl::StrCat("forward of ", units_.NameOf(module), " after a pass of ",
+                                                    units_.NameOf(*top_),
                                                     " that failed: run a forward of that or of the root first"));
 }
 
@@ -181,7 +188,7 @@ std::vector<UnitVisit> Executor::ExpectedBelow(const Module& module) const {
   if (known != orders_.end()) return known->second;
   std::vector<UnitVisit> visits;
   const std::vector<UnitVisit>& all = orders_.at(&root_);
-  const int index = index_.OfSchedule(module);
+  const int index = units_.ScheduledIndexOf(module);
   const auto is_visit = [index](const UnitVisit& visit) { return visit.unit == index; };
   const auto begin = std::find_if(all.begin(), all.end(), is_visit);  // enters it, and the next visit leaves it
   const auto end = begin == all.end() ? begin : std::find_if(begin + 1, all.end(), is_visit);
@@ -218,7 +225,7 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
 
 absl::Status Executor::EnterForward(int index) {
   if (units_.pass(index).modules_run > 0) return absl::OkStatus();
-  if (order_check_.has_value() && training() && index_.is_unit(index)) {
+  if (order_check_.has_value() && training() && units_.is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
@@ -230,8 +237,8 @@ absl::Status Executor::EnterForward(int index) {
 }
 
 absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) {
-  const int index = index_.OfSchedule(module);
-  FSDP_RETURN_IF_ERROR(casts_.Outputs(index_.OfCasts(module), outputs, tape));
+  const int index = units_.ScheduledIndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.Outputs(units_.WrappedIndexOf(module), outputs, tape));
   if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
   if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) {
     EndSpan();
@@ -265,7 +272,7 @@ absl::Status Executor::LeaveRecompute(int index) {
 
 void Executor::EndForward() {
   // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
-  const auto end = visits_.end() - (index_.OfSchedule(*top_) >= 0 ? 1 : 0);
+  const auto end = visits_.end() - (units_.ScheduledIndexOf(*top_) >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
     const int modules_run = units_.pass(index).modules_run;
@@ -286,10 +293,10 @@ void Executor::EndForward() {
 }
 
 absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) {
-  const int index = index_.OfSchedule(module);
+  const int index = units_.ScheduledIndexOf(module);
   FSDP_ASSIGN_OR_RETURN(const bool opens, OpensBackward(module));
   if (opens) FSDP_RETURN_IF_ERROR(BeginBackward(module));
-  FSDP_RETURN_IF_ERROR(casts_.GradOutputs(index_.OfCasts(module), grad_outputs, tape));
+  FSDP_RETURN_IF_ERROR(casts_.GradOutputs(units_.WrappedIndexOf(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
   if (units_.pass(index).modules_run == 0) {
     const bool recompute = runner_->options().units[index].recompute;
@@ -298,7 +305,7 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
     if (recompute) runner_->AwaitBackward(index);
     BeginSpan("backward", index);
   }
-  if (!index_.is_unit(index)) return absl::OkStatus();
+  if (!units_.is_unit(index)) return absl::OkStatus();
   return runtime_->gradients().Bind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
 }
 
@@ -307,7 +314,7 @@ absl::StatusOr<bool> Executor::OpensBackward(const Module& module) const {
   if (in_backward_) return false;
   if (orders_.count(&module) != 0) return true;
   return absl::FailedPreconditionError(
-      absl::StrCat("backward of ", index_.NameOf(module), " outside of a backward of the model: call ",
+      absl::StrCat("backward of ", units_.NameOf(module), " outside of a backward of the model: call ",
                    options_.passes_below_root ? "that of the module whose forward was called" : "the root's"));
 }
 
@@ -327,8 +334,8 @@ absl::Status Executor::BeginBackward(Module& module) {
 }
 
 absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) {
-  const int index = index_.OfSchedule(module);
-  FSDP_RETURN_IF_ERROR(casts_.GradInputs(index_.OfCasts(module), grad_inputs, tape));
+  const int index = units_.ScheduledIndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.GradInputs(units_.WrappedIndexOf(module), grad_inputs, tape));
   if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != top_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
@@ -341,7 +348,7 @@ absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inpu
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
   units_.pass(index).modules_run = 0;
-  if (index_.is_unit(index)) {
+  if (units_.is_unit(index)) {
     runtime_->gradients().Unbind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
   }
   return runner_->LeaveUnit(index, Direction::kBackward);
@@ -349,7 +356,7 @@ absl::Status Executor::LeaveBackward(int index) {
 
 // Counts a module of the unit that has run; true when it was the last.
 bool Executor::RanAllModules(int index, int& modules_run) const {
-  return ++modules_run == static_cast<int>(index_.ModulesOf(index).size());
+  return ++modules_run == static_cast<int>(units_.ModulesOf(index).size());
 }
 
 void Executor::ForgetModulesRun() {

@@ -20,7 +20,6 @@
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/execution_order.h"
-#include "fsdp/fsdp/units/module_index.h"
 #include "fsdp/fsdp/units/schedule_runner.h"
 #include "fsdp/fsdp/units/step_gate.h"
 #include "fsdp/fsdp/units/unit.h"
@@ -140,7 +139,6 @@ class Executor final : public ModuleHooks, public StepGate {
   std::set<const Module*> below_;                           // top_ and what is below it, if that is not root_
   std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
   std::vector<UnitVisit> visits_;                           // by the current or last forward
-  const ModuleIndex index_;
   UnitCasts casts_;
 
   bool in_pass_ = false;      // also after one that failed, until the next forward of the root

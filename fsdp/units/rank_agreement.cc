@@ -5,12 +5,15 @@
 #include "fsdp/fsdp/units/rank_agreement.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/parameter_init.h"
+#include "fsdp/fsdp/units/unit.h"
 
 namespace fsdp {
 namespace {
@@ -37,6 +40,55 @@ absl::Status Difference(std::string_view mine, std::string_view others, size_t r
                                                     Shown(others), ": expected the same on all ranks"));
 }
 
+std::string_view LayoutName(LayoutKind layout) {
+  switch (layout) {
+    case LayoutKind::kFlat:
+      return "flat";
+    case LayoutKind::kFlatAligned:
+      return "flat_aligned";
+    case LayoutKind::kDim0:
+      break;
+  }
+  return "dim0";
+}
+
+std::string OffloadName(const OffloadPolicy& offload) {
+  return !offload.has_value() ? "none" : offload->pin_memory ? "pinned" : "pageable";
+}
+
+// What decides the collectives of a unit and the bytes that they move.
+void AddUnit(const Unit& unit, RankAgreement& agreement) {
+  const auto add = [&](const char* what, std::string value) {
+    agreement.Add(absl::StrCat(what, " of unit ", unit.display_name()), std::move(value));
+  };
+  const UnitSettings& settings = unit.settings;
+  add("sharding_strategy", std::string(ShardingStrategyName(unit.strategy)));
+  add("layout", std::string(LayoutName(settings.layout)));
+  add("offload", OffloadName(settings.offload));
+  add("dtypes",
+      absl::StrCat(std::string(DTypeName(unit.dtype)), ", compute ", std::string(DTypeName(unit.compute_dtype)),
+                   ", reduce ", std::string(DTypeName(unit.reduce_dtype))));
+  add("full_precision_in_eval", TrueOrFalse(settings.full_precision_in_eval));
+  add("keep_low_precision_grads", TrueOrFalse(settings.keep_low_precision_grads));
+  add("activation_checkpointing", TrueOrFalse(settings.activation_checkpointing));
+  add("ranks after forward", absl::StrCat(settings.post_forward_group_size));
+  const std::optional<BackwardPrefetch>& order = settings.backward_prefetch;
+  add("backward_prefetch", order.has_value() ? std::string(BackwardPrefetchName(*order)) : "the model's");
+  const std::optional<bool>& ahead = settings.forward_prefetch;
+  add("forward_prefetch", ahead.has_value() ? TrueOrFalse(*ahead) : "the model's");
+  add("process_group", settings.process_group.has_value() ? "its own" : "the model's");
+  add("shard group", absl::StrCat(unit.groups.shard_world_size(), " ranks"));
+  for (const auto& parameter : unit.parameters) {
+    agreement.Add(absl::StrCat("parameter \"", parameter->fqn, "\""),
+                  absl::StrCat(std::string(DTypeName(parameter->dtype)), " ", parameter->shape.ToString(),
+                               parameter->part ? absl::StrCat(" of ", parameter->part->whole.ToString()) : "",
+                               parameter->requires_grad ? "" : ", frozen"));
+  }
+  for (const ShardLayout::Entry& entry : unit.layout.parameters()) {
+    agreement.Add(absl::StrCat("sharded dimension of parameter \"", entry.fqn, "\""), absl::StrCat(entry.dim));
+  }
+}
+
 }  // namespace
 
 void RankAgreement::Add(std::string_view subject, std::string value) {
@@ -57,6 +109,20 @@ absl::Status RankAgreement::Check(const ShardGroups& groups) const {
     return Difference(line < first.size() ? first[line] : "", line < other.size() ? other[line] : "", rank);
   }
   return absl::OkStatus();
+}
+
+// With sync_module_states all ranks get rank 0's values, whatever their seeds.
+RankAgreement RankAgreement::Of(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init) {
+  RankAgreement agreement = settings.agreement;
+  agreement.Add("sync_module_states", TrueOrFalse(init.sync_module_states));
+  if (!init.sync_module_states) agreement.Add("init_seed", absl::StrCat(init.seed));
+  for (const auto& unit : store.units()) AddUnit(*unit, agreement);
+  // Without parameters of their own, but their recomputation gathers the units inside.
+  for (const BareModule& bare : store.bare_modules()) {
+    agreement.Add(absl::StrCat("activation_checkpointing of module ", bare.name),
+                  TrueOrFalse(bare.settings.activation_checkpointing));
+  }
+  return agreement;
 }
 
 }  // namespace fsdp

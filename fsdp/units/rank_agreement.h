@@ -15,11 +15,18 @@
 
 namespace fsdp {
 
+class UnitStore;
+struct ModelSettings;
+struct ParameterInit;
+
 // The value of a fact that is a bool.
 inline std::string TrueOrFalse(bool value) { return value ? "true" : "false"; }
 
 class RankAgreement {
  public:
+  // The facts of the units of `store`, which were made with `settings` and are to be filled by `init`.
+  static RankAgreement Of(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init);
+
   // `subject` is what a message calls it: "backward_prefetch", "offload of unit h.0".
   void Add(std::string_view subject, std::string value);
 

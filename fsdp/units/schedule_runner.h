@@ -15,6 +15,11 @@
 
 namespace fsdp {
 
+// A schedule's input about the units of a model: by index in schedules, every unit, then every bare module that
+// recomputes. Strategies and settings are fixed; controls, such as a unit's requires_gradient_sync, are read now.
+// `sync` off: backward keeps every gradient local (no_sync).
+std::vector<UnitTraits> ScheduleTraitsOf(const UnitStore& units, bool sync);
+
 // Units are named by their index in schedules: those of the UnitStore, then modules without parameters. One thread. No
 // call waits for the device. Every call that may run events is collective.
 class ScheduleRunner {

@@ -27,69 +27,6 @@
 namespace fsdp {
 namespace {
 
-std::string_view LayoutName(LayoutKind layout) {
-  switch (layout) {
-    case LayoutKind::kFlat:
-      return "flat";
-    case LayoutKind::kFlatAligned:
-      return "flat_aligned";
-    case LayoutKind::kDim0:
-      break;
-  }
-  return "dim0";
-}
-
-std::string OffloadName(const OffloadPolicy& offload) {
-  return !offload.has_value() ? "none" : offload->pin_memory ? "pinned" : "pageable";
-}
-
-// What decides the collectives of a unit and the bytes that they move.
-void AddUnit(const Unit& unit, RankAgreement& agreement) {
-  const auto add = [&](const char* what, std::string value) {
-    agreement.Add(absl::StrCat(what, " of unit ", unit.display_name()), std::move(value));
-  };
-  const UnitSettings& settings = unit.settings;
-  add("sharding_strategy", std::string(ShardingStrategyName(unit.strategy)));
-  add("layout", std::string(LayoutName(settings.layout)));
-  add("offload", OffloadName(settings.offload));
-  add("dtypes",
-      absl::StrCat(std::string(DTypeName(unit.dtype)), ", compute ", std::string(DTypeName(unit.compute_dtype)),
-                   ", reduce ", std::string(DTypeName(unit.reduce_dtype))));
-  add("full_precision_in_eval", TrueOrFalse(settings.full_precision_in_eval));
-  add("keep_low_precision_grads", TrueOrFalse(settings.keep_low_precision_grads));
-  add("activation_checkpointing", TrueOrFalse(settings.activation_checkpointing));
-  add("ranks after forward", absl::StrCat(settings.post_forward_group_size));
-  const std::optional<BackwardPrefetch>& order = settings.backward_prefetch;
-  add("backward_prefetch", order.has_value() ? std::string(BackwardPrefetchName(*order)) : "the model's");
-  const std::optional<bool>& ahead = settings.forward_prefetch;
-  add("forward_prefetch", ahead.has_value() ? TrueOrFalse(*ahead) : "the model's");
-  add("process_group", settings.process_group.has_value() ? "its own" : "the model's");
-  add("shard group", absl::StrCat(unit.groups.shard_world_size(), " ranks"));
-  for (const auto& parameter : unit.parameters) {
-    agreement.Add(absl::StrCat("parameter \"", parameter->fqn, "\""),
-                  absl::StrCat(std::string(DTypeName(parameter->dtype)), " ", parameter->shape.ToString(),
-                               parameter->part ? absl::StrCat(" of ", parameter->part->whole.ToString()) : "",
-                               parameter->requires_grad ? "" : ", frozen"));
-  }
-  for (const ShardLayout::Entry& entry : unit.layout.parameters()) {
-    agreement.Add(absl::StrCat("sharded dimension of parameter \"", entry.fqn, "\""), absl::StrCat(entry.dim));
-  }
-}
-
-// With sync_module_states all ranks get rank 0's values, whatever their seeds.
-RankAgreement AgreementOf(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init) {
-  RankAgreement agreement = settings.agreement;
-  agreement.Add("sync_module_states", TrueOrFalse(init.sync_module_states));
-  if (!init.sync_module_states) agreement.Add("init_seed", absl::StrCat(init.seed));
-  for (const auto& unit : store.units()) AddUnit(*unit, agreement);
-  // Without parameters of their own, but their recomputation gathers the units inside.
-  for (const BareModule& bare : store.bare_modules()) {
-    agreement.Add(absl::StrCat("activation_checkpointing of module ", bare.name),
-                  TrueOrFalse(bare.settings.activation_checkpointing));
-  }
-  return agreement;
-}
-
 // PyTorch's warning, once for the model: units differ in strategy alone.
 void WarnOfNoShard(const Unit& unit, std::vector<std::string>& warnings) {
   if (unit.groups.data_parallel_size() > 1 || unit.settings.sharding_strategy == ShardingStrategy::kNoShard) return;
@@ -299,7 +236,7 @@ absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition
   store->host_ = CreateHostDevice();
   if (HasParts(partition)) FSDP_RETURN_IF_ERROR(store->groups_.UseTensorParallelism());
   FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
-  FSDP_RETURN_IF_ERROR(AgreementOf(*store, settings, init).Check(store->groups_));
+  FSDP_RETURN_IF_ERROR(RankAgreement::Of(*store, settings, init).Check(store->groups_));
   FSDP_RETURN_IF_ERROR(store->SplitPostForwardGroups());
   FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Fill(partition, init)));
   return store;
@@ -395,6 +332,7 @@ void UnitStore::AdoptBare(const Partition& partition, const std::vector<UnitSett
       const UnitSettings& of_bare = settings[b];
       if ((of_bare.activation_checkpointing && made.modules.size() == 1) != recomputes) continue;
       if (recomputes) scheduled[size() + static_cast<int>(b)] = size() + num_scheduled_bare_++;
+      for (const Module* module : made.modules) index_[module] = size() + static_cast<int>(bare_.size());
       bare_.push_back({made.display_name(), made.modules, of_bare});
     }
   }
@@ -416,8 +354,27 @@ std::vector<std::string> UnitStore::ScheduledNames() const {
 }
 
 int UnitStore::IndexOf(const Module& module) const {
+  const int index = WrappedIndexOf(module);
+  return is_unit(index) ? index : -1;
+}
+
+int UnitStore::ScheduledIndexOf(const Module& module) const {
+  const int index = WrappedIndexOf(module);
+  return index < num_scheduled() ? index : -1;
+}
+
+int UnitStore::WrappedIndexOf(const Module& module) const {
   const auto found = index_.find(&module);
   return found == index_.end() ? -1 : found->second;
+}
+
+const std::vector<Module*>& UnitStore::ModulesOf(int index) const {
+  return is_unit(index) ? unit(index).modules : bare_[index - size()].modules;
+}
+
+std::string UnitStore::NameOf(const Module& module) const {
+  const int index = WrappedIndexOf(module);
+  return is_unit(index) ? "unit " + unit(index).display_name() : "module " + bare_[index - size()].name;
 }
 
 }  // namespace fsdp

@@ -156,6 +156,16 @@ class UnitStore {
   // The unit whose module this is, or -1.
   int IndexOf(const Module& module) const;
 
+  // The index in schedules of a module, or -1; of one that was wrapped and may be bare, or -1.
+  int ScheduledIndexOf(const Module& module) const;
+  int WrappedIndexOf(const Module& module) const;
+
+  // Of those indices: whether it is a unit's, the modules that have it, and how messages call the one that is wrapped:
+  // "unit transformer.h.0".
+  bool is_unit(int index) const { return index >= 0 && index < size(); }
+  const std::vector<Module*>& ModulesOf(int index) const;
+  std::string NameOf(const Module& module) const;
+
   // The unit of the root module, or -1.
   int root_unit() const { return !units_.empty() && units_[0]->name.empty() ? 0 : -1; }
 
@@ -204,7 +214,7 @@ class UnitStore {
   std::vector<BareModule> bare_;
   int num_scheduled_bare_ = 0;
   std::vector<UnitVisit> registration_order_;
-  std::map<const Module*, int> index_;
+  std::map<const Module*, int> index_;  // of units, then of bare modules
   std::map<std::string, std::string> aliases_;
   std::vector<Module::NamedParameter> unmanaged_;
   std::vector<std::string> warnings_;

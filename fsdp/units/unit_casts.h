@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitCasts: casts a unit's inputs and outputs as its precision settings ask, and their gradients back in backward. One
-// thread; no call waits for the device. Errors are those of the allocation of a cast copy.
+// What tensors become at the border of a model and of its units. PlaceInputs moves a model's inputs to its device, as
+// PyTorch's FSDP does for the root's. UnitCasts casts a unit's inputs and outputs as its precision settings ask, and
+// their gradients back in backward. One thread; no call waits for the device. Errors are those of the allocation of a
+// copy, if nothing else is said.
 #ifndef FSDP_FSDP_UNITS_UNIT_CASTS_H_
 #define FSDP_FSDP_UNITS_UNIT_CASTS_H_
 
@@ -15,6 +17,12 @@
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+// Replaces each defined tensor of host memory by a copy on the tape's device, if that is another one; the copy runs in
+// stream order, and the stream holds the original until then. kInvalidArgument, naming the input and both devices, for
+// memory of another GPU; kFailedPrecondition where the tape's work is captured, since a replay would read the same host
+// memory again, whatever it holds by then.
+absl::Status PlaceInputs(absl::Span<Tensor> inputs, Tape& tape);
 
 class UnitCasts {
  public:
