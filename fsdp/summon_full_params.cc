@@ -208,7 +208,7 @@ absl::Status SummonFullParamsGuard::CopyIfElsewhere(const Tensor& from, const Te
 // tensor.
 absl::Status SummonFullParamsGuard::WriteBack(int s) {
   const Unit& unit = units_.unit(summoned_[s]);
-  unit.NoteShardChanged();
+  unit.MarkShardChanged();
   for (size_t i = 0; i < bindings_[s].size(); ++i) {
     const Parameter& parameter = *unit.parameters[i];
     const ShardedParameter& sharded = *unit.sharded_parameters[i];

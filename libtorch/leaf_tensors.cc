@@ -3,7 +3,7 @@
 // A parameter is one TensorImpl from construction to the end: modules, autograd's accumulator and the program hold it.
 // set_data gives it, once, a SlotStorage; later only that storage's address changes, and the TensorImpl's dtype where a
 // unit is unsharded in another one (full_precision_in_eval, SummonFullParams). None of this counts as a change of the
-// parameter for autograd, as the values are the same; NoteChanges says when they are not.
+// parameter for autograd, as the values are the same; MarkChanges says when they are not.
 #include "fsdp/libtorch/leaf_tensors.h"
 
 #include <ATen/core/grad_mode.h>
@@ -98,7 +98,7 @@ void LeafTensors::Refuse(int index, const std::string& problem) {
   leaf.storage->Unbind(absl::StrCat("parameter \"", leaf.mirror->fqn, "\": ", problem));
 }
 
-void LeafTensors::NoteChanges(const UnitStore& units) {
+void LeafTensors::MarkChanges(const UnitStore& units) {
   for (int u = 0; u < units.size(); ++u) {
     const int64_t version = units.unit(u).shard_version();
     if (std::exchange(versions_[u], version) == version) continue;

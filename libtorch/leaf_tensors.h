@@ -52,7 +52,7 @@ class LeafTensors final {
 
   // Gives the tensors of units whose shards were changed since the last call a new version, so that a backward that has
   // saved them is refused by autograd, as after an update in place.
-  void NoteChanges(const UnitStore& units);
+  void MarkChanges(const UnitStore& units);
 
   // kFailedPrecondition, naming the parameter, if the program gave one other memory or another requires_grad.
   absl::Status Check() const;
@@ -69,7 +69,7 @@ class LeafTensors final {
 
   std::vector<Leaf> leaves_;
   std::vector<std::vector<int>> of_unit_;
-  std::vector<int64_t> versions_;  // by unit: Unit::shard_version() at the last NoteChanges
+  std::vector<int64_t> versions_;  // by unit: Unit::shard_version() at the last MarkChanges
   int64_t bound_bytes_ = 0, peak_bound_bytes_ = 0;
 };
 

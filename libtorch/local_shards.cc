@@ -39,7 +39,7 @@ void LocalShards::OnUse(int index, bool in_place) {
   if (in_place) written_[index] = true;
 }
 
-void LocalShards::NoteUpdates() {
+void LocalShards::MarkUpdates() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (written_[i]) parameters_[i]->NoteChanged();
     written_[i] = false;

@@ -35,7 +35,7 @@ class LocalShards final : public SlotOwner {
   ShardedParameter* parameter(size_t index) const { return parameters_[index]; }
 
   // From LibTorch to fsdp/: call before fsdp/ reads values or gradients.
-  void NoteUpdates();
+  void MarkUpdates();
 
   // From fsdp/ to LibTorch: call when gradients may have come or gone, and before an optimizer steps. The streams that
   // write them must have been waited for.
@@ -47,7 +47,7 @@ class LocalShards final : public SlotOwner {
   std::vector<ShardedParameter*> parameters_;
   std::vector<at::Tensor> tensors_;
   std::vector<c10::intrusive_ptr<SlotStorage>> storages_;  // theirs
-  std::vector<bool> written_;                              // since the last NoteUpdates
+  std::vector<bool> written_;                              // since the last MarkUpdates
 };
 
 }  // namespace fsdp

@@ -146,7 +146,7 @@ absl::Status TorchOptimizer::Step(Stream& stream) {
   try {
     at::NoGradGuard no_grad;
     LocalShards& local = follower_->local_shards();
-    local.NoteUpdates();
+    local.MarkUpdates();
     FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
     local.FollowGradients();
     for (const size_t i : indices) FSDP_RETURN_IF_ERROR(PrepareState(i));

@@ -119,8 +119,8 @@ void UnitFollower::WaitForLibTorch() { ThrowIfError(streams_.AfterLibTorch()); }
 
 void UnitFollower::Synchronize() {
   WaitForLibTorch();
-  if (local_.has_value()) local_->NoteUpdates();
-  leaves_->NoteChanges(model_->units());
+  if (local_.has_value()) local_->MarkUpdates();
+  leaves_->MarkChanges(model_->units());
 }
 
 void UnitFollower::BeginForward() {

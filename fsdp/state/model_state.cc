@@ -105,7 +105,7 @@ class ModelLoad {
     StateScatter scatter(units_, *gather, from_);
     for (int u = 0; u < units_.size(); ++u) {
       const Unit& unit = units_.unit(u);
-      unit.NoteShardChanged();  // first, so that it is also true of a load that fails half way
+      unit.MarkShardChanged();  // first, so that it is also true of a load that fails half way
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         const Parameter& parameter = *unit.parameters[i];
         if (left_out.count(parameter.fqn) != 0) continue;
@@ -175,7 +175,7 @@ absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGat
 // Adds this rank's slices, aliased unless `form` asks for host memory.
 absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (const auto& unit : units.units()) {
-    if (!form.offload_to_cpu) unit->NoteShardChanged();  // the caller may write to what it is given
+    if (!form.offload_to_cpu) unit->MarkShardChanged();  // the caller may write to what it is given
     for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
       const auto& parameter = unit->sharded_parameters[i];
       Tensor data = parameter->data;

@@ -81,7 +81,7 @@ class Executor final : public ModuleHooks, public StepGate {
   void Reshard(int index);
 
   // StepGate: refuses calls within a forward or backward. CheckIdle also copies replaced data into the shards
-  // (writeback.h). A call that changes shards notes it there (Unit::NoteShardChanged); the next pass then gathers what
+  // (writeback.h). A call that changes shards says so (Unit::MarkShardChanged); the next pass then gathers what
   // was unsharded.
   absl::Status CheckBetweenPasses(std::string_view call) const override;
   absl::Status CheckIdle(std::string_view call) override;

@@ -185,7 +185,7 @@ absl::Status GradientReduction::Widen(int index) {
 void GradientReduction::Unbind(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
-  if (state.grad.defined()) use_.NoteUsed(index);
+  if (state.grad.defined()) use_.MarkUsed(index);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
   if (AddsAfterwards(index)) {
@@ -332,7 +332,7 @@ absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& 
     if (own != nullptr) stream.Wait(own->Record());
   }
   store_.Store(unit, reduced, RuleOf(unit).post, stream);
-  use_.NoteStored(index);
+  use_.MarkStored(index);
   staging_free_ = stream.Record();
   Release(index, stream);
   return absl::OkStatus();

@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-void GradientUse::NoteUsed(int index) {
+void GradientUse::MarkUsed(int index) {
   Unit& unit = units_.unit(index);
   std::vector<bool>& used = unit.state.gradients.used;
   used.resize(unit.parameters.size(), false);
@@ -17,7 +17,7 @@ void GradientUse::NoteUsed(int index) {
 }
 
 // A unit that runs twice in a forward is stored twice in a backward; the second time adds to the first.
-void GradientUse::NoteStored(int index) {
+void GradientUse::MarkStored(int index) {
   Unit& unit = units_.unit(index);
   const bool is_known = std::find(stored_.begin(), stored_.end(), index) != stored_.end();
   if (unit.settings.gradient_rules == GradientRules::kFsdp2 && !is_known) {

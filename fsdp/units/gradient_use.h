@@ -19,11 +19,11 @@ class GradientUse {
   // `units` must outlive it.
   explicit GradientUse(const UnitStore& units) : units_(units) {}
 
-  // A backward of the unit is over: notes which of its parameters it asked for, beside those of earlier backwards.
-  void NoteUsed(int index);
+  // A backward of the unit is over: marks the parameters that it asked for, besides those of earlier backwards.
+  void MarkUsed(int index);
 
   // The unit's gradient was stored: sets ShardedParameter::has_grad of all that are trainable, until Agree.
-  void NoteStored(int index);
+  void MarkStored(int index);
 
   // Under FSDP2's rules: takes has_grad back for the gradients stored since the last call, unless backward of some rank
   // asked for them or they were there before. Ranks tell each other which they asked for, by one exchange of the
@@ -31,7 +31,7 @@ class GradientUse {
   // Collective.
   absl::Status Agree();
 
-  // Forgets what was noted, and every gradient: has_grad is false afterwards. True if a parameter had one.
+  // Forgets these marks, and every gradient: has_grad is false afterwards. True if a parameter had one.
   bool Discard();
 
  private:

@@ -214,7 +214,7 @@ bool Unit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
 }
 
-void Unit::NoteShardChanged() const {
+void Unit::MarkShardChanged() const {
   for (const auto& parameter : sharded_parameters) parameter->NoteChanged();
 }
 

@@ -105,9 +105,9 @@ struct Unit : UnitModule {
 
   // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may: what was
   // gathered or cast from it before is not computed with again. All ranks must call it alike.
-  void NoteShardChanged() const;
+  void MarkShardChanged() const;
 
-  // How often the shard was changed: by NoteShardChanged, by optimizers, by replaced data.
+  // How often the shard was changed: by MarkShardChanged, by optimizers, by replaced data.
   int64_t shard_version() const;
 };
 
