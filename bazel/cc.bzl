@@ -47,7 +47,7 @@ def _with_prelude(prelude, copts, kwargs):
 def cc_library(name, copts = [], prelude = "prelude", **kwargs):
     # Both prefixes are given, because what Bazel takes for the one that is left out changed between releases.
     kwargs.setdefault("strip_include_prefix", "/" + native.package_name())
-    kwargs.setdefault("include_prefix", "fsdp/" + native.package_name())
+    kwargs.setdefault("include_prefix", ("fsdp/" + native.package_name()).rstrip("/"))
 
     # Without this, building a library makes a shared one as well, and so compiles everything twice (PIC and not).
     kwargs.setdefault("linkstatic", True)

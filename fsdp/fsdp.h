@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Start here: the one include of a training program, for both of PyTorch's APIs.
+// Start here: the one include of a training program, for both of PyTorch's APIs. "fsdp/fsdp.h" is the same.
 //
 //   FSDP1, which wraps a model
 //     fully_sharded_data_parallel.h   FullyShardedDataParallel: training, clipping, state dicts; its guards
@@ -9,11 +9,13 @@
 //     wrap/manual_wrap.h              the same by hand, with options for each
 //     units/comm_hook.h               a gradient reduction of the program's own
 //     optim_forms.h                   PyTorch's three older functions on optimizer state dicts
-//     manual_units.h                  wrapping submodule by submodule
 //   FSDP2, which marks modules in place
 //     fully_shard.h                   FullyShard, and FsdpModule, which is what it adds to a module
 //     options/fully_shard_options.h   FullyShardOptions
-//   Both
+//   Neither, for layers that are no Modules
+//     manual_units.h                  ManualUnits: six calls on plain tensors
+//   All of them
+//     model_operations.h              what a program does between steps: clipping, state dicts, Restore
 //     options/state_dict_config.h     which form state dicts have: full, local or sharded
 //     options/restore_options.h       what a restore compares beyond names and shapes
 //     summon_full_params.h            whole parameters for a while
@@ -27,6 +29,7 @@
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
 #include "fsdp/fsdp/grad_clip.h"                    // IWYU pragma: export
 #include "fsdp/fsdp/manual_units.h"                 // IWYU pragma: export
+#include "fsdp/fsdp/model_operations.h"             // IWYU pragma: export
 #include "fsdp/fsdp/module_state.h"                 // IWYU pragma: export
 #include "fsdp/fsdp/optim_forms.h"                  // IWYU pragma: export
 #include "fsdp/fsdp/options/fully_shard_options.h"  // IWYU pragma: export

@@ -25,6 +25,12 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
+// The room of a file. The one header of the root forwards to fsdp/, and is taken for one of that room.
+std::string RoomOf(const std::string& path) {
+  const std::string folder = FolderOf(path);
+  return folder.empty() ? "fsdp" : folder;
+}
+
 // Tests, benchmarks, fixtures and fakes lie in the folder of the production code that they serve. Their names tell them
 // apart; Bazel's `testonly` keeps production code from depending on them.
 bool IsForTests(const std::string& path) {
@@ -200,7 +206,7 @@ std::set<std::string> RoomsIncluded(const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::optional<std::string> included = IncludeOf(line);
     if (included && absl::StartsWith(*included, kPrefix)) {
-      rooms.insert(FolderOf(included->substr(sizeof(kPrefix) - 1)));
+      rooms.insert(RoomOf(included->substr(sizeof(kPrefix) - 1)));
     }
   }
   return rooms;
@@ -208,7 +214,7 @@ std::set<std::string> RoomsIncluded(const std::string& text) {
 
 std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string& path, const std::string& text) {
   std::vector<std::string> faults;
-  const std::string folder = FolderOf(path);
+  const std::string folder = RoomOf(path);
   const auto room = rooms.find(folder);
   if (room == rooms.end()) return {absl::StrCat(path, ": its folder has no row in docs/architecture.md")};
   const bool for_tests = room->second.is_for_tests || IsForTests(path);
@@ -230,7 +236,7 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
       }
       continue;
     }
-    const std::string target = FolderOf(included.substr(sizeof(kPrefix) - 1));
+    const std::string target = RoomOf(included.substr(sizeof(kPrefix) - 1));
     const auto target_room = rooms.find(target);
     if (target_room == rooms.end()) {
       fault(absl::StrCat(target, "/ has no row in docs/architecture.md"));
@@ -279,7 +285,7 @@ std::vector<BuildTarget> ParseBuild(const std::string& package, const std::strin
     target.is_public = IsPublic(rule, by_default);
     target.is_for_tests = absl::StrContains(rule, "\n    testonly = True");
     for (const std::string& header : ListAfter(rule, "\n    hdrs = ")) {
-      target.headers.push_back(absl::StrCat(kPrefix, package, "/", header));
+      target.headers.push_back(absl::StrCat(kPrefix, package, package.empty() ? "" : "/", header));
     }
   }
   return targets;

@@ -13,7 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp.h"
 #include "fsdp/nn/linear.h"
 
 namespace {
