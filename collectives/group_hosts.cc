@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/job/host_identity.h"
 
 namespace fsdp {
 namespace {

@@ -8,17 +8,18 @@
 #ifndef FSDP_COLLECTIVES_GROUP_HOSTS_H_
 #define FSDP_COLLECTIVES_GROUP_HOSTS_H_
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/collectives/group/blob_gather.h"
 #include "fsdp/collectives/group/process_group.h"
-#include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/net/host_layout.h"
 
 namespace fsdp {
+
+struct HostIdentity;
 
 struct GroupHosts {
   HostLayout layout;
@@ -29,8 +30,10 @@ struct GroupHosts {
   std::string ToString() const;
 };
 
-// `gather` gathers over the ranks; each gives its own host. Blocks.
-absl::StatusOr<GroupHosts> FindHosts(const BlobGather& gather, const HostIdentity& mine);
+// `gather`, a BlobGather (group/blob_gather.h), gathers over the ranks; each gives its own host. Blocks.
+absl::StatusOr<GroupHosts> FindHosts(
+    const std::function<absl::StatusOr<std::vector<std::string>>(std::string_view blob)>& gather,
+    const HostIdentity& mine);
 
 // The same over a group. `host_id` as InitOptions::host_id. Collective; blocks.
 absl::StatusOr<GroupHosts> FindHosts(ProcessGroup& group, std::string_view host_id = {});

@@ -20,6 +20,8 @@
 #include "fsdp/libtorch/stream_order.h"
 #include "fsdp/libtorch/torch_tensor.h"
 #include "fsdp/libtorch/unit_follower.h"
+#include "fsdp/optim/state_buffers.h"
+#include "fsdp/optim/update_ops.h"
 
 namespace fsdp {
 namespace {

@@ -18,6 +18,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
 #include "fsdp/tensor/work_graph.h"
 

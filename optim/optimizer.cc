@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/state_buffers.h"
+#include "fsdp/optim/update_ops.h"
 
 namespace fsdp {
 namespace {
@@ -56,8 +58,17 @@ Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, 
     : parameters_(Flatten(groups)),
       num_groups_(groups.size()),
       steps_(parameters_.size(), 0),
-      state_(std::move(state_names), parameters_) {
+      state_(std::make_unique<StateBuffers>(std::move(state_names), parameters_)) {
   for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
+}
+
+Optimizer::Optimizer(Optimizer&&) = default;
+Optimizer::~Optimizer() = default;
+
+const std::vector<std::string>& Optimizer::StateNames() const { return state_->names(); }
+
+absl::StatusOr<Tensor> Optimizer::State(size_t index, std::string_view name, bool create) {
+  return state_->Find(index, name, create);
 }
 
 void Optimizer::ZeroGrad() {
@@ -67,7 +78,7 @@ void Optimizer::ZeroGrad() {
 absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() {
   FSDP_RETURN_IF_ERROR(CheckStepScalar("grad_factor", grad_factor_));
   FSDP_RETURN_IF_ERROR(CheckStepScalar("found_inf", found_inf_));
-  state_.BeginStep();
+  state_->BeginStep();
   std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->has_grad) continue;
@@ -114,11 +125,11 @@ void Optimizer::FinishStep(const std::vector<size_t>& indices) {
 
 void Optimizer::TakeBackStep() {
   for (const size_t i : updated_) --steps_[i];
-  state_.TakeBackStep();
+  state_->TakeBackStep();
 }
 
 void Optimizer::CountReplay() {
-  state_.BeginStep();
+  state_->BeginStep();
   FinishStep(std::vector<size_t>(updated_));
 }
 

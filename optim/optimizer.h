@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,11 +16,14 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/optim/sharded_parameter.h"
-#include "fsdp/optim/state_buffers.h"
-#include "fsdp/optim/update_ops.h"
 #include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+class StateBuffers;
+class UpdateOps;
+struct TensorExtras;
 
 // Hyperparameters by PyTorch's names ("lr", "weight_decay", "eps", "betas" as beta1 and beta2, ...) for one group.
 struct ParamGroupState {
@@ -29,7 +33,8 @@ struct ParamGroupState {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  Optimizer(Optimizer&&);
+  virtual ~Optimizer();
 
   // One update of every parameter that has_grad, stream-ordered after the work that `stream` has so far. The first call
   // allocates the state. kInvalidArgument names a parameter whose dtype is not supported.
@@ -66,13 +71,11 @@ class Optimizer {
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
-  const std::vector<std::string>& StateNames() const { return state_.names(); }
+  const std::vector<std::string>& StateNames() const;
 
   // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
   // parameter's first step, unless `create`, which makes it (zero).
-  absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false) {
-    return state_.Find(index, name, create);
-  }
+  absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false);
 
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".
   int64_t step_count(size_t index) const { return steps_[index]; }
@@ -123,7 +126,7 @@ class Optimizer {
   // The names of group `group`'s parameters.
   std::vector<std::string> GroupNames(size_t group) const;
 
-  StateBuffers& state() { return state_; }
+  StateBuffers& state() { return *state_; }
 
  private:
   std::vector<ShardedParameter*> parameters_;
@@ -133,7 +136,7 @@ class Optimizer {
   Tensor grad_factor_;            // of the next step
   Tensor found_inf_;              // of the next step
   std::vector<size_t> updated_;   // by the last step
-  StateBuffers state_;
+  std::unique_ptr<StateBuffers> state_;
 };
 
 }  // namespace fsdp

@@ -309,6 +309,27 @@ std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const
   return faults;
 }
 
+std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, const std::string& header,
+                                         const std::string& text) {
+  std::vector<std::string> includes;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::optional<std::string> included = IncludeOf(line);
+    if (!included || !absl::StartsWith(*included, kPrefix) || guide.count(*included) != 0) continue;
+    includes.push_back(absl::StrCat(header, " includes ", *included));
+  }
+  return includes;
+}
+
+std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide) {
+  std::map<std::string, std::vector<std::string>> headers;  // by name
+  for (const std::string& header : guide) headers[header.substr(header.rfind('/') + 1)].push_back(header);
+  std::vector<std::string> faults;
+  for (const auto& [name, same] : headers) {
+    if (same.size() > 1) faults.push_back(absl::StrCat("one name for several headers: ", absl::StrJoin(same, ", ")));
+  }
+  return faults;
+}
+
 // An odd backtick, where a name in backticks goes over the end of a line, only makes text of a name and a name of text:
 // text has blanks, and is skipped.
 std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text) {

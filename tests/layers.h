@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks that the source tree is as the pages describe it: which room may include which (the
-// tables of docs/architecture.md), which headers are public (the guide, docs/headers.md), and that files, folders, targets
-// and tests named by a page exist. All functions are pure; the test reads the files.
+// tables of docs/architecture.md), which headers are public (the guide, docs/headers.md), and that files, folders,
+// targets and tests named by a page exist. All functions are pure; the test reads the files.
 //
 // A room is a folder. A table row whose first cell is a folder in backticks (`fsdp/units/`) declares the rooms that its
 // production code may include, in the second cell, separated by spaces: names of rooms without the trailing slash, or
@@ -59,6 +59,14 @@ std::vector<BuildTarget> ParseBuild(const std::string& package, const std::strin
 
 // One line for each header that only one of the two has: the guide, and the targets that are public and not for tests.
 std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const std::vector<BuildTarget>& targets);
+
+// One line for each header of this repository that `text`, the public header `header` (as it is included), includes and
+// that `guide` does not have: "fsdp/shop/door.h includes fsdp/shop/wall.h".
+std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, const std::string& header,
+                                         const std::string& text);
+
+// One line for each file name that several headers of `guide` have.
+std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide);
 
 // The names that a page may use.
 struct NamesOfTree {

@@ -23,6 +23,7 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/slurm_lists.h"
 
 namespace fsdp {

@@ -8,13 +8,16 @@
 #ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/collectives/job/job_identity.h"
 
 namespace fsdp {
+
+struct ProcessEvidence;
 
 // The variable in which our launcher gives rank 0 the number of a descriptor that listens on MASTER_PORT.
 inline constexpr char kStoreDescriptorVariable[] = "FSDP_STORE_FD";
@@ -59,8 +62,9 @@ struct Rendezvous {
 
 // kInvalidArgument names a variable that is missing although others of its family are set (but see no_master), that is
 // not a number, or that contradicts another (rank 4 of world size 4). Without any family: a job of one rank, "single
-// process".
-absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv, const ProcessEvidence& evidence);
+// process". `getenv` is an EnvironmentLookup (job_identity.h).
+absl::StatusOr<Rendezvous> ParseRendezvous(
+    const std::function<std::optional<std::string>(const std::string& name)>& getenv, const ProcessEvidence& evidence);
 
 // ParseRendezvous of this process, as it is now.
 absl::StatusOr<Rendezvous> RendezvousFromEnvironment();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/job_identity.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -11,13 +11,11 @@
 //
 // Where a gradient waits between passes, by which switch is off:
 //
-//   requires_gradient_sync  GradientState::accumulated  whole and not reduced. Backward adds straight to it, except
-//   where FSDP2
-//                                               reduces in another dtype: there its gradient is added afterwards,
-//                                               unless it was widened
+//   requires_gradient_sync  GradientState::accumulated  whole and not reduced. Backward adds straight to it, except if
+//                                                       FSDP2 reduces in another dtype: there its gradient is added
+//                                                       afterwards, unless it was widened
 //   requires_all_reduce     GradientState::partial      reduced over the shard group, not yet over the replicate group
-//   neither                 Unit::grad_shard            reduced; a second backward before ZeroGrad adds to it
-//   (has_grad)
+//   neither                 Unit::grad_shard            reduced; a second backward before ZeroGrad adds (has_grad)
 //
 // Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, gradient slots by their
 // SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken until Store has read it. Host code never
