@@ -10,8 +10,9 @@
 //   2. For the gradient each thread visits its packs again. If the row fits into shared memory, it kept them there, and
 //      the row is read from memory once. Otherwise the second visit reads it again.
 //
-// No thread reads another one's packs, so 2. may write its results over the logits. The one-hot term is added to the
-// one pack that has the target. A second kernel of one block adds the rows' losses in a fixed order.
+// A barrier is between 1. and 2., and in 2. each element is read and written by one thread, so 2. may write its results
+// over the logits. Rows that are not aligned are loaded element by element in 1., and in 2. neighbouring threads take
+// neighbouring elements, as stores need it. A second kernel of one block adds the rows' losses in a fixed order.
 
 #include <algorithm>
 #include <type_traits>
@@ -31,6 +32,7 @@ namespace {
 constexpr int kRowThreads = 512;
 constexpr int kLossThreads = 1024;
 constexpr int kInFlight = 4;
+constexpr int kElementsInFlight = 8;
 
 template <typename T>
 constexpr int kPack = kPackBytes / sizeof(T);
@@ -77,18 +79,6 @@ __device__ RowPack<T> LoadRowPack(const T* data) {
 #pragma unroll
     for (int k = 0; k < kPack<T>; ++k) pack.at[k] = data[k];
     return pack;
-  }
-}
-
-template <bool kAligned, typename T>
-__device__ void StoreRowPack(const RowPack<T>& pack, T* data, int numel) {
-  if (kAligned && numel >= kPack<T>) {
-    StorePack(pack, data);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kPack<T>; ++k) {
-      if (k < numel) data[k] = pack.at[k];
-    }
   }
 }
 
@@ -144,29 +134,73 @@ struct OnlineSum {
   float sum = 0;
 };
 
-// Of a row, as forward keeps them.
+// What the gradient of a row depends on, besides its logits.
 struct RowStatistics {
   float maximum;
   float inverse_sum;
+  int target;
 };
 
-// The gradient of pack number `p` of a row.
+// The gradient of one logit, `x`, which is the target's or not.
 template <typename T>
-__device__ RowPack<T> Gradient(const RowPack<T>& pack, int p, const RowStatistics& row, int32_t target, float factor) {
-  const float scale = row.inverse_sum * factor;
+__device__ T Gradient(float x, bool is_target, const RowStatistics& row, float factor) {
+  const float e = Exp<T>(x - row.maximum);
+  return Round<T>(is_target ? (e * row.inverse_sum - 1) * factor : e * (row.inverse_sum * factor));
+}
+
+// Writes the gradient of pack number `p` of a row whose gradient is aligned.
+template <typename T>
+__device__ void WriteGradient(const Rows<T>& rows, const RowPack<T>& pack, int p, const RowStatistics& row) {
   float xs[kPack<T>];
   WidenPack(pack, xs);
   RowPack<T> grad;
 #pragma unroll
-  for (int k = 0; k < kPack<T>; ++k) grad.at[k] = Round<T>(Exp<T>(xs[k] - row.maximum) * scale);
-  const int place = target - p * kPack<T>;
-  if (place < 0 || place >= kPack<T>) return grad;
+  for (int k = 0; k < kPack<T>; ++k) grad.at[k] = Gradient<T>(xs[k], false, row, rows.factor);
+  const int place = row.target - p * kPack<T>;
+  if (place >= 0 && place < kPack<T>) {
+#pragma unroll
+    for (int k = 0; k < kPack<T>; ++k) {
+      if (k == place) grad.at[k] = Gradient<T>(xs[k], true, row, rows.factor);
+    }
+  }
+  T* const to = rows.grad + blockIdx.x * rows.grad_stride + static_cast<int64_t>(p) * kPack<T>;
+  if ((p + 1) * kPack<T> <= rows.columns) return StorePack(grad, to);
 #pragma unroll
   for (int k = 0; k < kPack<T>; ++k) {
-    if (k != place) continue;
-    grad.at[k] = Round<T>((Exp<T>(xs[k] - row.maximum) * row.inverse_sum - 1) * factor);
+    if (p * kPack<T> + k < rows.columns) to[k] = grad.at[k];
   }
-  return grad;
+}
+
+// Writes the gradient of a row that is not aligned: neighbouring threads write neighbouring elements, one by one. The
+// elements are the same, whatever thread writes them.
+template <typename T>
+__device__ void WriteGradientByElements(const Rows<T>& rows, const RowStatistics& row) {
+  const T* const x = rows.logits + blockIdx.x * rows.stride;
+  T* const grad = rows.grad + blockIdx.x * rows.grad_stride;
+  for (int first = static_cast<int>(threadIdx.x); first < rows.columns; first += kElementsInFlight * kRowThreads) {
+    T loaded[kElementsInFlight];
+#pragma unroll
+    for (int k = 0; k < kElementsInFlight; ++k) {
+      const int i = first + k * kRowThreads;
+      if (i < rows.columns) loaded[k] = x[i];
+    }
+#pragma unroll
+    for (int k = 0; k < kElementsInFlight; ++k) {
+      const int i = first + k * kRowThreads;
+      if (i < rows.columns) grad[i] = Gradient<T>(Widen<float>(loaded[k]), i == row.target, row, rows.factor);
+    }
+  }
+}
+
+// Writes the gradient of the calling block's row.
+template <bool kAligned, typename T>
+__device__ void WriteRowGradient(const Rows<T>& rows, const RowStatistics& row) {
+  if constexpr (kAligned) {
+    ForRowPacks<true>(rows.logits + blockIdx.x * rows.stride, rows.columns,
+                      [&](const RowPack<T>& pack, int p) { WriteGradient(rows, pack, p, row); });
+  } else {
+    WriteGradientByElements(rows, row);
+  }
 }
 
 struct alignas(kPackBytes) RowShared {
@@ -226,19 +260,14 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
   if (threadIdx.x == 0) WriteLoss(rows, losses, maximum, sum, target_logit);
   if (rows.grad == nullptr) return;
 
-  T* const grad = rows.grad + row * rows.grad_stride;
-  const RowStatistics statistics = {maximum, 1 / sum};
-  const auto write = [&](const RowPack<T>& pack, int p) {
-    StoreRowPack<kAligned>(Gradient(pack, p, statistics, target, rows.factor), grad + p * int64_t{kPack<T>},
-                           rows.columns - p * kPack<T>);
-  };
+  const RowStatistics statistics = {maximum, 1 / sum, target};
   if constexpr (kKept) {
     for (int p = static_cast<int>(threadIdx.x); p * kPack<T> < rows.columns; p += kRowThreads) {
       const RowPack<T> pack = kept[p];  // one wide load
-      write(pack, p);
+      WriteGradient(rows, pack, p, statistics);
     }
   } else {
-    ForRowPacks<kAligned>(x, rows.columns, write);
+    WriteRowGradient<kAligned>(rows, statistics);
   }
 }
 
@@ -246,13 +275,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
 template <bool kAligned, typename T>
 __global__ void __launch_bounds__(kRowThreads, 2) Backward(Rows<T> rows) {
   const int64_t row = blockIdx.x;
-  T* const grad = rows.grad + row * rows.grad_stride;
-  const RowStatistics statistics = {rows.statistics[2 * row], rows.statistics[2 * row + 1]};
-  const int32_t target = rows.targets[row];
-  ForRowPacks<kAligned>(rows.logits + row * rows.stride, rows.columns, [&](const RowPack<T>& pack, int p) {
-    StoreRowPack<kAligned>(Gradient(pack, p, statistics, target, rows.factor), grad + p * int64_t{kPack<T>},
-                           rows.columns - p * kPack<T>);
-  });
+  WriteRowGradient<kAligned>(rows, {rows.statistics[2 * row], rows.statistics[2 * row + 1], rows.targets[row]});
 }
 
 __global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
