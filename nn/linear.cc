@@ -55,9 +55,7 @@ absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape)
   }
   if (bias_ != nullptr && bias_->requires_grad) {
     FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
-    // Sums of columns do not take the padding that this layer's output may have.
-    FSDP_ASSIGN_OR_RETURN(const Tensor contiguous, tape.Contiguous(grad_rows));
-    tape.ops().BiasBackward(contiguous, grad_bias, tape.stream());
+    tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   return grad_x;
 }

@@ -42,6 +42,15 @@ TEST_P(PaddedRowsTest, ProductsReadAndWriteThem) {
   ExpectClose(padded, ValuesOf(contiguous), 1.0 / 256);
 }
 
+TEST_P(PaddedRowsTest, SumsOfColumnsLeaveOutThePadding) {
+  const Doubles grad = Random(100 * 51, 1), before = Random(51, 2);
+  const Tensor padded = TestTensor(GetParam(), {51}, before), contiguous = TestTensor(GetParam(), {51}, before);
+  ops_->BiasBackward(PaddedTensor(GetParam(), {100, 51}, grad, 64), padded, *stream_);
+  ops_->BiasBackward(TestTensor(GetParam(), {100, 51}, grad), contiguous, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  ExpectSameBytes(padded, contiguous);
+}
+
 TEST_P(PaddedRowsTest, CopiesGoEitherWay) {
   const Doubles values = Random(5 * 2051, 1);
   const Tensor padded = PaddedTensor(GetParam(), {5, 2051}, Doubles(5 * 2051, 0.0), 2112);

@@ -41,16 +41,24 @@ struct BlockColumns {
   float of[kRowThreads][kColumns];
 };
 
+template <typename T>
+struct Rows {
+  const T* data;
+  int64_t count;
+  int64_t stride;
+};
+
 // partial[run, column] = the sum over the rows of the run. Block b has tile b % tiles, 32 packs wide, of run b / tiles.
+// The last pack of a padded row may reach into the padding; the sums of those columns are not written.
 template <int N, typename T>
-__global__ void SumRuns(const T* grad_out, int64_t rows, int64_t run_rows, int64_t columns, float* partial) {
+__global__ void SumRuns(Rows<T> grad_out, int64_t run_rows, int64_t columns, float* partial) {
   auto& shared = SharedMemory<BlockColumns<kLanes * N>>();
   const auto tiles = static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N));
   const int64_t run = blockIdx.x / tiles;
   const int64_t tile_begin = static_cast<int64_t>(blockIdx.x % tiles) * kLanes * N;
   const int64_t first = tile_begin + static_cast<int64_t>(threadIdx.x) * N;
   const int64_t begin = run * run_rows;
-  const int64_t end = begin + run_rows < rows ? begin + run_rows : rows;
+  const int64_t end = begin + run_rows < grad_out.count ? begin + run_rows : grad_out.count;
   float sums[N] = {};
   if (first < columns) {
     for (int64_t row = begin + threadIdx.y; row < end; row += kRowThreads * kRowsInFlight) {
@@ -58,7 +66,7 @@ __global__ void SumRuns(const T* grad_out, int64_t rows, int64_t run_rows, int64
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
         const int64_t at = row + r * kRowThreads;
-        if (at < end) packs[r] = LoadPack<N>(grad_out + at * columns + first);
+        if (at < end) packs[r] = LoadPack<N>(grad_out.data + at * grad_out.stride + first);
       }
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
@@ -82,10 +90,13 @@ __global__ void SumRuns(const T* grad_out, int64_t rows, int64_t run_rows, int64
 }
 
 template <int N, typename T>
-void LaunchSumRuns(const Tensor& grad_out, int64_t rows, int64_t columns, float* partial, CUstream_st* stream) {
+void LaunchSumRuns(const Tensor& grad_out, float* partial, CUstream_st* stream) {
+  const int64_t rows = grad_out.shape().dim(0);
+  const int64_t columns = grad_out.shape().dim(1);
   const int64_t tiles = (columns + kLanes * N - 1) / (kLanes * N);
   Launch(SumRuns<N, T>, static_cast<unsigned>(tiles * NumRuns(rows)), dim3(kLanes, kRowThreads),
-         sizeof(BlockColumns<kLanes * N>), stream, grad_out.data_as<const T>(), rows, RunRows(rows), columns, partial);
+         sizeof(BlockColumns<kLanes * N>), stream, Rows<T>{grad_out.data_as<const T>(), rows, grad_out.row_stride()},
+         RunRows(rows), columns, partial);
 }
 
 // Columns and threads in a column of a block of AddPartialSums.
@@ -136,10 +147,10 @@ void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* wo
   WithActivationType(grad_out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     constexpr int kPack = kPackBytes / sizeof(T);
-    if (columns % kPack == 0 && IsAligned(grad_out.data(), kPackBytes)) {
-      LaunchSumRuns<kPack, T>(grad_out, rows, columns, workspace, stream);
+    if (grad_out.row_stride() % kPack == 0 && IsAligned(grad_out.data(), kPackBytes)) {
+      LaunchSumRuns<kPack, T>(grad_out, workspace, stream);
     } else {
-      LaunchSumRuns<1, T>(grad_out, rows, columns, workspace, stream);
+      LaunchSumRuns<1, T>(grad_out, workspace, stream);
     }
   });
   CudaAddPartialSums(workspace, NumRuns(rows), columns, {grad_bias, Tensor()}, stream);

@@ -155,6 +155,7 @@ void CheckedLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bia
 
 void CheckedLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
   OperandCheck check("bias backward");
+  check.AllowPaddedRows();
   check.Matrix("grad_out", grad_out);
   check.FloatDType({&grad_out, &grad_bias});
   check.Numel("grad_bias", grad_bias, Cols(grad_out));

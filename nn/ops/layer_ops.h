@@ -64,8 +64,9 @@ class LayerOps {
                                  const Tensor& grad_table, Stream& stream) const = 0;
 
   // The best distance between rows of `columns` elements that a product writes or reads: `columns`, or more on a device
-  // whose products need rows to begin at aligned addresses. A pure function. Matmul, CopyRows and the kernels of cross
-  // entropy take rows that are so far apart (Tensor::row_stride); all others refuse them, and hosts refuse all.
+  // whose products need rows to begin at aligned addresses. A pure function. Matmul, BiasBackward, CopyRows and the
+  // kernels of cross entropy take rows that are so far apart (Tensor::row_stride); all others refuse them, and hosts
+  // refuse all.
   virtual int64_t RowStride(DType dtype, int64_t columns) const = 0;
   // out = x, matrices of one shape, whatever the distance between the rows of either.
   virtual void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const = 0;
