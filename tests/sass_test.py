@@ -41,6 +41,14 @@ RULES = [
     Rule("cuda_column_sums", r"SumRuns<8, __nv_bfloat16>", loads_in_flight=2, max_registers=64),
     Rule("cuda_cross_entropy", r"Visit<true, .*__nv_bfloat16>", calls=True, loads_in_flight=4, max_registers=64),
     Rule("cuda_attention", r"Forward<.*<64, 1>, __nv_bfloat16>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
+    Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),
+    # A few registers that are kept over the loop spill; none within a product.
+    Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS"),
+         local_memory=True),
+    Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 64>", wide_stores=1,
+         needs=("HMMA", "LDSM", "LDGSTS"), max_registers=168),
+    Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 128>", wide_stores=1,
+         needs=("HMMA", "LDSM", "LDGSTS")),
     # Divides as IEEE says.
     Rule("cuda_update_kernels", r"AdamWSlice<__nv_bfloat16>", calls=True, loads_in_flight=2, max_registers=64),
 ]

@@ -129,15 +129,16 @@ __global__ void __launch_bounds__(kTileThreads, ForwardShared<T, kHeadDim>::kBlo
   const int first_query = queries + 16 * kM * warp;
   T* const own_queries = shared.queries + 16 * kM * warp * kStride;
   const int k_head = o.heads + head / (o.heads / o.kv_heads);
-  LoadTile<kDim, Shared::kQueries>(o.OfQkv(o.qkv, sequence, head), queries, shared.queries);
+  LoadTile<kDim, Shared::kQueries>(o.OfQkv(o.qkv, sequence, head), queries, o.aligned, shared.queries);
 
   OnlineSoftmax<kM, kDim / 8> softmax;
   const int seen = std::min(queries + Shared::kQueries, o.seq_len);
   ForEachTile<kStages>(
       (seen + kTile - 1) / kTile,
       [&](int tile, int stage) {
-        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head), tile * kTile, shared.keys[stage]);
-        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head + o.kv_heads), tile * kTile, shared.values[stage]);
+        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head), tile * kTile, o.aligned, shared.keys[stage]);
+        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head + o.kv_heads), tile * kTile, o.aligned,
+                              shared.values[stage]);
       },
       [&](int tile, int stage) {
         const int first_key = tile * kTile;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kTileThreads, ForwardShared<T, kHeadDim>::kBlo
       }
     }
   }
-  StoreRows<kStride>(softmax.out, inverse_sums, own_queries, first_query, o.OfOut(o.result, sequence, head));
+  StoreRows<kStride>(softmax.out, inverse_sums, own_queries, first_query, o.aligned, o.OfOut(o.result, sequence, head));
 }
 
 }  // namespace
@@ -175,6 +176,7 @@ void CudaOnlineAttention(const Tensor& qkv, const AttentionShape& shape, const T
     constexpr int kDim = decltype(dim)::kValue;
     OnlineOperands<T> o = OnlineOperandsOf<T>(shape, qkv, statistics);
     o.result = out.data_as<T>();
+    o.aligned = HaveAlignedRows(shape.head_dim, {o.qkv, o.result});
     using Shared = ForwardShared<T, kDim>;
     Launch(Forward<T, kDim>, OnlineGrid(shape, shape.num_heads, Shared::kQueries), kTileThreads, sizeof(Shared), stream,
            o);

@@ -42,12 +42,12 @@ __global__ void __launch_bounds__(kRowThreads) ScoreRows(OnlineOperands<T> o, in
   const int lane = static_cast<int>(threadIdx.x) % kRowLanes;
   const int64_t own = (static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x) / kRowLanes;
   const int64_t row = own < rows ? own : rows - 1;  // all lanes come to the shuffles
-  const HeadRows<const T> grad_out = {o.grad_out, o.dim, 0, o.dim}, out = {o.out, o.dim, 0, o.dim};
-  const bool aligned = HasAlignedRows(grad_out) && HasAlignedRows(out);
+  const T* grad_out = o.grad_out + row * o.dim;
+  const T* out = o.out + row * o.dim;
   float sum = 0;
   for (int c = lane * kHalfPack; c < o.dim; c += kRowLanes * kHalfPack) {
-    const auto a = LoadPackOf(grad_out.first + row * o.dim, c, o.dim, aligned);
-    const auto b = LoadPackOf(out.first + row * o.dim, c, o.dim, aligned);
+    const auto a = LoadPackOf(grad_out, c, o.dim, o.aligned);
+    const auto b = LoadPackOf(out, c, o.dim, o.aligned);
 #pragma unroll
     for (int k = 0; k < kHalfPack; ++k) sum = fmaf(Widen<float>(a.at[k]), Widen<float>(b.at[k]), sum);
   }
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
   const int queries = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTile;  // the longest first
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;                 // row of the tile
   const int k_head = o.heads + head / (o.heads / o.kv_heads);
-  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, head), queries, shared.queries);
-  LoadTile<kDim, kTile>(o.OfOut(o.grad_out, sequence, head), queries, shared.grad_out);
+  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, head), queries, o.aligned, shared.queries);
+  LoadTile<kDim, kTile>(o.OfOut(o.grad_out, sequence, head), queries, o.aligned, shared.grad_out);
   ScoreRow rows[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -112,8 +112,9 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
   ForEachTile<Shared::kStages>(
       queries / kTile + 1,
       [&](int tile, int stage) {
-        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head), tile * kTile, shared.keys[stage]);
-        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head + o.kv_heads), tile * kTile, shared.values[stage]);
+        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head), tile * kTile, o.aligned, shared.keys[stage]);
+        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, k_head + o.kv_heads), tile * kTile, o.aligned,
+                              shared.values[stage]);
       },
       [&](int tile, int stage) {
         float p[1][kTile / 8][4], grad_p[1][kTile / 8][4];
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
         }
         AddWeightedRows(grad_p, shared.keys[stage], kStride, grad_q);
       });
-  StoreRows<kStride>(grad_q, {{o.scale, o.scale}}, shared.queries + first * kStride, queries + first,
+  StoreRows<kStride>(grad_q, {{o.scale, o.scale}}, shared.queries + first * kStride, queries + first, o.aligned,
                      o.OfQkv(o.result, sequence, head));
 }
 
@@ -169,8 +170,8 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
   const int column = static_cast<int>(blockIdx.y) % Shared::kChunks * kColumns;
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;  // row of the tile
   const int group = o.heads / o.kv_heads;
-  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, o.heads + kv_head), keys, shared.keys);
-  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, o.heads + o.kv_heads + kv_head), keys, shared.values);
+  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, o.heads + kv_head), keys, o.aligned, shared.keys);
+  LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, o.heads + o.kv_heads + kv_head), keys, o.aligned, shared.values);
   const int tiles = (o.seq_len - keys + kTile - 1) / kTile;  // of queries, for each head
   // The next head and tile of queries to load, and the number of the tile to compute with.
   int head = kv_head * group, queries = keys, tile = 0;
@@ -178,8 +179,8 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
   ForEachTile<Shared::kStages>(
       group * tiles,
       [&](int, int stage) {
-        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, head), queries, shared.queries[stage]);
-        LoadTile<kDim, kTile>(o.OfOut(o.grad_out, sequence, head), queries, shared.grad_out[stage]);
+        LoadTile<kDim, kTile>(o.OfQkv(o.qkv, sequence, head), queries, o.aligned, shared.queries[stage]);
+        LoadTile<kDim, kTile>(o.OfOut(o.grad_out, sequence, head), queries, o.aligned, shared.grad_out[stage]);
         LoadScoreRows(o.rows + o.FirstRow(sequence, head), queries, o.seq_len, shared.rows[stage]);
         queries += kTile;
         if (queries >= o.seq_len) {
@@ -215,9 +216,9 @@ __global__ void __launch_bounds__(kTileThreads, (BackwardSizes<T, kHeadDim>::kBl
   const auto chunk = [column](HeadRows<T> rows) {
     return HeadRows<T>{rows.first + column, rows.stride, rows.seq_len, rows.dim - column};
   };
-  StoreRows<kStride>(grad_k, {{o.scale, o.scale}}, shared.keys + first * kStride, keys + first,
+  StoreRows<kStride>(grad_k, {{o.scale, o.scale}}, shared.keys + first * kStride, keys + first, o.aligned,
                      chunk(o.OfQkv(o.result, sequence, o.heads + kv_head)));
-  StoreRows<kStride>(grad_v, {{1, 1}}, shared.values + first * kStride, keys + first,
+  StoreRows<kStride>(grad_v, {{1, 1}}, shared.values + first * kStride, keys + first, o.aligned,
                      chunk(o.OfQkv(o.result, sequence, o.heads + o.kv_heads + kv_head)));
 }
 
@@ -238,6 +239,7 @@ void CudaOnlineAttentionBackward(const OnlineAttentionResults& results, const At
     o.out = results.out.template data_as<const T>();
     o.result = grad_qkv.data_as<T>();
     o.rows = static_cast<ScoreRow*>(workspace);
+    o.aligned = HaveAlignedRows(shape.head_dim, {o.qkv, o.grad_out, o.out, o.result});
     const int64_t rows = shape.score_rows();
     constexpr int kRows = kRowThreads / kRowLanes;  // of a block
     Launch(ScoreRows<T>, static_cast<unsigned>((rows + kRows - 1) / kRows), kRowThreads, 0, stream, o, rows);

@@ -14,7 +14,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "fsdp/cuda/async_copy.h"
 #include "fsdp/cuda/float_types.h"
@@ -51,6 +53,7 @@ struct OnlineOperands {
   ScoreRow* rows;      // backward's: the same shape
   float scale;         // of the scores
   float scale_log2;    // scale log2(e)
+  bool aligned;        // every row of every tensor can be read and written by packs
   // Sizes: heads of q, heads of k and of v (a divisor), elements of a head, positions of a sequence.
   int heads;
   int kv_heads;
@@ -88,6 +91,12 @@ OnlineOperands<T> OnlineOperandsOf(const AttentionShape& shape, const Tensor& qk
   return o;
 }
 
+// OnlineOperands::aligned of tensors at these addresses. Rows are multiples of head_dim.
+inline bool HaveAlignedRows(int64_t head_dim, std::initializer_list<const void*> tensors) {
+  return head_dim % kHalfPack == 0 &&
+         std::all_of(tensors.begin(), tensors.end(), [](const void* data) { return IsAligned(data, kPackBytes); });
+}
+
 // A block for each tile of `positions` of each of `heads` heads of each sequence.
 inline dim3 OnlineGrid(const AttentionShape& shape, int64_t heads, int positions) {
   return dim3(static_cast<unsigned>(shape.batch * heads),
@@ -112,21 +121,14 @@ void WithOnlineHead(DType dtype, int64_t head_dim, F f) {
   with_dim(TypeTag<__nv_bfloat16>());
 }
 
-// True if every row, as far as `dim` is a multiple of a pack, can be read and written by packs.
-template <typename T>
-__device__ inline bool HasAlignedRows(const HeadRows<T>& rows) {
-  return rows.dim % kHalfPack == 0 && rows.stride % kHalfPack == 0 &&
-         reinterpret_cast<uintptr_t>(rows.first) % kPackBytes == 0;
-}
-
 // Starts to copy kRows positions from `begin` on to `tile`, with zeros beyond the head's last dimension and the
 // sequence's end. All threads of the block call; the rows have arrived after AwaitCopies and a barrier. Rows that are
-// not aligned to packs are copied element by element before this returns.
+// not `aligned` are copied element by element before this returns.
 template <int kDim, int kRows, typename T>
-__device__ inline void LoadTile(const HeadRows<const T>& rows, int begin, T* tile) {
+__device__ inline void LoadTile(const HeadRows<const T>& rows, int begin, bool aligned, T* tile) {
   constexpr int kPacks = kDim / kHalfPack;  // of a row
   constexpr int kStride = TileStride<T>(kDim);
-  if (!HasAlignedRows(rows)) {
+  if (!aligned) {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kDim; i += kTileThreads) {
       const int position = begin + i / kDim, c = i % kDim;
@@ -137,7 +139,11 @@ __device__ inline void LoadTile(const HeadRows<const T>& rows, int begin, T* til
   }
   // A thread copies one pack of every kStep-th row.
   constexpr int kStep = kTileThreads / kPacks;
-  const int r = static_cast<int>(threadIdx.x) / kPacks, c = static_cast<int>(threadIdx.x) % kPacks * kHalfPack;
+  int thread = static_cast<int>(threadIdx.x);
+  // Hides the value, so that the addresses are computed again for each tile: kept over the loop, they make the sums
+  // spill.
+  asm volatile("" : "+r"(thread));
+  const int r = thread / kPacks, c = thread % kPacks * kHalfPack;
   const T* from = rows.row(begin + r) + c;
   T* to = tile + r * kStride + c;
 #pragma unroll
@@ -274,7 +280,7 @@ struct RowsInRegisters {
 // rows of kStride, which the lanes are done with: through it the rows are written by packs.
 template <int kStride, int kM, int kN, typename T>
 __device__ inline void StoreRows(const float (&sums)[kM][kN][4], const float (&factors)[kM][2], T* tile, int begin,
-                                 const HeadRows<T>& rows) {
+                                 bool aligned, const HeadRows<T>& rows) {
   __syncwarp();  // the lanes that read the tile are done
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
@@ -283,12 +289,11 @@ __device__ inline void StoreRows(const float (&sums)[kM][kN][4], const float (&f
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const unsigned pair = RoundPair<T>(sums[m][n][2 * r] * factors[m][r], sums[m][n][2 * r + 1] * factors[m][r]);
-        memcpy(tile + (16 * m + TileRow(2 * r)) * kStride + TileColumn(n, 0), &pair, sizeof(pair));
+        *reinterpret_cast<unsigned*>(tile + (16 * m + TileRow(2 * r)) * kStride + TileColumn(n, 0)) = pair;
       }
     }
   }
   __syncwarp();
-  const bool aligned = HasAlignedRows(rows);
   constexpr int kPacks = kN;  // of a row
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x) % 32; i < 16 * kM * kPacks; i += 32) {
