@@ -110,6 +110,45 @@ TEST_P(PaddedRowsTest, LargeProductsOfMisalignedRowsAreThoseOfAlignedOnes) {
   }
 }
 
+// The same products of operands that zeros extend to multiples of 8, which are single products.
+TEST_P(PaddedRowsTest, LargeProductsOfOddSizesAreThoseOfSizesThatZerosExtend) {
+  if (GetParam() == DType::kFloat32) GTEST_SKIP() << "no product of float32 is divided";
+  constexpr int64_t kM = 501, kN = 1003, kK = 537;
+  const auto round_up = [](int64_t size) { return (size + 7) / 8 * 8; };
+  const auto product = [&](bool extended, const MatmulOptions& options) {
+    const auto size = [&](int64_t n) { return extended ? round_up(n) : n; };
+    // [rows, columns] of random numbers, within zeros.
+    const auto place = [&](int64_t rows, int64_t columns, int seed) {
+      const Doubles values = Random(rows * columns, seed);
+      Doubles all(static_cast<size_t>(size(rows) * size(columns)), 0);
+      for (int64_t i = 0; i < rows * columns; ++i) {
+        all[static_cast<size_t>(i / columns * size(columns) + i % columns)] = values[static_cast<size_t>(i)];
+      }
+      return PaddedTensor(GetParam(), {size(rows), size(columns)}, all, (columns + 63) / 64 * 64);
+    };
+    const Tensor a = options.transpose_a ? place(kK, kM, 1) : place(kM, kK, 1);
+    const Tensor b = options.transpose_b ? place(kN, kK, 2) : place(kK, kN, 2);
+    const Tensor bias = TestTensor(GetParam(), {size(kN)}, Doubles(static_cast<size_t>(size(kN)), 3));
+    const Tensor c = place(kM, kN, 3);
+    ops_->Matmul(a, b, options.accumulate ? Tensor() : bias, c, options, *stream_);
+    EXPECT_OK(stream_->Synchronize());
+    const Doubles values = ValuesOf(c);
+    Doubles inner;
+    for (int64_t i = 0; i < kM * kN; ++i) {
+      inner.push_back(values[static_cast<size_t>(i / kN * size(kN) + i % kN)]);
+    }
+    return inner;
+  };
+  for (const MatmulOptions& options :
+       std::vector<MatmulOptions>{{.transpose_b = true}, {}, {.transpose_a = true, .accumulate = true}}) {
+    const Doubles wanted = product(true, options), actual = product(false, options);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      // Sums of 537 products of numbers up to 1 are about 10.
+      ASSERT_NEAR(actual[i], wanted[i], (std::abs(wanted[i]) + 4) / 128) << "element " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, PaddedRowsTest, testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 

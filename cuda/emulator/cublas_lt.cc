@@ -84,6 +84,12 @@ bool HasAlignedColumns(const cublasLtMatrixLayoutOpaque_t& layout, const void* d
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.stride * 2 % 16 == 0;
 }
 
+// Large, and with a size that is no multiple of 8. Of a small product, or a thin one, the speed does not matter.
+bool HasOddSize(uint64_t m, uint64_t n, uint64_t k) {
+  const bool is_large = m >= 64 && n >= 64 && k >= 64 && static_cast<double>(m) * n * k >= (1 << 28);
+  return is_large && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0);
+}
+
 bool IsAligned(const void* data, uint32_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
 template <typename T>
@@ -216,7 +222,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       !memory.IsValid(workspace, workspace_bytes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (!HasAlignedColumns(*a_layout, a) || !HasAlignedColumns(*b_layout, b) || !HasAlignedColumns(*d_layout, d)) {
+  const uint64_t terms = desc->transpose_a == CUBLAS_OP_T ? a_layout->rows : a_layout->columns;
+  if (!HasAlignedColumns(*a_layout, a) || !HasAlignedColumns(*b_layout, b) || !HasAlignedColumns(*d_layout, d) ||
+      (a_layout->type != CUDA_R_32F && HasOddSize(d_layout->rows, d_layout->columns, terms))) {
     ++misaligned_products;
   }
   const auto matrix = [&memory](const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {

@@ -24,7 +24,8 @@ cudaError_t Answer(cudaError_t error);
 cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
 
 // Matrix products of 16-bit elements so far with an operand of which a column, in cuBLASLt's terms, begins at an address
-// that is no multiple of 16 bytes: a GPU computes them several times more slowly.
+// that is no multiple of 16 bytes, and large ones with a size that is no multiple of 8: a GPU computes them several
+// times more slowly.
 int64_t EmulatedMisalignedProducts();
 
 // Forgets the errors that ended the use of devices.

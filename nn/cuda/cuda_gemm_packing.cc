@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/nn/cuda/cuda_gemm_packing.h"
 
+#include "fsdp/nn/cuda/cuda_gemm_parts.h"
 #include "fsdp/nn/cuda/cuda_rows.h"
 
 namespace fsdp {
@@ -9,21 +10,10 @@ namespace {
 constexpr int64_t kAccessBytes = 16;
 constexpr int64_t kPlaceBytes = 256;  // every packed operand begins at a multiple of it
 
-// Multiplications above which a product at half of the fast kernels' speed, or less, costs more than three copies and
-// their launches; and the smallest size for which it is compute and not memory that bounds the product.
-constexpr double kMinProducts = 1 << 28;
-constexpr int64_t kMinSize = 64;
-
-bool IsWorthPacking(const Gemm& gemm) {
-  const double products = static_cast<double>(gemm.m) * static_cast<double>(gemm.n) * static_cast<double>(gemm.k);
-  return SizeOf(gemm.dtype) == 2 && products >= kMinProducts && gemm.m >= kMinSize && gemm.n >= kMinSize &&
-         gemm.k >= kMinSize;
-}
-
 }  // namespace
 
 GemmPacking::GemmPacking(const Gemm& gemm) : gemm_(gemm) {
-  if (!IsWorthPacking(gemm)) return;
+  if (!IsLargeTensorCoreProduct(gemm)) return;
   a_ = Pack({gemm.a, gemm.transpose_a ? gemm.k : gemm.m, gemm.transpose_a ? gemm.m : gemm.k, gemm.lda}, gemm.dtype);
   b_ = Pack({gemm.b, gemm.transpose_b ? gemm.n : gemm.k, gemm.transpose_b ? gemm.k : gemm.n, gemm.ldb}, gemm.dtype);
   c_ = Pack({gemm.c, gemm.m, gemm.n, gemm.ldc}, gemm.dtype);

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/cuda/cuda_gemm_packing.h"
+#include "fsdp/nn/cuda/cuda_gemm_parts.h"
 
 namespace fsdp {
 namespace {
@@ -173,7 +174,9 @@ absl::Status CudaMatmul::Run(const Gemm& gemm, const Buffer& workspace, CUstream
   if (gemm.m == 0 || gemm.n == 0) return absl::OkStatus();
   const GemmPacking packing(gemm);
   const Gemm packed = packing.In(workspace.data() + kCublasBytes, stream);
-  FSDP_RETURN_IF_ERROR(Multiply(packed, workspace.data(), stream));
+  for (const Gemm& part : GemmParts(packed)) {
+    FSDP_RETURN_IF_ERROR(Multiply(part, workspace.data(), stream));
+  }
   packing.Out(packed, stream);
   return absl::OkStatus();
 }
