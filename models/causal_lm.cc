@@ -27,6 +27,13 @@ Attributes OtherAttributesOf(const Gpt2Config& config) { return {{"initializer_r
 Attributes OtherAttributesOf(const LlamaConfig& config) {
   return {{"initializer_range", config.initializer_range}, {"max_position_embeddings", config.max_position_embeddings}};
 }
+AttentionShape HeadsOf(const Gpt2Config& config) {
+  return {.num_heads = config.n_head, .head_dim = config.n_embd / config.n_head};
+}
+AttentionShape HeadsOf(const LlamaConfig& config) {
+  return {
+      .num_heads = config.num_attention_heads, .num_kv_heads = config.KeyValueHeads(), .head_dim = config.HeadDim()};
+}
 std::string_view ModelType(const Gpt2Config&) { return "gpt2"; }
 std::string_view ModelType(const LlamaConfig&) { return "llama"; }
 
@@ -79,6 +86,15 @@ std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config) {
   const auto* gpt2 = std::get_if<Gpt2Config>(&config);
   if (gpt2 == nullptr) return std::nullopt;
   return SequenceLimit{.seq_len = gpt2->n_positions, .field = "n_positions"};
+}
+
+AttentionShape AttentionSizes(const CausalLmConfig& config, int64_t batch, int64_t seq_len) {
+  AttentionShape shape = std::visit([](const auto& kind) { return HeadsOf(kind); }, config);
+  const bool is_online = std::visit([](const auto& kind) { return kind.attention == AttentionKind::kOnline; }, config);
+  if (is_online) shape.rounding = AttentionRounding::kOnline;
+  shape.batch = batch;
+  shape.seq_len = seq_len;
+  return shape;
 }
 
 std::string_view BasePrefix(const CausalLmConfig& config) {

@@ -18,6 +18,7 @@
 #include "fsdp/models/gpt2_config.h"
 #include "fsdp/models/llama_config.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/nn/ops/kernel_options.h"
 #include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
@@ -65,6 +66,10 @@ struct SequenceLimit {
 
 // nullopt for a model with rotary positions (Llama), which takes any length.
 std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config);
+
+// The sizes of the attention of each block on `batch` sequences of `seq_len` tokens, and whether it is kOnline; other
+// roundings, and the scale, are the blocks' own.
+AttentionShape AttentionSizes(const CausalLmConfig& config, int64_t batch, int64_t seq_len);
 
 // The prefix of parameter names in the model with its head, which files that were saved without the head lack:
 // "transformer.", "model.".

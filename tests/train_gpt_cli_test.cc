@@ -63,7 +63,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--backward_prefetch=both"}, {"--backward_prefetch=both", "pre or post or none"}},
       {{"--param_dtype=int8"}, {"--param_dtype=int8", "float32 or bfloat16 or float16"}},
       {{"--reduce_dtype=float64"}, {"--reduce_dtype=float64", "float32 or bfloat16 or float16"}},
-      {{"--attention=own"}, {"--attention=own", "auto or eager or online"}},
+      {{"--attention=flash"}, {"--attention=flash", "auto or eager or online or own"}},
       {{"--grad_scaler=yes"}, {"--grad_scaler=yes", "on or off or auto"}},
       {{"--init_scale=8"}, {"--init_scale and --growth_interval", "--param_dtype=float16 or --grad_scaler=on"}},
       {{"--growth_interval=8", "--param_dtype=float16", "--grad_scaler=off"},

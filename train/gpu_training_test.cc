@@ -16,10 +16,14 @@
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/train/metrics.h"
 #include "fsdp/train/training_fixture.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
 namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
@@ -97,6 +101,16 @@ TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
   options.attention = AttentionKind::kEager;
   options.fsdp.optimizer_casts = true;
   ExpectFollowsTheHost(options, 1);
+}
+
+TEST_F(GpuTrainingTest, TheRunSaysWhoseKernelsAttentionUses) {
+  TrainOptions options = Options();
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  testing::internal::CaptureStdout();
+  const absl::Status trained = Train(options, 1, /*on_gpu=*/true).status();
+  const std::string output = testing::internal::GetCapturedStdout();
+  ASSERT_OK(trained);
+  EXPECT_THAT(output, AnyOf(HasSubstr("\nattention: cuDNN 9."), HasSubstr("\nattention: own kernels (")));
 }
 
 TEST_F(GpuTrainingTest, HybridShardOfFourRanksFollowsTheHost) {

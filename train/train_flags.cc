@@ -78,8 +78,8 @@ ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
 ABSL_FLAG(
     std::string, attention, "auto",
     "where attention rounds in bfloat16 and float16: eager, as Hugging Face's models do op by op; online, as kernels "
-    "that visit each score once; auto, online on GPUs and eager on hosts, or in float32, where "
-    "nothing is rounded");
+    "that visit each score once; own, online without cuDNN; auto, online on GPUs and eager on hosts, or in float32, "
+    "where nothing is rounded");
 ABSL_FLAG(
     std::string, grad_scaler, "auto",
     "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "

@@ -88,6 +88,7 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 }
 
 int RunRank(const TrainOptions& options) {
+  if (options.own_attention) setenv("FSDP_CUDNN", "0", /*overwrite=*/1);
   absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
   if (!job.ok()) return Fail(job.status());
   const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(*job, options);

@@ -48,7 +48,7 @@ DeviceChoice ParseDevice(std::string_view name) {
 // Likewise; unset: auto.
 std::optional<AttentionKind> ParseAttention(std::string_view name) {
   if (name == "auto") return std::nullopt;
-  return name == "online" ? AttentionKind::kOnline : AttentionKind::kEager;
+  return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
 // min_lr defaults to lr, which makes the cosine a constant.
@@ -112,6 +112,7 @@ absl::Status ReadSharding(TrainOptions& options) {
     FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
   }
   options.attention = ParseAttention(absl::GetFlag(FLAGS_attention));
+  options.own_attention = absl::GetFlag(FLAGS_attention) == "own";
   if (ScalesGradients()) options.grad_scaler = GradScalerFromFlags();
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);

@@ -113,6 +113,7 @@ struct TrainOptions {
   FsdpOptions fsdp;
   std::string wrap = "none";                     // what fsdp.auto_wrap_policy was made of, for the record
   std::optional<AttentionKind> attention;        // where it rounds; default: by device and dtype (AttentionOn)
+  bool own_attention = false;                    // by our kernels, also where cuDNN is installed
   std::optional<DType> output_dtype;             // of FSDP2's root; default: the dtype that it computed in
   std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
   bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins

@@ -22,6 +22,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -40,6 +41,8 @@
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/group_hosts.h"
+#include "fsdp/models/causal_lm.h"
+#include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
@@ -303,9 +306,22 @@ absl::Status Trainer::SayHosts() const {
   return absl::OkStatus();
 }
 
+// On a GPU attention may be cuDNN's, on which speed and the last bits depend.
+absl::Status Trainer::SayAttention() const {
+  const DeviceType device = model_->device().type();
+  if (!is_rank0() || device == DeviceType::kCpu) return absl::OkStatus();
+  CausalLmConfig config = config_;
+  SetAttention(options_.AttentionOn(device), config);
+  const DType dtype = options_.fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32);
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const LayerOps> ops, LayerOpsFor(model_->device()));
+  Say("attention: %s", ops->AttentionKernels(AttentionSizes(config, options_.batch_size, options_.seq_len), dtype));
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::TrainAndExport() {
   const int64_t steps = options_.learning_rate.steps;
   FSDP_RETURN_IF_ERROR(SayHosts());
+  FSDP_RETURN_IF_ERROR(SayAttention());
   if (is_rank0() && start_.step < steps) {
     const BatchShape& shape = batches_->shape();
     Say("training with %d ranks, %d rows a step in %d micro-steps, %d tokens a step, steps %d to %d", shape.world_size,
