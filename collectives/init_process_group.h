@@ -27,8 +27,9 @@ struct InitOptions {
   // host. Where the environment does not tell that place, the ranks have met before. May be null.
   std::function<absl::StatusOr<std::shared_ptr<Device>>(const Rendezvous& job)> make_device = nullptr;
   // "shm" (one host), "net" (several, or one for a test), "mpi" (the same over MPI's messages, for ranks that MPI's
-  // launcher started, in a program that depends on //collectives/mpi), "nccl" on GPUs, "local" for one rank, or "fake" for one rank of a job whose others are not there
-  // (fake_process_group.h); empty: what fits, which is never "mpi" or "fake".
+  // launcher started, in a program that depends on //collectives/mpi), "nccl" on GPUs, "local" for one rank, or "fake"
+  // for one rank of a job whose others are not there (fake_process_group.h); empty: what fits, which is never "mpi" or
+  // "fake".
   std::string backend = {};
   // Ranks with equal ones are taken to be on one host; empty: FSDP_HOSTID, or what the kernel says (host_identity.h).
   std::string host_id = {};
