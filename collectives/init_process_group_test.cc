@@ -21,8 +21,8 @@
 #include "fsdp/collectives/conformance/process_ranks.h"
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/socket.h"
-#include "fsdp/collectives/net/ucx_library.h"
 #include "fsdp/collectives/net/transport_backend.h"
+#include "fsdp/collectives/net/ucx_library.h"
 #include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
 

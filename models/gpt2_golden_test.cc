@@ -74,7 +74,8 @@ class Training {
     }
     FSDP_ASSIGN_OR_RETURN(const Tensor squared, Tensor::Empty(*device_, DType::kFloat32, {1}));
     device_->ops().Zero(squared, *stream_);
-    for (const auto& parameter : parameters_) device_->ops().AccumulateSquaredNorm({parameter->grad}, squared, *stream_);
+    for (const auto& parameter : parameters_)
+      device_->ops().AccumulateSquaredNorm({parameter->grad}, squared, *stream_);
     FSDP_RETURN_IF_ERROR(optimizer_->Step(*stream_));
     FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     *grad_norm = std::sqrt(*squared.data_as<float>());

@@ -57,7 +57,7 @@ class Trainer {
   absl::Status RestoreScaler();
   absl::Status StartUploads();
   void SayStart(const std::string& source) const;
-  absl::Status SayHosts() const;  // on rank 0, if there are several; collective
+  absl::Status SayHosts() const;      // on rank 0, if there are several; collective
   absl::Status SayAttention() const;  // on rank 0, on a GPU
   absl::Status OpenLog();
   absl::Status FinishTrace();

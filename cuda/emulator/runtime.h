@@ -23,9 +23,9 @@ cudaError_t Answer(cudaError_t error);
 // Answers `error` to what `stream`, whose work is captured, was asked, and makes the capture invalid.
 cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
 
-// Matrix products of 16-bit elements so far with an operand of which a column, in cuBLASLt's terms, begins at an address
-// that is no multiple of 16 bytes, and large ones with a size that is no multiple of 8: a GPU computes them several
-// times more slowly.
+// Matrix products of 16-bit elements so far with an operand of which a column, in cuBLASLt's terms, begins at an
+// address that is no multiple of 16 bytes, and large ones with a size that is no multiple of 8: a GPU computes them
+// several times more slowly.
 int64_t EmulatedMisalignedProducts();
 
 // Forgets the errors that ended the use of devices.

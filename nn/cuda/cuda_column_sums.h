@@ -19,7 +19,8 @@ namespace fsdp {
 // of 64 rows, and of up to 256 rows where there are more than 8,192.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
-// grad_bias [N] += column sums of grad_out [M, N], whose rows may be padded. `workspace`: ColumnSumsBytes(M, N), used until the kernels have run.
+// grad_bias [N] += column sums of grad_out [M, N], whose rows may be padded. `workspace`: ColumnSumsBytes(M, N), used
+// until the kernels have run.
 void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* workspace, CUstream_st* stream);
 
 // For each of `grads` [columns] that is defined, all of one dtype: grad += sum over `runs` of `partial`, in float64 and
