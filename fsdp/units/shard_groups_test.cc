@@ -6,6 +6,7 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group/forwarding_process_group.h"
 #include "fsdp/collectives/group_hosts.h"
+#include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
