@@ -27,7 +27,7 @@ const std::shared_ptr<Device>& TestDevice() {
   return *CudaDevice();
 }
 
-std::vector<DType> ActivationDTypes() { return {DType::kFloat32, DType::kBFloat16}; }
+std::vector<DType> ActivationDTypes() { return {DType::kFloat32, DType::kBFloat16, DType::kFloat16}; }
 
 void ForEachInstructionSet(const std::function<void()>& body) { body(); }
 

@@ -37,8 +37,8 @@ class Rule:
 RULES = [
     Rule("cuda_elementwise", r"Map<8, __nv_bfloat16, ", loads_in_flight=2, wide_stores=2, max_registers=64),
     Rule("cuda_norm", r"NormRegisters<.*__nv_bfloat16>", loads_in_flight=4, max_registers=64),
-    Rule("cuda_norm_backward", r"BackwardRegisters<.*__nv_bfloat16>", loads_in_flight=4, max_registers=128),
-    Rule("cuda_column_sums", r"SumRuns<8, __nv_bfloat16>", loads_in_flight=2, max_registers=64),
+    Rule("cuda_norm_backward", r"BackwardRegisters<.*__nv_bfloat16>", loads_in_flight=8, max_registers=128),
+    Rule("cuda_column_sums", r"SumRuns<8, __nv_bfloat16>", loads_in_flight=8, max_registers=64),
     Rule("cuda_cross_entropy", r"Visit<true, .*__nv_bfloat16>", calls=True, loads_in_flight=4, max_registers=64),
     Rule("cuda_attention", r"Forward<.*<64, 1>, __nv_bfloat16>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
     Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),

@@ -51,7 +51,8 @@ struct Rows {
 // partial[run, column] = the sum over the rows of the run. Block b has tile b % tiles, 32 packs wide, of run b / tiles.
 // The last pack of a padded row may reach into the padding; the sums of those columns are not written.
 template <int N, typename T>
-__global__ void SumRuns(Rows<T> grad_out, int64_t run_rows, int64_t columns, float* partial) {
+__global__ void __launch_bounds__(kLanes* kRowThreads, 4)
+    SumRuns(Rows<T> grad_out, int64_t run_rows, int64_t columns, float* partial) {
   auto& shared = SharedMemory<BlockColumns<kLanes * N>>();
   const auto tiles = static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N));
   const int64_t run = blockIdx.x / tiles;
@@ -60,22 +61,26 @@ __global__ void SumRuns(Rows<T> grad_out, int64_t run_rows, int64_t columns, flo
   const int64_t begin = run * run_rows;
   const int64_t end = begin + run_rows < grad_out.count ? begin + run_rows : grad_out.count;
   float sums[N] = {};
+  const auto add = [&](const Pack<T, N>& pack) {
+    float values[N];
+    WidenPack(pack, values);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sums[k] += values[k];
+  };
   if (first < columns) {
-    for (int64_t row = begin + threadIdx.y; row < end; row += kRowThreads * kRowsInFlight) {
-      Pack<T, N> packs[kRowsInFlight] = {};
+    const T* column = grad_out.data + first;
+    int64_t row = begin + threadIdx.y;
+    for (; row + (kRowsInFlight - 1) * kRowThreads < end; row += kRowsInFlight * kRowThreads) {
+      Pack<T, N> packs[kRowsInFlight];
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
-        const int64_t at = row + r * kRowThreads;
-        if (at < end) packs[r] = LoadPack<N>(grad_out.data + at * grad_out.stride + first);
+        packs[r] = LoadPack<N>(column + (row + r * kRowThreads) * grad_out.stride);
       }
 #pragma unroll
-      for (int r = 0; r < kRowsInFlight; ++r) {
-        float values[N];
-        WidenPack(packs[r], values);
-#pragma unroll
-        for (int k = 0; k < N; ++k) sums[k] += values[k];
-      }
+      for (int r = 0; r < kRowsInFlight; ++r) add(packs[r]);
     }
+#pragma unroll 1
+    for (; row < end; row += kRowThreads) add(LoadPack<N>(column + row * grad_out.stride));
   }
 #pragma unroll
   for (int k = 0; k < N; ++k) shared.of[threadIdx.y][threadIdx.x * N + k] = sums[k];
@@ -115,7 +120,7 @@ struct Gradients {
 // Gradient number blockIdx.y.
 template <typename T>
 __global__ void AddPartialSums(const float* partial, int64_t runs, int64_t columns, Gradients<T> gradients) {
-  T* grad = gradients.of[blockIdx.y];
+  T* grad = blockIdx.y == 0 ? gradients.of[0] : gradients.of[1];
   if (grad == nullptr) return;
   auto& shared = SharedMemory<ColumnTotals>();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kSumColumns + threadIdx.x;

@@ -24,6 +24,8 @@ namespace fsdp {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
+// Of a row that is copied, in each lane.
+constexpr int kPacksInFlight = 4;
 
 // A warp for each token copies its row.
 template <int N, typename T>
@@ -36,8 +38,20 @@ __global__ void Gather(const int32_t* tokens, int64_t count, const T* table, int
     if (threadIdx.x == 0) RefuseValue(refusal, {0, KernelRefusal::kToken, token, n, count, table_rows});
     return;
   }
-  for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < columns; c += kWarpThreads * N) {
-    StoreGlobalPack(LoadPack<N>(table + token * columns + c), out + n * columns + c);
+  const T* row = table + token * columns;
+  for (int64_t first = static_cast<int64_t>(threadIdx.x) * N; first < columns;
+       first += kPacksInFlight * kWarpThreads * N) {
+    Pack<T, N> packs[kPacksInFlight];
+#pragma unroll
+    for (int p = 0; p < kPacksInFlight; ++p) {
+      const int64_t c = first + p * kWarpThreads * N;
+      packs[p] = LoadPackIf<N>(c < columns, row + c);
+    }
+#pragma unroll
+    for (int p = 0; p < kPacksInFlight; ++p) {
+      const int64_t c = first + p * kWarpThreads * N;
+      if (c < columns) StoreGlobalPack(packs[p], out + n * columns + c);
+    }
   }
 }
 
@@ -154,7 +168,7 @@ __device__ void AddToRow(const double (&total)[N], T* grad) {
 }
 
 template <int N, typename T>
-__global__ void SumRuns(SumOperands<T> o) {
+__global__ void __launch_bounds__(kWarpThreads* kWarpsPerBlock, 8) SumRuns(SumOperands<T> o) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.y;
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kWarpThreads + threadIdx.x) * N;
   if (i >= o.count || c >= o.columns) return;
@@ -163,20 +177,24 @@ __global__ void SumRuns(SumOperands<T> o) {
   if (token == kNoToken || !BeginsRun(o, i, token, is_first)) return;
   float run[N] = {};
   for (int64_t row = 0; row < kRunRows<T> && o.Continues(i + row, token); row += kRowsInFlight) {
-    Pack<T, N> packs[kRowsInFlight];
-    bool continues[kRowsInFlight];
+    int64_t places[kRowsInFlight];  // -1 beyond the segment
 #pragma unroll
     for (int r = 0; r < kRowsInFlight; ++r) {
-      continues[r] = o.Continues(i + row + r, token);
-      const int64_t place = continues[r] ? PlaceOf(o.sorted[i + row + r]) : 0;
-      packs[r] = LoadPackIf<N>(continues[r], o.grad_out + place * o.columns + c);
+      const Key key = i + row + r < o.count ? o.sorted[i + row + r] : KeyOf(kNoToken, 0);
+      places[r] = TokenOf(key) == token ? int64_t{PlaceOf(key)} : -1;
     }
+    Pack<T, N> packs[kRowsInFlight];
+#pragma unroll
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      packs[r] = LoadPackIf<N>(places[r] >= 0, o.grad_out + places[r] * o.columns + c);
+    }
+    // Zeros change no sum, and a branch around them would make the loads wait for each other.
 #pragma unroll
     for (int r = 0; r < kRowsInFlight; ++r) {
       float values[N];
       WidenPack(packs[r], values);
 #pragma unroll
-      for (int k = 0; k < N; ++k) run[k] = continues[r] ? RoundTo<T>(run[k] + values[k]) : run[k];
+      for (int k = 0; k < N; ++k) run[k] = RoundTo<T>(run[k] + values[k]);
     }
   }
   if (is_first && !o.Continues(i + kRunRows<T>, token)) {
