@@ -53,7 +53,7 @@
 namespace fsdp {
 namespace {
 
-// `names` and those of the registered backends, quoted: "a", "b" or "c".
+// `names` and the names of the registered backends as one list of quoted names: "a", "b" or "c".
 std::string OneOf(std::vector<std::string> names) {
   for (std::string& name : RegisteredTransportBackends()) names.push_back(std::move(name));
   std::string list = absl::StrCat("\"", names[0], "\"");

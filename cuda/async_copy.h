@@ -5,11 +5,11 @@
 //   CopyAsync<16>(to, from, true);     // any number of copies
 //   CommitCopies();                    // these are a group
 //   ... compute ...
-//   AwaitCopies<0>();                  // the calling thread's groups, but for the latest 0, have arrived
-//   __syncthreads();                   // and so have those of the block's other threads
+//   AwaitCopies<0>();                  // all groups of the calling thread but its latest 0 have arrived
+//   __syncthreads();                   // the groups of the block's other threads have arrived too
 //
-// From CopyAsync to the barrier nobody may read or write the destination. For .cu files; the emulator has its own
-// (emulator/async_copy.h).
+// No thread may read or write the destination between CopyAsync and the barrier. For .cu files; the emulator has its
+// own header (emulator/async_copy.h).
 #ifndef FSDP_CUDA_ASYNC_COPY_H_
 #define FSDP_CUDA_ASYNC_COPY_H_
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/models/llama.h"
+#include "fsdp/nn/ops/kernel_options.h"
 
 namespace fsdp {
 namespace {

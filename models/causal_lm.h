@@ -18,10 +18,11 @@
 #include "fsdp/models/gpt2_config.h"
 #include "fsdp/models/llama_config.h"
 #include "fsdp/nn/module.h"
-#include "fsdp/nn/ops/kernel_options.h"
 #include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
+
+struct AttentionShape;  // nn/ops/kernel_options.h
 
 // The config of a model of any kind; its alternative is the kind.
 using CausalLmConfig = std::variant<Gpt2Config, LlamaConfig>;

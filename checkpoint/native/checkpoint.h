@@ -27,10 +27,10 @@ namespace fsdp {
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part. `state.type` is the kind:
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are ignored;
 // kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. Texts
-// and attributes are rank 0's; those of other ranks that are not ignored must be equal (kFailedPrecondition). ROOT is
-// made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
-// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (kInvalidArgument, by name);
-// AsyncSaver takes a GPU's. Issues control-plane gathers only.
+// and attributes are taken from rank 0. A rank whose state is not ignored must have equal ones (kFailedPrecondition).
+// ROOT is made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure
+// every rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (kInvalidArgument, by
+// name); AsyncSaver takes a GPU's. Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 

@@ -82,7 +82,8 @@ class LoadPlan {
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
-  // True for state of a parameter of which an optimizer that has stepped has none: it never had a gradient.
+  // True for optimizer state of a parameter that never had a gradient: the optimizer has stepped and keeps no state of
+  // the parameter.
   bool NeverStepped(const StateKey& key) const {
     if (key.section != StateKey::Section::kOptimState || stepped_.empty()) return false;
     const std::optional<StateKey> stored = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);

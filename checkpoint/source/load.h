@@ -22,8 +22,8 @@ struct LoadOptions {
   bool verify = true;
 
   // True: a tensor of `wanted` that the checkpoint lacks is an error. False: it is left unchanged and named in
-  // `missing`. Either way so is the optimizer state of a parameter of which the checkpoint's optimizer has none, though
-  // it has some of others: such a parameter never had a gradient.
+  // `missing`. A parameter that never had a gradient has no optimizer state in a checkpoint whose optimizer has
+  // stepped: its state in `wanted` is left unchanged and named in either case.
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
