@@ -95,9 +95,8 @@ struct TransformOperands {
 
 // destination[i] = f(source[i], destination[i]) for N elements. Source and destination may be one.
 template <int N, typename From, typename To, typename F>
-struct TransformPacks {
+struct TransformPacks : PackSize<N> {
   using Operands = TransformOperands<From, To, F>;
-  static constexpr int kSize = N;
 
   __device__ void Load(const Operands& o, int64_t i) {
     from = LoadPack<N>(o.source + i);

@@ -59,6 +59,8 @@ def parse(path):
 
 @unittest.skipUnless((ROOT / ".git").exists(), "an archive of a release has no include/fsdp, which only editors need")
 class IncludePaths(unittest.TestCase):
+    maxDiff = None
+
     def test_every_include_of_the_prefix_names_a_file_of_the_repository(self):
         files = sources()
         self.assertGreater(len(files), 500)

@@ -50,9 +50,7 @@ struct Operands {
 
 // N elements, of which the first belongs to the first number of a block, or a single one, which may belong to any.
 template <int N, typename T>
-struct Packs {
-  static constexpr int kSize = N;
-
+struct Packs : PackSize<N> {
   __device__ void Load(const Operands<T>& o, int64_t i) { pack = LoadPack<N>(o.x + i); }
 
   __device__ void Finish(const Operands<T>& o, int64_t i) const {

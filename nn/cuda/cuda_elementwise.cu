@@ -160,9 +160,7 @@ struct Operands {
 
 // The N elements of each input, and of each output.
 template <int N, typename T, typename Form>
-struct Packs {
-  static constexpr int kSize = N;
-
+struct Packs : PackSize<N> {
   __device__ void Load(const Operands<T, Form>& operands, int64_t i) {
 #pragma unroll
     for (int o = 0; o < Form::kIn; ++o) in[o] = LoadPack<N>(operands.in[o] + i);
