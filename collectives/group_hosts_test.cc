@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
