@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/conformance/formats_under_test.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
@@ -29,17 +30,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::IsEmpty;
 
-struct Target {
-  std::string name;         // of the test
-  std::string destination;  // of the conversion
-  FormatTarget format = {};
-
-  bool is_ours() const { return std::holds_alternative<Hdf5Target>(format); }
-  bool model_only() const { return DriverOf(format).traits().model_only; }
-};
-
 struct Scenario {
-  Target target;
+  FormatUnderTest target;
   bool is_replaced = false;
 };
 
@@ -51,17 +43,6 @@ std::vector<TestTensor> Tensors(int64_t rows) {
 }
 constexpr int64_t kOld = 5;
 constexpr int64_t kNew = 8;
-
-// A file's bytes, or those of all files of a directory; empty when there is nothing.
-std::map<std::string, std::string> ContentsOf(const std::string& path) {
-  std::map<std::string, std::string> contents;
-  if (fs::is_regular_file(path)) contents[""] = ReadFile(path);
-  if (!fs::is_directory(path)) return contents;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    contents[entry.path().filename()] = ReadFile(entry.path());
-  }
-  return contents;
-}
 
 class ConvertCrashTest : public testing::TestWithParam<Scenario> {
  protected:
@@ -76,12 +57,12 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
     const std::string old = sources_ + "/" + GetParam().target.destination;
     FaultFileSystem sound(PosixFileSystem(), graveyard_);
     EXPECT_OK(Convert(sound, kOld, old));
-    old_ = ContentsOf(old);
+    old_ = BytesOf(old);
   }
 
   absl::Status Convert(FileSystem& files, int64_t rows, const std::string& destination) {
     ConvertOptions options;
-    options.target = GetParam().target.format;
+    options.target = GetParam().target.target;
     options.force = true;
     options.io_threads = 1;
     options.file_system = &files;
@@ -95,14 +76,13 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
     fs::remove_all(root_);
     fs::create_directories(root_);
     if (!GetParam().is_replaced) return;
-    if (old_.count("") == 1) return WriteAll(Destination(), old_.at(""));
-    fs::create_directory(Destination());
-    for (const auto& [name, bytes] : old_) WriteAll(Destination() + "/" + name, bytes);
+    if (old_.count("") == 0) fs::create_directory(Destination());
+    for (const auto& [name, bytes] : old_) WriteAll(Destination() + name, bytes);
   }
 
   // True when the conversion is there, whole; otherwise what was there before is.
   bool NewIsThere() {
-    const std::map<std::string, std::string> found = ContentsOf(Destination());
+    const std::map<std::string, std::string> found = BytesOf(Destination());
     if (found == (GetParam().is_replaced ? old_ : std::map<std::string, std::string>())) return false;
     if (GetParam().target.is_ours()) {
       const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(Destination());
@@ -164,17 +144,8 @@ TEST_P(ConvertCrashTest, AFaultAtAnyOperationLeavesOldOrNew) {
 }
 
 std::vector<Scenario> Scenarios() {
-  const std::vector<Target> targets = {
-      {"Full", "full"},
-      {"ShardedParity", "sharded", Hdf5Target{StateDictType::kSharded, 3, 1}},
-      {"Local", "local", Hdf5Target{StateDictType::kLocal, 2}},
-      {"SafetensorsFile", "model.safetensors", SafetensorsTarget()},
-      {"SafetensorsDirectory", "model", SafetensorsTarget()},
-      {"TorchFile", "model.pt", TorchTarget()},
-      {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
-  };
   std::vector<Scenario> scenarios;
-  for (const Target& target : targets) {
+  for (const FormatUnderTest& target : WrittenFormatsUnderTest()) {
     for (const bool is_replaced : {false, true}) scenarios.push_back({target, is_replaced});
   }
   return scenarios;

@@ -41,7 +41,7 @@ bool IsCompared(const StateKey& key, const DiffOptions& options) {
 class Contents {
  public:
   Contents(const TensorSource& source, const TensorSource& other) : contents_(&source.contents()) {
-    if (!other.keeps_metadata()) return;
+    if (!other.traits().keeps_metadata) return;
     own_ = source.contents();
     KeepSafetensorsMetadata(source.metadata(), *own_);
     contents_ = &*own_;

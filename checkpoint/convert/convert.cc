@@ -29,6 +29,7 @@
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/tensor/convert.h"
 
@@ -66,7 +67,7 @@ class VerifiedReads {
     FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_.OriginOf(key), written_.FindTensor(key)->dtype, interval,
                                        static_cast<std::byte*>(out)));
     if (unread_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
-    return source_.VerifyRest();
+    return VerifyRest(source_);
   }
 
  private:
@@ -81,7 +82,7 @@ absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatCont
                                     const FormatMemory& target, int64_t max_memory) {
   const ConvertShape shape = {.source_ranks = source.is_ours() ? source.world_size() : 0,
                               .target_ranks = target.rank_files,
-                              .is_plain = !source.is_hdf5() && is_plain_target,
+                              .is_plain = !source.traits().is_hdf5 && is_plain_target,
                               .parity_bytes = target.parity_bytes};
   FSDP_ASSIGN_OR_RETURN(const int64_t payload, PayloadMemory(contents.state, shape, max_memory));
   return payload / 4;
@@ -104,7 +105,7 @@ absl::Status CheckIsNoSource(const std::string& source, const std::string& desti
                              const ConvertOptions& options) {
   InputPaths inputs = options.also_read;
   AddCheckpoint(source, inputs);
-  const bool is_ours = std::holds_alternative<Hdf5Target>(target);
+  const bool is_ours = DriverOf(target).traits().is_ours;
   const bool is_directory = MakeWriter(target)->MakesDirectory(destination);
   return CheckOutput(destination, inputs,
                      {.kind = is_ours        ? OutputKind::kCheckpoint
@@ -190,9 +191,8 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .io_threads = options.io_threads,
                               .progress = options.progress,
                               .file_system = options.file_system};
-  const bool is_plain =
-      std::holds_alternative<SafetensorsTarget>(target) || std::holds_alternative<TorchTarget>(target);
-  FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(*source, contents, is_plain, memory, options.max_memory));
+  FSDP_ASSIGN_OR_RETURN(write.buffer_bytes,
+                        BufferBytes(*source, contents, DriverOf(target).traits().is_plain, memory, options.max_memory));
   VerifiedReads reads(*source, plan, contents.state);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);

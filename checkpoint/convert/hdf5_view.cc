@@ -186,7 +186,7 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
 // The error of a whole source, which the caller names.
 absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std::string& path,
                                            const Hdf5ViewOptions& options) {
-  if (source.is_hdf5()) {
+  if (source.traits().is_hdf5) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));

@@ -89,41 +89,6 @@ class FormatsTest : public testing::Test {
   const std::string root_ = NewTestDirectory();
 };
 
-TEST_F(FormatsTest, EachFormatAloneRecognisesWhatItsWriterMade) {
-  const std::vector<std::pair<std::string, FormatTarget>> cases = {
-      {"full", Hdf5Target()},
-      {"sharded", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2, .parity = 1}},
-      {"model.safetensors", SafetensorsTarget()},
-      {"hf", SafetensorsTarget()},
-      {"model.pt", TorchTarget()},
-      {"dcp", DcpTarget{.world_size = 2}},
-  };
-  for (const auto& [name, target] : cases) {
-    const std::string path = Write(name, target);
-    EXPECT_THAT(Recognisers(path), testing::ElementsAre(&DriverOf(target))) << path;
-    ASSERT_OK_AND_ASSIGN(const FormatDriver* found, FindFormat(path));
-    ASSERT_OK_AND_ASSIGN(const auto source, found->Open(path, {}));
-    EXPECT_EQ(source->format(), found->name());
-    EXPECT_EQ(source->is_ours(), found->traits().is_ours);
-    EXPECT_NE(source->contents().FindTensor(StateKey::Model("w")), nullptr) << path;
-  }
-  EXPECT_THAT(Recognisers(root_ + "/full/checkpoint.h5"), testing::ElementsAre(&Hdf5FileDriver()));
-}
-
-TEST_F(FormatsTest, AWriterNamesItsFilesAsItsDriverSays) {
-  for (const auto& [name, target] : std::vector<std::pair<std::string, FormatTarget>>{
-           {"ours", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2, .parity = 1}},
-           {"hf", SafetensorsTarget{.max_shard_size = 1}},
-           {"dcp", DcpTarget{.world_size = 2}}}) {
-    for (const auto& entry : fs::directory_iterator(Write(name, target))) {
-      const std::string file = entry.path().filename();
-      for (const Format& format : Formats()) {
-        EXPECT_EQ(format.driver->OwnsFileName(file), format.driver == &DriverOf(target)) << file;
-      }
-    }
-  }
-}
-
 TEST_F(FormatsTest, AFileThatOnlyLooksLikeOneOfASaveIsNotOwned) {
   const FormatDriver& ours = DriverOf(Hdf5Target());
   for (const std::string name : {"rank-00001-of-00002.h5", "rank-00001-of-00002.step-00000003.h5",

@@ -13,6 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/source/expansion.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 
 namespace fsdp {
 namespace {
@@ -37,7 +38,7 @@ class SourceVerification {
       if (std::max(pieces_.size(), tensors_.size()) >= kBatch) FSDP_RETURN_IF_ERROR(VerifyBatch(*pool));
     }
     FSDP_RETURN_IF_ERROR(VerifyBatch(*pool));
-    const absl::Status rest = source_.VerifyRest();
+    const absl::Status rest = VerifyRest(source_);
     if (!rest.ok()) report_.problems.insert(report_.problems.begin(), std::string(rest.message()));
     report_.bytes = bytes_done_;
     return std::move(report_);

@@ -51,13 +51,7 @@ absl::Status CheckManifestIsThere(const std::string& directory) {
 
 class Driver final : public FormatDriver {
  public:
-  Driver()
-      : FormatDriver({.name = "hdf5",
-                      .headline = "a checkpoint",
-                      .in_directory = "manifest.json",
-                      .file = {},
-                      .is_ours = true,
-                      .has_writers = true}) {}
+  Driver() : FormatDriver(NativeTraits()) {}
 
   // A directory that has lost its manifest is recognised by its other files, so that opening it says what is missing
   // and verify reports it as damaged.
@@ -78,16 +72,18 @@ class Driver final : public FormatDriver {
   }
 };
 
+// Of a checkpoint, but for what the directory of one is not.
+FormatTraits RootTraits() {
+  FormatTraits traits = NativeTraits();
+  traits.headline = "a ROOT of checkpoints";
+  traits.in_directory = "step-* directories";
+  traits.is_root = true;
+  return traits;
+}
+
 class RootDriver final : public FormatDriver {
  public:
-  RootDriver()
-      : FormatDriver({.name = "hdf5",
-                      .headline = "a ROOT of checkpoints",
-                      .in_directory = "step-* directories",
-                      .file = {},
-                      .is_ours = true,
-                      .is_root = true,
-                      .has_writers = true}) {}
+  RootDriver() : FormatDriver(RootTraits()) {}
 
   bool Recognises(const PathProbe& probe) const override {
     if (!probe.is_directory) return false;

@@ -32,7 +32,7 @@ absl::flat_hash_set<int64_t> SharedStorages(const TensorSource& source,
   ids.reserve(source.contents().entries().size());
   for (const auto& [key, value] : source.contents().entries()) {
     if (!std::holds_alternative<ShardedTensor>(value) || (is_wanted && !is_wanted(key))) continue;
-    if (const std::optional<TensorStorage> storage = source.Storage(key)) ids.push_back(storage->id);
+    if (const std::optional<TensorStorage> storage = StorageOf(source, key)) ids.push_back(storage->id);
   }
   std::sort(ids.begin(), ids.end());
   absl::flat_hash_set<int64_t> shared;
@@ -80,7 +80,7 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || (is_wanted && !is_wanted(key))) continue;
     const int64_t nbytes = BytesOf(*tensor);
-    const std::optional<TensorStorage> storage = source.Storage(key);
+    const std::optional<TensorStorage> storage = StorageOf(source, key);
     if (!storage) {
       expansion.stored_bytes += nbytes;
       expansion.expanded_bytes += nbytes;
@@ -114,7 +114,7 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
 }
 
 int64_t StoredBytes(const TensorSource& source, const StateKey& key, const ShardedTensor& tensor) {
-  const std::optional<TensorStorage> storage = source.Storage(key);
+  const std::optional<TensorStorage> storage = StorageOf(source, key);
   return storage ? std::min(storage->touched_bytes, BytesOf(tensor)) : BytesOf(tensor);
 }
 
@@ -127,7 +127,7 @@ ReadBound::ReadBound(const TensorSource& source) : source_(source) {
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    const std::optional<TensorStorage> storage = source.Storage(key);
+    const std::optional<TensorStorage> storage = StorageOf(source, key);
     wanted += BytesOf(*tensor) / Expansion::kModerateFactor;
     if (!storage) stored += BytesOf(*tensor);
     if (storage && (!shared.contains(storage->id) || counted.insert(storage->id).second)) stored += storage->nbytes;
@@ -139,7 +139,7 @@ ReadBound::ReadBound(const TensorSource& source) : source_(source) {
 ReadExtent ReadBound::Of(const StateKey& key, const ShardedTensor& tensor) {
   const int64_t number = count_++;
   const int64_t numel = tensor.shape.numel();
-  const std::optional<TensorStorage> storage = is_bounded_ ? source_.Storage(key) : std::nullopt;
+  const std::optional<TensorStorage> storage = is_bounded_ ? StorageOf(source_, key) : std::nullopt;
   if (!storage) return {.numel = numel};
   const auto [seen, is_new] = seen_.try_emplace({storage->id, storage->view, numel}, number);
   if (!is_new) return {.same_as = seen->second};

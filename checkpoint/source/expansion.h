@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -50,13 +51,13 @@ struct Expansion {
   std::string ToString() const;
 };
 
-// Of the tensors of `source` for which `is_wanted` is true; null: of all. Reads what TensorSource::Storage reads.
+// Of the tensors of `source` for which `is_wanted` is true; null: of all. Reads what TensorViews::Storage reads.
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted = nullptr);
 
 // Bytes that hold the elements of one tensor: not more than the tensor itself has.
 int64_t StoredBytes(const TensorSource& source, const StateKey& key, const ShardedTensor& tensor);
 
-// What a reader of all values reads of one tensor: elements [0, numel), by TensorSource::ReadDistinct or by Read.
+// What a reader of all values reads of one tensor: elements [0, numel), by TensorViews::ReadDistinct or by Read.
 struct ReadExtent {
   bool is_distinct = false;
   int64_t numel = 0;
@@ -67,7 +68,7 @@ struct ReadExtent {
   int64_t same_as = -1;
 
   absl::Status Read(const TensorSource& source, const StateKey& key, const Interval& interval, void* out) const {
-    return is_distinct ? source.ReadDistinct(key, interval, out) : source.Read(key, interval, out);
+    return is_distinct ? source.views()->ReadDistinct(key, interval, out) : source.Read(key, interval, out);
   }
 };
 

@@ -15,28 +15,33 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // Tensors of bytes that are views of storages. Nothing of it can be read.
-class Views final : public TensorSource {
+class Views final : public TensorSource, public TensorViews {
  public:
   void Add(const std::string& name, int64_t numel, const TensorStorage& storage) {
     contents_.Set(StateKey::Model(name), ShardedTensor{DType::kUInt8, Shape({numel}), {}});
     storages_[StateKey::Model(name)] = storage;
   }
 
-  std::string_view format() const override { return "views"; }
+  const FormatTraits& traits() const override { return traits_; }
+  const TensorViews* views() const override { return this; }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   absl::Status Read(const StateKey&, const Interval&, void*) const override { return absl::UnimplementedError("no"); }
   std::optional<TensorStorage> Storage(const StateKey& key) const override { return storages_.at(key); }
+  absl::Status ReadDistinct(const StateKey&, const Interval&, void*) const override {
+    return absl::UnimplementedError("no");
+  }
 
  private:
+  const FormatTraits traits_ = {.name = "views"};
   StateDict contents_;
   std::map<StateKey, TensorStorage> storages_;
   const std::map<std::string, std::string> metadata_;
 };
 
-TensorStorage StorageOf(int64_t id, int64_t nbytes, int64_t view, int64_t distinct) {
+TensorStorage NewStorage(int64_t id, int64_t nbytes, int64_t view, int64_t distinct) {
   return {.id = id, .nbytes = nbytes, .view = view, .touched_bytes = nbytes, .distinct_numel = distinct};
 }
 
@@ -52,7 +57,7 @@ std::vector<ReadExtent> ExtentsOf(const Views& views) {
 
 TEST(ReadBoundTest, EveryElementIsReadOfWhatExpandsModerately) {
   Views views;
-  views.Add("expanded", 100 * kMiB, StorageOf(0, 10 * kMiB, 0, kMiB));
+  views.Add("expanded", 100 * kMiB, NewStorage(0, 10 * kMiB, 0, kMiB));
   for (const ReadExtent& extent : ExtentsOf(views)) {
     EXPECT_FALSE(extent.is_distinct);
     EXPECT_EQ(extent.numel, 100 * kMiB);
@@ -62,9 +67,9 @@ TEST(ReadBoundTest, EveryElementIsReadOfWhatExpandsModerately) {
 
 TEST(ReadBoundTest, BeyondThatAnExpandedTensorIsReadOnceAndTheOthersWholly) {
   Views views;
-  views.Add("a_expanded", 1000 * kMiB, StorageOf(0, 10 * kMiB, 0, 10 * kMiB));
-  views.Add("b_same_storage", 10 * kMiB, StorageOf(0, 10 * kMiB, 1, 10 * kMiB));
-  views.Add("c_alone", 10 * kMiB, StorageOf(1, 10 * kMiB, 0, 10 * kMiB));
+  views.Add("a_expanded", 1000 * kMiB, NewStorage(0, 10 * kMiB, 0, 10 * kMiB));
+  views.Add("b_same_storage", 10 * kMiB, NewStorage(0, 10 * kMiB, 1, 10 * kMiB));
+  views.Add("c_alone", 10 * kMiB, NewStorage(1, 10 * kMiB, 0, 10 * kMiB));
   const std::vector<ReadExtent> extents = ExtentsOf(views);
   EXPECT_TRUE(extents[0].is_distinct);
   EXPECT_FALSE(extents[1].is_distinct);
@@ -77,7 +82,7 @@ TEST(ReadBoundTest, BeyondThatAnExpandedTensorIsReadOnceAndTheOthersWholly) {
 // Equal views of a model are one tensor with aliases; those of an optimizer's states have an entry each.
 TEST(ReadBoundTest, OfEqualViewsTheFirstIsRead) {
   Views views;
-  for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, StorageOf(0, 10 * kMiB, 0, 10 * kMiB));
+  for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, NewStorage(0, 10 * kMiB, 0, 10 * kMiB));
   const std::vector<ReadExtent> extents = ExtentsOf(views);
   EXPECT_EQ(extents[0].numel, 10 * kMiB);
   for (size_t i = 1; i < extents.size(); ++i) {
@@ -89,8 +94,8 @@ TEST(ReadBoundTest, OfEqualViewsTheFirstIsRead) {
 // 4 x 10 MiB of the storage and the 64 MiB of all are 10 views and 4 MiB.
 TEST(ReadBoundTest, DifferentViewsOfOneStorageAreCutOffAndTheRestIsCounted) {
   Views views;
-  for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, StorageOf(0, 10 * kMiB, i, 10 * kMiB));
-  views.Add("z_alone", 10 * kMiB, StorageOf(1, 10 * kMiB, 0, 10 * kMiB));
+  for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, NewStorage(0, 10 * kMiB, i, 10 * kMiB));
+  views.Add("z_alone", 10 * kMiB, NewStorage(1, 10 * kMiB, 0, 10 * kMiB));
   const std::vector<ReadExtent> extents = ExtentsOf(views);
   int64_t read = 0;
   for (const ReadExtent& extent : extents) {
@@ -104,7 +109,7 @@ TEST(ReadBoundTest, DifferentViewsOfOneStorageAreCutOffAndTheRestIsCounted) {
 // An expanded tensor that ReadDistinct cannot read, such as a part of a flat parameter.
 TEST(ReadBoundTest, WhatCannotBeReadOnceIsCutOff) {
   Views views;
-  views.Add("part", 1000 * kMiB, StorageOf(0, 10 * kMiB, 0, 0));
+  views.Add("part", 1000 * kMiB, NewStorage(0, 10 * kMiB, 0, 0));
   const std::vector<ReadExtent> extents = ExtentsOf(views);
   EXPECT_FALSE(extents[0].is_distinct);
   EXPECT_EQ(extents[0].numel, 104 * kMiB);
@@ -113,14 +118,14 @@ TEST(ReadBoundTest, WhatCannotBeReadOnceIsCutOff) {
 
 TEST(ExpansionTest, TheTensorThatIsNamedIsOneThatExpandsOrSharesItsStorage) {
   Views views;
-  views.Add("a_alone", kMiB, StorageOf(0, kMiB, 0, kMiB));
-  views.Add("b_shares", kMiB, StorageOf(1, kMiB, 0, kMiB));
-  views.Add("c_shares", kMiB, StorageOf(1, kMiB, 1, kMiB));
+  views.Add("a_alone", kMiB, NewStorage(0, kMiB, 0, kMiB));
+  views.Add("b_shares", kMiB, NewStorage(1, kMiB, 0, kMiB));
+  views.Add("c_shares", kMiB, NewStorage(1, kMiB, 1, kMiB));
   Expansion expansion = ExpansionOf(views);
   EXPECT_TRUE(expansion.expands());
   EXPECT_FALSE(expansion.has_expanded_tensor());
   EXPECT_EQ(expansion.worst, StateKey::Model("b_shares"));
-  views.Add("d_expanded", 2 * kMiB, StorageOf(2, kMiB, 0, kMiB));
+  views.Add("d_expanded", 2 * kMiB, NewStorage(2, kMiB, 0, kMiB));
   expansion = ExpansionOf(views);
   EXPECT_TRUE(expansion.has_expanded_tensor());
   EXPECT_EQ(expansion.worst, StateKey::Model("d_expanded"));

@@ -17,11 +17,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
@@ -45,25 +45,6 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
 // True when something, even a link to nothing, has the name `name` in `directory`.
 bool HasEntry(const std::string& directory, const std::string& name);
-
-// Constants of a format. Strings have static storage.
-struct FormatTraits {
-  std::string_view name;      // in reports, in JSON and after --to=: "safetensors". Two drivers may share a name
-  std::string_view headline;  // how `ckpt inspect` calls one: "a model in safetensors"
-
-  // The contents of a directory of this format, for errors: "model.safetensors"; may be empty.
-  std::string_view in_directory;
-
-  std::string_view file;  // what a file of this format is called in errors: "a safetensors file"; may be empty
-
-  std::vector<std::string_view> suffixes = {};  // a destination with one of these is a file of this format
-  std::string_view model_file = {};  // name of a model in an export; empty: the exported directory is the checkpoint
-
-  bool is_ours = false;      // this project's own format: with manifest, kind, units and a digest of every byte
-  bool is_root = false;      // a directory of checkpoints of ours, of which Open takes the newest that verifies
-  bool model_only = false;   // holds neither optimizer state nor extra values
-  bool has_writers = false;  // TensorSource::world_size() is the number of ranks that wrote it
-};
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.
 class FormatDriver {

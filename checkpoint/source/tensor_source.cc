@@ -33,6 +33,11 @@ absl::Status NameOptions(const absl::Status& status, std::string_view options) {
       absl::StrReplaceAll(status.message(), {{"TensorSourceOptions::", absl::StrCat(std::string(options), "::")}}));
 }
 
+absl::Status CheckElements(const StateKey& key, const Interval& interval, int64_t numel) {
+  if (interval.begin <= interval.end && Interval{0, numel}.Contains(interval)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", numel));
+}
+
 // For formats without blocks: each piece is one task of the pool. A piece whose dtype must be converted goes through a
 // scratch block, which is why Pieces may not return pieces longer than kBlockBytes.
 absl::Status TensorSource::ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const {
@@ -59,11 +64,6 @@ std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& 
     pieces.push_back({begin, std::min(interval.end, begin + step)});
   }
   return pieces;
-}
-
-absl::Status TensorSource::ReadDistinct(const StateKey& key, const Interval&, void*) const {
-  return absl::UnimplementedError(
-      absl::StrCat(Describe(key), ": the tensors of ", std::string(format()), " are no views"));
 }
 
 absl::StatusOr<std::vector<TensorPlace>> TensorSource::Places(const StateKey&) const {

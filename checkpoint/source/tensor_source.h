@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/tensor/box.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -45,6 +46,9 @@ struct TensorSourceOptions {
 // "`options`::skip_links" instead, for functions whose callers set the options of that name. An OK status stays OK.
 absl::Status NameOptions(const absl::Status& status, std::string_view options);
 
+// OK when `interval` lies in the `numel` elements of a tensor; otherwise the kInvalidArgument of TensorSource::Read.
+absl::Status CheckElements(const StateKey& key, const Interval& interval, int64_t numel);
+
 // Elements of one tensor of a source, to be written to `out` as `dtype`, which may differ from the stored one.
 struct TensorRead {
   StateKey key;
@@ -60,34 +64,22 @@ struct TensorPlace {
   Box box;
 };
 
-// The bytes that a tensor of a format with views is a view of.
-struct TensorStorage {
-  int64_t id = 0;             // equal for views of one storage
-  int64_t nbytes = 0;         // of the whole storage
-  int64_t view = 0;           // equal for equal views of one storage: the same elements in the same order
-  int64_t touched_bytes = 0;  // from the first element to the last, in the storage
-
-  // How many elements TensorSource::ReadDistinct has of the tensor: each of the storage that the tensor shows, once. 0:
-  // ReadDistinct cannot read it. Less than the tensor's own number where it is expanded or its windows overlap.
-  int64_t distinct_numel = 0;
-};
+class CoveringChecksums;
+class TensorViews;
 
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
+  // The constants of its format: FormatDriver::traits() of the driver that opened it.
+  virtual const FormatTraits& traits() const = 0;
+
   // The format's name in reports: "hdf5", "safetensors", ...
-  virtual std::string_view format() const = 0;
+  std::string_view format() const { return traits().name; }
 
   // True for checkpoints that this project wrote: kind, units, aliases and world size are as they were saved, and every
   // byte has a digest.
-  virtual bool is_ours() const { return false; }
-
-  // True when HDF5 programs open the files of the checkpoint as they are.
-  virtual bool is_hdf5() const { return false; }
-
-  // True when the format has a place for metadata(), or for a text that stands for them.
-  virtual bool keeps_metadata() const { return false; }
+  bool is_ours() const { return traits().is_ours; }
 
   // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind; attributes, which only our own
   // format has.
@@ -105,7 +97,8 @@ class TensorSource {
   virtual std::vector<std::string> left_out() const { return {}; }
 
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
-  // bytes). kDataLoss names tensor, file and byte range.
+  // bytes). kDataLoss names tensor, file and byte range; kNotFound a tensor that is not there; kInvalidArgument an interval
+  // that is not in it (CheckElements).
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
 
   // All of `reads`, on the threads of `pool`; blocks until all are done. A source with digests reads each block once,
@@ -120,17 +113,9 @@ class TensorSource {
   // Known once everything has been read.
   virtual bool has_checksums() const { return false; }
 
-  // Compares the checksums that the reads so far could not compare, since they read only a part of the bytes that a
-  // checksum covers: reads the other parts. Call it after the last read. kDataLoss as that of Read.
-  virtual absl::Status VerifyRest() const { return absl::OkStatus(); }
-
-  // The storage of a tensor, in a format whose tensors are views; nullopt: the file has each element of it once. What
-  // it means for a checkpoint: expansion.h. May read metadata.
-  virtual std::optional<TensorStorage> Storage(const StateKey&) const { return std::nullopt; }
-
-  // Elements `interval` of the TensorStorage::distinct_numel of a tensor, in the order of the file and the stored
-  // dtype. Errors as those of Read; kUnimplemented where distinct_numel is 0.
-  virtual absl::Status ReadDistinct(const StateKey& key, const Interval& interval, void* out) const;
+  // What only some formats have; null where this one does not. They live as long as the source.
+  virtual const TensorViews* views() const { return nullptr; }
+  virtual const CoveringChecksums* covering_checksums() const { return nullptr; }
 
   // Where the bytes of a tensor lie, as boxes that cover it once, for views that do not copy. kUnimplemented says why
   // there is no such place: the elements do not lie together, or the format does not reveal it.

@@ -12,11 +12,7 @@ namespace {
 
 class Driver final : public FormatDriver {
  public:
-  Driver()
-      : FormatDriver({.name = "hdf5 file",
-                      .headline = "an HDF5 file without a manifest, so without digests",
-                      .in_directory = {},
-                      .file = "an HDF5 file"}) {}
+  Driver() : FormatDriver(Hdf5FileTraits()) {}
 
   bool Recognises(const PathProbe& probe) const override { return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n"); }
 

@@ -117,8 +117,7 @@ class Hdf5FileSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  std::string_view format() const override { return "hdf5 file"; }
-  bool is_hdf5() const override { return true; }
+  const FormatTraits& traits() const override { return Hdf5FileTraits(); }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
@@ -129,10 +128,7 @@ class Hdf5FileSource final : public TensorSource {
     const auto offset = offsets_.find(key);
     if (offset == offsets_.end()) return absl::NotFoundError(absl::StrCat(path_, " holds no ", Describe(key)));
     const ShardedTensor& tensor = *contents_.FindTensor(key);
-    if (!Interval{0, tensor.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", tensor.shape.numel()));
-    }
+    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, tensor.shape.numel()));
     const int64_t size = SizeOf(tensor.dtype);
     const auto bytes = absl::MakeSpan(static_cast<std::byte*>(out), interval.size() * size);
     FSDP_RETURN_IF_ERROR(file_->Read(offset->second + interval.begin * size, bytes));
@@ -197,6 +193,15 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::stri
   auto source = std::make_unique<Hdf5FileSource>(path, std::move(file));
   FSDP_RETURN_IF_ERROR(source->Add(description));
   return source;
+}
+
+const FormatTraits& Hdf5FileTraits() {
+  static const auto* traits = new FormatTraits{.name = "hdf5 file",
+                                               .headline = "an HDF5 file without a manifest, so without digests",
+                                               .in_directory = {},
+                                               .file = "an HDF5 file",
+                                               .is_hdf5 = true};
+  return *traits;
 }
 
 }  // namespace fsdp

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -25,6 +26,9 @@ absl::StatusOr<SourceDescription> DescribeHdf5File(const std::string& path);
 // options.skip_links is set; also then when there is nothing else in the file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::string& path,
                                                                  const TensorSourceOptions& options = {});
+
+// Of every source that this opens, and of its driver.
+const FormatTraits& Hdf5FileTraits();
 
 }  // namespace fsdp
 

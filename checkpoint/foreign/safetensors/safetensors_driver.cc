@@ -48,14 +48,7 @@ void AddFile(const SafetensorsFile& file, SourceDescription& description) {
 
 class Driver final : public FormatDriver {
  public:
-  Driver()
-      : FormatDriver({.name = "safetensors",
-                      .headline = "a model in safetensors",
-                      .in_directory = "model.safetensors or an index of several",
-                      .file = "a safetensors file",
-                      .suffixes = {".safetensors"},
-                      .model_file = kHuggingFaceModelName,
-                      .model_only = true}) {}
+  Driver() : FormatDriver(SafetensorsTraits()) {}
 
   bool Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);

@@ -37,8 +37,7 @@ class SafetensorsSource final : public TensorSource {
     return source;
   }
 
-  std::string_view format() const override { return "safetensors"; }
-  bool keeps_metadata() const override { return true; }
+  const FormatTraits& traits() const override { return SafetensorsTraits(); }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
@@ -49,6 +48,7 @@ class SafetensorsSource final : public TensorSource {
     if (key.section != StateKey::Section::kModel || at == places_.end()) {
       return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
     }
+    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, at->second.entry->shape.numel()));
     return at->second.file->Read(*at->second.entry, interval, out);
   }
 
@@ -157,6 +157,19 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(std::move(files));
+}
+
+const FormatTraits& SafetensorsTraits() {
+  static const auto* traits = new FormatTraits{.name = "safetensors",
+                                               .headline = "a model in safetensors",
+                                               .in_directory = "model.safetensors or an index of several",
+                                               .file = "a safetensors file",
+                                               .suffixes = {".safetensors"},
+                                               .model_file = kHuggingFaceModelName,
+                                               .model_only = true,
+                                               .keeps_metadata = true,
+                                               .is_plain = true};
+  return *traits;
 }
 
 }  // namespace fsdp

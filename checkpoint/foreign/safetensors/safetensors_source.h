@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -28,6 +29,9 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::s
 // The files that OpenSafetensorsSource would read, sorted by name, each checked, and against the index where there is
 // one: to find out which file holds what.
 absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenSafetensorsFiles(const std::string& path);
+
+// Of every source that this opens, and of its driver.
+const FormatTraits& SafetensorsTraits();
 
 }  // namespace fsdp
 

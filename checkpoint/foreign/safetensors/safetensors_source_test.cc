@@ -78,13 +78,6 @@ TEST_F(SafetensorsSourceTest, ReadsEveryDTypeThatTheReferenceLibraryWrote) {
   EXPECT_EQ(two[1], numbers[4]);
 }
 
-TEST_F(SafetensorsSourceTest, NamesThatAreNotThereAreNotFound) {
-  ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(Write("a", OneTensor("w"))));
-  char byte;
-  EXPECT_THAT(source->Read(StateKey::Model("v"), {0, 1}, &byte), StatusIs(StatusCode::kNotFound, HasSubstr("model/v")));
-  EXPECT_THAT(source->Read(StateKey::Extra("w"), {0, 1}, &byte), StatusIs(StatusCode::kNotFound, HasSubstr("extra/w")));
-}
-
 TEST_F(SafetensorsSourceTest, AFileThatIsNotThereIsNotFound) {
   EXPECT_THAT(OpenSafetensorsSource(Path("none")), StatusIs(StatusCode::kNotFound, HasSubstr("/none")));
 }
@@ -122,25 +115,6 @@ TEST_F(SafetensorsSourceTest, EveryTruncationIsAnError) {
     std::filesystem::resize_file(path, size);
     EXPECT_THAT(OpenSafetensorsSource(path), StatusIs(StatusCode::kDataLoss)) << size;
   }
-}
-
-TEST_F(SafetensorsSourceTest, ABoolIsZeroOrOne) {
-  const std::string json = R"({"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}})";
-  ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(Write("a", File(json, std::string("\0\1\2\1", 4)))));
-  char out[4];
-  EXPECT_OK(source->Read(StateKey::Model("mask"), {0, 2}, out));
-  EXPECT_THAT(source->Read(StateKey::Model("mask"), {1, 4}, out),
-              StatusIs(StatusCode::kDataLoss,
-                       AllOf(HasSubstr("tensor \"mask\""), HasSubstr("element 2 is 2, expected 0 or 1"))));
-}
-
-TEST_F(SafetensorsSourceTest, AFileThatShrinksWhileItIsOpenIsAnError) {
-  const std::string path = Write("a", OneTensor("w"));
-  ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(path));
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  char out[3];
-  EXPECT_THAT(source->Read(StateKey::Model("w"), {0, 3}, out),
-              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("tensor \"w\", bytes"), HasSubstr("ends at byte"))));
 }
 
 TEST_F(SafetensorsSourceTest, ANamedPipeDoesNotBlock) {

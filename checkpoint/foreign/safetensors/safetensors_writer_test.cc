@@ -136,42 +136,6 @@ TEST_F(SafetensorsWriterTest, ElementsThatAreNotInMemoryAreAnError) {
       StatusIs(StatusCode::kFailedPrecondition, HasSubstr("tensor \"model/0\": this process does not hold element 0")));
 }
 
-TEST_F(SafetensorsWriterTest, AModelWithoutTensorsIsAFile) {
-  ASSERT_OK(WriteSafetensors(Path("a"), StateDict(), ReadZeros));
-  ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(Path("a")));
-  EXPECT_TRUE(source->contents().empty());
-}
-
-TEST_F(SafetensorsWriterTest, AnExistingFileIsReplacedOnlyWhenAskedFor) {
-  std::ofstream(Path("a")) << "old";
-  EXPECT_THAT(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros),
-              StatusIs(StatusCode::kAlreadyExists, HasSubstr("/a exists")));
-  EXPECT_EQ(ReadFile(Path("a")), "old");
-  SafetensorsOptions options;
-  options.overwrite = true;
-  ASSERT_OK(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros, options));
-  EXPECT_OK(OpenSafetensorsSource(Path("a")));
-  EXPECT_THAT(Files(), ElementsAre("a"));
-}
-
-TEST_F(SafetensorsWriterTest, AFailureLeavesNothingBehind) {
-  std::ofstream(Path("a")) << "old";
-  SafetensorsOptions options;
-  options.overwrite = true;
-  std::atomic<int> reads = 0;
-  const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
-    if (++reads == 2) return absl::DataLossError("a bad block");
-    return ReadZeros(key, interval, out);
-  };
-  EXPECT_THAT(WriteSafetensors(Path("a"), Bytes({5 << 20}), read, options),
-              StatusIs(StatusCode::kDataLoss, HasSubstr("a bad block")));
-  EXPECT_EQ(ReadFile(Path("a")), "old");
-  reads = 0;
-  EXPECT_THAT(WriteHuggingFaceDirectory(Path("d"), Bytes({5 << 20}), read, {options, 1 << 30}),
-              StatusIs(StatusCode::kDataLoss));
-  EXPECT_THAT(Files(), ElementsAre("a"));
-}
-
 TEST_F(SafetensorsWriterTest, FilesThatACrashLeftAreRemoved) {
   fs::create_directories(Path(".a.new"));
   std::ofstream(Path(".a.new/model.safetensors")) << "left";
@@ -206,27 +170,6 @@ TEST_F(SafetensorsWriterTest, OneProcessAtATimeMakesAName) {
   };
   ASSERT_OK(WriteSafetensors(Path("a"), Bytes({1}), read));
   EXPECT_THAT(Files(), ElementsAre("a"));
-}
-
-TEST_F(SafetensorsWriterTest, AMissingParentIsNamed) {
-  EXPECT_THAT(WriteSafetensors(Path("none/a"), Bytes({1}), ReadZeros),
-              StatusIs(StatusCode::kNotFound, HasSubstr("/none does not exist; make it first")));
-}
-
-TEST_F(SafetensorsWriterTest, ProgressEndsAtTheTotal) {
-  int64_t last = 0;
-  SafetensorsOptions options;
-  options.buffer_bytes = 1;
-  options.progress = [&](int64_t done, int64_t total) {
-    EXPECT_GT(done, last);
-    EXPECT_EQ(total, 1'000'000);
-    last = done;
-  };
-  ASSERT_OK(WriteSafetensors(Path("a"), Bytes({1'000'000}), ReadZeros, options));
-  EXPECT_EQ(last, 1'000'000);
-  last = 0;
-  ASSERT_OK(WriteHuggingFaceDirectory(Path("d"), Bytes({400'000, 600'000}), ReadZeros, {options, 600'000}));
-  EXPECT_EQ(last, 1'000'000);
 }
 
 TEST_F(SafetensorsWriterTest, ADirectoryOfOneFileHasNoIndex) {

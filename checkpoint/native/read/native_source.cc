@@ -53,10 +53,7 @@ class NativeSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  std::string_view format() const override { return "hdf5"; }
-  bool is_ours() const override { return true; }
-  bool is_hdf5() const override { return true; }
-  bool keeps_metadata() const override { return true; }
+  const FormatTraits& traits() const override { return NativeTraits(); }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return manifest_.save.step; }
   int world_size() const override { return manifest_.save.world_size; }
@@ -68,10 +65,7 @@ class NativeSource final : public TensorSource {
     FSDP_ASSIGN_OR_RETURN(const size_t index, Find(key));
     FSDP_RETURN_IF_ERROR(covered_[index]);
     const StoredTensor& tensor = manifest_.tensors[index];
-    if (!Interval{0, tensor.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", tensor.shape.numel()));
-    }
+    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, tensor.shape.numel()));
     const int64_t size = SizeOf(tensor.dtype);
     for (auto stored = FirstOverlap(tensor, interval.begin);
          stored != tensor.intervals.end() && stored->interval.begin < interval.end; ++stored) {
@@ -144,6 +138,18 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string
   auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests);
   FSDP_RETURN_IF_ERROR(source->ReadContents());
   return source;
+}
+
+const FormatTraits& NativeTraits() {
+  static const auto* traits = new FormatTraits{.name = "hdf5",
+                                               .headline = "a checkpoint",
+                                               .in_directory = "manifest.json",
+                                               .file = {},
+                                               .is_ours = true,
+                                               .has_writers = true,
+                                               .is_hdf5 = true,
+                                               .keeps_metadata = true};
+  return *traits;
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -19,6 +20,9 @@ namespace fsdp {
 // later release wrote it.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
                                                                const TensorSourceOptions& options = {});
+
+// Of a checkpoint directory, for its driver.
+const FormatTraits& NativeTraits();
 
 }  // namespace fsdp
 

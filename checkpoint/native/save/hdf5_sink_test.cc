@@ -73,44 +73,5 @@ TEST(Hdf5SinkTest, OneProcessGivesTheFlatShardsThatRanksWouldGive) {
   EXPECT_EQ(ReadFile(root + "/sink/checkpoint.h5"), ReadFile(root + "/step-00000007/checkpoint.h5"));
 }
 
-TEST(Hdf5SinkTest, AnExistingDestinationIsRefusedAndReplacedWhenAsked) {
-  const std::string path = NewTestDirectory() + "/out";
-  const std::vector<TestTensor> tensors = AwkwardTensors();
-  const StateDict state = FullState(tensors);
-  ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {.step = 1}));
-  EXPECT_THAT(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {.step = 2}),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(path)));
-  EXPECT_THAT(CheckpointStep(path), IsOkAndHolds(1));
-  ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {.step = 2, .overwrite = true}));
-  EXPECT_THAT(CheckpointStep(path), IsOkAndHolds(2));
-}
-
-TEST(Hdf5SinkTest, AFailingReaderLeavesNothing) {
-  const std::string root = NewTestDirectory();
-  const StateDict state = FullState(AwkwardTensors());
-  const PayloadReader failing = [](const StateKey& key, const Interval&, void*) {
-    return absl::DataLossError("damaged: " + key.ToString());
-  };
-  EXPECT_THAT(WriteCheckpointDirectory(root + "/out", state, failing, {}),
-              StatusIs(absl::StatusCode::kDataLoss, testing::StartsWith("damaged: ")));
-  EXPECT_THAT(ListNames(root), IsEmpty());
-}
-
-TEST(Hdf5SinkTest, ProgressEndsWithAllBytes) {
-  const std::string root = NewTestDirectory();
-  const StateDict state = FullState(AwkwardTensors());
-  int64_t last = 0;
-  int64_t total = 0;
-  CheckpointDirectoryOptions options;
-  options.progress = [&](int64_t done, int64_t all) {
-    EXPECT_GE(done, last);
-    last = done;
-    total = all;
-  };
-  ASSERT_OK(WriteCheckpointDirectory(root + "/out", state, ReadFromMemory(state), options));
-  EXPECT_EQ(last, total);
-  EXPECT_GT(total, 8 * 1000 * 1000);
-}
-
 }  // namespace
 }  // namespace fsdp

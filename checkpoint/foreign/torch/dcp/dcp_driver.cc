@@ -19,12 +19,7 @@ namespace {
 
 class Driver final : public FormatDriver {
  public:
-  Driver()
-      : FormatDriver({.name = "dcp",
-                      .headline = "a DCP directory",
-                      .in_directory = "DCP's .metadata",
-                      .file = {},
-                      .has_writers = true}) {}
+  Driver() : FormatDriver(DcpTraits()) {}
 
   bool Recognises(const PathProbe& probe) const override { return probe.is_directory && IsDcpDirectory(probe.path); }
 

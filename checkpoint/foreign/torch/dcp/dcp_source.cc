@@ -36,6 +36,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -84,7 +85,7 @@ class ChunkPlaces {
   absl::flat_hash_map<size_t, ChunkPlace> others_;
 };
 
-class DcpSource final : public TensorSource {
+class DcpSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   DcpSource(std::string path, DcpMetadata metadata, const TensorSourceOptions& options)
       : path_(std::move(path)),
@@ -123,7 +124,9 @@ class DcpSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  std::string_view format() const override { return "dcp"; }
+  const TensorViews* views() const override { return this; }
+  const CoveringChecksums* covering_checksums() const override { return this; }
+  const FormatTraits& traits() const override { return DcpTraits(); }
   const StateDict& contents() const override { return state_.contents; }
   int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
@@ -385,6 +388,12 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& p
   auto source = std::make_unique<DcpSource>(path, *std::move(metadata), options);
   FSDP_RETURN_IF_ERROR(source->ReadState());
   return source;
+}
+
+const FormatTraits& DcpTraits() {
+  static const auto* traits = new FormatTraits{
+      .name = "dcp", .headline = "a DCP directory", .in_directory = "DCP's .metadata", .file = {}, .has_writers = true};
+  return *traits;
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -20,6 +21,9 @@ bool IsDcpDirectory(const std::string& directory);
 // kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
                                                             const TensorSourceOptions& options = {});
+
+// Of every source that this opens, and of its driver.
+const FormatTraits& DcpTraits();
 
 }  // namespace fsdp
 

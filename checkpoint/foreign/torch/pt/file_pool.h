@@ -34,7 +34,7 @@ class FilePool {
   // read. Does nothing without options.verify. An archive may be reported more than once.
   void Expect(const std::string& name, const TorchArchive& archive);
 
-  // TensorSource::has_checksums and VerifyRest, for the files that were opened.
+  // TensorSource::has_checksums and CoveringChecksums::VerifyRest, for the files that were opened.
   bool has_checksums();
 
   absl::Status VerifyRest();

@@ -16,13 +16,7 @@ namespace {
 
 class Driver final : public FormatDriver {
  public:
-  Driver()
-      : FormatDriver({.name = "torch",
-                      .headline = "a torch checkpoint",
-                      .in_directory = "pytorch_model.bin, an index of several or a torch file of each rank",
-                      .file = "a torch file",
-                      .suffixes = {".pt", ".pth", ".bin"},
-                      .model_file = kTorchModelName}) {}
+  Driver() : FormatDriver(TorchTraits()) {}
 
   bool Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsTorchDirectory(probe.path);

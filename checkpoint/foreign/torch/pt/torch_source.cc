@@ -36,6 +36,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {
@@ -90,7 +91,7 @@ class TensorList {
   std::vector<TensorRefs> refs_;  // of merged tensors; then there are no files_
 };
 
-class TorchSource final : public TensorSource {
+class TorchSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   // `root` is the tree of all files, whose tensors go by index into `tensors`; it is not kept. `ranks` is the number of
   // ranks that saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
@@ -120,7 +121,9 @@ class TorchSource final : public TensorSource {
     return source;
   }
 
-  std::string_view format() const override { return "torch"; }
+  const TensorViews* views() const override { return this; }
+  const CoveringChecksums* covering_checksums() const override { return this; }
+  const FormatTraits& traits() const override { return TorchTraits(); }
   const StateDict& contents() const override { return state_.contents; }
   int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
@@ -422,6 +425,18 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string&
   files.push_back(std::move(file));
   TensorList tensors(files);
   return TorchSource::Create(path, std::move(files), std::move(root), std::move(tensors), 1, options);
+}
+
+const FormatTraits& TorchTraits() {
+  static const auto* traits =
+      new FormatTraits{.name = "torch",
+                       .headline = "a torch checkpoint",
+                       .in_directory = "pytorch_model.bin, an index of several or a torch file of each rank",
+                       .file = "a torch file",
+                       .suffixes = {".pt", ".pth", ".bin"},
+                       .model_file = kTorchModelName,
+                       .is_plain = true};
+  return *traits;
 }
 
 }  // namespace fsdp

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -24,6 +25,9 @@ bool IsTorchDirectory(const std::string& directory);
 // kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
                                                               const TensorSourceOptions& options = {});
+
+// Of every source that this opens, and of its driver.
+const FormatTraits& TorchTraits();
 
 }  // namespace fsdp
 

@@ -116,22 +116,6 @@ TEST(TorchWriterTest, NoTextBecomesACallOfAnythingButTorch) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a Python object")));
 }
 
-TEST(TorchWriterTest, EqualInputGivesEqualBytes) {
-  const StateDict state = FullState(AwkwardTensors());
-  const std::string directory = NewTestDirectory();
-  for (const char* name : {"a", "b"}) {
-    TorchWriteOptions options;
-    options.io_threads = name[0] == 'a' ? 1 : 3;
-    options.buffer_bytes = name[0] == 'a' ? 1 << 16 : 1 << 22;
-    ASSERT_OK(WriteTorchFile(absl::StrCat(directory, "/", name, ".pt"), state, ReadFromMemory(state), options));
-    ASSERT_OK(WriteDcpDirectory(absl::StrCat(directory, "/", name), state, 2, ReadFromMemory(state), options));
-  }
-  EXPECT_EQ(ReadFile(directory + "/a.pt"), ReadFile(directory + "/b.pt"));
-  for (const std::string& name : ListNames(directory + "/a")) {
-    EXPECT_EQ(ReadFile(directory + "/a/" + name), ReadFile(directory + "/b/" + name)) << name;
-  }
-}
-
 TEST(TorchWriterTest, EveryEntryHasItsCrcAndBeginsAtAMultipleOf64) {
   const StateDict state = FullState(AwkwardTensors());
   const std::string path = NewTestDirectory() + "/state.pt";
@@ -187,18 +171,6 @@ TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
   EXPECT_THAT(WriteDcpDirectory(path, state, 1, ReadFromMemory(state)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
-}
-
-TEST(TorchWriterTest, AFailedWriteLeavesNoFile) {
-  const StateDict state = FullState(AwkwardTensors());
-  const std::string directory = NewTestDirectory();
-  const PayloadReader fails = [&](const StateKey& key, const Interval& interval, void* out) {
-    if (key.fqn == "large" && interval.begin > 0) return absl::DataLossError("block 1 of \"large\" is damaged");
-    return ReadFromMemory(state)(key, interval, out);
-  };
-  EXPECT_THAT(WriteTorchFile(directory + "/x.pt", state, fails), StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_THAT(WriteDcpDirectory(directory + "/x", state, 2, fails), StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_THAT(ListNames(directory), testing::IsEmpty());
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 // Flat parameters of FSDP1 (LOCAL state dicts) wait in flats_ until the whole model is known, and are then replaced by
 // the parameters that lie in them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 #include <algorithm>
 #include <array>
@@ -329,10 +330,7 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
                               std::byte* out) const {
   FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, FindLeaf(key));
   const ShardedTensor& described = *contents.FindTensor(key);
-  if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ", interval.ToString(),
-                                                   " of ", described.shape.numel()));
-  }
+  FSDP_RETURN_IF_ERROR(CheckElements(key, interval, described.shape.numel()));
   if (const TorchTensorPart* const part = leaf->tensor_part()) {
     return read(part->tensor, {part->offset + interval.begin, part->offset + interval.end}, out);
   }
