@@ -32,6 +32,7 @@ _TYPE = str(Label("//tools:ckpt_toolchain_type"))
 _FORMATS = {
     "dcp": None,
     "hdf5": None,
+    "npz": ".npz",
     "safetensors": ".safetensors",
     "torch": ".pt",
 }

@@ -45,6 +45,8 @@ absl::Status CompareTensor(const TensorSource& source, const TestTensor& tensor)
 
 std::vector<FormatUnderTest> FormatsUnderTest() {
   const std::set<DType> not_in_safetensors = {DType::kComplex32, DType::kComplex128};
+  const std::set<DType> not_in_npz = {DType::kComplex32,      DType::kFloat8E4M3FN,   DType::kFloat8E5M2,
+                                      DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU};
   return {
       {"Full", "full"},
       {"ShardedParity", "sharded", Hdf5Target{StateDictType::kSharded, 3, 1}},
@@ -54,6 +56,7 @@ std::vector<FormatUnderTest> FormatsUnderTest() {
       {"SafetensorsDirectory", "model", SafetensorsTarget{.max_shard_size = 1000}, not_in_safetensors},
       {"TorchFile", "model.pt", TorchTarget()},
       {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
+      {"Npz", "model.npz", NpzTarget(), not_in_npz},
   };
 }
 

@@ -195,6 +195,7 @@ absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std
       "the tensors lie in the files of the checkpoint, which must stay where they were when this view was made"));
   ViewWriter writer(source, *file);
   FSDP_RETURN_IF_ERROR(writer.AddAll());
+  for (const std::string& left_out : source.left_out()) writer.report.not_shown.push_back({left_out, "it is no tensor"});
   FSDP_ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
   FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, options, &writer.report.nbytes));
   return std::move(writer.report);

@@ -47,6 +47,7 @@ const std::vector<Format>& Formats() {
       {&SafetensorsDriver(), SafetensorsTarget()},
       {&DcpDriver(), DcpTarget()},
       {&TorchDriver(), TorchTarget()},
+      {&NpzDriver(), NpzTarget()},
       {&CheckpointRootDriver()},
   };
   return *formats;

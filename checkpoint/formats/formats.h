@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/npz/npz_driver.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_driver.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_driver.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
@@ -28,7 +29,7 @@ namespace fsdp {
 
 // The format that a checkpoint is written in, with the options of this format and no others. Programs list the formats
 // in this order.
-using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget>;
+using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget, NpzTarget>;
 
 struct Format {
   const FormatDriver* driver = nullptr;
@@ -50,7 +51,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
 // The format of that name, with default options; nothing when none that can be written has it.
 std::optional<FormatTarget> FindTarget(std::string_view name);
 
-// "hdf5, safetensors, torch or dcp": what FindTarget knows.
+// "hdf5, safetensors, torch, dcp or npz": what FindTarget knows.
 std::string TargetNames();
 
 // The format that the suffix of `destination` says, with default options; a FULL checkpoint of ours when it says none.

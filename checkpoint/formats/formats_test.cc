@@ -144,7 +144,7 @@ TEST_F(FormatsTest, AnUnknownPathIsNamedWithWhatEachFormatExpects) {
 }
 
 TEST(FormatTableTest, EveryTargetHasOneLineAndIsFoundByNameAndSuffix) {
-  EXPECT_EQ(TargetNames(), "hdf5, safetensors, torch or dcp");
+  EXPECT_EQ(TargetNames(), "hdf5, safetensors, torch, dcp or npz");
   std::vector<int> lines(std::variant_size_v<FormatTarget>);
   for (const Format& format : Formats()) {
     const std::string name = format.driver->name();

@@ -226,7 +226,7 @@ void CheckEqual(const std::string& a, const std::string& b) {
 
 // What is made opens, whatever it was made of.
 void Convert(const std::string& path, const ScratchDirectory& scratch, Arguments& arguments) {
-  static constexpr const char* kFormats[] = {nullptr, "hdf5", "safetensors", "torch", "dcp", "", "x"};
+  static constexpr const char* kFormats[] = {nullptr, "hdf5", "safetensors", "torch", "dcp", "npz", "", "x"};
   static constexpr const char* kNames[] = {"made", "made.safetensors", "made.pt", "nowhere/made", "made.h5"};
   const auto options = std::make_unique<fsdp_convert_options>();
   options->struct_size = arguments.StructSize(sizeof(fsdp_convert_options));

@@ -36,6 +36,9 @@ bool FuzzPickle(std::string_view bytes);
 // A zip archive that torch.save wrote.
 bool FuzzTorchArchive(std::string_view bytes);
 
+// An archive of NumPy's arrays, and the elements of each of them.
+bool FuzzNpz(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 

@@ -37,7 +37,8 @@ struct PathProbe {
   std::string head;  // the first bytes of a file, at most kProbeBytes; empty for a directory
 };
 
-inline constexpr int64_t kProbeBytes = 64;
+// Enough for the name of the first entry of an archive.
+inline constexpr int64_t kProbeBytes = 4096;
 
 // kNotFound when nothing has the name `path`; kInvalidArgument when it is neither a file nor a directory;
 // kPermissionDenied when the file cannot be read.

@@ -142,7 +142,7 @@ absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& 
   for (size_t i = 0; i < std::min(kNamed, missing.size()); ++i) named.push_back(Quote(missing[i]));
   const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
   const std::string links =
-      left_out.empty() ? "" : absl::StrCat("; links are not followed: ", absl::StrJoin(left_out, ", "));
+      left_out.empty() ? "" : absl::StrCat("; it is read without: ", absl::StrJoin(left_out, ", "));
   return absl::NotFoundError(
       absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links));
 }

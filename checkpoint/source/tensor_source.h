@@ -36,8 +36,8 @@ struct TensorSourceOptions {
   // Leave out the optimizer's state of torch files and DCP directories; then it is no error if it cannot be read.
   bool model_only = false;
 
-  // Open an HDF5 file although links of it are not followed; TensorSource::left_out() names them. Otherwise such a file
-  // is refused, and the error names them.
+  // Open an HDF5 file although links of it are not followed, and an .npz file although arrays of it are no tensors;
+  // TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
   bool skip_links = false;
 };
 
@@ -97,8 +97,8 @@ class TensorSource {
   virtual std::vector<std::string> left_out() const { return {}; }
 
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
-  // bytes). kDataLoss names tensor, file and byte range; kNotFound a tensor that is not there; kInvalidArgument an interval
-  // that is not in it (CheckElements).
+  // bytes). kDataLoss names tensor, file and byte range; kNotFound a tensor that is not there; kInvalidArgument an
+  // interval that is not in it (CheckElements).
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
 
   // All of `reads`, on the threads of `pool`; blocks until all are done. A source with digests reads each block once,

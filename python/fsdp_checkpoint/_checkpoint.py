@@ -291,8 +291,8 @@ def convert(
     model_only: bool = False,
     overwrite: bool = False,
 ) -> List[str]:
-    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch" or "dcp", by default
-    what the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each
+    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp" or "npz", by
+    default what the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each
     thing that the target cannot hold.
 
     >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)

@@ -9,8 +9,8 @@
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
-          "go without what the links of an HDF5 file lead to; otherwise a file with links, which are not followed, is "
-          "refused");
+          "go without what the links of an HDF5 file lead to, and without the texts and objects of an .npz file; "
+          "otherwise a file with links, which are not followed, or with arrays that are no tensors is refused");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
 ABSL_FLAG(std::string, html, "",
@@ -28,7 +28,7 @@ ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none doe
 ABSL_FLAG(bool, dry_run, false, "say what would be done, and change nothing");
 
 ABSL_FLAG(std::string, to, "",
-          "format of DST, hdf5, safetensors, torch or dcp; by default what DST's suffix says, else hdf5");
+          "format of DST, hdf5, safetensors, torch, dcp or npz; by default what DST's suffix says, else hdf5");
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");

@@ -122,6 +122,12 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return CheckWorldSize(flags.world_size);
 }
 
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, NpzTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "npz"));
+  if (!flags.world_size) return absl::OkStatus();
+  return Refused("--world_size is for checkpoints of many files; an .npz file is one");
+}
+
 // The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
 // format, so a format without one does not compile.
 absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {

@@ -24,7 +24,7 @@ absl::StatusOr<Hdf5ViewReport> View(const std::string& source, const std::string
   Hdf5ViewOptions options;
   options.overwrite = absl::GetFlag(FLAGS_force);
   FSDP_ASSIGN_OR_RETURN(options.source, SourceOptionsFromFlags());
-  options.source.skip_links = true;  // only HDF5 files have links, and WriteHdf5View refuses those
+  options.source.skip_links = true;  // what is left out is not_shown; HDF5 files with links are refused anyway
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
   return WriteHdf5View(source, path, options);
 }

@@ -5,7 +5,7 @@ import program_help
 
 # Of flags whose values are a few words.
 VALUES = {
-    "to": ["hdf5", "safetensors", "torch", "dcp"],
+    "to": ["hdf5", "safetensors", "torch", "dcp", "npz"],
     "state_dict_type": ["full", "sharded", "local"],
 }
 

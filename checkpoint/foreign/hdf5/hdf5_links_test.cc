@@ -175,7 +175,7 @@ TEST(Hdf5LinksTest, ALoadTakesWhatThereIsAndNamesTheLinksWhereSomethingIsMissing
   wanted.Set(b.key, ShardedTensor(*FullState({b}).FindTensor(b.key)));
   EXPECT_THAT(LoadCheckpoint(path, wanted),
               StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr(R"("model/b"; links are not followed: "/model/b" (soft link to "/model/a"), )")));
+                       HasSubstr(R"("model/b"; it is read without: "/model/b" (soft link to "/model/a"), )")));
   EXPECT_THAT(DescribeCheckpoint(path),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("/model/b"), HasSubstr("set DescribeOptions::skip_links"),

@@ -22,12 +22,11 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 
 namespace fsdp {
 namespace {
-
-using Section = StateKey::Section;
 
 // Adds a file and its tensors, each of which lies in it whole.
 void AddFile(const SafetensorsFile& file, SourceDescription& description) {
@@ -87,32 +86,6 @@ class Driver final : public FormatDriver {
   }
 };
 
-// "12 optimizer values are left out: ..." for each part of `state` that the format cannot hold.
-std::vector<std::string> NotesOn(const StateDict& state) {
-  int64_t optimizer = 0;
-  int64_t extra = 0;
-  for (const auto& [key, value] : state.entries()) {
-    if (key.section == Section::kOptimState || key.section == Section::kParamGroups) ++optimizer;
-    if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
-  }
-  std::vector<std::string> notes;
-  const auto add = [&](int64_t count, const char* what) {
-    if (count == 0) return;
-    notes.push_back(absl::StrCat(count, what, count == 1 ? " value is" : " values are",
-                                 " left out: safetensors holds the model only"));
-  };
-  add(optimizer, " optimizer");
-  add(extra, " extra");
-  for (const auto& [alias, target] : state.aliases) {
-    notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));
-  }
-  return notes;
-}
-
-bool IsModelTensor(const StateDict::Entry& entry) {
-  return entry.first.section == Section::kModel && std::holds_alternative<ShardedTensor>(entry.second);
-}
-
 class Writer final : public FormatWriter {
  public:
   explicit Writer(const SafetensorsTarget& target) : target_(target) {}
@@ -129,19 +102,7 @@ class Writer final : public FormatWriter {
     const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
     // From the source's state, since filters and model_only drop the extra text that keeps the metadata.
     FSDP_ASSIGN_OR_RETURN(contents.metadata, SafetensorsMetadata(contents.metadata, origin));
-    std::vector<std::string> notes = NotesOn(contents.state);
-    const auto& entries = contents.state.entries();
-    const auto models = std::count_if(entries.begin(), entries.end(), IsModelTensor);
-    if (models == 0 && !entries.empty()) {
-      return absl::InvalidArgumentError("the source holds no model tensor, and safetensors holds the model only");
-    }
-    if (models == std::ssize(entries)) return notes;  // spares a large state dict the copy
-    StateDict model;
-    for (const StateDict::Entry& entry : entries) {
-      if (IsModelTensor(entry)) model.Set(entry.first, entry.second);
-    }
-    contents.state = std::move(model);
-    return notes;
+    return FitModelOnly(SafetensorsTraits(), contents);
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,

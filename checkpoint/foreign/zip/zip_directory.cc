@@ -86,17 +86,6 @@ absl::StatusOr<Central> FindCentral(const FileSlice& archive) {
   return central;
 }
 
-// No name is ever used as a path here, but `unzip` of the same file would use it: names that leave the folder are
-// refused.
-absl::Status CheckName(const ZipEntry& entry) {
-  const std::string& name = entry.name;
-  const bool leads_elsewhere = name.empty() || name[0] == '/' || name.find('\\') != name.npos ||
-                               name.find('\0') != name.npos ||
-                               absl::StrCat("/", name, "/").find("/../") != std::string::npos;
-  if (!leads_elsewhere) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("zip archive: entry ", Quote(name), " has a name that is refused"));
-}
-
 // The values of 32 bits that are all ones, from the zip64 field of `extra`, in the order that the format gives them.
 absl::Status ReadZip64Extra(std::string_view extra, ZipEntry& entry) {
   int64_t* const wanted[] = {&entry.nbytes, &entry.stored_bytes, &entry.header_offset};
@@ -136,7 +125,7 @@ absl::StatusOr<ZipEntry> TakeEntry(std::string_view& rest) {
   entry.stored_bytes = static_cast<int64_t>(ZipInteger(record, 20, 4));
   entry.nbytes = static_cast<int64_t>(ZipInteger(record, 24, 4));
   entry.header_offset = static_cast<int64_t>(ZipInteger(record, 42, 4));
-  FSDP_RETURN_IF_ERROR(CheckName(entry));
+  FSDP_RETURN_IF_ERROR(CheckZipEntryName(entry.name));
   if ((ZipInteger(record, 8, 2) & kZipEncryptedFlag) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("zip archive: entry ", Quote(entry.name), " is encrypted"));
   }
@@ -168,6 +157,17 @@ absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& ent
 }
 
 }  // namespace
+
+// No name is ever used as a path here, but `unzip` of the same file would use it: names that leave the folder are
+// refused.
+absl::Status CheckZipEntryName(std::string_view name) {
+  const bool leads_elsewhere = name.empty() || name[0] == '/' || name.find('\\') != name.npos ||
+                               name.find('\0') != name.npos || name.size() > kZipMax16 ||
+                               absl::StrCat("/", std::string(name), "/").find("/../") != std::string::npos;
+  if (!leads_elsewhere) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("zip archive: entry ", Quote(std::string(name)), " has a name that is refused"));
+}
 
 std::string_view ZipDirectory::name(size_t i) const {
   return std::string_view(names_).substr(entries_[i].name, entries_[i].name_bytes);

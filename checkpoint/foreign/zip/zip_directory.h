@@ -74,6 +74,10 @@ class ZipDirectory {
   std::string names_;
 };
 
+// OK for the name of an entry that every reader here takes: at most 65535 bytes, and no path that leads out of a
+// folder. kInvalidArgument names it.
+absl::Status CheckZipEntryName(std::string_view name);
+
 // All entries, in the order of the central directory. Reads the end of the archive, the directory, and each local
 // header: two small reads for each entry, and no payload. kDataLoss for bytes that are no zip archive or contradict
 // each other; kInvalidArgument for archives that are refused; kResourceExhausted for a directory that is too large.

@@ -48,6 +48,15 @@ inline uint64_t ZipInteger(std::string_view bytes, int64_t offset, int count) {
   return value;
 }
 
+// True if `head`, the first bytes of a file, are those of an archive, and the name of its first entry ends with
+// `suffix`. Archives of different programs begin with the same four bytes; the names in them differ.
+inline bool FirstZipEntryEndsWith(std::string_view head, std::string_view suffix) {
+  if (static_cast<int64_t>(head.size()) < kZipLocalBytes || ZipInteger(head, 0, 4) != kZipLocalSignature) return false;
+  const std::string_view name = head.substr(kZipLocalBytes, ZipInteger(head, 26, 2));
+  return name.size() == ZipInteger(head, 26, 2) && name.size() >= suffix.size() &&
+         name.substr(name.size() - suffix.size()) == suffix;
+}
+
 // Appends the low `count` bytes of `value`.
 inline void AppendZipInteger(std::string& bytes, uint64_t value, int count) {
   for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4", a
-// pickle of torch with 0x80 and its protocol, 2 to 5. A safetensors file can start with the same two bytes, since its
-// first eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
+// torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4",
+// and is NumPy's if its first entry is a .npy file (npz_driver.cc); a pickle of torch with 0x80 and its protocol, 2
+// to 5. A safetensors file can start with the same two bytes, since its first eight are a length, but then its byte 8
+// opens JSON: see safetensors_driver.cc.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+#include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 
 namespace fsdp {
@@ -20,7 +22,7 @@ class Driver final : public FormatDriver {
 
   bool Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsTorchDirectory(probe.path);
-    if (absl::StartsWith(probe.head, "PK\x03\x04")) return true;
+    if (absl::StartsWith(probe.head, "PK\x03\x04")) return !FirstZipEntryEndsWith(probe.head, ".npy");
     const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);
     return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
   }

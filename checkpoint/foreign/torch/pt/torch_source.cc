@@ -30,12 +30,12 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_files.h"
-#include "fsdp/checkpoint/foreign/torch/pt/strided_read.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/tensor/box.h"
 

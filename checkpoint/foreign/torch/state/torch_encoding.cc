@@ -23,6 +23,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
+#include "fsdp/checkpoint/source/strided_read.h"
 
 namespace fsdp {
 namespace {

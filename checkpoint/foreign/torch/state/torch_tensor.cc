@@ -223,10 +223,4 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(PickleValue value) {
   return tensor;
 }
 
-std::vector<int64_t> RowMajorStrides(const Shape& shape) {
-  std::vector<int64_t> strides(shape.rank(), 1);
-  for (int d = shape.rank() - 2; d >= 0; --d) strides[d] = strides[d + 1] * std::max<int64_t>(shape.dim(d + 1), 1);
-  return strides;
-}
-
 }  // namespace fsdp

@@ -66,9 +66,6 @@ absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent);
 // A torch.Size, tuple or list of integers that are not negative.
 absl::StatusOr<std::vector<int64_t>> ReadSizes(PickleValue value);
 
-// Strides of a row-major tensor, in elements, as torch writes them: as if dimensions of size 0 had size 1.
-std::vector<int64_t> RowMajorStrides(const Shape& shape);
-
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TENSOR_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/strided_read.h"
 
 namespace fsdp {
 namespace {

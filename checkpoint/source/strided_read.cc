@@ -6,14 +6,13 @@
 // has about half of the span and all of its own elements. A run of elements that is contiguous on both sides needs no
 // buffer. Sorting makes a transposed view as cheap as a plain one: the file is read in its own order, and only the
 // copy to memory jumps.
-#include "fsdp/checkpoint/foreign/torch/pt/strided_read.h"
+#include "fsdp/checkpoint/source/strided_read.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/tensor/box.h"
 
@@ -106,6 +105,12 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<int64_t> RowMajorStrides(const Shape& shape) {
+  std::vector<int64_t> strides(shape.rank(), 1);
+  for (int d = shape.rank() - 2; d >= 0; --d) strides[d] = strides[d + 1] * std::max<int64_t>(shape.dim(d + 1), 1);
+  return strides;
+}
 
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out) {
   return Reader(file, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);

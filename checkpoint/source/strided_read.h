@@ -4,8 +4,8 @@
 // another. For transposed and sliced views, which torch.save stores as they are. Contiguous runs are read straight to
 // their place; others through a buffer of 1 MiB, and at most four times the wanted bytes are read, unless they lie
 // within one page.
-#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_
-#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_
+#ifndef FSDP_CHECKPOINT_SOURCE_STRIDED_READ_H_
+#define FSDP_CHECKPOINT_SOURCE_STRIDED_READ_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +18,9 @@
 #include "fsdp/tensor/shape.h"
 
 namespace fsdp {
+
+// Strides of a row-major tensor, in elements, as torch writes them: as if dimensions of size 0 had size 1.
+std::vector<int64_t> RowMajorStrides(const Shape& shape);
 
 // One dimension of a box. Strides in elements.
 struct StridedDim {
@@ -50,4 +53,4 @@ absl::Status ReadStridedInterval(const File& file, const StridedView& view, cons
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_STRIDED_READ_H_
+#endif  // FSDP_CHECKPOINT_SOURCE_STRIDED_READ_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/foreign/torch/pt/strided_read.h"
+#include "fsdp/checkpoint/source/strided_read.h"
 
 #include <cstring>
 #include <memory>

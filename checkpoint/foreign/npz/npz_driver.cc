@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An .npz file is a zip archive, as a file of torch.save is: the name of the first entry distinguishes them. An archive
+// without entries has no name to ask; then the file's own name counts.
+#include "fsdp/checkpoint/foreign/npz/npz_driver.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "fsdp/checkpoint/foreign/npz/npz_source.h"
+#include "fsdp/checkpoint/foreign/npz/npz_writer.h"
+#include "fsdp/checkpoint/foreign/zip/zip_format.h"
+#include "fsdp/checkpoint/source/model_only.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver() : FormatDriver(NpzTraits()) {}
+
+  bool Recognises(const PathProbe& probe) const override {
+    if (FirstZipEntryEndsWith(probe.head, ".npy")) return true;
+    const bool is_empty_archive = absl::StartsWith(probe.head, "PK\5\6") || absl::StartsWith(probe.head, "PK\6\6");
+    return is_empty_archive && HasSuffix(probe.path);
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenNpzSource(path, options);
+  }
+
+  // Names what would be left out, whether or not that is allowed.
+  absl::StatusOr<SourceDescription> Describe(const std::string& path,
+                                             const TensorSourceOptions& options) const override {
+    TensorSourceOptions described = options;
+    described.skip_links = true;
+    return FormatDriver::Describe(path, described);
+  }
+};
+
+class Writer final : public FormatWriter {
+ public:
+  bool MakesDirectory(const std::string&) const override { return false; }
+
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    return FitModelOnly(NpzTraits(), contents);
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    return WriteNpz(destination, contents.state, read, options);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& NpzDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const NpzTarget&) { return std::make_unique<Writer>(); }
+
+}  // namespace fsdp
