@@ -282,7 +282,7 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
   };
   options.to = "onnx";
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
-  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch or dcp");
+  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp or npz");
   options.to = nullptr;
   options.kind = 3;
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);

@@ -17,6 +17,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/conformance/formats_under_test.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -135,7 +136,7 @@ TEST_P(WritingTest, ProgressGrowsAndEndsAtTheTotal) {
   int64_t last = 0;
   int64_t total = 0;
   FormatWriteOptions options;
-  options.buffer_bytes = 1;  // the least there is
+  options.buffer_bytes = kBlockBytes;  // the least that every format takes
   options.progress = [&](int64_t done, int64_t all) {
     EXPECT_GE(done, last);
     last = done;
@@ -169,7 +170,7 @@ TEST_P(WritingTest, EqualInputGivesEqualBytesOnAnyNumberOfThreads) {
   std::map<std::string, std::string> bytes[2];
   for (const int run : {0, 1}) {
     MustWrite(LargeTensors(), {.overwrite = true,
-                               .buffer_bytes = run == 0 ? int64_t{1} << 16 : int64_t{1} << 22,
+                               .buffer_bytes = run == 0 ? kBlockBytes : 4 * kBlockBytes,
                                .io_threads = run == 0 ? 1 : 3});
     bytes[run] = BytesOf(destination());
     if (GetParam().is_ours()) {

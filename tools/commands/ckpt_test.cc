@@ -48,7 +48,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
       {{"diff", model, model, "--tensors"}, "ckpt diff has no flag --tensors"},
       {{"convert", model, dst, "--tensors"}, "ckpt convert has no flag --tensors"},
-      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch or dcp"},
+      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp or npz"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
       {{"convert", model, dst, "--dtype=float31"}, "unknown dtype \"float31\"; known: float64"},
       {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype"},
@@ -209,7 +209,7 @@ TEST_F(CkptTest, APathWithoutACheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none", "does not exist"},
-      {"text", "is no checkpoint: expected an HDF5 file, a safetensors file or a torch file"},
+      {"text", "is no checkpoint: expected an HDF5 file, a safetensors file, a torch file or an .npz file"},
       {"empty", "is no checkpoint: expected manifest.json, model.safetensors"},
       {"ranks", "manifest.json is missing in"},
   };

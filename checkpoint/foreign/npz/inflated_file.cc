@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -145,6 +146,16 @@ void InflaterPool::Put(std::unique_ptr<Inflater> inflater) {
   if (idle_.size() <= kMaxIdle) return;
   oldest = std::move(idle_.front());
   idle_.pop_front();
+}
+
+void InflaterPool::Drop(const ZipEntry& entry) {
+  std::list<std::unique_ptr<Inflater>> dropped;  // destroyed outside of the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto at = idle_.begin(); at != idle_.end();) {
+    const auto next = std::next(at);
+    if (&(*at)->entry() == &entry) dropped.splice(dropped.end(), idle_, at);
+    at = next;
+  }
 }
 
 absl::StatusOr<std::unique_ptr<InflatedFile>> InflatedFile::Open(const File& archive, ZipEntry entry,

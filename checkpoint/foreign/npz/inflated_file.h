@@ -38,6 +38,9 @@ class InflaterPool {
   std::unique_ptr<Inflater> Take(const ZipEntry& entry, int64_t offset);
   void Put(std::unique_ptr<Inflater> inflater);
 
+  // Ends the idle streams of `entry`, which is about to be destroyed.
+  void Drop(const ZipEntry& entry);
+
  private:
   static constexpr size_t kMaxIdle = 16;
 
@@ -50,6 +53,7 @@ class InflatedFile final : public File {
   // `archive` and `pool` must outlive it. kInvalidArgument for another method than deflate; kDataLoss when the entry
   // claims more bytes than kMaxDeflateRatio allows. An entry without a CRC (0) has none to compare.
   static absl::StatusOr<std::unique_ptr<InflatedFile>> Open(const File& archive, ZipEntry entry, InflaterPool& pool);
+  ~InflatedFile() override { pool_.Drop(entry_); }
 
   const std::string& path() const override { return archive_.path(); }
   absl::StatusOr<int64_t> Size() const override { return entry_.nbytes; }

@@ -209,7 +209,7 @@ TEST_F(NpzArchiveTest, ACompressedArrayInFortranOrderComesOutRowMajor) {
 
 TEST_F(NpzArchiveTest, AShapeOfMoreOrFewerElementsThanThereAreIsDamage) {
   for (const bool is_deflated : {false, true}) {
-    for (const int64_t numel : {int64_t{99}, int64_t{101}, int64_t{1} << 62}) {
+    for (const int64_t numel : {int64_t{99}, int64_t{101}, int64_t{1} << 60}) {
       EXPECT_THAT(Open({{"w.npy", Npy(DType::kUInt8, Shape({numel}), std::string(100, 'x')), is_deflated}}),
                   StatusIs(StatusCode::kDataLoss,
                            AllOf(HasSubstr("entry \"w.npy\""), HasSubstr("it has 100 bytes of elements"))));
