@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first line of a training program: all that fsdp/fsdp.h, which lists it, includes. Programs outside of this
+// The first include of a training program: includes everything that fsdp/fsdp.h lists. Programs outside of this
 // repository include it as "fsdp/fsdp.h".
 #ifndef FSDP_FSDP_H_
 #define FSDP_FSDP_H_

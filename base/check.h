@@ -12,8 +12,8 @@ namespace fsdp {
 // Writes "file:line: check failed: what" to stderr and aborts.
 [[noreturn]] void CheckFailed(std::string_view what, const char* file, int line);
 
-// Calls CheckFailed if `condition` is false. `what` says what should hold; it is evaluated in any case, so use a
-// literal. Every build has the check, optimised ones too.
+// Calls CheckFailed if `condition` is false. `what` names the property that should hold; it is always evaluated, so use
+// a literal. Every build has the check, optimised builds too.
 inline void Check(bool condition, std::string_view what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (!condition) [[unlikely]] {

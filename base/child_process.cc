@@ -9,10 +9,10 @@
 // in the child for ever. Between fork and execve the child therefore makes only async-signal-safe calls; everything
 // that allocates is prepared before. The failure pipe is close-on-exec: a successful execve closes it without a byte,
 // and an error in the child arrives as its errno. So Start reports a program that cannot be executed, which a caller
-// could not tell from a program that exits with 127.
+// could not distinguish from a program that exits with 127.
 //
 // The child's process group is killed when the child is reaped. The order matters: the group's number is the child's
-// pid, which the kernel gives to no new process while the child is a zombie.
+// pid, which the kernel does not reuse while the child is a zombie.
 #include "fsdp/base/child_process.h"
 
 #include <fcntl.h>
@@ -43,9 +43,10 @@
 namespace fsdp {
 namespace {
 
+// Bounds the memory of a child that writes no newline (ChildOutput::Lines).
 constexpr size_t kLongestLine = 1 << 16;
 
-// How often the end of a child is looked for on kernels without pidfd_open (before Linux 5.3).
+// How often to check for the end of a child on kernels without pidfd_open (before Linux 5.3).
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 
 struct Pipe {
@@ -61,7 +62,7 @@ struct Pipe {
   }
 };
 
-// A descriptor that is at its end: /dev/null, or a pipe with no other end where there is no /dev.
+// A descriptor at its end of file: /dev/null, or, if there is no /dev, a pipe whose writing end is closed.
 FileDescriptor OpenEmptyInput() {
   FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (null.ok()) return null;
@@ -69,6 +70,8 @@ FileDescriptor OpenEmptyInput() {
   return pipe.ok() ? std::move(pipe->read) : FileDescriptor();
 }
 
+// The result points into `strings`, which must not change before execve. const_cast: execve takes char*, but does not
+// write.
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (const std::string& s : strings) {
@@ -78,8 +81,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// "NAME=value" for execve: the variables of `options` first, then those of this process that are neither replaced nor
-// unset.
+// "NAME=value" for execve: the variables of `options` first, then the variables of this process that are neither
+// replaced nor unset.
 std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
   std::vector<std::string> environment;
   std::set<std::string> replaced(options.unset.begin(), options.unset.end());
@@ -112,6 +115,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
       candidates.push_back(absl::StrCat(directory, "/", name));
     }
   }
+  // A candidate that exists but cannot be executed does not end the search, as in a shell; it only makes the error more
+  // exact.
   bool exists = false;
   for (const std::string& candidate : candidates) {
     if (IsExecutableFile(candidate)) {
@@ -123,7 +128,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
                 : absl::NotFoundError(absl::StrCat("program \"", name, "\" does not exist"));
 }
 
-// Until `deadline`, as poll() takes it: rounded up, and at most 24 days.
+// The time until `deadline` in the unit of poll(): rounded up, so that the loop does not spin in the last millisecond,
+// and at most 24 days.
 int MillisecondsUntil(absl::Time deadline) {
   const int64_t milliseconds = absl::ToInt64Milliseconds(deadline - absl::Now() + absl::Microseconds(999));
   return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, std::numeric_limits<int>::max()));
@@ -134,12 +140,12 @@ struct Prepared {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  const char* directory;  // "": the parent's
+  const char* directory;  // "": the parent's directory
   pid_t parent;
   int inherited_fd;
   int input_fd;
-  int output_fd;  // -1: stays as it is
-  int errors_fd;  // -1: stays as it is
+  int output_fd;  // -1: unchanged
+  int errors_fd;  // -1: unchanged
   int failure_fd;
 };
 
@@ -150,6 +156,7 @@ void BecomeProgram(const Prepared& p) {
   if (getppid() != p.parent) {
     _exit(127);  // the parent ended before the death signal was set
   }
+  // The mask survives execve. A program that started with SIGTERM blocked could not be stopped.
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -181,6 +188,7 @@ absl::Status AwaitExec(Pipe& failure, int pid, const std::string& program) {
   do {
     n = read(failure.read.get(), &error, sizeof(error));
   } while (n < 0 && errno == EINTR);
+  // A short or empty read means that execve closed the pipe.
   if (n != sizeof(error)) {
     return absl::OkStatus();
   }
@@ -188,9 +196,10 @@ absl::Status AwaitExec(Pipe& failure, int pid, const std::string& program) {
   return ExecError(error, program);
 }
 
-// Forks and executes; the child's number.
+// Forks and executes. Returns the child's pid.
 absl::StatusOr<int> Spawn(Prepared prepared) {
   FSDP_ASSIGN_OR_RETURN(Pipe failure, Pipe::Create());
+  // `prepared` points to memory of the parent, of which the child has a copy.
   prepared.failure_fd = failure.write.get();
   const int pid = fork();
   if (pid == 0) {
@@ -202,7 +211,7 @@ absl::StatusOr<int> Spawn(Prepared prepared) {
   if (pid < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot start a process: ", std::strerror(errno)));
   }
-  setpgid(pid, pid);  // parent and child both call it: the group exists for both, no matter which of them runs first
+  setpgid(pid, pid);  // both call it, so the group exists whichever runs first
   FSDP_RETURN_IF_ERROR(AwaitExec(failure, pid, prepared.program));
   return pid;
 }
@@ -232,7 +241,7 @@ std::string ExitStatus::ToString() const {
                      : absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
 }
 
-// The reading end of a pipe is non-blocking, since the parent reads both streams in turn; the writing end stays
+// The reading end of a pipe is non-blocking, because the parent reads both streams in turn. The writing end stays
 // blocking, as programs expect of their stdout.
 absl::StatusOr<FileDescriptor> ChildProcess::Open(const ChildOutput& target, Stream& stream) {
   switch (target.kind_) {
@@ -245,6 +254,7 @@ absl::StatusOr<FileDescriptor> ChildProcess::Open(const ChildOutput& target, Str
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot write the output of a program to ", target.path_));
     }
     case ChildOutput::Kind::kDescriptor: {
+      // 3 or more: dup2 in the child must not overwrite a descriptor that it still needs.
       FileDescriptor copy(fcntl(target.fd_, F_DUPFD_CLOEXEC, 3));
       if (copy.ok()) return copy;
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot give descriptor ", target.fd_, " to a program"));
@@ -268,6 +278,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor errors, Open(options.errors, child->errors_));
   const bool is_errors_as_output = options.errors.kind_ == ChildOutput::Kind::kSameAsOutput;
   const FileDescriptor null = options.input_fd < 0 ? OpenEmptyInput() : FileDescriptor();
+  // Allocated here and not in the child, which may not call malloc.
   const std::vector<char*> arguments = Pointers(command);
   const std::vector<std::string> variables = EnvironmentOf(options);
   const std::vector<char*> environment = Pointers(variables);
@@ -281,6 +292,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
                                             .output_fd = output.get(),
                                             .errors_fd = is_errors_as_output ? STDOUT_FILENO : errors.get(),
                                             .failure_fd = -1}));
+  // -1 on kernels without pidfds: PollDeadline then replaces the event.
   child->ended_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, child->pid_, 0)));
   return child;
 }
@@ -325,7 +337,8 @@ const std::optional<ExitStatus>& ChildProcess::Reap() {
   return exit_status_;
 }
 
-// WNOWAIT leaves the child a zombie, so that its group's number cannot belong to any other process when it is killed.
+// WNOWAIT leaves the child a zombie, so that its group's number cannot belong to another process when the group is
+// killed.
 void ChildProcess::ReapBlocking() {
   siginfo_t ended = {};
   while (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
@@ -375,6 +388,7 @@ void ChildProcess::Stream::Take(absl::string_view bytes) {
     if (c != '\n') {
       line += c;
     }
+    // The newline that follows a piece of exactly kLongestLine bytes yields an empty line.
     if (c == '\n' || line.size() >= kLongestLine) {
       on_line(std::exchange(line, ""));
     }
@@ -403,7 +417,7 @@ std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
     AwaitEvent(deadline);
     ReadOutput();
   }
-  ReadOutput();  // all that the child has written: more than a pipe holds
+  ReadOutput();  // reads everything: up to 256 KiB, and a pipe holds 64 KiB
   return exit_status_->shell_code();
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChildProcess: the one way in which this repository starts another program. The child leads a process group of its own
-// and cannot outlive its parent: the kernel sends it SIGKILL when the thread that started it ends, for whatever reason
-// (PR_SET_PDEATHSIG), so start children from a thread that lives as long as they should. Abseil starts no processes,
-// and posix_spawn cannot set a parent death signal.
+// ChildProcess: the only way in which this repository starts another program. The child leads its own process group and
+// cannot outlive its parent: the kernel sends it SIGKILL when the thread that started it ends, for any reason
+// (PR_SET_PDEATHSIG), so start children from a thread that lives as long as they should. Abseil does not start
+// processes, and posix_spawn cannot set a parent death signal.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto child, ChildProcess::Start({"bazel-bin/tools/ckpt", "verify", path}));
 //   FSDP_ASSIGN_OR_RETURN(int status, child->Wait(absl::Seconds(10)));
@@ -31,12 +31,12 @@
 
 namespace fsdp {
 
-// Where stdout or stderr of a child goes.
+// The destination of a child's stdout or stderr.
 class ChildOutput {
  public:
-  static ChildOutput Inherit() { return ChildOutput(Kind::kInherit); }  // where the stream of this process goes
+  static ChildOutput Inherit() { return ChildOutput(Kind::kInherit); }  // the stream of this process
   static ChildOutput Text() { return ChildOutput(Kind::kText); }        // collected: ChildProcess::output(), errors()
-  static ChildOutput SameAsOutput() { return ChildOutput(Kind::kSameAsOutput); }  // stderr only: where stdout goes
+  static ChildOutput SameAsOutput() { return ChildOutput(Kind::kSameAsOutput); }  // stderr only: same as stdout
   static ChildOutput File(std::string path);                                      // created, or emptied; "/dev/null"
   static ChildOutput Descriptor(int fd);  // not owned; 3 or more, open until Start returns
 
@@ -55,12 +55,12 @@ class ChildOutput {
   std::function<void(absl::string_view)> on_line_;
 };
 
-// Which environment, directory and streams a child gets. By default: those of this process, except for stdin, which is
-// /dev/null, and the output, which is collected with stdout and stderr interleaved.
+// Environment, directory and streams of a child. Defaults: the environment and directory of this process, /dev/null as
+// stdin, and stdout and stderr collected, interleaved.
 struct ChildOptions {
   std::map<std::string, std::string> environment = {};  // added to the variables of this process, or replacing them
   std::vector<std::string> unset = {};                  // variables of this process that the child does not get
-  std::string working_directory = {};                   // empty: that of this process
+  std::string working_directory = {};                   // empty: the directory of this process
   ChildOutput output = ChildOutput::Text();
   ChildOutput errors = ChildOutput::SameAsOutput();
   int input_fd = -1;      // becomes stdin; not owned; 3 or more. -1: stdin is /dev/null
@@ -85,7 +85,7 @@ struct ExitStatus {
 class ChildProcess {
  public:
   // Runs `command`, a program and its arguments, with no signal blocked. A program without a slash is looked up in
-  // $PATH; with a working directory it must be an absolute path or have no slash. Returns once the program was
+  // $PATH; with a working directory it must be an absolute path or have no slash. Returns after the program was
   // executed, or with an error: kNotFound, kPermissionDenied if it is not executable, kInvalidArgument if the kernel
   // refuses it, kResourceExhausted if there are too many processes or descriptors.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& command,
@@ -101,7 +101,7 @@ class ChildProcess {
   int pid() const { return pid_; }
 
   // Blocks until the child has ended. Returns ExitStatus::shell_code(), or kDeadlineExceeded with the output so far
-  // after `timeout`; the child then runs on.
+  // after `timeout`; the child then keeps running.
   absl::StatusOr<int> Wait(absl::Duration timeout);
 
   // As Wait, but returns nullopt after `timeout`.
@@ -111,14 +111,14 @@ class ChildProcess {
   // without it.
   absl::Status WaitForOutput(absl::string_view text, absl::Duration timeout);
 
-  // Sends `signal` to the child alone, or to its process group: the child and its descendants that did not leave the
-  // group. Without effect once the child was reaped.
+  // Sends `signal` to the child only, or to its process group: the child and its descendants that did not leave the
+  // group. No effect after the child was reaped.
   void Signal(int signal) const;
   void SignalGroup(int signal) const;
 
-  // Whether the child has a handler for `signal`, or blocks it, as programs do that read it from a signalfd or with
-  // sigwait: it may have something to finish before it ends by it. False once the child was reaped, and where /proc
-  // does not tell.
+  // Whether the child has a handler for `signal` or blocks it, as programs do that read it from a signalfd or with
+  // sigwait: it may then have work to finish before the signal ends it. False after the child was reaped, and if /proc
+  // does not have this information.
   bool Catches(int signal) const;
 
   // The output that ChildOutput::Text has collected so far; empty for streams with another target.
@@ -128,11 +128,11 @@ class ChildProcess {
   // How the child ended; nullopt if it was not reaped yet.
   const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
 
-  // For a parent with an event loop of its own, none of which blocks. AppendPollFds appends what poll() has to wait
-  // for: captured output and the end of the child. poll() has to return by PollDeadline, which is in 20 ms on kernels
-  // before Linux 5.3, where nothing can be polled for that end. ReadOutput reads what is in the pipes, at most 256 KiB
-  // from each, so that a child that never stops writing does not hold up the loop. Reap, if the child has ended, kills
-  // what is left of its process group and returns exit_status().
+  // For a parent with its own event loop; none of these blocks. AppendPollFds appends the descriptors for poll():
+  // captured output and the end of the child. poll() has to return by PollDeadline, which is in 20 ms on kernels before
+  // Linux 5.3, because they have no descriptor for that end. ReadOutput reads from the pipes, at most 256 KiB from
+  // each, so that a child that never stops writing does not hold up the loop. Reap, if the child has ended, kills the
+  // rest of its process group and returns exit_status().
   void AppendPollFds(std::vector<pollfd>& polled) const;
   absl::Time PollDeadline() const;
   void ReadOutput();
@@ -146,14 +146,14 @@ class ChildProcess {
     std::string line;                                // the beginning of a line whose end was not read yet
     std::function<void(absl::string_view)> on_line;  // null: the bytes go to `text`
 
-    // Takes the bytes that the pipe has, at most 256 KiB. At the end of the stream, or after an error, closes `fd` and
-    // hands on an unfinished last line.
+    // Takes the bytes that are in the pipe, at most 256 KiB. At the end of the stream, or after an error, closes `fd`
+    // and passes an unfinished last line to `on_line`.
     void Read();
     // Appends the bytes to `text`, or cuts them into lines for `on_line`.
     void Take(absl::string_view bytes);
   };
 
-  // Opens the writing end of a stream. Returns a closed descriptor if the child keeps the one of this process.
+  // Opens the writing end of a stream. Returns a closed descriptor if the child uses the stream of this process.
   static absl::StatusOr<FileDescriptor> Open(const ChildOutput& target, Stream& stream);
 
   ChildProcess() = default;
@@ -164,14 +164,14 @@ class ChildProcess {
   void ReapBlocking();
 
   int pid_ = -1;
-  FileDescriptor ended_;  // a pidfd: readable from the end of the child on; closed if the kernel has none
+  FileDescriptor ended_;  // a pidfd: readable after the end of the child; closed if the kernel has no pidfds
   Stream output_;
   Stream errors_;
   std::optional<ExitStatus> exit_status_;
 };
 
-// Runs a command to its end. kDeadlineExceeded, with its output so far, if it takes longer than `timeout`: it is
-// killed.
+// Runs a command to its end. If it takes longer than `timeout`, kills it and returns kDeadlineExceeded with its output
+// so far.
 struct ProgramResult {
   int exit_status = 0;  // ExitStatus::shell_code()
   std::string output;

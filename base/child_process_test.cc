@@ -139,7 +139,7 @@ TEST(ChildProcessTest, NamesAProgramThatCannotBeRun) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot execute")));
 }
 
-// The loop starts no program: a shell blocks all signals while it does.
+// The loop starts no program, because a shell blocks all signals while it starts one.
 TEST(ChildProcessTest, AChildCatchesTheSignalsThatItHasHandlersFor) {
   ASSERT_OK_AND_ASSIGN(const auto child,
                        ChildProcess::Start({"sh", "-c", "trap : TERM; trap '' USR1; echo ready; while :; do :; done"}));
@@ -149,7 +149,7 @@ TEST(ChildProcessTest, AChildCatchesTheSignalsThatItHasHandlersFor) {
   EXPECT_FALSE(child->Catches(SIGUSR2));
 }
 
-// As a program that reads its signals from a signalfd.
+// Like a program that reads its signals from a signalfd.
 TEST(ChildProcessTest, AChildCatchesTheSignalsThatItBlocks) {
   ASSERT_OK_AND_ASSIGN(const auto child, ChildProcess::Start({"env", "--block-signal=TERM", "sleep", "1000"}));
   const absl::Time deadline = absl::Now() + absl::Seconds(20);

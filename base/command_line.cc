@@ -41,6 +41,7 @@ absl::Status UnknownFlag(const std::string& name) {
 // Parses the flag at arguments[i], "--name..." or "-name..."; increments `i` if the next argument is its value.
 absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
   absl::string_view text = arguments[i];
+  // As Abseil does: one dash means the same as two.
   if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
   const size_t equals = text.find('=');
   std::string name(text.substr(0, equals));
@@ -48,6 +49,8 @@ absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, Comm
     (name == "help" ? line.help : name == "helpfull" ? line.helpfull : line.version) = true;
     return absl::OkStatus();
   }
+  // A flag named "no..." that exists is found here first, so --normalize sets a flag of that name and does not negate
+  // --rmalize.
   const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
   if (flag == nullptr && equals == text.npos && absl::StartsWith(name, "no")) {
     flag = absl::FindCommandLineFlag(name.substr(2));
@@ -68,7 +71,7 @@ absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, Comm
   return absl::OkStatus();
 }
 
-// The flags that are defined outside of Abseil, sorted: Abseil's libraries define some that are of no use here.
+// The flags that are defined outside of Abseil, sorted. Abseil's libraries define some that no program here uses.
 std::vector<std::string> FlagsOfTheProgram() {
   std::vector<std::string> names;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
@@ -96,6 +99,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
       line.operands.insert(line.operands.end(), arguments.begin() + i + 1, arguments.end());
       break;
     }
+    // "-" is an operand: the usual name of stdin or stdout.
     if (arguments[i].size() > 1 && arguments[i][0] == '-') {
       FSDP_RETURN_IF_ERROR(ReadFlag(arguments, i, line));
     } else {
@@ -106,6 +110,8 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
 }
 
 absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed) {
+  // All names are checked before any value is set, so a misspelt flag leaves every flag unchanged. Values that do not
+  // parse are found only when they are set.
   std::map<std::string, std::vector<std::string>> values;
   for (const auto& [name, value] : line.flags) {
     if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
@@ -138,6 +144,7 @@ std::string FlagHelp(absl::Span<const std::string> names) {
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std::vector<std::string>* operands) {
+  // argv[0] has the path by which the program was called; messages name the program only.
   const std::string program = std::filesystem::path(argc > 0 ? argv[0] : "").filename();
   const std::vector<std::string> names = FlagsOfTheProgram();
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
@@ -154,6 +161,7 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
   const absl::Status status = SetFlags(*line, program, names);
   if (!status.ok()) return ReportUsageError(program, status);
   if (operands != nullptr) *operands = std::move(line->operands);
+  // Last, so that a usage error has no effect on the process.
   EnterCallersDirectory();
   return std::nullopt;
 }
@@ -177,8 +185,7 @@ std::string AbslUnparseFlag(const RepeatedFlag& flag) {
   return absl::StrJoin(flag.values, absl::string_view(&kSeparator, 1));
 }
 
-// Only digits and a point may stand before the unit: SimpleAtod by itself would take a sign, an exponent, "inf" and
-// "nan".
+// Only digits and a point may precede the unit: SimpleAtod also takes a sign, an exponent, "inf" and "nan".
 bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error) {
   const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits),
                                   [&](const Unit& u) { return absl::ConsumeSuffix(&text, u.suffix); });
@@ -186,6 +193,7 @@ bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* erro
   const bool digits = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
   const double bytes =
       digits && absl::SimpleAtod(text, &number) ? number * (unit == std::end(kUnits) ? 1 : unit->bytes) : -1;
+  // 2^62 fits into int64_t with a factor of two to spare, so that callers may add sizes.
   if (!(bytes >= 0 && bytes < 0x1p62)) {
     *error = "expected a number of bytes such as 1048576, 512MiB, 1.5GiB or 5GB";
     return false;
@@ -197,6 +205,7 @@ bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* erro
 std::string AbslUnparseFlag(const ByteSizeFlag& flag) {
   for (const Unit& unit : kUnits) {
     const auto bytes = static_cast<int64_t>(unit.bytes);
+    // The first unit that gives a number below 1,000 without a remainder, so that the text parses to the same bytes.
     if (flag.bytes >= bytes && flag.bytes % bytes == 0 && flag.bytes / bytes < 1000) {
       return absl::StrCat(flag.bytes / bytes, unit.suffix);
     }

@@ -40,29 +40,28 @@ struct CommandLine {
 // kInvalidArgument for a flag that no linked file defines, or one without its value.
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
 
-// Sets the flags of `line`. kInvalidArgument for one that is not in `allowed` ("`where` has no flag --x"), one whose
+// Sets the flags of `line`. kInvalidArgument for a flag that is not in `allowed` ("`where` has no flag --x"), one whose
 // value does not parse, and one that is given twice, unless it is a RepeatedFlag.
 absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed);
 
-// A paragraph for each of `names`: what it means and its default.
+// A paragraph for each of `names`: its meaning and its default.
 std::string FlagHelp(absl::Span<const std::string> names);
 
-// For a program with one set of flags, those that its files outside of Abseil define: parses and sets them, and enters
-// the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to it.
-// nullopt if the program is to go on; else the status to exit with, after help or the version (0) or an error (2) was
-// printed. Without `operands` every operand is an error.
+// For a program with one set of flags, the ones that its files outside of Abseil define: parses and sets them, and
+// enters the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to
+// it. Returns nullopt if the program should continue; else the exit status, after it printed help or the version (0) or
+// an error (2). If `operands` is null, every operand is an error.
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);
 
 // Prints "PROGRAM 0.1.0"; returns kExitDone.
 int PrintVersion(std::string_view program);
 
-// Changes to the directory in which `bazel run` was typed, which is in $BUILD_WORKING_DIRECTORY; does nothing without
-// that variable. A directory that cannot be entered is reported on stderr and otherwise ignored.
+// Changes to the directory in which `bazel run` was typed ($BUILD_WORKING_DIRECTORY); does nothing if that variable is
+// not set. A directory that cannot be entered is reported on stderr and otherwise ignored.
 void EnterCallersDirectory();
 
-// The type of a flag that may be given more than once.
-// The values are in the order in which they were given.
+// The type of a flag that may be given more than once. The values are in the order of the command line.
 struct RepeatedFlag {
   std::vector<std::string> values;
 };
@@ -76,7 +75,7 @@ struct ByteSizeFlag {
 bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const ByteSizeFlag& flag);
 
-// Programs of more than one word: prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
+// For programs of more than one word: prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
 int ReportUsageError(std::string_view program, const absl::Status& status);
 
 }  // namespace fsdp

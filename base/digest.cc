@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// Half of a small L2 cache: source and destination tile stay in it between the copy and the digest.
+// Half of a small L2 cache: the source tile stays in it between the digest and the copy.
 constexpr size_t kTileBytes = 256 * 1024;
 
 // The value of a lower-case hexadecimal digit, or -1.
@@ -37,6 +37,7 @@ absl::StatusOr<Digest> ParseDigest(std::string_view hex) {
   };
   if (hex.size() != 32) return malformed();
   uint64_t halves[2] = {0, 0};
+  // The high half comes first, as in ToHex.
   for (size_t i = 0; i < hex.size(); ++i) {
     const int value = HexValue(hex[i]);
     if (value < 0) return malformed();
@@ -49,7 +50,7 @@ Digest DigestOf(absl::Span<const std::byte> bytes) { return BestXxh3().of(bytes.
 
 Digest DigestOf(std::string_view bytes) { return BestXxh3().of(bytes.data(), bytes.size()); }
 
-// XXH3's state wants 64-byte alignment, which only its own allocator promises everywhere.
+// XXH3's state needs 64-byte alignment, which only its own allocator guarantees on all platforms.
 struct DigestBuilder::State {
   State() : xxh(XXH3_createState()) { Check(xxh != nullptr, "out of memory for an XXH3 state"); }
   ~State() { XXH3_freeState(xxh); }
@@ -65,7 +66,7 @@ DigestBuilder& DigestBuilder::operator=(DigestBuilder&&) noexcept = default;
 DigestBuilder::~DigestBuilder() = default;
 
 void DigestBuilder::Update(absl::Span<const std::byte> bytes) {
-  // XXH3 refuses a null pointer, which an empty span may have.
+  // XXH3 refuses a null pointer, and an empty span may have one.
   if (bytes.empty()) return;
   Check(BestXxh3().update(state_->xxh, bytes.data(), bytes.size()), "XXH3 update failed");
 }
@@ -85,6 +86,8 @@ void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestB
   auto* to = static_cast<std::byte*>(destination);
   const auto* from = static_cast<const std::byte*>(source);
   for (size_t done = 0; done < nbytes; done += kTileBytes) {
+    // Digest first: it loads the tile into the cache, and the copy then reads it from there. The copy's stores bypass
+    // the cache.
     const size_t n = std::min(kTileBytes, nbytes - done);
     builder.Update(absl::MakeConstSpan(from + done, n));
     StreamingCopy(to + done, from + done, n);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Digest: XXH3-128 of bytes, the checksum of all bytes that go to disk. It detects accidental damage; it is no
-// protection against an attacker, who can construct collisions. The text form is XXH128_canonical_t's: 32 lower-case
-// hexadecimal digits, high half first, as `xxh128sum` prints it.
+// Digest: XXH3-128 of bytes, the checksum of all bytes that go to disk. It detects accidental damage. It does not
+// protect against an attacker, who can construct collisions. The text form is the one of XXH128_canonical_t: 32
+// lower-case hexadecimal digits, high half first, as `xxh128sum` prints it.
 #ifndef FSDP_BASE_DIGEST_H_
 #define FSDP_BASE_DIGEST_H_
 
@@ -45,7 +45,7 @@ class DigestBuilder {
   DigestBuilder& operator=(DigestBuilder&&) noexcept;
   ~DigestBuilder();
 
-  // Adds bytes behind those before; O(n). An empty span may have a null pointer.
+  // Appends bytes; O(n). An empty span may have a null pointer.
   void Update(absl::Span<const std::byte> bytes);
   void Update(std::string_view bytes);
 

@@ -14,8 +14,8 @@ inline constexpr int kExitFailed = 1;    // a problem was found, an input is unr
 inline constexpr int kExitUsage = 2;     // the command line is wrong
 inline constexpr int kExitRestart = 75;  // the same command, started again, may succeed: EX_TEMPFAIL of sysexits.h
 
-// The status of a rank's run that ended with `status`. kUnavailable and kDeadlineExceeded are what is not this rank's
-// fault: a peer that died or does not come, a port or a directory that another process holds.
+// The exit status of a rank whose run ended with `status`. kUnavailable and kDeadlineExceeded are not this rank's
+// fault: a peer died or did not arrive, or another process holds a port or a directory.
 inline int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitDone;
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? kExitRestart : kExitFailed;

@@ -21,7 +21,7 @@ class FileDescriptor {
 
   // The moved-from object is empty.
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  // Closes the descriptor that this object had before.
+  // Closes the descriptor that this object owned before.
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     if (this != &other) {
       Close();
@@ -30,7 +30,7 @@ class FileDescriptor {
     return *this;
   }
 
-  // The descriptor, which stays owned; -1 if there is none.
+  // The descriptor, which stays owned; -1 in the empty state.
   int get() const { return fd_; }
   // False in the empty state.
   bool ok() const { return fd_ >= 0; }
@@ -38,7 +38,7 @@ class FileDescriptor {
   // Gives up the descriptor without closing it. The caller must close it. The object becomes empty.
   int Release() { return std::exchange(fd_, -1); }
 
-  // Errors of close() are ignored: a writer that must know syncs first. Does nothing in the empty state.
+  // Errors of close() are ignored: a writer that needs them calls fsync first. Does nothing in the empty state.
   void Close() {
     if (fd_ >= 0) {
       close(std::exchange(fd_, -1));

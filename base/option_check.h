@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranges of numbers in option structs: one wording of the error for all of them. Each function is OK if the number
-// is in its range, and else kInvalidArgument: "lr is -1: expected a finite number of at least 0". NaN is in no range.
+// Checks of the ranges of numbers in option structs, with one wording of the error. Each function returns OK if the
+// number is in its range, and else kInvalidArgument: "lr is -1: expected a finite number of at least 0". NaN is not in
+// any range.
 #ifndef FSDP_BASE_OPTION_CHECK_H_
 #define FSDP_BASE_OPTION_CHECK_H_
 

@@ -20,7 +20,7 @@ size_t CharacterStart(std::string_view text, size_t at) {
   return at;
 }
 
-// The length of the UTF-8 character outside of ASCII that `text` begins with; 0 if there is none, and for the control
+// The length of the non-ASCII UTF-8 character at the start of `text`; 0 if the bytes are not one, and for the control
 // characters U+0080 to U+009F, which some terminals obey. Overlong forms and surrogates are refused as in RFC 3629.
 size_t WideCharacterLength(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
@@ -36,8 +36,8 @@ size_t WideCharacterLength(std::string_view text) {
   return is_character ? length : 0;
 }
 
-// Escapes control characters, quotes and backslashes, and bytes that are no UTF-8: a terminal with another encoding may
-// take those for control characters.
+// Escapes control characters, quotes, backslashes, and bytes that are not UTF-8: a terminal with another encoding may
+// interpret such bytes as control characters.
 std::string Escape(std::string_view text) {
   std::string escaped;
   while (!text.empty()) {

@@ -4,11 +4,11 @@
 // Box-Muller and the conversions thus vectorise over blocks without shuffles, and StoreInterleaved4 puts the floats in
 // order.
 //
-// Bits must be equal on all machines, for all vector widths and for any division of the work. So there are only IEEE
-// operations that round correctly (add, subtract, multiply, divide, square root), without contraction to fused
-// multiply-adds (BUILD), and logarithm, sine and cosine are polynomials computed here: the C library's differ between
-// versions and machines in the last bit. float64 throughout, so that the float32 results are rounded from enough
-// digits.
+// Bits must be equal on all machines, for all vector widths and for any division of the work. So the code uses only
+// IEEE operations that round correctly (add, subtract, multiply, divide, square root), without contraction to fused
+// multiply-adds (BUILD). Logarithm, sine and cosine are polynomials computed here: the C library's results differ
+// between versions and machines in the last bit. float64 throughout, so that the float32 results are rounded from
+// enough digits.
 #include "fsdp/base/random.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// All arithmetic is on 64-bit lanes: float64, or uint64 that hold 32-bit numbers. At most eight of them.
+// All arithmetic is on 64-bit lanes: float64, or uint64 that hold 32-bit numbers. A vector has at most eight lanes.
 using F64 = hn::CappedTag<double, 8>;
 using U64 = hn::RebindToUnsigned<F64>;
 using F32 = hn::Rebind<float, F64>;
@@ -68,7 +68,7 @@ HWY_INLINE VecU64 Low32(VecU64 v) { return hn::And(v, hn::Set(U64(), 0xFFFFFFFFu
 template <class D>
 HWY_INLINE hn::Vec<D> Product(D d, hn::Vec<D> a, uint32_t b) {
   if constexpr (HWY_TARGET == HWY_SCALAR) {
-    // Its vectors of one lane have no halves to multiply.
+    // HWY_SCALAR's vectors of one lane have no halves to multiply.
     return hn::Set(d, hn::GetLane(a) * b);
   } else {
     const hn::Repartition<uint32_t, D> du32;
@@ -98,7 +98,8 @@ HWY_INLINE Blocks PhiloxBlocks(uint64_t seed, uint64_t sequence, uint64_t block)
   return {c0, c1, c2, c3};
 }
 
-// Whole numbers below 2^52 as float64, less `offset`: exact, and without the instruction that only AVX-512 has.
+// Whole numbers below 2^52 as float64, less `offset`: exact, and without the conversion instruction that only AVX-512
+// has.
 HWY_INLINE VecF64 ToFloat64(VecU64 v, double offset) {
   const F64 d;
   const VecU64 in_mantissa = hn::Or(v, hn::Set(U64(), uint64_t{0x433} << 52));
@@ -114,8 +115,8 @@ HWY_INLINE VecF64 Polynomial(const double (&coefficients)[kTerms], VecF64 z) {
   return sum;
 }
 
-// The natural logarithm of normal numbers, good to the last bit or two of float64: x = m 2^e with m within a factor
-// sqrt(2) of 1, log(m) = 2 atanh((m - 1) / (m + 1)) by its series. Libraries' logarithms differ in the last bit.
+// The natural logarithm of normal numbers, correct to the last bit or two of float64: x = m 2^e with m within a factor
+// sqrt(2) of 1, log(m) = 2 atanh((m - 1) / (m + 1)) by its series.
 HWY_INLINE VecF64 Log(VecF64 x) {
   constexpr double kSeries[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11,
                                 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3,  0.0};
@@ -139,7 +140,7 @@ struct SinCos {
 };
 
 // Sine and cosine of 2 pi turn / 2^32. The reduction to at most an eighth of a turn is exact, in integers; Taylor
-// series do the rest.
+// series compute the rest.
 HWY_INLINE SinCos SinCosOfTurn(VecU64 turn) {
   constexpr double kSin[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
                              -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
@@ -162,8 +163,8 @@ HWY_INLINE SinCos SinCosOfTurn(VecU64 turn) {
   const VecF64 s = hn::Add(hn::Mul(hn::Mul(Polynomial(kSin, z), z), x), x);
   const VecF64 c = Polynomial(kCos, z);
   const auto swap = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(du, 1)));
-  // Quadrants 2 and 3 have a negative sine, 1 and 2 a negative cosine: bit 1 of the quadrant, and of the next, as
-  // signs.
+  // Quadrants 2 and 3 have a negative sine, 1 and 2 a negative cosine: bit 1 of the quadrant, and bit 1 of the next
+  // quadrant, are the signs.
   const VecU64 bit1 = hn::Set(du, 2);
   const VecU64 sin_sign = hn::ShiftLeft<62>(hn::And(quadrant, bit1));
   const VecU64 cos_sign = hn::ShiftLeft<62>(hn::And(hn::Add(quadrant, hn::Set(du, 1)), bit1));
@@ -194,7 +195,7 @@ struct Uniforms {
   }
 };
 
-// Writes the values of as many blocks as a vector has lanes, from `block` on, to `out`.
+// Writes the values of as many blocks as a vector has lanes, starting with `block`, to `out`.
 template <class Values>
 HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
   const Blocks b = PhiloxBlocks(philox.seed(), philox.sequence(), block);
@@ -204,7 +205,8 @@ HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
   hn::StoreInterleaved4(value0, value1, value2, value3, F32(), out);
 }
 
-// Whole vectors of blocks go straight to `out`. The ends, which may begin inside of a block, go through `values`.
+// Whole vectors of blocks are written directly to `out`. The ends, which may begin inside of a block, go through
+// `values`.
 template <class Values>
 HWY_INLINE void Fill(const Philox& philox, uint64_t first, float* out, size_t n) {
   const size_t step = 4 * hn::Lanes(F64());

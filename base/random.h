@@ -29,12 +29,12 @@ class Philox {
   uint64_t sequence_;
 };
 
-// Values `first`, `first` + 1, ... of the sequence, uniform in [0, 1): multiples of 2^-24. Value i is made of the upper
-// 24 bits of number i of the sequence. Runs on the calling thread; any division into calls gives the same values.
+// Values `first`, `first` + 1, ... of the sequence, uniform in [0, 1): multiples of 2^-24. Value i is the upper 24 bits
+// of number i of the sequence. Runs on the calling thread; any division into calls gives the same values.
 void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out);
 
 // Values `first`, `first` + 1, ... of the sequence, normal with mean 0 and standard deviation 1, by Box-Muller. Values
-// 2k and 2k + 1 are made of numbers 2k and 2k + 1, in float64, and rounded once; none is larger than 6.77 in magnitude.
+// 2k and 2k + 1 are computed from numbers 2k and 2k + 1, in float64, and rounded once. No magnitude exceeds 6.77.
 void FillNormal(const Philox& philox, uint64_t first, absl::Span<float> out);
 
 }  // namespace fsdp

@@ -132,7 +132,7 @@ TEST(RandomTest, EveryTargetGivesTheSameBits) {
   hwy::GetChosenTarget().DeInit();
 }
 
-// These bits are what saved runs started from; a change here changes every new model.
+// Saved runs started from these bits; a change here changes every new model.
 TEST(RandomTest, TheBitsNeverChange) {
   std::vector<float> values(6);
   FillNormal(Philox(1234, 5678), 1'000'000'007, absl::MakeSpan(values));

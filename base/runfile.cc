@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A runfiles tree has one directory per repository. The name of ours depends on the MODULE.bazel or WORKSPACE of the
-// repository that was built, so all of them are tried.
+// A runfiles tree has one directory per repository. The name of this repository's directory depends on the MODULE.bazel
+// or WORKSPACE of the main repository, so all of them are tried.
 void AddRepositories(const fs::path& runfiles, std::vector<fs::path>& roots) {
   std::error_code error;
   for (fs::directory_iterator entry(runfiles, error), end; !error && entry != end; entry.increment(error)) {
@@ -23,7 +23,7 @@ void AddRepositories(const fs::path& runfiles, std::vector<fs::path>& roots) {
   }
 }
 
-// Directories that may hold this repository's built files, the likeliest first.
+// Directories that may hold this repository's built files, the most likely first.
 std::vector<fs::path> Roots() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);

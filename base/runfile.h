@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runfile: finds programs and data that Bazel built together with this program, in whatever directory the program was
-// started: as bazel-bin/examples/NAME, under `bazel run`, and in tests.
+// Runfile: finds programs and data that Bazel built together with this program, however the program was started: as
+// bazel-bin/examples/NAME, under `bazel run`, and in tests.
 #ifndef FSDP_BASE_RUNFILE_H_
 #define FSDP_BASE_RUNFILE_H_
 

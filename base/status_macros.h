@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The two macros that propagate absl::Status; Debian 12's Abseil predates ABSL_RETURN_IF_ERROR and
-// ABSL_ASSIGN_OR_RETURN. The prefix FSDP_ avoids clashes with macros of a program that includes this header. To add the
-// place to an error on its way, see annotate.h.
+// ABSL_ASSIGN_OR_RETURN. The prefix FSDP_ avoids clashes with macros of a program that includes this header. To add a
+// place to an error, see annotate.h.
 #ifndef FSDP_BASE_STATUS_MACROS_H_
 #define FSDP_BASE_STATUS_MACROS_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GoogleTest matchers and assertions for absl::Status and absl::StatusOr, spelled as in later Abseil. There is no
-// EXPECT_NOT_OK on purpose: a test should say which error it expects.
+// GoogleTest matchers and assertions for absl::Status and absl::StatusOr, with the names of later Abseil. EXPECT_NOT_OK
+// is left out on purpose: a test should name the error that it expects.
 //
 //   EXPECT_OK(stream->Synchronize());
 //   ASSERT_OK_AND_ASSIGN(Tensor t, Tensor::Empty(*device, DType::kFloat32, {4}));
@@ -36,7 +36,7 @@ class StatusIsMatcher {
   StatusIsMatcher(testing::Matcher<absl::StatusCode> code, testing::Matcher<const std::string&> message)
       : code_(std::move(code)), message_(std::move(message)) {}
 
-  // GoogleMock completes "Expected: value that ..." and "Actual: value ..." by the texts that these functions write.
+  // GoogleMock prints "Expected: value that ..." and "Actual: value ..." with the texts of these functions.
   void DescribeTo(std::ostream* os) const {
     *os << "has a status code that ";
     code_.DescribeTo(os);
@@ -65,14 +65,14 @@ class StatusIsMatcher {
 };
 
 // Matches an OK StatusOr whose value matches `inner`, which may be a value or a matcher. The type of the StatusOr is
-// known only where the matcher is used, so the conversion to testing::Matcher is delayed until then.
+// known only when the matcher is used, so the conversion to testing::Matcher is delayed until then.
 template <typename T>
 class IsOkAndHoldsMatcher {
  public:
   // Takes a value, which is compared by ==, or a matcher of the value.
   explicit IsOkAndHoldsMatcher(T inner) : inner_(std::move(inner)) {}
 
-  // GoogleMock asks for a matcher of the type that the test expression has.
+  // GoogleMock requests a matcher of the type of the test expression.
   template <typename StatusOr>
   operator testing::Matcher<StatusOr>() const {  // NOLINT: implicit, as gmock wants it
     return testing::Matcher<StatusOr>(new Typed<StatusOr>(inner_));
@@ -94,7 +94,7 @@ class IsOkAndHoldsMatcher {
       *os << "isn't OK or has a value that ";
       inner_.DescribeNegationTo(os);
     }
-    // `inner` is asked only if there is a value.
+    // `inner` is used only if there is a value.
     bool MatchAndExplain(StatusOr value, testing::MatchResultListener* listener) const override {
       if (!value.ok()) {
         *listener << "which is " << value.status();
@@ -107,7 +107,7 @@ class IsOkAndHoldsMatcher {
     testing::Matcher<const Value&> inner_;
   };
 
-  // A copy of the value or matcher that IsOkAndHolds got.
+  // A copy of the argument of IsOkAndHolds.
   T inner_;
 };
 
@@ -140,16 +140,16 @@ status_matchers_internal::IsOkAndHoldsMatcher<std::decay_t<T>> IsOkAndHolds(T&& 
 
 }  // namespace fsdp
 
-// Expect, or assert, that a Status or StatusOr is OK; a failure prints the status. EXPECT_OK goes on after a failure;
+// Expect, or assert, that a Status or StatusOr is OK; a failure prints the status. EXPECT_OK continues after a failure;
 // ASSERT_OK returns from the test.
 #define EXPECT_OK(expr) EXPECT_THAT(expr, ::fsdp::IsOk())
 #define ASSERT_OK(expr) ASSERT_THAT(expr, ::fsdp::IsOk())
 
-// Assigns the value of `expr`, an absl::StatusOr<T>, to `lhs`, which may be a declaration; fails the test when it is
-// not OK. Only for functions that return void. The expression is evaluated once.
+// Assigns the value of `expr`, an absl::StatusOr<T>, to `lhs`, which may be a declaration; fails the test if it is not
+// OK. Only for functions that return void. The expression is evaluated once.
 #define ASSERT_OK_AND_ASSIGN(lhs, ...) \
   FSDP_ASSERT_OK_AND_ASSIGN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
-// The name of the hidden variable has the line in it, so that several uses may stand in one scope.
+// The name of the hidden variable contains the line, so that one scope may have several uses.
 #define FSDP_ASSERT_OK_AND_ASSIGN_(statusor, lhs, expr) \
   auto statusor = expr;                                 \
   ASSERT_OK(statusor.status());                         \

@@ -24,8 +24,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kLine = 64;
 
-// Writes whole cache lines only: a line that is written in part would have to be read to be completed. StreamingCopy
-// writes the ends with memcpy.
+// Writes whole cache lines only: a partial line would have to be read before it is written. StreamingCopy writes the
+// ends with memcpy.
 void StreamLinesOnTarget(uint8_t* to, const uint8_t* from, size_t lines) {
   const hn::CappedTag<uint8_t, kLine> vector;
   const size_t lanes = hn::Lanes(vector);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScopedVariable: sets or unsets an environment variable for a test. Tests of several files share one process, so what
-// one of them sets must not stay for the next.
+// ScopedVariable: sets or unsets an environment variable for a test. Tests of several files share one process, so a
+// variable that one test sets must not stay set for the next.
 #ifndef FSDP_BASE_TEST_ENVIRONMENT_H_
 #define FSDP_BASE_TEST_ENVIRONMENT_H_
 
@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// Objects for one variable are destroyed in the reverse order of their construction, so that the first value comes
-// back.
+// Destroy the objects for one variable in the reverse order of their construction, so that the original value is
+// restored.
 class ScopedVariable {
  public:
   // nullopt: unset. Not thread-safe, as setenv.
@@ -22,13 +22,13 @@ class ScopedVariable {
     Set(value);
   }
 
-  // Restores the value of before, or unsets the variable.
+  // Restores the original value, or unsets the variable.
   ~ScopedVariable() { Set(before_); }
 
   ScopedVariable(const ScopedVariable&) = delete;
   ScopedVariable& operator=(const ScopedVariable&) = delete;
 
-  // Changes the value again; the destructor still restores the one of before.
+  // Changes the value again; the destructor still restores the original one.
   void Set(const std::optional<std::string>& value) {
     value.has_value() ? setenv(name_.c_str(), value->c_str(), /*overwrite=*/1) : unsetenv(name_.c_str());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading files in tests, where an error shows in what the test expects of the bytes.
+// ReadFile: reads a file in a test, in which an error shows as a difference from the expected bytes.
 #ifndef FSDP_BASE_TEST_FILES_H_
 #define FSDP_BASE_TEST_FILES_H_
 
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// All bytes of a file; empty if it cannot be read. A test that must tell the two apart checks that the file exists.
+// All bytes of a file; empty if it cannot be read. A test that must distinguish the two checks that the file exists.
 inline std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -12,7 +12,7 @@
 namespace fsdp {
 
 // Names the calling thread. Linux refuses names of more than 15 bytes, so a longer name is cut to its first 15. The
-// name is for people alone: nothing in the library reads it.
+// name is only for people: nothing in the library reads it.
 inline void SetThreadName(const std::string& name) {
   constexpr size_t kMaxThreadName = 15;
   pthread_setname_np(pthread_self(), name.substr(0, kMaxThreadName).c_str());

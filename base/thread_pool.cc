@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every call of ParallelFor puts a Loop, which lives on the caller's stack, into open_. A worker joins the oldest open
-// loop and takes indices from its counter until none is left; then it removes the loop from open_ (its remaining
-// bodies all run already) and looks for the next one. The caller takes indices too, and returns once the last worker
-// has left its loop: that count, guarded by the pool's mutex, is what keeps the Loop alive for the workers.
+// Every call of ParallelFor puts a Loop, which is on the caller's stack, into open_. A worker joins the oldest open
+// loop and takes indices from its counter until none is left; then it removes the loop from open_ (all its remaining
+// bodies already run) and looks for the next one. The caller takes indices too, and returns after the last worker has
+// left its loop: that count, guarded by the pool's mutex, keeps the Loop alive for the workers.
 //
 // There is one queue of loops and one counter per loop, and no queue per thread to steal from: bodies here take
-// milliseconds (a block read, digested or written), so that the counter is hardly contended.
+// milliseconds (a block read, digested or written), so the counter is hardly contended.
 //
-// A caller that works on its own loop needs no free worker, so that nested loops cannot deadlock. A background pool's
-// caller does not work, but a worker of that pool that opens a nested loop does.
+// A caller that works on its own loop does not depend on a free worker, so nested loops cannot deadlock. A background
+// pool's caller does not work, but a worker of that pool that opens a nested loop does.
 #include "fsdp/base/thread_pool.h"
 
 #include <sys/resource.h>
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 // The pool that this thread belongs to; null outside of pools.
 thread_local const ThreadPool* current = nullptr;
 
-// Processor time that this thread has taken.
+// Processor time that this thread has used.
 std::chrono::nanoseconds ProcessorTime() {
   timespec time = {};
   (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -42,7 +42,7 @@ std::chrono::nanoseconds ProcessorTime() {
 
 }  // namespace
 
-// A call of ParallelFor. It lives on the caller's stack, and the caller waits for `workers` to reach 0.
+// A call of ParallelFor. It is on the caller's stack, and the caller waits for `workers` to reach 0.
 struct ThreadPool::Loop {
   Loop(int64_t count, const std::function<absl::Status(int64_t)>& body) : count(count), body(body) {}
 
@@ -53,13 +53,13 @@ struct ThreadPool::Loop {
   int workers = 0;  // pool threads inside WorkOn; guarded by the pool's mutex
 
   std::mutex mutex;
-  int64_t failed_index = 0;  // guarded by mutex; of `status`
+  int64_t failed_index = 0;  // guarded by mutex; the index whose error is `status`
   absl::Status status;       // guarded by mutex
 };
 
-// Decides when a thread with a bounded processor share may start its next body. A body that took c of processor time
+// Decides when a thread with a bounded processor share may start its next body. A body that used c of processor time
 // and started at t permits the next one at t + c / share. So time in which the body waited, for a disk say, counts as
-// sleep. Bodies may nest; the outer one is measured with the inner ones in it.
+// sleep. Bodies may nest; the measurement of the outer one includes the inner ones.
 class ThreadPool::Throttle {
  public:
   Throttle(double share, Clock::time_point until) : share_(share), until_(until) {}
@@ -127,7 +127,7 @@ void ThreadPool::Boost() {
     is_boosted_ = true;
   }
   boosted_.notify_all();
-  (void)Start(threads_, {});  // if no thread can be started, the pool goes on with those it has
+  (void)Start(threads_, {});  // if no thread can be started, the pool continues with the threads it has
 }
 
 ThreadPool::~ThreadPool() {

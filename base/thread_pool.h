@@ -2,10 +2,10 @@
 //
 // ThreadPool: a fixed number of threads that share loops whose bodies can fail. The calling thread works too, so a pool
 // of one thread is a plain loop, and a loop inside a loop's body makes progress however busy the pool is. Not for work
-// that should outlive the call: that is a stream's job. Thread-safe.
+// that should outlive the call; use a stream for that. Thread-safe.
 //
 // A background pool runs its work at a lower priority and with a bounded share of the processor, so that it slows down
-// the rest of the program by a known amount: the threads of an asynchronous save, while training goes on.
+// the rest of the program by a known amount. The threads of an asynchronous save use one while training continues.
 //
 //   FSDP_RETURN_IF_ERROR(pool->ParallelFor(files.size(), [&](int64_t i) { return Verify(files[i]); }));
 #ifndef FSDP_BASE_THREAD_POOL_H_
@@ -29,8 +29,8 @@ namespace fsdp {
 
 class ThreadPool {
  public:
-  // Work of one call runs on at most `threads` threads, the caller's included. `name` is what debuggers show.
-  // kInvalidArgument for less than one thread; kResourceExhausted when the system has none left.
+  // The work of one call runs on at most `threads` threads, including the caller's. `name` is the name in debuggers.
+  // kInvalidArgument for less than one thread; kResourceExhausted if the system cannot start one.
   static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int threads, std::string name);
 
   // The priority of a background pool.
@@ -39,7 +39,7 @@ class ThreadPool {
     int nice = 0;
 
     // Upper bound on the share of one core's time that each thread takes, in (0, 1]. After each body a thread sleeps
-    // until its share is met again. Niceness alone is no bound: the scheduler runs a thread that has slept at once.
+    // until its share is met again. Niceness is not a bound: the scheduler runs a thread that has slept immediately.
     double processor_share = 1;
 
     // Throttling to the processor share ends once the pool has existed for this long. The niceness stays.
@@ -57,23 +57,23 @@ class ThreadPool {
   int threads() const { return threads_; }
 
   // Call when a thread starts to wait for this background pool. Stops throttling and adds threads() workers at the
-  // caller's priority, which help with the loops in progress and with later ones: an unprivileged process cannot lower
-  // the niceness of a thread again. Lasts until the pool is destroyed.
+  // caller's priority, because an unprivileged process cannot lower the niceness of a thread again. They help with the
+  // loops in progress and with later ones. Lasts until the pool is destroyed.
   void Boost();
 
   // Calls body(0), ..., body(count - 1), started in this order, and blocks until all that were started have returned.
-  // After an error no more are started. Returns the error of the lowest index that failed, which does not depend on
-  // timing if the bodies do not.
+  // Starts no more after an error. Returns the error of the lowest index that failed, which does not depend on timing
+  // if the bodies do not.
   absl::Status ParallelFor(int64_t count, const std::function<absl::Status(int64_t)>& body);
 
-  // As ParallelFor over the tasks.
+  // ParallelFor over the tasks.
   absl::Status Run(const std::vector<std::function<absl::Status()>>& tasks);
 
  private:
   struct Loop;
 
   class Throttle;
-  static thread_local Throttle* throttle_;  // this thread's, if it belongs to a pool with a processor share below 1
+  static thread_local Throttle* throttle_;  // this thread's, if its pool has a processor share below 1
 
   ThreadPool(int threads, std::string name, bool caller_works);
   absl::Status Start(int count, const BackgroundOptions& options);

@@ -46,7 +46,7 @@ TEST(ThreadPoolTest, EveryIndexRunsOnce) {
 
 TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
   auto pool = PoolOf(3);
-  // Passes only when three bodies are inside at once.
+  // Passes only if three bodies run at the same time.
   std::latch all_in(3);
   EXPECT_OK(pool->ParallelFor(3, [&](int64_t) {
     all_in.arrive_and_wait();
@@ -140,13 +140,13 @@ TEST(ThreadPoolTest, ABackgroundPoolDoesTheWorkAndItsCallerWaits) {
   EXPECT_EQ(pool->threads(), 2);
   const std::thread::id caller = std::this_thread::get_id();
   const int mine = getpriority(PRIO_PROCESS, 0);
-  std::latch all_in(2);  // two threads of its own
+  std::latch all_in(2);  // the pool's own two threads
   for (const int64_t count : {2, 1}) {
     EXPECT_OK(pool->ParallelFor(count, [&](int64_t) {
       if (count == 2) all_in.arrive_and_wait();
       EXPECT_NE(std::this_thread::get_id(), caller);
-      EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 19);  // of the thread that asks
-      // A loop inside of it makes progress, since its caller works too.
+      EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 19);  // the niceness of the calling thread
+      // A loop inside a body makes progress, because its caller works too.
       return pool->ParallelFor(3, [](int64_t) { return absl::OkStatus(); });
     }));
   }
@@ -159,7 +159,7 @@ TEST(ThreadPoolTest, BoostAddsThreadsOfTheCallersPriority) {
   ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(1, "io", {.nice = 19}));
   const int mine = getpriority(PRIO_PROCESS, 0);
   std::latch begun(1);
-  std::latch both_in(2);  // the pool has but one thread
+  std::latch both_in(2);  // the pool has only one thread
   std::array<std::atomic<int>, 2> nice = {};
   std::thread waiting([&] {
     EXPECT_OK(pool->ParallelFor(2, [&](int64_t i) {
@@ -195,7 +195,7 @@ TEST(ThreadPoolTest, AThreadTakesNoMoreThanItsShareOfACore) {
     Compute();
     return absl::OkStatus();
   };
-  // Ten bodies and the nine rests between them, which begin again where a loop has ended.
+  // Ten bodies and the nine rests between them. A new loop continues the rest of the loop before.
   EXPECT_GE(SecondsOf([&] {
               EXPECT_OK(pool->ParallelFor(5, compute));
               EXPECT_OK(pool->ParallelFor(5, compute));
@@ -214,7 +214,7 @@ TEST(ThreadPoolTest, ALoopInsideOfABodyTakesNoMoreThanItsShare) {
     }));
   });
   EXPECT_GE(inner, 4 * 0.05);
-  // The rest that the inner loop took counts for the body that opened it, so the next body may start at once.
+  // The rest inside the inner loop counts for the body that opened it, so the next body may start immediately.
   EXPECT_LT(SecondsOf([&] { EXPECT_OK(pool->ParallelFor(1, [](int64_t) { return absl::OkStatus(); })); }), 0.2);
 }
 

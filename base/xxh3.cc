@@ -24,7 +24,7 @@ extern const Xxh3 kXxh3Avx2;  // xxh3_avx2.cc
 std::vector<Xxh3> SupportedXxh3() {
   std::vector<Xxh3> all = {{"", Of, Update}};
 #if defined(__x86_64__)
-  // Also asks whether the kernel saves the registers.
+  // This also checks that the kernel saves the registers.
   if (__builtin_cpu_supports("avx2")) all.push_back(kXxh3Avx2);
 #endif
   return all;

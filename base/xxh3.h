@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XXH3-128 with AVX2 where this processor has it. Distributions build libxxhash for their oldest processor: with SSE2
-// it digests 20 GB/s where AVX2 digests 49, and AVX-512 no more (one core, bytes in its cache). The library's functions
+// XXH3-128 with AVX2 if this processor has it. Distributions build libxxhash for their oldest processor: with SSE2 it
+// digests 20 GB/s, with AVX2 49 GB/s, and AVX-512 is not faster (one core, bytes in its cache). The library's functions
 // that choose by processor are in its shared object only, not in its archive. The results are the same.
 #ifndef FSDP_BASE_XXH3_H_
 #define FSDP_BASE_XXH3_H_
@@ -13,11 +13,11 @@
 
 namespace fsdp {
 
-// The functions that run over many bytes; the library makes, resets and finishes states.
+// The functions that process many bytes; the library creates, resets and finishes states.
 struct Xxh3 {
   const char* target;  // the instruction set as compilers name it; "" for the library's own functions
   Digest (*of)(const void* bytes, size_t nbytes);
-  bool (*update)(void* state, const void* bytes, size_t nbytes);  // an XXH3_state_t; false: an error
+  bool (*update)(void* state, const void* bytes, size_t nbytes);  // an XXH3_state_t; false on error
 };
 
 // The fastest. Thread-safe.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XXH_INLINE_ALL makes every function of xxhash.h one of this translation unit, so that they do not meet the library's.
-// Everything else is included above HWY_PUSH_ATTRIBUTES: an inline function compiled below it could become the one that
-// the linker keeps for the whole program.
+// XXH_INLINE_ALL makes every function of xxhash.h private to this translation unit, so that they do not clash with the
+// library's. Everything else is included above HWY_PUSH_ATTRIBUTES: the linker could keep an inline function that was
+// compiled below it for the whole program.
 #include "fsdp/base/xxh3.h"
 
 #if defined(__x86_64__)

@@ -30,7 +30,7 @@ Digest OfPieces(const Xxh3& xxh3, const char* bytes, size_t nbytes, size_t piece
   return {hash.high64, hash.low64};
 }
 
-// XXH3 has other code for up to 16, 128 and 240 bytes, and beyond them for stripes of 64 and blocks of 1,024 bytes.
+// XXH3 has separate code for up to 16, 128 and 240 bytes, and above that for stripes of 64 and blocks of 1,024 bytes.
 TEST(Xxh3Test, EveryInstructionSetGivesTheLibrarysDigests) {
   const std::vector<Xxh3> all = SupportedXxh3();
   if (all.size() == 1) GTEST_SKIP() << "this processor has no other instruction set than the library's";

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cc_archives: what Bazel's targets are made of, for builds that are not Bazel's.
+"""cc_archives: the objects of Bazel's targets as archives, for builds that do not use Bazel.
 
-Each key of `libraries` becomes lib<key>.a with the objects of its targets and of what they depend on in this repository.
-An object is in one archive only: in the first one that wants it, or, where two later ones do, in the first of all, which
-the others depend on. Objects that must be linked although nothing names them (alwayslink) are in lib<whole>.a.
+Each key of `libraries` becomes lib<key>.a with the objects of its targets and of their dependencies in this repository.
+An object is in one archive only: in the first one that needs it, or, if two later ones do, in the first of all, on
+which the others depend. Objects that must be linked although nothing refers to them (alwayslink) are in lib<whole>.a.
 
-NAME.json lists, for each archive, what else its objects want, flags and the paths in the runfiles of installed libraries;
-the defines; and the headers, each with its place below an include directory. A program needs no other option but
+NAME.json lists, for each archive, its other requirements, as flags and as paths of installed libraries in the runfiles;
+the defines; and the headers, each with its path below an include directory. A program needs no other option but
 -std=c++20.
 """
 
@@ -17,11 +17,11 @@ load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 _VIRTUAL = "/_virtual_includes/"
 
 def _is_ours(label):
-    # Bazel 4 has the older name alone, and later ones are to lose it.
+    # Bazel 4 has only the older name, and later releases will remove it.
     return not (label.repo_name if hasattr(label, "repo_name") else label.workspace_name)
 
 def _linked(info):
-    """(archives of this repository by path, those of them with alwayslink, flags and installed libraries)."""
+    """(archives of this repository by path, its archives with alwayslink, flags and installed libraries)."""
     archives = {}
     whole = {}
     wanted = []
@@ -59,7 +59,7 @@ def _cc_archives_impl(ctx):
     merged = {name: cc_common.merge_cc_infos(cc_infos = infos[name]) for name in order}
     linked = {name: _linked(merged[name]) for name in order}
 
-    # Where each archive goes.
+    # The archive that gets each object file.
     place = {}
     files = {}
     whole = {}
@@ -107,7 +107,7 @@ cc_archives = rule(
         "libraries": attr.label_keyed_string_dict(
             providers = [CcInfo],
             mandatory = True,
-            doc = "A target -> the archive that it goes to. The first archive is the one that the others depend on.",
+            doc = "A target -> the archive that it goes to. The others depend on the first archive.",
         ),
         "whole": attr.string(mandatory = True, doc = "The archive that a program links whole."),
         "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),

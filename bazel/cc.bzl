@@ -2,10 +2,11 @@
 """cc_library, cc_test and cc_binary with the project's compiler options and include paths.
 
 A library's headers are included as "fsdp/<package>/<file>", here and in every repository that depends on this one; each
-header must be in `hdrs`, since those in `srcs` get no prefix.
+header must be in `hdrs`, because headers in `srcs` get no prefix.
 
-The rules come from @rules_cc, the one spelling that Bazel 4 to 9 all accept. -std=c++20 is set here and not in .bazelrc
-alone, since a consumer's build does not read ours; -Werror is in .bazelrc alone, since a consumer's compiler may be newer.
+The rules come from @rules_cc, the only spelling that Bazel 4 to 9 all accept. -std=c++20 is set here and not only in
+.bazelrc, because a consumer's build does not read ours; -Werror is only in .bazelrc, because a consumer's compiler may
+be newer.
 """
 
 load("@local_compiler//:config.bzl", "IS_GCC")
@@ -17,7 +18,8 @@ COPTS = [
     "-Wextra",
 ]
 
-# A test is compiled as often as it runs, so it is compiled fast. What gcc 12 infers at -O1 of values and bounds is wrong.
+# A test is compiled as often as it runs, so compile it fast. gcc 12 derives wrong warnings about values and bounds at
+# -O1.
 TEST_COPTS = COPTS + [
     "-O1",
     "-Wno-array-bounds",
@@ -28,14 +30,14 @@ TEST_COPTS = COPTS + [
 ]
 
 def _is_here():
-    """Whether the package is of the main repository. Bazel 4 has the older name alone, and later ones are to lose it."""
+    """Whether the package is in the main repository. Bazel 4 has only the older name; later releases will remove it."""
     return not native.repo_name() if hasattr(native, "repo_name") else native.repository_name() == "@"
 
 def _with_prelude(prelude, copts, kwargs):
     """Makes the sources of a target read a precompiled header first (see precompiled.bzl).
 
-    For gcc, in this repository alone, and not in targets with options of their own: gcc uses a precompiled header that
-    was made with another -O or -f, and then compiles with those of the header.
+    Only for gcc, only in this repository, and not in targets with their own options: gcc uses a precompiled header that
+    was made with another -O or -f, and then compiles with the header's options.
     """
     if copts or not IS_GCC or not _is_here():
         return copts
@@ -45,11 +47,11 @@ def _with_prelude(prelude, copts, kwargs):
     return ["-include", "fsdp_%s.h" % prelude, "-fpch-deps"]
 
 def cc_library(name, copts = [], prelude = "prelude", **kwargs):
-    # Both prefixes are given, because what Bazel takes for the one that is left out changed between releases.
+    # Both prefixes are given, because Bazel's default for the missing one changed between releases.
     kwargs.setdefault("strip_include_prefix", "/" + native.package_name())
     kwargs.setdefault("include_prefix", ("fsdp/" + native.package_name()).rstrip("/"))
 
-    # Without this, building a library makes a shared one as well, and so compiles everything twice (PIC and not).
+    # Without this, building a library also makes a shared one, and so compiles everything twice (PIC and not).
     kwargs.setdefault("linkstatic", True)
     copts = _with_prelude(prelude, copts, kwargs)
     _cc_library(name = name, copts = COPTS + copts, **kwargs)

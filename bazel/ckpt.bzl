@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as targets: ckpt_convert makes one of another, and ckpt_verify_test fails if one is damaged.
+"""Checkpoints as targets: ckpt_convert makes one from another, and ckpt_verify_test fails if one is damaged.
 
     load("@fsdp//bazel:ckpt.bzl", "ckpt_convert", "ckpt_verify_test")
 
@@ -14,8 +14,8 @@
         src = ":model_safetensors",
     )
 
-Both run the ckpt of a toolchain. fsdp registers one that builds it from source; a workspace that has a ckpt already, such
-as ckpt_static of a release, registers that one before it:
+Both run the ckpt of a toolchain. fsdp registers one that builds it from source; a workspace that already has a ckpt,
+such as ckpt_static of a release, registers that one first:
 
     ckpt_toolchain(
         name = "released_ckpt",
@@ -25,10 +25,10 @@ as ckpt_static of a release, registers that one before it:
 and register_toolchains("//:released_ckpt") in MODULE.bazel or WORKSPACE.
 """
 
-# A string, since Bazel 4 takes no other, with the repository in it.
+# A string that contains the repository, because Bazel 4 accepts nothing else.
 _TYPE = str(Label("//tools:ckpt_toolchain_type"))
 
-# Format -> the suffix of a file of it, or None where it is a directory.
+# Format -> the suffix of a file of it, or None if it is a directory.
 _FORMATS = {
     "dcp": None,
     "hdf5": None,
@@ -55,13 +55,13 @@ _ckpt_toolchain = rule(
 )
 
 def ckpt_toolchain(name, ckpt, exec_compatible_with = [], **kwargs):
-    """A ckpt that can be registered as a toolchain by this name.
+    """Makes a ckpt a toolchain that can be registered by this name.
 
     Args:
       name: the label to register.
       ckpt: label of the program.
       exec_compatible_with: constraints of the machines that run it, such as "@platforms//cpu:aarch64".
-      **kwargs: of both targets that this makes, such as visibility.
+      **kwargs: attributes of both targets that this makes, such as visibility.
     """
     _ckpt_toolchain(name = name + "_program", ckpt = ckpt, **kwargs)
     native.toolchain(
@@ -73,16 +73,16 @@ def ckpt_toolchain(name, ckpt, exec_compatible_with = [], **kwargs):
     )
 
 def _directory_of(ctx, files):
-    """The directory that all the files of a checkpoint are in, at any depth: the shortest of theirs."""
+    """The directory that contains all files of a checkpoint, at any depth: the shortest of their directories."""
     directories = {file.dirname: None for file in files}.keys()
     shortest = sorted(directories, key = len)[0]
     for directory in directories:
         if not (directory + "/").startswith(shortest + "/"):
-            fail("%s: the files of src lie in %s and %s; expected one checkpoint" % (ctx.label, shortest, directory))
+            fail("%s: the files of src are in %s and %s; expected one checkpoint" % (ctx.label, shortest, directory))
     return shortest
 
 def _checkpoint(ctx, short):
-    """The path of the checkpoint `src`, in runfiles if `short`: its only file or directory, or that of its files."""
+    """The path of the checkpoint `src`, in runfiles if `short`: its only file or directory, or its files' directory."""
     files = ctx.files.src
     if not files:
         fail("%s: src has no files" % ctx.label)
@@ -140,7 +140,7 @@ def _ckpt_verify_test_impl(ctx):
     ckpt = toolchain.ckpt
     script = ctx.actions.declare_file(ctx.label.name)
 
-    # Short paths are relative to where a test starts, also those of other repositories (../NAME/...).
+    # Short paths are relative to the directory in which a test starts, also for other repositories (../NAME/...).
     words = ["./" + ckpt.executable.short_path, "verify", _checkpoint(ctx, True)] + ctx.attr.flags
     ctx.actions.write(script, "#!/bin/sh\nexec %s\n" % " ".join([_quoted(word) for word in words]), is_executable = True)
     runfiles = ctx.runfiles(files = ctx.files.src + [ckpt.executable]).merge(toolchain.runfiles)

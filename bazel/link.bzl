@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links of the objects that ordinary targets have: cc_static_binary, a program that is one static file, and cc_shared_file,
-a shared library with everything in it but the C library.
+"""Links the objects of ordinary targets: cc_static_binary, a program that is one static file, and cc_shared_file, a
+shared library that contains everything but the C library.
 
-An installed library may have no archive (libisal.so, libhwy.so): `replaced` names it with the target that stands in for
-it. Any other library without an archive is an error with its name, since the linker's message names none of ours.
+An installed library may have no archive (libisal.so, libhwy.so): `replaced` names it with the target that replaces it.
+Any other library without an archive is an error with its name, because the linker's message does not name our targets.
 """
 
 load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cpp_toolchain", "use_cc_toolchain")
@@ -15,7 +15,7 @@ def _file_of(library):
     return library.resolved_symlink_dynamic_library or library.dynamic_library
 
 def linked_archives(label, context, replaced):
-    """A linking context with the archives of `context`, without the shared libraries that `replaced` names."""
+    """A linking context with the archives of `context`, without the shared libraries in `replaced`."""
     inputs = []
     for linker_input in context.linker_inputs.to_list():
         libraries = []
@@ -23,7 +23,7 @@ def linked_archives(label, context, replaced):
             if library.static_library or library.pic_static_library:
                 libraries.append(library)
             elif _file_of(library).basename not in replaced:
-                fail("%s: %s has no archive (lib*.a) in %s, and nothing in `replaced` stands in for it" %
+                fail("%s: %s has no archive (lib*.a) in %s, and nothing in `replaced` replaces it" %
                      (label, _file_of(library).basename, linker_input.owner))
         inputs.append(cc_common.create_linker_input(
             owner = linker_input.owner,
@@ -42,10 +42,10 @@ def _features_of(ctx, toolchain, without = []):
     )
 
 def _merged(ctx):
-    """The linking context of stand-ins and deps.
+    """The linking context of replacements and deps.
 
-    One context, since the order among several is not that of the list. The stand-ins come first: a definition of theirs
-    then also takes the place of one in an archive of the C library.
+    A single context, because the order among several is not the order of the list. The replacements come first: their
+    definitions then also take precedence over definitions in an archive of the C library.
     """
     targets = ctx.attr.replaced.keys() + ctx.attr.deps
     return cc_common.merge_cc_infos(cc_infos = [target[CcInfo] for target in targets]).linking_context
@@ -69,10 +69,10 @@ def _cc_static_binary_impl(ctx):
     )]
 
 _ATTRS = {
-    "deps": attr.label_list(providers = [CcInfo], doc = "What is linked, each with alwayslink, and what it needs."),
+    "deps": attr.label_list(providers = [CcInfo], doc = "The libraries to link, with alwayslink, and dependencies."),
     "replaced": attr.label_keyed_string_dict(
         providers = [CcInfo],
-        doc = "A target -> the shared library that it stands in for, such as libisal.so.",
+        doc = "A target -> the shared library that it replaces, such as libisal.so.",
     ),
     "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
 }
@@ -127,8 +127,8 @@ def _for_shared_file(ctx, toolchain, features):
 def _cc_shared_file_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
 
-    # gold shows names that the script calls local where a library that is linked has them too. GNU's first linker does
-    # not, and knows no --start-lib.
+    # gold exports names that the script makes local if a linked library has them too. GNU's first linker does not, but
+    # it lacks --start-lib.
     features = _features_of(ctx, toolchain, without = ["supports_start_end_lib"])
     script = ctx.file.version_script
     linked = cc_common.link(
@@ -140,8 +140,8 @@ def _cc_shared_file_impl(ctx):
         output_type = "dynamic_library",
         additional_inputs = [script] + ctx.files.stubs,
         user_link_flags = [file.path for file in ctx.files.stubs] + [
-            # The C++ library goes inside too, and the shared one, which every link names last, is then not needed. A
-            # call of a pure virtual function, which nothing refers to strongly, is one of its own objects.
+            # The C++ library is included too; the shared one, which every link names last, is then not needed.
+            # __cxa_pure_virtual has only weak references, so its object must be requested by name.
             "-Wl,-u,__cxa_pure_virtual",
             "-l:libstdc++.a",
             "-Wl,--as-needed",
@@ -149,7 +149,7 @@ def _cc_shared_file_impl(ctx):
             "-Wl,--version-script=" + script.path,
             "-Wl,-soname,lib%s.so" % ctx.label.name,
             "-Wl,-z,defs",
-            # RPATH and not RUNPATH: it also holds for what the libraries beside this one need.
+            # RPATH and not RUNPATH: it also applies to the dependencies of the libraries next to this one.
             "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib%s.libs" % ctx.label.name,
         ],
     )
@@ -163,12 +163,12 @@ cc_shared_file = rule(
         redefined = attr.string_dict(doc = "A symbol -> its name in copies of the archives in redefined_in."),
         redefined_in = attr.string_list(doc = "Archives whose code cannot reach a symbol of another shared library."),
         shared = attr.string(
-            doc = "Archives whose names begin so are not linked but their shared forms: thread-local variables of theirs " +
-                  "are compiled for programs alone.",
+            doc = "Instead of archives with this prefix, links their shared forms: the archives' thread-local " +
+                  "variables are compiled for programs only.",
         ),
         stubs = attr.label_list(
             allow_files = True,
-            doc = "Shared libraries that stand in, when this is linked, for those of their names: older ones.",
+            doc = "Older shared libraries that replace the libraries of the same names in this link.",
         ),
         version_script = attr.label(allow_single_file = True, mandatory = True),
     ),

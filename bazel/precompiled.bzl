@@ -4,11 +4,11 @@
 For the compiler a source of 185 lines is 130,000 lines, nearly all of them from the same few headers of the standard
 library, Abseil and GoogleTest, and reading them is half of its work. After gcc has read fsdp_NAME.h, its state is kept as
 fsdp_NAME.h.gch; a compilation that begins with fsdp_NAME.h maps that file instead of reading the headers. gcc checks that
-most options are those that the file was made with, but neither -O nor -f, and then applies those of the file: only
-targets without options of their own may use it.
+most options equal the file's options, but not -O or -f, and then applies the file's: only targets without their own
+options may use it.
 
-No source relies on it: each includes what it uses. A repository that depends on this one compiles our sources without it
-(see cc.bzl), and so does another compiler than gcc.
+No source relies on it: each includes the headers that it uses. A repository that depends on this one compiles our
+sources without it (see cc.bzl), and so does a compiler other than gcc.
 """
 
 load("@local_compiler//:config.bzl", "IS_GCC")
@@ -24,7 +24,7 @@ def _precompiled_header_impl(ctx):
     outputs = [header]
     ctx.actions.write(header, "".join(["#include %s\n" % include for include in ctx.attr.includes]))
 
-    # Another compiler has no target that reads it (cc.bzl).
+    # For another compiler no target reads the precompiled file (cc.bzl).
     if IS_GCC:
         outputs.append(_precompile(ctx, toolchain, header))
     own = cc_common.create_compilation_context(
@@ -84,8 +84,8 @@ def _precompile(ctx, toolchain, header):
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
-        "includes": attr.string_list(doc = "As they follow #include."),
-        "copts": attr.string_list(doc = "Those of the sources that are to use it."),
+        "includes": attr.string_list(doc = "With quotes or angle brackets, as after #include."),
+        "copts": attr.string_list(doc = "The options of the sources that use it."),
         "deps": attr.label_list(providers = [CcInfo]),
         "_cc_toolchain": attr.label(default = "@rules_cc//cc:current_cc_toolchain"),
     },

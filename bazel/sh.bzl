@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """sh_binary and sh_test: a script with a first line that names its interpreter, and the files that it needs.
 
-Bazel 8 has no native rules for scripts, Bazel 4 knows no @rules_shell, and these are all that this repository needs.
+Bazel 8 has no native rules for scripts, Bazel 4 does not support @rules_shell, and this repository needs no more than
+this.
 """
 
 def _script_impl(ctx):
@@ -16,7 +17,7 @@ def _script_impl(ctx):
 
 _ATTRS = {
     "srcs": attr.label_list(allow_files = True, mandatory = True, doc = "One script."),
-    "data": attr.label_list(allow_files = True, doc = "What is in its runfiles."),
+    "data": attr.label_list(allow_files = True, doc = "The files of its runfiles."),
 }
 
 sh_binary = rule(implementation = _script_impl, attrs = _ATTRS, executable = True)

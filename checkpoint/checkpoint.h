@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Start here: everything a training program needs of checkpoint/. A checkpoint is a directory that appears whole or not
-// at all; docs/checkpoint_format.md specifies it, checkpoint/native/save.cc numbers the steps of its commit.
+// Start here: everything that a training program needs from checkpoint/. A checkpoint is a directory that appears whole
+// or not at all; docs/checkpoint_format.md specifies it, and checkpoint/native/save.cc numbers the steps of its commit.
 //
 //   FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
 //   FSDP_ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
@@ -22,23 +22,22 @@
 
 namespace fsdp {
 
-// Fills `wanted`, its shards (any intervals of any tensors) and its texts, from the checkpoint at `path`, and sets its
-// attributes to those that were saved (none where the checkpoint records none). The checkpoint may be ours, a torch
-// file or a DCP directory; a safetensors file or a Hugging Face directory, which hold a model only. Converts dtypes
-// where they differ. Local: no rank waits for another, and only the wanted blocks are read. kDataLoss names the tensor,
-// file and byte range that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is missing
-// (strict).
+// Fills the shards (any intervals of any tensors) and texts of `wanted` from the checkpoint at `path`, and sets its
+// attributes to the saved ones (to no attributes if the checkpoint records no attributes). The checkpoint may be ours,
+// a torch file, a DCP directory, or a safetensors file or Hugging Face directory, which hold only a model. Converts
+// dtypes that differ. Local: no rank waits for another, and only the wanted blocks are read. kDataLoss names the
+// damaged tensor, file and byte range; kInvalidArgument a tensor whose shape differs; kNotFound a missing one (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
 struct DescribeOptions {
-  // Leave out the optimizer of a torch file or a DCP directory, which then need not be readable.
+  // Leave out the optimizer of a torch file or a DCP directory. It need not be readable then.
   bool model_only = false;
 
   // LoadOptions::flat_layout.
   std::optional<FlatLayout> flat_layout = {};
 
-  // Describe an HDF5 file without what links of it lead to, which are not followed. Otherwise such a file is refused,
-  // and the error names them.
+  // Describe an HDF5 file without following its links to other files. Otherwise a file with such links is refused, and
+  // the error names them.
   bool skip_links = false;
 };
 
@@ -46,8 +45,8 @@ struct DescribeOptions {
 // attributes: everything that LoadCheckpoint can be asked for. Reads metadata only.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options = {});
 
-// The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
-// kInvalidArgument for one that has none, such as a safetensors file. `flat_layout`: LoadOptions::flat_layout.
+// The step number recorded in a checkpoint: in the manifest of ours, under "step" in a torch file or DCP directory.
+// kInvalidArgument if there is no such record, as in a safetensors file. `flat_layout`: LoadOptions::flat_layout.
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout = {});
 
 }  // namespace fsdp

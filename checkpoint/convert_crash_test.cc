@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversion with a crash, or an error, at each of its storage operations in turn, to every kind of target, new and
-// replaced: afterwards the target's name is that of the old contents, or of the whole conversion; and converting again
-// leaves nothing else behind.
+// Conversion with a crash or an error at each of its storage operations in turn, to every kind of target, new and
+// replaced: afterwards the target's name holds the old contents or the whole conversion, and converting again leaves
+// nothing else behind.
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -71,7 +71,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
 
   std::string Destination() const { return root_ + "/" + GetParam().target.destination; }
 
-  // A directory with what had the target's name before, or without.
+  // An empty directory, or one that already holds a checkpoint under the target's name.
   void Prepare() {
     fs::remove_all(root_);
     fs::create_directories(root_);
@@ -80,7 +80,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
     for (const auto& [name, bytes] : old_) WriteAll(Destination() + name, bytes);
   }
 
-  // True when the conversion is there, whole; otherwise what was there before is.
+  // True when the conversion is there, whole; otherwise checks that the old contents are there.
   bool NewIsThere() {
     const std::map<std::string, std::string> found = BytesOf(Destination());
     if (found == (GetParam().is_replaced ? old_ : std::map<std::string, std::string>())) return false;

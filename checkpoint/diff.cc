@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// First names, in one thread: each key of A is resolved in B, by the aliases of both, and what B has beyond that is
-// resolved in A. Every pair of tensors is then cut into pieces at A's blocks, and the pieces are compared on the
-// threads of a pool: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, since B's
-// blocks lie elsewhere and are read in part by two neighbouring pieces. Memory is two pieces per thread, however large
-// the checkpoints are.
+// Names come first, in one thread: each key of A is resolved in B with the aliases of both, and B's remaining keys are
+// resolved in A. Every pair of tensors is then cut into pieces at A's blocks, and the threads of a pool compare the
+// pieces: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, because B's blocks
+// have other boundaries and two neighbouring pieces each read a part of the same block. Memory is two pieces per
+// thread, however large the checkpoints are.
 #include "fsdp/checkpoint/diff.h"
 
 #include <algorithm>
@@ -29,15 +29,15 @@ namespace {
 
 using Section = StateKey::Section;
 
-// A piece begins anywhere in a block of B, so that block is read for two pieces: the larger the pieces, the less is
-// read twice.
+// A piece begins anywhere in a block of B, so that block is read for two pieces: larger pieces read fewer bytes twice.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 bool IsCompared(const StateKey& key, const DiffOptions& options) {
   return !options.model_only || key.section == Section::kModel;
 }
 
-// The contents of a source. The metadata of safetensors is an extra text in checkpoints of ours and in no other format.
+// The contents of a source. Only our checkpoints store the metadata of safetensors as an extra text, so a comparison
+// with ours adds it to the other side.
 class Contents {
  public:
   Contents(const TensorSource& source, const TensorSource& other) : contents_(&source.contents()) {
@@ -51,7 +51,7 @@ class Contents {
 
   const StateDict& operator*() const { return *contents_; }
   const StateDict* operator->() const { return contents_; }
-  // Of a tensor, by its entry.
+  // The key of a tensor, by its entry.
   const StateKey& key(uint32_t entry) const { return contents_->entries()[entry].first; }
   const ShardedTensor& tensor(uint32_t entry) const {
     return std::get<ShardedTensor>(contents_->entries()[entry].second);
@@ -62,7 +62,7 @@ class Contents {
   const StateDict* contents_;
 };
 
-// A tensor by its entries in A and in B: numbers, since a checkpoint may have a million.
+// A tensor by its entries in A and in B: indices, because a checkpoint may have a million tensors.
 struct Pair {
   uint32_t a = 0;
   uint32_t b = 0;
@@ -95,7 +95,7 @@ class Diff {
  private:
   void CompareNames() {
     pairs_.reserve(in_a_->entries().size());
-    std::vector<bool> met(in_b_->entries().size());  // entries of B that some key of A has resolved to
+    std::vector<bool> met(in_b_->entries().size());  // entries of B to which some key of A has resolved
     for (size_t a = 0; a < in_a_->entries().size(); ++a) {
       const auto& [key, value] = in_a_->entries()[a];
       if (!IsCompared(key, options_)) continue;
@@ -115,6 +115,7 @@ class Diff {
     for (size_t b = 0; b < in_b_->entries().size(); ++b) {
       const StateKey& key = in_b_->entries()[b].first;
       if (!IsCompared(key, options_) || met[b]) continue;
+      // Only names that no key of A has resolved to are left here, so no pair is compared twice.
       const std::optional<size_t> a = in_a_->IndexOf(in_a_->Resolve(key).value_or(key));
       if (!a) {
         report_.only_in_b.push_back(key.ToString());
@@ -188,7 +189,7 @@ class Diff {
   }
 
   absl::Status CompareBatch(ThreadPool& pool) {
-    // Added up in order at the end, so that floating-point sums do not depend on timing.
+    // The sums are added in order at the end, so that floating-point results do not depend on timing.
     std::vector<ValueDifference> differences(pieces_.size());
     FSDP_RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(pieces_.size()),
                                           [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
@@ -216,19 +217,22 @@ class Diff {
     const int64_t numel = piece.interval.size();
     const int64_t bytes_a = numel * SizeOf(dtype_a);
     const int64_t bytes_b = numel * SizeOf(dtype_b);
+    // new[] without (): the elements are not zeroed first, because Read fills all of them.
     const std::unique_ptr<std::byte[]> in_a(new std::byte[bytes_a]);
     const std::unique_ptr<std::byte[]> in_b(new std::byte[bytes_b]);
     FSDP_RETURN_IF_ERROR(a_.Read(in_a_.key(pair.a), piece.interval, in_a.get()));
     FSDP_RETURN_IF_ERROR(b_.Read(in_b_.key(pair.b), piece.interval, in_b.get()));
     FSDP_RETURN_IF_ERROR(CompareElements({dtype_a, in_a.get()}, {dtype_b, in_b.get()}, piece.interval.begin, numel,
                                          options_.tolerance, difference));
+    // Also serializes the caller's progress function, which need not be thread-safe.
     const std::lock_guard<std::mutex> lock(mutex_);
     bytes_done_ += bytes_a + bytes_b;
     if (options_.progress) options_.progress(bytes_done_, bytes_total_);
     return absl::OkStatus();
   }
 
-  // Pieces that are compared before their tensors are reported: enough for all threads, and few beside a large model.
+  // Pieces that are compared before their tensors are reported: enough for all threads, and few compared with a large
+  // model.
   static constexpr size_t kBatch = 4096;
 
   const TensorSource& a_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DiffCheckpoints: the differences between two checkpoints, in structure and in values. Formats, kinds and world sizes
-// may differ: they determine where bytes lie, not what the state is. Reads both checkpoints by pieces, in parallel, in
-// bounded memory, and verifies digests where the formats have them.
+// may differ: they determine the layout of the bytes, not the state. Reads both checkpoints by pieces, in parallel, in
+// bounded memory, and verifies digests if the formats have them.
 #ifndef FSDP_CHECKPOINT_DIFF_H_
 #define FSDP_CHECKPOINT_DIFF_H_
 
@@ -20,11 +20,11 @@ namespace fsdp {
 struct DiffOptions {
   // Behaviour.
   Tolerance tolerance = {};  // by default values must be equal
-  bool model_only = false;   // compare no optimizer and no extra values
-  bool list_equal = true;    // DiffReport::tensors has those of which every value is equal, too
+  bool model_only = false;   // ignore optimizer and extra values
+  bool list_equal = true;    // list tensors whose values are all equal in DiffReport::tensors, too
 
-  // Performance. Memory is two pieces of 4 MiB and some blocks for each thread. More threads than a small machine has
-  // cores, so that some read while others compare.
+  // Performance. Memory is two pieces of 4 MiB and some blocks for each thread. The default exceeds the cores of a
+  // small machine, so that some threads read while others compare.
   int io_threads = 6;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
@@ -46,7 +46,7 @@ struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
   std::vector<std::string> structure;  // sentences: a tensor in one that is a text in the other; texts; aliases
-  std::vector<TensorDiff> tensors;     // those that both have, in A's order, unless they are equal and not listed
+  std::vector<TensorDiff> tensors;     // tensors in both, in A's order, unless they are equal and not listed
   int64_t compared = 0;                // how many tensors both have
   ValueDifference total;               // of all tensors together
 
@@ -54,8 +54,8 @@ struct DiffReport {
 };
 
 // A parameter that one side has only under an alias (tied weights) is compared with the alias's target. Aliases
-// themselves are compared where both formats record them. Blocks until both are read. An error means that reading
-// failed, never that the checkpoints differ.
+// themselves are compared if both formats record them. Blocks until both are read. An error means that reading failed,
+// never that the checkpoints differ.
 absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options);
 
 }  // namespace fsdp

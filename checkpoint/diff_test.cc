@@ -157,7 +157,7 @@ TEST(DiffTest, ATiedWeightStoredTwiceIsComparedUnderBothNames) {
   }
 }
 
-// It was only_in_a under its own name, and compared as well.
+// Regression: it was reported as only_in_a under its own name, and compared as well.
 TEST(DiffTest, ATiedWeightThatBHoldsUnderAnAliasOfAIsComparedOnce) {
   const TestTensor tensor = {StateKey::Model("wte.weight"), DType::kFloat32, {5, 3}};
   StateDict a = FullState({tensor});

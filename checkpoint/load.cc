@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finds out which format a path has and opens it; source/load.cc does the loading.
+// Recognises the format of a path and opens it; source/load.cc does the loading.
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,16 +30,15 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const Desc
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
-  if (driver->traits().is_ours) {  // the manifest says it, even where other files are damaged
+  if (driver->traits().is_ours) {  // the manifest has the step, even if other files are damaged
     return NativeCheckpointStep(path);
   }
-  // skip_links: a link leads to no step.
+  // skip_links: the step is never behind a link.
   const absl::StatusOr<std::unique_ptr<TensorSource>> source =
       driver->Open(path, {.flat_layout = flat_layout, .skip_links = true});
   if (!source.ok()) return NameLoadOptions(source.status());
   if ((*source)->step() >= 0) return (*source)->step();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));
+  return absl::InvalidArgumentError(absl::StrCat(path, " does not record its step; only its weights can be read"));
 }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values that LoadCheckpoint converts, refuses and leaves alone.
+// The values that LoadCheckpoint converts, refuses and leaves unchanged.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -138,7 +138,7 @@ TEST(LoadMomentTest, AMissingMomentIsAnErrorThatNamesItInEveryKind) {
     StateDict wanted = WantedState(wanted_tensors, 1, 0);
     EXPECT_THAT(LoadCheckpoint(root + "/step-00000001", wanted),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"optim/state/wte.weight/exp_avg_sq\"")));
-    // Asked for what there is, it is left as it was: never a silent zero.
+    // Non-strict: a missing tensor is left as it was, never a silent zero.
     std::vector<std::string> missing;
     ASSERT_OK(LoadCheckpoint(root + "/step-00000001", wanted, {.strict = false, .missing = &missing}));
     EXPECT_THAT(missing, ElementsAre("optim/state/wte.weight/exp_avg_sq"));
@@ -147,7 +147,7 @@ TEST(LoadMomentTest, AMissingMomentIsAnErrorThatNamesItInEveryKind) {
   }
 }
 
-// Such as a parameter that no step used under fully_shard.
+// For example a parameter that no step used under fully_shard.
 TEST(LoadNeverSteppedTest, AParameterOfWhichTheOptimizerHasNoStateIsNamedAndNoError) {
   const TestTensor a = {StateKey::Model("a"), DType::kFloat32, {3}};
   const TestTensor b = {StateKey::Model("b"), DType::kFloat32, {2}};
@@ -166,7 +166,7 @@ TEST(LoadNeverSteppedTest, AParameterOfWhichTheOptimizerHasNoStateIsNamedAndNoEr
   std::vector<std::string> missing;
   EXPECT_OK(LoadCheckpoint(save({a, b, state_of_a}), wanted, {.missing = &missing}));
   EXPECT_THAT(missing, ElementsAre("optim/state/b/exp_avg"));
-  // A checkpoint of the model alone has no optimizer that could have left a parameter out.
+  // A model-only checkpoint has no optimizer that could have left a parameter out.
   EXPECT_THAT(LoadCheckpoint(save({a, b}), wanted),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("optim/state/a/exp_avg")));
   EXPECT_THAT(LoadCheckpoint(save({a, state_of_a}), wanted), StatusIs(absl::StatusCode::kNotFound, HasSubstr("b")));

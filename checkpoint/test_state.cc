@@ -23,10 +23,13 @@ constexpr char kSchedule[] = "cosine \xE2\x82\xAC";  // UTF-8 beyond ASCII
 
 Tensor NewTensor(DType dtype, int64_t numel) {
   const int64_t nbytes = numel * SizeOf(dtype);
+  // 64 bytes beyond the tensor, so that a read past its end meets 0xA5 and not the next allocation.
   auto bytes = std::make_shared<std::vector<std::byte>>(nbytes + 64, std::byte{0xA5});
   return Tensor(Buffer(bytes->data(), nbytes, [bytes] {}), dtype, {numel});
 }
 
+// Dim-0 chunks as in FSDP2. Without `fill` the memory keeps its 0xA5 and texts have other values, so that CheckState
+// fails unless a load fills everything.
 StateDict Sharded(const std::vector<TestTensor>& tensors, int world_size, int rank, bool fill) {
   StateDict state;
   state.type = StateDictType::kSharded;
@@ -50,10 +53,12 @@ StateDict Sharded(const std::vector<TestTensor>& tensors, int world_size, int ra
 
 }  // namespace
 
+// Made as int8 and then converted, so that a tensor that a test loads in another dtype has known elements, too.
 Tensor MakeElements(const TestTensor& tensor, const Interval& interval) {
   const Tensor made = NewTensor(tensor.dtype, interval.size());
   const auto seed = static_cast<int64_t>(DigestOf(std::string_view(tensor.key.ToString())).low % 97);
   std::vector<int8_t> values(interval.size());
+  // Values 1 to 8 with a period that no block or row divides: an element at a wrong offset differs with near certainty.
   for (int64_t i = 0; i < interval.size(); ++i) {
     const int64_t element = interval.begin + i;
     const int64_t value = (element * 7 + element / 251 + seed) % 8 + 1;
@@ -99,6 +104,7 @@ StateDict FullState(const std::vector<TestTensor>& tensors) {
 }
 
 std::vector<FlatUnitLayout> FlatUnits() {
+  // Numel of the units is not a multiple of every world size, and offsets leave gaps, as alignment does.
   return {{"", {{"wte.weight", 0, 257 * 48}, {"100%/of.\xC3\xA4", 12340, 10}}, 12352},
           {"h.0", {{"h.0.bias", 0, 7}}, 7},
           {"h.1", {{"dtype.uint8", 1, 39}, {"large", 64, 4099 * 2053}}, 64 + 4099 * 2053},
@@ -113,8 +119,11 @@ StateDict LocalState(const std::vector<TestTensor>& tensors, int world_size, int
   for (const TestTensor& tensor : tensors) {
     for (const FlatUnitLayout& unit : state.units) {
       for (const FlatUnitLayout::Entry& entry : unit.parameters) {
+        // Scalars of the optimizer, such as "step", are not sharded in a flat state.
         const bool is_flat = tensor.key.section == StateKey::Section::kModel || tensor.shape.rank() > 0;
         if (entry.fqn != tensor.key.fqn || !is_flat) continue;
+        // The part of the parameter in this rank's shard, in elements of the parameter; empty if it begins after the
+        // shard or ends before it.
         const Interval shard = ChunkOf(unit.unsharded_numel, world_size, rank);
         const Interval held =
             Intersect({shard.begin - entry.offset, shard.end - entry.offset}, {0, tensor.shape.numel()});
@@ -152,6 +161,7 @@ StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, in
   return Sharded(tensors, world_size, rank, false);
 }
 
+// Compares in the dtype that `state` holds, so that it also checks loads which convert.
 absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict& state) {
   for (const TestTensor& tensor : tensors) {
     const ShardedTensor* held = state.FindTensor(tensor.key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State dicts for tests: tensors whose every byte follows from name and position, so that any part of any of them can
-// be checked alone, whole or as one rank's part.
+// State dicts for tests: every byte of a tensor follows from its name and position, so any part of any tensor can be
+// checked by itself.
 #ifndef FSDP_CHECKPOINT_TEST_STATE_H_
 #define FSDP_CHECKPOINT_TEST_STATE_H_
 
@@ -26,30 +26,30 @@ struct TestTensor {
 // floating-point elements are small integers, so all dtypes convert exactly.
 Tensor MakeElements(const TestTensor& tensor, const Interval& interval);
 
-// A tensor of each dtype and of each awkward shape: 0-d, empty, fewer rows than ranks, several blocks, with optimizer
+// A tensor of each dtype and of each awkward shape: 0-d, empty, fewer rows than ranks, several blocks; with optimizer
 // state, odd names and extra values.
 std::vector<TestTensor> AwkwardTensors();
 
 // Rank `rank`'s dim-0 chunks, with param_groups, an extra text and an alias.
 StateDict ShardedState(const std::vector<TestTensor>& tensors, int world_size, int rank);
 
-// All of it.
+// The whole state.
 StateDict FullState(const std::vector<TestTensor>& tensors);
 
-// Flat layouts of some of AwkwardTensors, with padding between parameters; the others belong to no unit.
+// Flat layouts of some of AwkwardTensors, with padding between parameters; the other tensors belong to no unit.
 std::vector<FlatUnitLayout> FlatUnits();
 
-// As ShardedState, but what belongs to `units` is cut where rank `rank`'s flat shards are, and lies in them.
+// As ShardedState, but tensors in `units` are cut at rank `rank`'s flat shards, and are slices of memory like them.
 StateDict LocalState(const std::vector<TestTensor>& tensors, int world_size, int rank,
                      const std::vector<FlatUnitLayout>& units = FlatUnits());
 
 // The state that rank `rank` passes to SaveCheckpoint.
 StateDict StateOf(StateDictType type, const std::vector<TestTensor>& tensors, int world_size, int rank);
 
-// As ShardedState, of the same names, dtypes and intervals but other memory, filled with bytes that no tensor has.
+// As ShardedState, with the same names, dtypes and intervals but separate memory, filled with bytes that no tensor has.
 StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, int rank);
 
-// OK when `state` holds the values that ShardedState gives.
+// OK when `state` holds the values of ShardedState.
 absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict& state);
 
 // A new directory for this test. It is not removed: the test runner owns its parent.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The group of a dimension has the ranks that agree in all other coordinates, so these as one number are the color of
-// Split. Ranks first agree that each has valid arguments, then that all have the same: a rank that returned early with
-// an error would leave the others in Split.
+// The group of a dimension has the ranks that agree in all other coordinates, so these coordinates as one number are
+// the color of Split. Ranks first agree that each has valid arguments, then that all have the same: a rank that
+// returned early with an error would leave the others blocked in Split.
 #include "fsdp/collectives/device_mesh.h"
 
 #include <algorithm>
@@ -33,12 +33,13 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
     }
     ranks *= size;
   }
+  // Every coordinate is one rank of the group; a partial mesh would leave ranks without a place.
   if (ranks == group.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("device mesh: sizes [", absl::StrJoin(sizes, ", "), "] have ", ranks,
                                                  " ranks, the group has ", group.size()));
 }
 
-// Compares the texts of the meshes: equal texts mean equal sizes and names.
+// Compares the meshes as texts: equal texts mean equal sizes and names.
 absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -50,12 +51,13 @@ absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
 }
 
 std::vector<int> CoordinateOf(int rank, const std::vector<int>& sizes) {
+  // The last dimension varies fastest (row-major), so it is the remainder of the first division.
   std::vector<int> coordinate(sizes.size());
   for (size_t dim = sizes.size(); dim-- > 0; rank /= sizes[dim]) coordinate[dim] = rank % sizes[dim];
   return coordinate;
 }
 
-// A coordinate as two numbers: one of the dimensions `along` alone, one of all others, each counted row-major.
+// A coordinate as two numbers: one for the dimensions `along`, one for all others, each counted row-major.
 struct Place {
   int inside = 0;
   int outside = 0;
@@ -87,10 +89,12 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared
   mesh->names_ = std::move(names);
   FSDP_RETURN_IF_ERROR(CheckRanksAgree(*mesh->all_, mesh->ToString()));
   mesh->coordinate_ = CoordinateOf(mesh->all_->rank(), mesh->sizes_);
+  // No Split for one dimension: each group costs memory and, on GPUs, a communicator.
   if (mesh->ndim() == 1) {
     mesh->groups_ = {mesh->all_};
     return mesh;
   }
+  // All ranks split in the order of the dimensions, as collectives must be called in one order.
   for (int dim = 0; dim < mesh->ndim(); ++dim) {
     const Place place = PlaceAlong({dim}, mesh->sizes_, mesh->coordinate_);
     FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along, mesh->all_->Split(place.outside, place.inside));
@@ -116,6 +120,7 @@ absl::StatusOr<std::vector<int>> DeviceMesh::DimsOf(const std::vector<std::strin
   std::vector<int> dims;
   for (const std::string& name : names) {
     FSDP_ASSIGN_OR_RETURN(const int dim, DimOf(name));
+    // Ascending, so that the groups of single dimensions, which are shared with this mesh, keep their rank order.
     if (!dims.empty() && dim <= dims.back()) {
       return absl::InvalidArgumentError(absl::StrCat("submesh [", absl::StrJoin(names, ", "), "] of ", ToString(),
                                                      ": expected each name once, in the order of the mesh"));
@@ -131,6 +136,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Submesh(const std:
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> dims, DimsOf(names));
   if (static_cast<int>(dims.size()) == ndim()) return shared_from_this();
   std::shared_ptr<DeviceMesh> mesh(new DeviceMesh());
+  // The root is kept alive by its submeshes, so that root() is valid as long as any of them.
   mesh->root_ = root_ == nullptr ? shared_from_this() : root_;
   mesh->names_ = names;
   for (const int dim : dims) {
@@ -142,6 +148,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Submesh(const std:
     mesh->all_ = mesh->groups_[0];
     return mesh;
   }
+  // Ranks with different names would split with unrelated colors, and some would block.
   FSDP_RETURN_IF_ERROR(CheckRanksAgree(*all_, absl::StrCat("submesh ", mesh->ToString())));
   const Place place = PlaceAlong(dims, sizes_, coordinate_);
   FSDP_ASSIGN_OR_RETURN(mesh->all_, all_->Split(place.outside, place.inside));

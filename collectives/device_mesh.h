@@ -8,7 +8,7 @@
 //               3  4  5      group("replicate") of rank 4: {1, 4}
 //
 // A mesh may have any number of dimensions. A submesh is the part of it that some dimensions span: of the mesh {"dp",
-// "tp"}, FSDP takes the submesh "dp", and layers that are parallel by tensors the group of "tp".
+// "tp"}, FSDP takes the submesh "dp", and tensor-parallel layers take the group of "tp".
 #ifndef FSDP_COLLECTIVES_DEVICE_MESH_H_
 #define FSDP_COLLECTIVES_DEVICE_MESH_H_
 
@@ -25,7 +25,7 @@ namespace fsdp {
 class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
  public:
   // `sizes` has at least one dimension, and their product is group->size(); `names` are distinct and not empty.
-  // kInvalidArgument if not, and if ranks ask for different meshes. Every rank calls it; it blocks.
+  // kInvalidArgument if not, and if ranks pass different meshes. Every rank calls it; it blocks.
   static absl::StatusOr<std::shared_ptr<const DeviceMesh>> Create(std::shared_ptr<ProcessGroup> group,
                                                                   std::vector<int> sizes,
                                                                   std::vector<std::string> names);
@@ -37,22 +37,22 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   // All ranks of the mesh.
   const std::shared_ptr<ProcessGroup>& all() const { return all_; }
 
-  // The ranks that differ from this one in dimension `dim` alone; this rank's coordinate is its rank there.
+  // The ranks that differ from this one in dimension `dim` only; this rank's coordinate is its rank in that group.
   const std::shared_ptr<ProcessGroup>& group(int dim) const { return groups_[dim]; }
 
-  // By name; kNotFound lists the names there are.
+  // The group of a named dimension; kNotFound lists the names of the mesh.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> group(std::string_view name) const;
 
   // This rank's index in each dimension.
   const std::vector<int>& coordinate() const { return coordinate_; }
 
-  // The mesh of this rank along the dimensions `names` alone, which must be in this mesh's order, as PyTorch's
-  // mesh["dp"] and mesh["replicate", "shard"]. Its groups of single dimensions are this mesh's. kNotFound lists the
-  // names there are; kInvalidArgument for none, one twice, or another order. Every rank passes the same names;
-  // collective and blocking for more than one name, unless they are all.
+  // This rank's mesh along the dimensions `names` only, which must be in this mesh's order, as PyTorch's mesh["dp"] and
+  // mesh["replicate", "shard"]. It shares the groups of single dimensions with this mesh. kNotFound lists the names of
+  // this mesh; kInvalidArgument for no name, a repeated name, or another order. Every rank passes the same names;
+  // collective and blocking for more than one name, unless all dimensions are named.
   absl::StatusOr<std::shared_ptr<const DeviceMesh>> Submesh(const std::vector<std::string>& names) const;
 
-  // The mesh that Create made: this one, or the one that it is a submesh of. Lives at least as long as this mesh.
+  // The mesh that Create made: this one, or the mesh of which this is a submesh. It outlives this mesh.
   const DeviceMesh& root() const { return root_ == nullptr ? *this : *root_; }
 
   // "replicate=2 x shard=3".

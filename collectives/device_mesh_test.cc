@@ -73,7 +73,7 @@ TEST(DeviceMeshTest, UnknownDimensionIsAnErrorThatListsTheKnown) {
   }));
 }
 
-// The ranks of `group`, by their rank in the mesh.
+// The ranks of `group`, as ranks of the mesh.
 absl::StatusOr<std::string> RanksOf(ProcessGroup& group, int rank) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, group.GatherBlobs(std::to_string(rank)));
   std::string all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostProcessGroup checks arguments, keeps the order and turns calls into stream work, as for every host backend; here
-// are only collectives without peers below it, and a Split without communication above it.
+// HostProcessGroup checks arguments, keeps the order and turns calls into stream work, as for every host backend. This
+// file adds only collectives without peers below it, and a Split without communication above it.
 #include "fsdp/collectives/fake_process_group.h"
 
 #include <cstring>
@@ -29,11 +29,13 @@ class FakeCollectives final : public BlockingCollectives {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::shared_ptr<Device>& device() const override { return device_; }
-  absl::Duration timeout() const override { return absl::InfiniteDuration(); }  // nothing is waited for
+  absl::Duration timeout() const override { return absl::InfiniteDuration(); }  // it never waits
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return device_->Allocate(nbytes); }
 
   absl::Status Run(uint64_t, const Collective& collective) override {
+    // A broken group fails as a real one does, so that error paths can be tested.
     FSDP_RETURN_IF_ERROR(given_up());
+    // The own slice only: other ranks' data do not exist.
     const int64_t nbytes = collective.spec.count * SizeOf(collective.spec.dtype);
     if (collective.spec.op == CollectiveOp::kAllGather) {
       Copy(collective.input, collective.output + rank_ * nbytes, nbytes);
@@ -48,12 +50,13 @@ class FakeCollectives final : public BlockingCollectives {
     return std::vector<std::string>(size_, std::string(blob));
   }
 
-  // FakeProcessGroup splits without asking the collectives.
+  // Not called: FakeProcessGroup::Split does not use the collectives.
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>&, const BlobGather&) override {
     return absl::UnimplementedError("the collectives of a fake group cannot be split");
   }
 
   void GiveUp(const absl::Status& reason) override {
+    // The first reason stays, as in a real group.
     const std::lock_guard<std::mutex> lock(mutex_);
     if (given_up_.ok()) given_up_ = reason;
   }
@@ -98,6 +101,7 @@ class FakeProcessGroup final : public ForwardingProcessGroup {
           absl::StrCat("key ", key, " of a split of a fake group, wanted this rank's place, at least 0"));
     }
     ++splits_;
+    // The new group has no split sizes: only the sizes of this group's parts are known.
     return CreateFakeGroup({.rank = key % size, .size = size, .device = options_.device});
   }
 
@@ -114,6 +118,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateFakeGroup(FakeGroupOptions o
                                                    " ranks, wanted at least one rank, and this one among them"));
   }
   for (const int size : options.split_sizes) {
+    // A real Split into blocks of one size leaves no rank out, so the size divides the world.
     if (size >= 1 && options.size % size == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("FakeGroupOptions::split_sizes has ", size, ", wanted a divisor of ", options.size, " ranks"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CreateFakeGroup: one rank of a world that is not there (PyTorch's FakeProcessGroup). Every collective succeeds at
-// once and no peer takes part, so one process can run what rank 17 of 16,384 would: make its shards, run its schedule,
-// plan its saves, and count its memory. Arguments, sizes and the order of calls are checked as by a real group. The
-// values are those of this rank alone, so nothing that is computed with them means anything:
+// CreateFakeGroup: one rank of a world without its other ranks (PyTorch's FakeProcessGroup). Every collective succeeds
+// immediately without peers, so one process can run the work of, say, rank 17 of 16,384: make its shards, run its
+// schedule, plan its saves, and count its memory. Arguments, sizes and the order of calls are checked as by a real
+// group. The values come from this rank only, so results computed with them are meaningless:
 //
 //   AllGather             copies the input to this rank's slice of the output; the other slices stay as they are
 //   ReduceScatter         copies this rank's slice of the input to the output, whatever the operation
@@ -28,16 +28,16 @@ struct FakeGroupOptions {
   // A host device. Default: a new one.
   std::shared_ptr<Device> device = nullptr;
 
-  // The sizes of the groups that the next calls of Split make, in their order: the peers' colors are not known here. A
+  // The sizes of the groups that the next calls of Split make, in order, because the colors of the peers are unknown. A
   // hybrid strategy splits into {shard_group_size, size / shard_group_size}. This rank's place in such a group is its
-  // key modulo the size, so keys must be places or ranks of consecutive blocks. A Split beyond them is
+  // key modulo the size, so keys must be places or ranks of consecutive blocks. A Split beyond the list is
   // kFailedPrecondition.
   std::vector<int> split_sizes = {};
 };
 
 // A group of backend "fake". It does not block, needs no memory for peers, and has the threading rules of every
 // ProcessGroup. kInvalidArgument for a rank that is not in the world, for a split size that does not divide it, and for
-// a device that is not a host's.
+// a device that is not a host device.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateFakeGroup(FakeGroupOptions options);
 
 }  // namespace fsdp

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// int32 tensors, so that a value is what it is.
+// int32 tensors, so that values are exact.
 class FakeProcessGroupTest : public testing::Test {
  protected:
   void Open(FakeGroupOptions options) {
@@ -95,7 +95,7 @@ TEST_F(FakeProcessGroupTest, SizesAreCheckedAsByARealGroup) {
   group_->AllGather(Of({1, 2}), Of({0, 0, 0}), *stream_);
   EXPECT_THAT(stream_->Synchronize(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("output is int32[3], wanted int32[6]")));
-  // After its first error a group is broken.
+  // A group is broken after its first error.
   std::unique_ptr<Stream> other = device_->CreateStream("other").value();
   group_->Barrier(*other);
   EXPECT_FALSE(other->Synchronize().ok());

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// Of a message; a job of a thousand hosts has a line, too.
+// The most hosts that an error message names, so that it stays one line for a job of 1,000 hosts.
 constexpr int kNamedHosts = 16;
 
 // "host-a has ranks 0, 1; host-b has rank 2"
@@ -54,11 +54,10 @@ absl::StatusOr<GroupHosts> FindHosts(ProcessGroup& group, std::string_view host_
 absl::StatusOr<int> RanksPerHost(ProcessGroup& group, std::string_view host_id) {
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(group, host_id));
   if (hosts.layout.is_regular()) return hosts.layout.ranks_per_host();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ranks that shard together are those of a host, but there are ", hosts.layout.ToString(), ": ",
-                   WhoIsWhere(hosts),
-                   "; start equally many ranks on every host, numbered host by host, or give the size of the shard "
-                   "groups"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ranks of one host shard together, but there are ", hosts.layout.ToString(), ": ", WhoIsWhere(hosts),
+      "; start equally many ranks on every host, numbered host by host, or give the size of the shard "
+      "groups"));
 }
 
 }  // namespace fsdp

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of JoinProcessGroup, and what each needs to exchange with the other ranks:
+// The steps of JoinProcessGroup, with the data that each exchanges with the other ranks:
 //
 //   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
 //                                                               -> on several: CreateUcxTransport or, if asked for,
 //                                                                  a registered backend's; watch the job
 //                            sockets                  blobs                    blobs
 //
-// The device is made first, so that what is wrong with it is known before anybody waits for this rank; but after
-// FindHosts where that alone tells which of its host's ranks this one is.
+// The device is created first, so that an error of the device is known before another rank waits for this one. If only
+// FindHosts can give this rank's place among the ranks of its host, the device is created after it.
 //
 //   -> on GPUs: CreateNcclGroup, with the group made so far for its control plane
 //
 // The ranks of one host need the store only until their group exists: from then on they share memory, in which a death
-// is noticed. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another job that
-// is given it is told which job has it. The ranks of several hosts keep their connections to it, over which each learns
-// who is lost (job_watch.h).
+// is noticed. Rank 0 keeps serving the store as long as the group lives, so that MASTER_PORT stays taken and another
+// job with the same port learns which job has it. The ranks of several hosts keep their connections to the store, over
+// which each learns which rank is lost (job_watch.h).
 #include "fsdp/collectives/init_process_group.h"
 
 #include <unistd.h>
@@ -68,7 +68,7 @@ absl::Status WrongBackend(const InitOptions& options, const std::string& ranks, 
       absl::StrCat("backend \"", options.backend, "\" for ", ranks, ": expected ", std::string(expected)));
 }
 
-// What the device alone says about options.backend, before anybody meets.
+// Checks options.backend by the device only, before ranks meet.
 absl::Status CheckBackend(const InitOptions& options, const Device& device, int world_size) {
   const bool on_gpu = device.type() == DeviceType::kCuda;
   const std::string& backend = options.backend;
@@ -80,7 +80,7 @@ absl::Status CheckBackend(const InitOptions& options, const Device& device, int 
   const std::string ranks = absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks", " on ", device.name());
   std::string expected = world_size == 1 ? "\"local\"" : on_gpu ? "\"nccl\"" : OneOf({"shm", "net"});
   if (backend == "mpi" && RegisteredTransportBackend(backend) == nullptr) {
-    absl::StrAppend(&expected, "; \"mpi\" is there in a program that depends on //collectives/mpi");
+    absl::StrAppend(&expected, "; \"mpi\" is available in a program that depends on //collectives/mpi");
   }
   return WrongBackend(options, ranks, expected);
 }
@@ -104,7 +104,7 @@ absl::StatusOr<std::shared_ptr<Device>> CreateDevice(const Rendezvous& job, cons
   return device;
 }
 
-// Nobody is met, so the job needs no master.
+// A fake rank meets no other rank, so the job needs no master.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateFakeGroupOf(const Rendezvous& job, const InitOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateDevice(job, options));
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
@@ -112,7 +112,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateFakeGroupOf(const Rendezvous
   return group;
 }
 
-// The place among the ranks of its host that a rank has by `layout`.
+// `job` with the place that its rank has among the ranks of its host by `layout`.
 Rendezvous WithLocalRank(Rendezvous job, const HostLayout& layout) {
   const std::vector<int>& here = layout.ranks_on(layout.host_of(job.rank));
   job.local_rank = static_cast<int>(std::find(here.begin(), here.end(), job.rank) - here.begin());
@@ -121,8 +121,8 @@ Rendezvous WithLocalRank(Rendezvous job, const HostLayout& layout) {
   return job;
 }
 
-// What keeps a group's job together. Of ranks on one host, the store's server, on rank 0, which holds the port; of
-// ranks on several, the watch.
+// The objects that keep a group's job together. For ranks on one host: the store's server, on rank 0, which holds the
+// port. For ranks on several hosts: the watch.
 struct JobTies {
   std::unique_ptr<StoreServer> server;
   std::shared_ptr<std::unique_ptr<JobWatch>> watch = std::make_shared<std::unique_ptr<JobWatch>>();
@@ -149,8 +149,8 @@ absl::StatusOr<std::string> NetworkOfTheJob(const MetRank& met, const BlobGather
   return std::string();
 }
 
-// The backend tells the ranks of other hosts where rank 0 is, if the launcher did not: rank 0 takes a free port, whose
-// descriptor it has from then on as from our launcher. Blocks until all ranks have called it.
+// The backend sends the address of rank 0 to the ranks of other hosts if the launcher did not: rank 0 takes a free
+// port, whose descriptor is then used like one from our launcher. Blocks until all ranks have called it.
 absl::StatusOr<Rendezvous> FindMasterOver(const TransportBackend& backend, Rendezvous rendezvous) {
   FileDescriptor listener;
   std::string address;
@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const MetRank& met, c
 }
 
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
-// Ends the use of the job's store.
+// The store is not used after this.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const MetRank& met,
                                                                        std::shared_ptr<Device> device,
                                                                        const InitOptions& options, JobTies& ties) {
@@ -225,14 +225,14 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   return collectives;
 }
 
-// The group of a rank and what lives as long as it.
+// A rank's group and the objects that must live as long.
 class JoinedGroup {
  public:
   // `control`: the host group in `group`, or `group` itself.
   JoinedGroup(JobTies ties, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group)
       : ties_(std::move(ties)), control_(control), group_(std::move(group)) {}
 
-  // The port is free once the group has ended. For the others, a rank whose group is broken is lost.
+  // The port is free after the group has ended. If the group is broken, the other ranks see this rank as lost.
   ~JoinedGroup() {
     const bool is_done = control_.first_rank_to_give_up() < 0;
     group_.reset();

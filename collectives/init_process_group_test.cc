@@ -31,7 +31,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Sums the ranks over the group and expects the right total.
+// Sums the ranks over the group and checks the total.
 absl::Status UseGroup(ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
   FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, 100000));
@@ -49,7 +49,7 @@ absl::Status UseGroup(ProcessGroup& group) {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Runs ranks that have `variables(rank)` in their environment and nothing else that names a job.
+// Runs ranks that have `variables(rank)` in their environment and no other variable that names a job.
 std::vector<RankResult> RunInEnvironment(int world_size, const std::function<Variables(int rank)>& variables) {
   return RunProcesses(world_size, [&](int rank) -> absl::Status {
     for (const auto& [name, value] : variables(rank)) {
@@ -102,8 +102,8 @@ TEST(InitProcessGroupTest, JoinsATorchrunJobWhoseAgentHoldsThePort) {
   }
 }
 
-// What each rank of two jobs got that were given one port: "joined", with the blobs of all ranks of its group, or its
-// error. A rank keeps its group until all are done.
+// The results of the ranks of two jobs that were given one port: "joined", with the blobs of all ranks of the group, or
+// the error. A rank keeps its group until all are done.
 std::vector<std::string> TwoJobsOnOnePort(const std::string& name_of_a, const std::string& name_of_b) {
   const int port = FreePort();
   void* const shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -131,7 +131,7 @@ std::vector<std::string> TwoJobsOnOnePort(const std::string& name_of_a, const st
   return texts;
 }
 
-// Both ranks of one job have met each other; those of the other were told who holds the port.
+// Both ranks of one job have met; the ranks of the other job report the holder of the port.
 TEST(InitProcessGroupTest, TwoJobsOnOnePortNeverJoinEachOther) {
   const std::vector<std::string> texts = TwoJobsOnOnePort("a", "b");
   const bool a_met = texts[0] == "joined aa";
@@ -143,7 +143,7 @@ TEST(InitProcessGroupTest, TwoJobsOnOnePortNeverJoinEachOther) {
   }
 }
 
-// Both jobs have one name, so the store takes the first process that comes as each rank, and refuses the second.
+// Both jobs have one name, so the store takes the first process that arrives as each rank, and refuses the second.
 TEST(InitProcessGroupTest, OfTwoJobsThatNothingTellsApartOnlyOneRuns) {
   const std::vector<std::string> texts = TwoJobsOnOnePort("", "");
   int joined = 0;
@@ -182,7 +182,7 @@ TEST(InitProcessGroupTest, JoinsAnOpenMpiJob) {
   }
 }
 
-// Runs a rank per host id, all on this machine, as if on the hosts of these ids.
+// Runs one rank per host id, all on this machine, as if they were on hosts with these ids.
 std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, const std::string& backend,
                                    const std::function<absl::Status(ProcessGroup& group)>& rank_main) {
   Rendezvous job = NewJob(static_cast<int>(hosts.size()));
@@ -207,7 +207,7 @@ TEST(InitProcessGroupTest, RanksOnSeveralHostsHaveANetwork) {
   }
 }
 
-// Kubernetes without an operator, and some schedulers, set no LOCAL_RANK. The place on the host chooses the GPU.
+// Kubernetes without an operator, and some schedulers, do not set LOCAL_RANK. The place on the host chooses the GPU.
 TEST(InitProcessGroupTest, ALocalRankThatTheEnvironmentDoesNotTellIsFoundWhenTheRanksHaveMet) {
   if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
   const int port = FreePort();
@@ -255,7 +255,7 @@ TEST(InitProcessGroupTest, ANetworkOnOneHostIsThereForTheAsking) {
   }
 }
 
-// By the environment each rank is alone on its host, as two agents of torchrun on one machine say.
+// In the environment each rank is the only one on its host, as for two torchrun agents on one machine.
 TEST(InitProcessGroupTest, HostsAreWhatTheKernelSaysAndNotTheLauncher) {
   for (const RankResult& result : RunOnHosts({"", ""}, "", [](ProcessGroup& group) {
          EXPECT_EQ(group.backend(), "shm");
@@ -265,7 +265,7 @@ TEST(InitProcessGroupTest, HostsAreWhatTheKernelSaysAndNotTheLauncher) {
   }
 }
 
-// A backend whose transport cannot be made, which says that it was asked.
+// A backend whose transport cannot be created; its error proves that it was called.
 const bool broken_is_registered =
     RegisterTransportBackend({.name = "pigeons",
                               .create = [](int rank, int, const std::string&, const PeerWatch&,

@@ -4,20 +4,20 @@
 //
 //   running --(a rank fails, and a second more; or the timeout)--> stopping: SIGTERM to all --(grace)--> SIGKILL
 //      |                                            |
-//      +----(SIGTERM, SIGINT)---> asked: the signal to all --(its time, or a second one)--> SIGKILL
+//      +----(SIGTERM, SIGINT)---> asked: the signal to all --(stop_grace, or a second signal)--> SIGKILL
 //      |                                            |                                          |
 //      +----(all ranks have ended)------------------+------------------------------------------+--> result
 //
-// The first failure is the result; failures of other ranks after it are its consequences. Ranks miss a peer by
+// The first failure is the result; later failures of other ranks are its consequences. Ranks notice a missing peer by
 // themselves within the second that they are given, and one of them prints why it ends. A rank that catches or blocks
-// the signal is one that will finish something, and is given stop_grace; any other rank is ended by the signal itself,
-// unless it is stuck in the kernel, and is not waited for. So the launcher needs no word from its ranks about what they
-// do, and the rule holds for every program.
+// the signal has work to finish and is given stop_grace. Any other rank is ended by the signal itself, unless it is
+// stuck in the kernel, and the launcher does not wait for it. So the launcher needs no message from its ranks about
+// their work, and the rule holds for every program.
 //
 // The listening socket of the job's store is opened here and inherited by rank 0, so that the port is taken before any
-// rank starts: no rank can find a port that another program has taken since, and no rank has to wait for rank 0 to
-// listen. Of a job on several hosts, host 0's launcher does so. There is no launch id then: the launchers do not talk
-// to each other, so the ranks' job has the name that --run_id, a scheduler or its command line gives it.
+// rank starts: another program cannot take it in between, and no rank has to wait for rank 0 to listen. For a job on
+// several hosts, host 0's launcher does so. There is no launch id then: the launchers do not communicate, so the ranks'
+// job has the name that --run_id, a scheduler or its command line gives it.
 #include "fsdp/collectives/launcher.h"
 
 #include <poll.h>
@@ -52,20 +52,21 @@ namespace {
 
 constexpr int kTimedOut = 124;  // as timeout(1)
 
-// How long a rank that does not catch a signal may take to end by it.
+// How long a rank that does not catch a signal may take to end.
 constexpr absl::Duration kUncaughtGrace = absl::Seconds(1);
 
-// How long the ranks that a failure leaves may take to notice it and say so, before they are told to end.
+// How long the remaining ranks may take to notice a failure and print it, before they get SIGTERM.
 constexpr absl::Duration kToNotice = absl::Seconds(1);
 
 // Senders such as timeout(1) signal a process and then its whole group.
 constexpr absl::Duration kSameRequest = absl::Milliseconds(200);
 
-// Once asked to stop, so much of each stream is kept for a reader that does not read, and so long at the end.
+// After a stop request, at most this much of each stream is kept for a reader that does not read, and for this long at
+// the end.
 constexpr size_t kMostHeldBytes = size_t{1} << 20;
 constexpr absl::Duration kLastOutput = absl::Milliseconds(500);
 
-// A rank's process and where its output goes. Does not move: the process holds pointers to the outputs.
+// A rank's process and the destinations of its output. Not movable: the process holds pointers to the outputs.
 struct Rank {
   explicit Rank(const std::string& prefix)
       : output(STDOUT_FILENO, prefix, &last_lines), errors(STDERR_FILENO, prefix, &last_lines) {}
@@ -93,9 +94,9 @@ class Job {
   int WorldSize() const { return options_.nnodes * options_.nproc; }
   std::vector<pollfd> Poll(const ForwardedSignals& signals) const;
   void Forward(int signal);
-  // Waits for a reader that is slow until `deadline`, or a signal arrives.
+  // Waits for a slow reader until `deadline`, or until a signal arrives.
   void PassOutput(const ForwardedSignals& signals, absl::Time deadline);
-  // When the loop has something to do without an event.
+  // The time at which the loop must act without an event.
   absl::Time NextDeadline() const;
   void ReapEnded();
   void NoteFailure(int local_rank);
@@ -110,12 +111,12 @@ class Job {
   const LaunchOptions& options_;
   const absl::Time deadline_;
   std::string launch_id_;  // set by Start; empty for several hosts
-  // By local rank. Their destructors end the ranks of a job that could not start completely.
+  // By local rank. If a job could not start completely, their destructors end the ranks that did.
   std::vector<std::unique_ptr<Rank>> ranks_;
   LaunchResult result_;
-  absl::Time asked_at_ = absl::InfinitePast();   // when SIGTERM or SIGINT was forwarded first
-  absl::Time stop_at_ = absl::InfiniteFuture();  // for the ranks that a failure left
-  bool failed_after_signal_ = false;             // the first failure came after that
+  absl::Time asked_at_ = absl::InfinitePast();   // when SIGTERM or SIGINT was first forwarded
+  absl::Time stop_at_ = absl::InfiniteFuture();  // for the ranks that remain after a failure
+  bool failed_after_signal_ = false;             // the first failure came after the signal
 };
 
 absl::Status Job::Start() {
@@ -134,8 +135,7 @@ absl::Status Job::Start() {
   return absl::OkStatus();
 }
 
-// The rank's environment is this process's, without what an outer job may have left in it, and with torchrun's
-// variables.
+// The rank's environment is this process's, without the variables of an outer job, and with torchrun's variables.
 absl::StatusOr<std::unique_ptr<Rank>> Job::StartRank(int local_rank, int port, int store_fd) const {
   const int rank = FirstRank() + local_rank;
   ChildOptions child;
@@ -183,7 +183,7 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
     StopWhenTimeIsUp();
     KillWhoseTimeIsUp();
   }
-  // One pass, not to the end of the stream: a process that left its rank's group may keep the pipe open.
+  // One pass, not until the end of the stream: a process that left its rank's group may keep the pipe open.
   PassOutput(signals, is_asked() ? absl::Now() + kLastOutput : absl::InfiniteFuture());
   NoteSignal();
   if (result_.failed_rank >= 0) {
@@ -242,8 +242,8 @@ void Job::Forward(int signal) {
   }
 }
 
-// Before a stop, ranks that write faster than the reader reads are held up, as they would be without a launcher. Then
-// neither they nor this process wait for the reader: what it does not take in time is lost.
+// Before a stop, ranks that write faster than the reader reads are held up, as they would be without a launcher. After
+// it, neither they nor this process wait for the reader: output that it does not take in time is lost.
 void Job::PassOutput(const ForwardedSignals& signals, absl::Time deadline) {
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->ReadOutput();
@@ -254,7 +254,7 @@ void Job::PassOutput(const ForwardedSignals& signals, absl::Time deadline) {
   }
 }
 
-// If several ranks have ended since the last look, one that was killed is the likelier cause: the others notice its
+// If several ranks have ended since the last check, one that was killed is the likelier cause: the others notice its
 // death and fail within milliseconds.
 void Job::ReapEnded() {
   int failed = -1;
@@ -285,9 +285,9 @@ void Job::NoteFailure(int local_rank) {
   stop_at_ = is_asked() ? absl::Now() : absl::Now() + kToNotice;
 }
 
-// After the signal, a rank that was killed by it or by this process, or that lost a peer which was, ended by the
-// signal. One that crashed or failed in what it wanted to finish, such as a save, did not, nor one that had failed
-// before.
+// Decides whether the failure was caused by the signal. A rank that was killed by it or by this process, or that lost
+// such a peer, ended by the signal. A rank that crashed or failed in the work that it wanted to finish, such as a save,
+// did not, and neither did one that had failed before.
 void Job::NoteSignal() {
   const int code = result_.exit_code;
   const bool by_signal = code == kExitRestart || code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGKILL;
@@ -319,7 +319,7 @@ void Job::KillWhoseTimeIsUp() {
   }
 }
 
-// Once asked to stop, this process does not wait for what ranks without their peer may still finish.
+// After a stop request, this process does not wait for work that ranks without their peer may still finish.
 void Job::Stop() {
   stop_at_ = absl::InfiniteFuture();
   const absl::Time kill_at = absl::Now() + (result_.stop_signal == 0 ? options_.grace : kUncaughtGrace);

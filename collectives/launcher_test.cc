@@ -50,7 +50,7 @@ std::string NewDirectory() {
   return path;
 }
 
-// The number that a script wrote to `path`, once it is there.
+// The number that a script wrote to `path`, after the file has appeared.
 int AwaitNumber(const std::string& path) {
   int number = 0;
   while (!(std::ifstream(path) >> number)) {
@@ -173,7 +173,7 @@ TEST(LauncherTest, TheFirstFailureIsNamedWithItsLastLines) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(60));
 }
 
-// As when all ranks lose a peer of another host at once, and one of them prints it.
+// Like a job whose ranks all lose a peer of another host at the same time, and one of them prints it.
 TEST(LauncherTest, TheRanksThatAFailureLeavesMaySayWhyTheyEnd) {
   const std::string script = "trap 'exit 0' TERM; if test $RANK = 1; then exit 75; fi; sleep 0.2; echo reason; exit 75";
   EXPECT_THAT(LinesOf(Shell(2, script)), ElementsAre("[rank 0] reason"));
@@ -230,7 +230,7 @@ TEST(LauncherTest, AProgramThatCannotBeExecutedIsAnError) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot execute")));
 }
 
-// The launcher in a process of its own, so that it can be signalled. Its description goes to the file `report`.
+// The launcher in its own process, so that it can be signalled. Its description goes to the file `report`.
 int ForkLauncher(const LaunchOptions& options, const std::string& report = "/dev/null") {
   const int pid = fork();
   if (pid == 0) {
@@ -261,7 +261,7 @@ TEST(LauncherTest, SignalsAreForwarded) {
   EXPECT_EQ(WEXITSTATUS(status), 5);
 }
 
-// How a launcher of two ranks ends that is sent `signals`, 300 ms apart, once its ranks have written that they are
+// The end of a launcher of two ranks that receives `signals`, 300 ms apart, after its ranks have written that they are
 // ready.
 struct End {
   int exit_code = 0;
@@ -293,7 +293,7 @@ End EndAfter(
 }
 
 constexpr char kReady[] = "mv $DIR/tmp.$RANK $DIR/ready.$RANK; while true; do sleep 0.01; done";
-// The same, but it starts no program, during which a shell blocks all signals.
+// The same, but without starting a program, because a shell blocks all signals while it starts one.
 constexpr char kIdle[] = "mv $DIR/tmp.$RANK $DIR/ready.$RANK; exec sleep 1000";
 constexpr absl::Duration kPromised = absl::Seconds(2);
 constexpr int kLoaded = 2;  // other tests may have all cores
@@ -327,10 +327,10 @@ TEST(LauncherTest, ASecondSignalKillsRanksThatCatchTheFirst) {
   EXPECT_LT(end.after, kLoaded * kPromised);
 }
 
-// Starts two ranks by a launcher in a process of its own. Each rank runs `begin`, and then writes without end to a pipe
-// that is never read. When the pipe is full, the launcher gets SIGTERM. Returns the launcher's exit status.
+// Starts two ranks by a launcher in its own process. Each rank runs `begin`, and then writes without end to a pipe that
+// is never read. When the pipe is full, the launcher gets SIGTERM. Returns the launcher's exit status.
 int EndWithoutReader(const std::string& begin) {
-  // Each rank makes a file once `begin` is done: the first alone can fill the pipe.
+  // Each rank makes a file after `begin`: the first rank could fill the pipe without the other.
   std::string ready = testing::TempDir() + "ranks_XXXXXX";
   EXPECT_NE(mkdtemp(ready.data()), nullptr);
   const std::string script = absl::StrCat(begin, ": > ", ready, "/$RANK; while true; do echo line; done");
@@ -342,7 +342,7 @@ int EndWithoutReader(const std::string& begin) {
     const absl::StatusOr<LaunchResult> result = Launch(Shell(2, script));
     _exit(result.ok() ? result->exit_code : 99);
   }
-  // A pipe is full once none of its pages is free; how many bytes it then holds depends on the sizes of the writes.
+  // A pipe is full when none of its pages is free; the number of bytes in it depends on the sizes of the writes.
   pollfd full = {.fd = output[1], .events = POLLOUT, .revents = 0};
   const auto is_ready = [&ready](int rank) { return access(absl::StrCat(ready, "/", rank).c_str(), F_OK) == 0; };
   while (!is_ready(0) || !is_ready(1) || poll(&full, 1, 0) != 0) absl::SleepFor(absl::Milliseconds(10));
@@ -376,7 +376,7 @@ TEST(LauncherTest, ACrashAfterTheSignalIsNotTakenForItsEnd) {
   EXPECT_EQ(end.description, "rank 1 of 2 was killed by signal 11 (Segmentation fault)");
 }
 
-// Rank 1 says that it is ready once the failure of rank 0 has brought it SIGTERM.
+// Rank 1 reports that it is ready after the failure of rank 0 has brought it SIGTERM.
 TEST(LauncherTest, ACrashBeforeTheSignalIsNotTakenForItsEnd) {
   const End end = EndAfter(
       "if test $RANK = 1; then trap 'mv $DIR/tmp.1 $DIR/ready.1' TERM; echo 1 > $DIR/go; fi;"

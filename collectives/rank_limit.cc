@@ -28,30 +28,32 @@ std::string TextOf(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
-// The number in a file; `otherwise` if there is none, as in pids.max without a limit, "max".
+// The number in a file; `otherwise` if it has no number, as a pids.max of "max".
 int64_t NumberIn(const std::string& path, int64_t otherwise) {
   int64_t number = 0;
   return absl::SimpleAtoi(TextOf(path), &number) ? number : otherwise;
 }
 
-// As for memory (available_memory.cc): the process's own group, and the top, which is its own group in a container.
+// As for memory (available_memory.cc): the process's own group, and the top, which in a container is its own group.
 int64_t CgroupTasks() {
   int64_t tasks = kUnlimited;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(TextOf("/proc/self/cgroup"), '\n'))) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    // A line is "hierarchy:controllers:path"; cgroup v2 has an empty list of controllers.
     if (fields.size() != 3 || (!fields[1].empty() && fields[1] != "pids")) continue;
     const std::string top = fields[1].empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
     for (const std::string& directory : {top, absl::StrCat(top, fields[2])}) {
       const int64_t limit = NumberIn(absl::StrCat(directory, "/pids.max"), kUnlimited);
       if (limit == kUnlimited) continue;
       const int64_t used = NumberIn(absl::StrCat(directory, "/pids.current"), 0);
+      // The used count may exceed the limit: lowering pids.max does not end processes.
       tasks = std::min(tasks, std::max<int64_t>(limit - used, 0));
     }
   }
   return tasks;
 }
 
-// The limit of a user's tasks, of which this process cannot see how many are used; it does not bind root.
+// The limit of a user's tasks, without the number in use, which this process cannot see. It does not bind root.
 int64_t UserTasks() {
   struct rlimit limit = {};
   const bool is_bound = geteuid() != 0 && getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -62,6 +64,7 @@ int64_t UserTasks() {
 
 HostLimits HostLimits::OfThisHost() {
   cpu_set_t set;
+  // If the mask does not fit into cpu_set_t (more than 1,024 CPUs), one CPU is assumed, and the limit is 64 ranks.
   CPU_ZERO(&set);
   return {.cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1,
           .tasks = std::min({CgroupTasks(), UserTasks(), NumberIn("/proc/sys/kernel/threads-max", kUnlimited),
@@ -80,11 +83,12 @@ absl::Status CheckRankCount(int nproc, const HostLimits& host) {
       {std::max<int64_t>(64, 4 * int64_t{host.cpus}),
        absl::StrCat("64, or 4 for each of the ", host.cpus, " CPUs if that is more")},
       {host.tasks / kTasksPerRank,
-       absl::StrCat(host.tasks, " processes and threads may be added, and a rank is taken for ", kTasksPerRank)},
+       absl::StrCat(host.tasks, " processes and threads may be added, and a rank counts as ", kTasksPerRank)},
       {host.available_bytes / kBytesPerRank,
-       absl::StrCat(host.available_bytes, " bytes of memory are available, and a rank is taken for ", kBytesPerRank)},
+       absl::StrCat(host.available_bytes, " bytes of memory are available, and a rank counts as ", kBytesPerRank)},
   };
   for (const auto& limit : limits) {
+    // One rank is always allowed: a host without room for it fails with a better error later.
     if (nproc > std::max<int64_t>(limit.most, 1)) {
       return absl::InvalidArgumentError(absl::StrCat("nproc is ", nproc, ", wanted at most ",
                                                      std::max<int64_t>(limit.most, 1), " on this host: ", limit.why));

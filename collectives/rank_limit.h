@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many ranks a host holds: so that a typo in a number of ranks is an error, and not a host that stalls.
+// The number of ranks that a host can hold, so that a typo in a number of ranks is an error and does not stall the
+// host.
 #ifndef FSDP_COLLECTIVES_RANK_LIMIT_H_
 #define FSDP_COLLECTIVES_RANK_LIMIT_H_
 
@@ -13,7 +14,7 @@ namespace fsdp {
 
 struct HostLimits {
   int cpus = 1;  // that this process may run on
-  // Processes and threads that may be added: what is left of the cgroup's pids.max, and RLIMIT_NPROC.
+  // Processes and threads that may be added: the rest of the cgroup's pids.max, and RLIMIT_NPROC.
   int64_t tasks = std::numeric_limits<int64_t>::max();
   int64_t available_bytes = std::numeric_limits<int64_t>::max();  // of memory
 

@@ -16,10 +16,10 @@
 
 namespace fsdp {
 
-// Calls `rank_main` with a group of `world_size` ranks on as many threads, each with a host device of its own, and
-// waits for all. A rank that returns an error aborts the group, so the others fail with an error that names it.
-// `timeout`: of each collective. Returns the error of the rank that failed first, prefixed "rank 2 of 4: ".
-// kInvalidArgument for less than one rank.
+// Calls `rank_main` with a group of `world_size` ranks on as many threads, each with its own host device, and waits for
+// all. A rank that returns an error aborts the group, so the others fail with an error that names it. `timeout`: of
+// each collective. Returns the error of the rank that failed first, prefixed "rank 2 of 4: ". kInvalidArgument for less
+// than one rank.
 absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main,
                       absl::Duration timeout = absl::Minutes(1));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies from device memory to shared memory that pass by the registers and run while the thread computes (cp.async):
+// Copies from device memory to shared memory that bypass the registers and run while the thread computes (cp.async):
 //
 //   CopyAsync<16>(to, from, true);     // any number of copies
 //   CommitCopies();                    // these are a group
@@ -26,9 +26,9 @@ namespace fsdp {
 template <int kBytes>
 __device__ inline void CopyAsync(void* to, const void* from, bool exists) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = exists ? kBytes : 0;  // the rest is filled up with zeros
+  const int bytes = exists ? kBytes : 0;  // the rest is filled with zeros
   if constexpr (kBytes == 16) {
-    // Not through the first-level cache: what a block loads once would only evict other data.
+    // Bypasses the first-level cache: data that a block loads once would only evict other data.
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)

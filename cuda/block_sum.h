@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and maxima over the threads of a warp or a block, in trees of fixed shape: the same bits in every run, which
-// sums by atomic operations, in the order of arrival, would not have. All threads of the warp or block must call. For
-// .cu files.
+// Sums and maxima over the threads of a warp or a block, in trees of fixed shape: the same bits in every run, unlike
+// sums by atomic operations, which depend on the order of arrival. All threads of the warp or block must call. For .cu
+// files.
 #ifndef FSDP_CUDA_BLOCK_SUM_H_
 #define FSDP_CUDA_BLOCK_SUM_H_
 
@@ -40,7 +40,7 @@ struct WarpSums {
 };
 
 // The sum over a one-dimensional block of N threads, N a multiple of 32, in every thread: warps first, then the warps'
-// sums in ascending order. The last barrier lets `sums` be used again at once. Two barriers; `sums` must be shared
+// sums in ascending order. Two barriers; after the last one `sums` may be reused immediately. `sums` must be shared
 // memory, the same for all threads of the block.
 template <int N, typename T>
 __device__ inline T BlockSum(T value, WarpSums<T, N>& sums) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why reuse during a capture is sound: memory that is freed here is freed when the host drops the last reference, not
-// when work has run, since captured work has not. The next user of the block is put on the stream later, and the graph
-// replays in the order of the capture on one stream (CaptureWork refuses arena memory on any other). So in every replay
-// the second user comes after the first, and the first is done with the block.
+// Why reuse during a capture is sound: memory is freed here when the host drops the last reference, not when work has
+// run, because captured work has not run. The next user of the block is put on the stream later, and the graph replays
+// in the order of the capture on one stream (CaptureWork refuses arena memory on any other). So in every replay the
+// second user comes after the first, and the first is done with the block.
 
 #include "fsdp/cuda/capture_arena.h"
 
@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// A block serves what needs at least half of it: the tensors of a step come in few sizes.
+// A block serves requests of at least half its size: the tensors of a step have few different sizes.
 constexpr int64_t kMostWaste = 2;
 
 }  // namespace
@@ -23,7 +23,7 @@ constexpr int64_t kMostWaste = 2;
 absl::StatusOr<Buffer> CaptureArena::Allocate(int64_t nbytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   size_t block = blocks_.size();
-  // The smallest free block that is large enough, if not too much of it would lie idle.
+  // The smallest free block that is large enough, unless too much of it would be unused.
   const auto fits = free_.lower_bound(nbytes);
   if (fits != free_.end() && fits->first <= kMostWaste * nbytes) {
     block = fits->second;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CaptureArena: the device memory that is allocated while work is captured (cuda_graph.h). Its addresses are the
-// graph's for as long as the graph lives. A block that is freed during the capture serves a later allocation of the
-// same capture: both are used by one stream alone, so in every replay too the second use comes after the first, and a
-// graph needs about the memory of a step that is not one. Thread-safe.
+// CaptureArena: the device memory that is allocated while work is captured (cuda_graph.h). The graph owns its addresses
+// for as long as it lives. A block that is freed during the capture serves a later allocation of the same capture: only
+// one stream uses both, so in every replay too the second use comes after the first, and a graph needs about as much
+// memory as a step without capture. Thread-safe.
 #ifndef FSDP_CUDA_CAPTURE_ARENA_H_
 #define FSDP_CUDA_CAPTURE_ARENA_H_
 
@@ -25,18 +25,19 @@ class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
   // Allocates device memory: CudaMemory's pool.
   using Source = std::function<absl::StatusOr<Buffer>(int64_t nbytes)>;
 
-  // Takes blocks from `source`, and gives them back when neither this nor a buffer of it lives: the graph holds it for
+  // Takes blocks from `source`, and returns them after this object and all its buffers are gone: the graph holds it for
   // as long as it may be replayed.
   explicit CaptureArena(Source source) : source_(std::move(source)) {}
 
-  // At least `nbytes`, at an address that stays the graph's. Errors are the source's. Serves from a free block of at
+  // At least `nbytes`, at an address that the graph owns. Errors come from the source. Serves from a free block of at
   // most twice the size, if there is one.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // Whether `data` lies in a block.
+  // Whether `data` is inside a block.
   bool Contains(const void* data) const;
 
-  // The bytes of all blocks, free ones too. The memory counts as allocated on the device until the graph is destroyed.
+  // The bytes of all blocks, including free ones. The memory counts as allocated on the device until the graph is
+  // destroyed.
   int64_t allocated_bytes() const;
 
  private:

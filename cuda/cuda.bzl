@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuda_library, cuda_test and cuda_binary: C++ rules whose sources may be CUDA, compiled by the nvcc of @local_cuda.
 
-Each makes a second target, NAME_emulated (NAME_emulated_test for a test), of the same sources, compiled by the C++
-compiler against cuda/emulator, which needs no toolkit and no GPU. One program must not hold both kinds.
+Each creates a second target, NAME_emulated (NAME_emulated_test for a test), from the same sources, compiled by the C++
+compiler against cuda/emulator, which needs no toolkit and no GPU. One program must not contain both kinds.
 
-Where there is no toolkit, targets of these rules are incompatible: "//..." skips them, and naming one is an error that
-says so. A target that must exist either way picks its sources with if_cuda.
+Without a toolkit, targets of these rules are incompatible: "//..." skips them, and naming one is an error with the
+reason. A target that must exist in either case selects its sources with if_cuda.
 
---//cuda:archs=sm_80,sm_90 (from another repository --@fsdp//cuda:archs=...) names the GPUs that code is generated for;
-later ones run the PTX of the newest that is not of one family only, such as sm_90a. The default is sm_80 alone.
+--//cuda:archs=sm_80,sm_90 (from another repository --@fsdp//cuda:archs=...) names the GPUs for which code is generated;
+later ones run the PTX of the newest architecture that is not limited to one family, as sm_90a is. The default is sm_80.
 """
 
 load("@local_cuda//:config.bzl", "CUDA_AVAILABLE", "CUDA_HOST_COMPILER", "CUDA_PATH", "CUDA_VERSION", "NCCL_AVAILABLE")
@@ -70,8 +70,8 @@ def _nvcc(ctx, form, arch_flags, extension):
     toolchain = find_cpp_toolchain(ctx)
     context = ctx.attr.deps_context[CcInfo].compilation_context
 
-    # nvcc finds its own toolkit's headers; a second way to them would only enlarge every sandbox.
-    # A precompiled header (bazel/precompiled.bzl) is the C++ compiler's.
+    # nvcc finds its own toolkit's headers; a second path to them would only enlarge every sandbox. A precompiled header
+    # (bazel/precompiled.bzl) belongs to the C++ compiler.
     headers = [
         header
         for header in context.headers.to_list()
@@ -98,7 +98,7 @@ def _nvcc(ctx, form, arch_flags, extension):
             arguments = flags + [source.path, "-o", output.path],
             inputs = depset([source] + headers, transitive = [toolchain.all_files]),
             outputs = [output],
-            # The version makes another toolkit in the same place another action.
+            # The version makes the action differ for another toolkit in the same place.
             env = {"FSDP_CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s" % source.short_path,
@@ -107,7 +107,7 @@ def _nvcc(ctx, form, arch_flags, extension):
     return [DefaultInfo(files = depset(outputs))]
 
 def _cuda_objects_impl(ctx):
-    # Position independent code alone: with both kinds a shared library would get each symbol twice.
+    # Only position independent code: with both kinds a shared library would get each symbol twice.
     return _nvcc(ctx, "-c", _gencode(ctx.attr._archs[CudaArchs].archs), ".pic.o")
 
 def _cuda_cubins_impl(ctx):
@@ -141,7 +141,7 @@ def cuda_cubins(name, library, srcs, arch = "sm_90", **kwargs):
       name: the target.
       library: the cuda_library of the same package that has `srcs`; without its nvccopts.
       srcs: .cu files of it.
-      arch: the architecture, whatever --//cuda:archs says.
+      arch: the architecture, independent of --//cuda:archs.
       **kwargs: visibility and tags.
     """
     _cuda_cubins(
@@ -182,10 +182,10 @@ def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
     return [src for src in srcs if not src.endswith(".cu")] + [":" + name + "_cuda_objects"]
 
 _EMULATED_COPTS = [
-    # As nvcc does for what is to be rounded once, and only for that, whatever the processor has.
+    # nvcc does the same for explicitly rounded operations, and only for them, on any processor.
     "-ffp-contract=off",
     "-Wno-unknown-pragmas",
-    # A GPU traps at a misaligned access, and so do these.
+    # A GPU traps at a misaligned access, so the emulated code must trap too.
     "-fsanitize=alignment",
     "-fsanitize-undefined-trap-on-error",
 ]
@@ -243,8 +243,8 @@ def cuda_library(
       srcs: .cu files are compiled by nvcc, .cc files by the C++ compiler.
       hdrs: as in cc_library.
       deps: as in cc_library.
-      cuda_deps: those of the dependencies that are a cuda_library: the emulated twin depends on theirs.
-      toolkit_deps: the toolkit's libraries other than the runtime, in whose place the twin has the emulator.
+      cuda_deps: the dependencies that are a cuda_library: the emulated twin depends on their twins.
+      toolkit_deps: the toolkit's libraries other than the runtime; the emulator replaces them in the twin.
       nvccopts: more flags for nvcc.
       testonly: as in cc_library. The twin always is.
       target_compatible_with: as in cc_library, in addition to CUDA itself.
@@ -256,7 +256,7 @@ def cuda_library(
         testonly = testonly,
         srcs = _compile_cuda(name, srcs, hdrs, all_deps, nvccopts, testonly),
         hdrs = hdrs,
-        # The static runtime hides its symbols, so a shared library made of this one alone would not load.
+        # The static runtime hides its symbols, so a shared library made from this library only would not load.
         linkstatic = True,
         target_compatible_with = _with_cuda(target_compatible_with),
         deps = all_deps,
@@ -276,7 +276,7 @@ def cuda_library(
 def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], target_compatible_with = [], **kwargs):
     """A cc_test of .cu and .cc files, tagged gpu, and its emulated twin.
 
-    The first must skip, with a reason, where there is no GPU; the twin runs everywhere.
+    The first must skip, with a reason, if there is no GPU; the twin runs everywhere.
 
     Args:
       name: the test, ending in _test.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaDevice joins the parts: memory (cuda_memory.h), streams (cuda_stream.h), graphs (cuda_graph.h) and kernels
-// (ops.h). It implements the optional interfaces GraphDevice and PriorityDevice too.
+// (ops.h). It also implements the optional interfaces GraphDevice and PriorityDevice.
 
 #include "fsdp/cuda/cuda_device.h"
 
@@ -63,7 +63,7 @@ absl::StatusOr<int> CudaDeviceCount() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    // Forgotten, so that no later launch is blamed for it.
+    // Clears the error, so that no later launch reports it.
     cudaGetLastError();
     return absl::UnavailableError(absl::StrCat("no usable GPU: cudaGetDeviceCount: ", cudaGetErrorString(error)));
   }
@@ -77,6 +77,7 @@ absl::StatusOr<std::shared_ptr<Device>> CreateCudaDevice(int ordinal) {
     return absl::InvalidArgumentError(
         absl::StrCat("cuda:", ordinal, ": this process has ", count, " GPUs, numbered from 0"));
   }
+  // CudaMemory first: it refuses a GPU without memory pools, on which no part of the device would work.
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<CudaMemory> memory, CudaMemory::Create(ordinal));
   return std::make_shared<CudaDevice>(ordinal, std::move(memory));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA device: memory, copies, and the order of streams, events and host work. Work is held back by futures, never
-// by sleeping.
+// The CUDA device: memory, copies, and the order of streams, events and host work. Tests hold work back by futures,
+// never by sleeping.
 
 #include "fsdp/cuda/cuda_device.h"
 
@@ -83,7 +83,7 @@ class CudaDeviceTest : public testing::Test {
   }
 
   std::shared_ptr<Device> device_;
-  std::deque<float> values_;  // Fill's, which must live until they were copied
+  std::deque<float> values_;  // Fill's, which must live until they have been copied
 };
 
 constexpr int64_t kMany = (4 << 20) + 3;
@@ -124,7 +124,7 @@ TEST_F(CudaDeviceTest, TooManyBytesNameTheDeviceAndTheAmounts) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("cuda:0: cannot allocate 35184372088832 bytes; 12345 bytes are in use")));
   EXPECT_THAT(device_->Allocate(-1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1 bytes")));
-  EXPECT_OK(NewStream("s")->Synchronize());  // the device is none the worse
+  EXPECT_OK(NewStream("s")->Synchronize());  // the device still works
 }
 
 TEST_F(CudaDeviceTest, PinnedMemoryIsReusedAndNotCounted) {
@@ -266,7 +266,7 @@ TEST_F(CudaDeviceTest, BuffersLiveUntilTheirWorkRan) {
   EXPECT_EQ(device_->allocated_bytes(), 0);
 }
 
-// Guards against host work that holds up the GPU's own queues: more streams than those, all meeting in host work.
+// Protects against host work that blocks the GPU's own queues: more streams than queues, all meeting in host work.
 TEST_F(CudaDeviceTest, ManyRanksMayMeetInHostWork) {
   constexpr int kRanks = 24;
   constexpr int kRounds = 20;

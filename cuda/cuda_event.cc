@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An event goes through two stages, and a waiter through the same two:
+// An event has two stages, and so does a wait for it:
 //
 //   made  --RecordOn, by the stream's caller or thread-->  recorded  --by the GPU-->  reached
 //         a waiter blocks on raised_                                 a waiter asks CUDA
 //
-// CUDA by itself cannot tell the first two apart: an event that was never recorded counts as reached there, so a wait
-// for it would pass at once.
+// CUDA itself cannot distinguish the first two states: an event that was never recorded counts as reached, so a wait
+// for it would pass immediately.
 
 #include "fsdp/cuda/cuda_event.h"
 
@@ -22,7 +22,7 @@ namespace fsdp {
 absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Create(int device) {
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
   cudaEvent_t event;
-  // An event that takes no time is much cheaper to wait for.
+  // An event without timing is much cheaper to wait for.
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device));
   return std::shared_ptr<CudaEvent>(new CudaEvent(device, event));
 }
@@ -70,7 +70,7 @@ bool CudaEvent::Query() {
     cudaGetLastError();
     return false;
   }
-  // After an error of the GPU nothing is left to wait for; Synchronize says which.
+  // After an error of the GPU there is nothing left to wait for; Synchronize returns the error.
   return true;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaEvent: what the CUDA device keeps behind an Event. A CUDA event alone is not enough, because a stream may have to
-// put off recording it until host work that was put there earlier has run (cuda_stream.h): so the event is first
-// *recorded*, on the host, with the stream's error so far, and then *reached*, on the GPU. An event that was recorded
-// in a capture is reached when the last replay of the graph is. Thread-safe.
+// CudaEvent: the CUDA device's state behind an Event. A CUDA event is not enough, because a stream may have to defer
+// recording it until earlier host work on the stream has run (cuda_stream.h). So the event is first *recorded*, on the
+// host, with the stream's error so far, and then *reached*, on the GPU. An event that was recorded in a capture is
+// reached when the last replay of the graph is. Thread-safe.
 #ifndef FSDP_CUDA_CUDA_EVENT_H_
 #define FSDP_CUDA_CUDA_EVENT_H_
 
@@ -26,7 +26,7 @@ namespace fsdp {
 
 class CudaEvent final : public Event::State {
  public:
-  // On GPU `device`; neither recorded nor reached. Errors are those of CudaStatus.
+  // On GPU `device`; neither recorded nor reached. Same errors as CudaStatus.
   static absl::StatusOr<std::shared_ptr<CudaEvent>> Create(int device);
   ~CudaEvent() override;
 
@@ -36,8 +36,8 @@ class CudaEvent final : public Event::State {
   bool Query() override;
 
   // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far` and whose work may
-  // still fail with `failures`. It is recorded after an error too, since work before the error may still run.
-  // `recording`: of which the stream's work is part; null: of none.
+  // still fail with `failures`. It is recorded after an error too, because work before the error may still run.
+  // `recording`: the recording that the stream's work is part of, or null.
   void RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures,
                 std::shared_ptr<CudaRecording> recording);
 
@@ -45,13 +45,13 @@ class CudaEvent final : public Event::State {
   bool recorded() const { return recorded_.load(std::memory_order_acquire); }
 
   // Makes `stream` wait for this event; blocks the calling thread until it is recorded. Returns the error of the stream
-  // that recorded it, or that of the wait itself.
+  // that recorded it, or an error of the wait itself.
   absl::Status MakeWait(CUstream_st* stream, int device);
 
-  // The failures that the work before the event may still end with. Valid once the event is recorded.
+  // The failures that the work before the event may still have. Valid after the event was recorded.
   const AsyncFailures& failures() const { return failures_; }
 
-  // Null unless it was recorded in a capture. Once it is recorded.
+  // Null unless it was recorded in a capture. Valid after the event was recorded.
   const std::shared_ptr<CudaRecording>& recording() const { return recording_; }
 
  private:
@@ -64,10 +64,10 @@ class CudaEvent final : public Event::State {
   CUevent_st* const event_;
 
   std::atomic<bool> recorded_{false};
-  absl::Status status_;                       // written before `recorded_` is raised, only read after it
+  absl::Status status_;                       // written before `recorded_` is set, only read after it
   AsyncFailures failures_;                    // likewise
   std::shared_ptr<CudaRecording> recording_;  // likewise
-  std::mutex mutex_;                          // orders raising the flag against going to sleep
+  std::mutex mutex_;                          // orders setting the flag against going to sleep
   std::condition_variable raised_;
 };
 

@@ -2,12 +2,11 @@
 //
 // A capture in order: 1. drain the origin; 2. route allocations of this thread to an arena; 3. begin the capture on the
 // origin; 4. call `work`, whose calls the streams turn into nodes; 5. end the arena; 6. join the other streams and end
-// the capture; 7. instantiate. Steps 5 and 6 happen whether the work succeeded or not, so that no stream stays in a
-// capture.
+// the capture; 7. instantiate. Steps 5 and 6 happen even if the work failed, so that no stream stays in a capture.
 //
 // A replay is ordered as if the work had been put on each of its streams again: the origin first waits for all of them,
-// then launches the graph, and then all of them wait for the origin. CUDA orders a graph against the stream of its
-// launch alone.
+// then launches the graph, and then all of them wait for the origin. CUDA orders a graph only against the stream of its
+// launch.
 
 #include "fsdp/cuda/cuda_graph.h"
 
@@ -44,7 +43,7 @@ absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory
   absl::Status status = origin.BeginCapture(recording);
   if (status.ok()) {
     const absl::Status worked = work();
-    // If the recording failed, that is the reason for whatever error `work` returned.
+    // If the recording failed, it is the reason for any error that `work` returned.
     status = recording->status().ok() ? worked : recording->status();
   }
   memory.EndArena();

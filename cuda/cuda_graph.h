@@ -5,9 +5,9 @@
 //   origin      begin  kernel  record ----.  kernel   wait  (join all)  end
 //   other                       wait, kernel, record --'
 //
-// An `other` is drained before it takes part, and is joined at the end whatever the work did, so that CUDA never sees a
-// dependency on uncaptured work, nor work that is left open. What cannot be captured is found by the streams
-// (cuda_stream.h), before CUDA would.
+// An `other` is drained before it takes part, and is always joined at the end, so that CUDA never sees a dependency on
+// uncaptured work, nor unfinished work. The streams (cuda_stream.h) detect work that cannot be captured before CUDA
+// would.
 #ifndef FSDP_CUDA_CUDA_GRAPH_H_
 #define FSDP_CUDA_CUDA_GRAPH_H_
 
@@ -27,14 +27,14 @@ namespace fsdp {
 
 class CudaGraph final : public WorkGraph {
  public:
-  // As CaptureWork; `memory` is the device's. Blocks until the work that `origin` has is done. kFailedPrecondition if
-  // another capture on the device is under way.
+  // Same contract as CaptureWork; `memory` is the device's. Blocks until the earlier work of `origin` is done.
+  // kFailedPrecondition if another capture on the device is under way.
   static absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(CudaMemory& memory, CudaStream& origin,
                                                             const std::function<absl::Status()>& work);
-  // Blocks until the last replay is done; the memory and the streams may then go.
+  // Blocks until the last replay is done; the memory and the streams may be destroyed afterwards.
   ~CudaGraph() override;
 
-  // Returns at once. Errors of the launch become errors of the origin stream.
+  // Does not block. Errors of the launch become errors of the origin stream.
   void Replay() override;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work that is captured and replayed, against the same work put on the streams each time.
+// Work that is captured and replayed, compared with the same work put on the streams each time.
 #include "fsdp/cuda/cuda_graph.h"
 
 #include <functional>
@@ -56,7 +56,7 @@ class CudaGraphTest : public testing::Test {
     return values;
   }
 
-  // output = input / 3 + input / 7, the second by the other stream; total += output. With memory of its own.
+  // output = input / 3 + input / 7, the second term by the other stream; total += output. Allocates its own memory.
   absl::Status Work() {
     const TensorOps& ops = device_->ops();
     other_->Wait(compute_->Record());
@@ -121,7 +121,7 @@ TEST_F(CudaGraphTest, ReplaysFollowEachOtherAndWhatTheOtherStreamsHave) {
   Upload(2);
   graph->Replay();
   graph->Replay();
-  // The other stream's, after the replay that writes what it reads, and before the one that writes it again.
+  // On the other stream, after the replay that writes its input, and before the replay that writes it again.
   device_->ops().ScaleBy(shared_, input_.Slice({0, 1}), *other_);
   ASSERT_OK_AND_ASSIGN(const Tensor scaled, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
   device_->ops().CastDivide(shared_, scaled, 1, *other_);
@@ -154,7 +154,7 @@ TEST_F(CudaGraphTest, FreedMemoryServesTheSameCaptureAgainAndIsTheGraphsAlone) {
   ASSERT_OK_AND_ASSIGN(const Tensor outside, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
   EXPECT_NE(outside.data(), addresses[0]);
   graph = nullptr;
-  EXPECT_EQ(device_->allocated_bytes() - before, kNumel * 4);  // what lies outside
+  EXPECT_EQ(device_->allocated_bytes() - before, kNumel * 4);  // memory outside of the graph
 }
 
 TEST_F(CudaGraphTest, MemoryThatCapturedWorkUsesLivesAsLongAsTheGraph) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device memory comes from CUDA's pool (cudaMallocAsync), which hands it out in the order of a stream. There are two
-// kinds of it:
+// Device memory comes from CUDA's pool (cudaMallocAsync), which allocates in the order of a stream. There are two
+// kinds:
 //
-//   Allocate      for any stream. It is allocated and freed on a stream that carries nothing else, and Allocate waits
-//                 for that. This is sound because a Buffer is freed only when no stream's work holds it any more, and
+//   Allocate      for any stream. It is allocated and freed on a stream that has no other work, and Allocate waits
+//                 for it. This is sound because a Buffer is freed only after no stream's work holds it any more, and
 //                 short because the stream is empty and the pool keeps freed memory (SetUpPool).
 //   AllocateOn    for one stream's own work, such as the activations and temporaries of a step: no wait, and memory is
-//                 used again before the work that used it has run (stream_memory.h).
+//                 reused before the work that used it has run (stream_memory.h).
 //
 // The pool may not make an allocation wait for work on another stream: Allocate would then wait for the GPU.
 
@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kPinnedPage = 4096;
 constexpr size_t kPinnedStep = size_t{1} << 20;
 
-// Few different sizes, so that a kept block is likely to fit: powers of two up to 1 MiB, multiples of that above.
+// Few different sizes, so that a kept block is likely to fit: powers of two up to 1 MiB, multiples of 1 MiB above.
 size_t RoundedPinnedSize(int64_t nbytes) {
   const auto wanted = static_cast<size_t>(nbytes);
   if (wanted > kPinnedStep) return (wanted + kPinnedStep - 1) / kPinnedStep * kPinnedStep;
@@ -42,7 +42,7 @@ absl::Status RefuseNegative(int device, int64_t nbytes) {
   return absl::InvalidArgumentError(absl::StrCat("cuda:", device, ": cannot allocate ", nbytes, " bytes"));
 }
 
-// Keeps freed memory in the pool: returning it to the driver and asking again would cost more than the work in
+// Keeps freed memory in the pool: returning it to the driver and requesting it again would cost more than the work in
 // between.
 absl::Status SetUpPool(int device) {
   cudaMemPool_t pool;
@@ -108,7 +108,7 @@ absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
   FSDP_ASSIGN_OR_RETURN(void* const data, AllocateOn(stream_, nbytes));
   Buffer buffer(
       data, nbytes, [self = shared_from_this(), data, nbytes] { self->FreeOn(nullptr, data, nbytes); }, device_id());
-  // The memory is stream_'s until its allocation there has run; nothing else is on that stream, so this is short.
+  // The memory belongs to stream_ until its allocation there has run. The stream has no other work, so this is short.
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
   return buffer;
 }
@@ -122,7 +122,7 @@ absl::StatusOr<void*> CudaMemory::AllocateOn(CUstream_st* stream, int64_t nbytes
   return data;
 }
 
-// Memory that another stream has freed is this stream's only when the work before that is done.
+// Memory that another stream has freed is available to this one only after the work before the free is done.
 absl::Status CudaMemory::TakeFromPool(CUstream_st* stream, int64_t nbytes, void** data) const {
   const size_t size = std::max<int64_t>(nbytes, 1);
   cudaError_t error = cudaMallocAsync(data, size, stream);

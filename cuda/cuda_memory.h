@@ -2,7 +2,7 @@
 //
 // CudaMemory: the memory of one CUDA device: an exact count of live bytes over CUDA's own stream-ordered pool, and a
 // cache of pinned host memory. The pool is the process's default one for that GPU and keeps freed memory. A buffer of
-// Allocate is freed only when no stream holds it any more (cuda_stream.h), so its memory can be used by any stream;
+// Allocate is freed only after no stream holds it any more (cuda_stream.h), so its memory can be used by any stream;
 // stream_memory.h has the buffers of a single stream. Thread-safe; live buffers hold a reference.
 #ifndef FSDP_CUDA_CUDA_MEMORY_H_
 #define FSDP_CUDA_CUDA_MEMORY_H_
@@ -28,56 +28,56 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
  public:
   // kUnimplemented for a GPU without memory pools.
   static absl::StatusOr<std::shared_ptr<CudaMemory>> Create(int device);
-  // Frees the kept pinned blocks. No buffer is left by then, since each holds a reference.
+  // Frees the kept pinned blocks. No buffer is left by then, because each holds a reference.
   ~CudaMemory();
 
-  // `nbytes` of device memory, aligned to at least 256 bytes, usable by any stream at once. The buffer of 0 bytes is
-  // not null. kResourceExhausted says how much is in use and free.
+  // `nbytes` of device memory, aligned to at least 256 bytes, immediately usable by any stream. The buffer of 0 bytes
+  // is not null. kResourceExhausted reports the bytes in use and free.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // For StreamMemory: counted memory that is allocated and freed in the order of `stream`; null: when everything that
-  // used it is done. Errors are those of Allocate. FreeOn does not wait for the GPU.
+  // For StreamMemory: counted memory that is allocated and freed in the order of `stream`; null: freed when all work
+  // that used it is done. Same errors as Allocate. FreeOn does not wait for the GPU.
   absl::StatusOr<void*> AllocateOn(CUstream_st* stream, int64_t nbytes);
   void FreeOn(CUstream_st* stream, void* data, int64_t nbytes);
 
   DeviceId device_id() const { return {DeviceType::kCuda, device_}; }
 
-  // True where BeginArena was called by this thread.
+  // True if this thread called BeginArena and not yet EndArena.
   bool InArena() const { return ArenaOfThisThread() != nullptr; }
 
-  // From now on the allocations of the calling thread come from a new arena, which takes its memory from here, until
-  // EndArena by the same thread. Null when another capture is under way.
+  // From now on the allocations of the calling thread come from a new arena, which takes its memory from this object,
+  // until EndArena by the same thread. Null if another capture is under way.
   std::shared_ptr<CaptureArena> BeginArena();
   void EndArena();
 
   // Host memory that the GPU reaches without a copy. Not counted. Pinning costs milliseconds, so freed blocks are kept
-  // until this is destroyed. Sizes are rounded up to a power of two, from 1 MiB on to a multiple of 1 MiB; 4096 bytes
-  // is the least.
+  // until this is destroyed. Sizes are rounded up to a power of two, from 1 MiB on to a multiple of 1 MiB; the minimum
+  // is 4096 bytes.
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.
   void Note(int64_t nbytes);
 
-  // Bytes of live buffers as they were asked for, and of Note; the peak is that of the time since ResetPeak.
+  // Requested bytes of live buffers, plus Note; the peak is since ResetPeak.
   int64_t allocated_bytes() const;
   int64_t peak_allocated_bytes() const;
-  // The peak becomes the present amount.
+  // Sets the peak to the present amount.
   void ResetPeak();
 
  private:
   CudaMemory(int device, CUstream_st* stream) : device_(device), stream_(stream) {}
 
-  // Counted; blocks until the memory is every stream's.
+  // Counted; blocks until any stream may use the memory.
   absl::StatusOr<Buffer> AllocateFromPool(int64_t nbytes);
   // Null unless the calling thread captures.
   std::shared_ptr<CaptureArena> ArenaOfThisThread() const;
-  // Takes `nbytes` from the pool, in the order of `stream`. Once more after all work on the GPU, if there is no room.
+  // Takes `nbytes` from the pool, in the order of `stream`. If there is no room, tries again after all work on the GPU.
   absl::Status TakeFromPool(CUstream_st* stream, int64_t nbytes, void** data) const;
   // Keeps a pinned block for the next AllocatePinned of the same rounded size.
   void KeepPinned(void* data, size_t size);
 
   const int device_;
-  CUstream_st* const stream_;  // carries nothing but allocations
+  CUstream_st* const stream_;  // used only for allocations
 
   mutable std::mutex mutex_;
   int64_t allocated_ = 0;                             // guarded by mutex_

@@ -6,7 +6,7 @@ namespace fsdp {
 
 void CudaRecording::Hold(std::vector<Buffer> uses) {
   for (Buffer& use : uses) {
-    // The arena's memory is the graph's anyway; a reference here would keep it from being used again.
+    // The graph holds the arena anyway; a reference here would prevent reuse of the block.
     if (use && !arena_->Contains(use.data())) held_.push_back(std::move(use));
   }
 }

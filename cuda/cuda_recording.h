@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaRecording: the state that the streams of one capture share: why it fails, which streams take part, and the memory
-// that the graph is to hold; and, for the events that were recorded in it, the last replay. Filled by the thread that
+// CudaRecording: the shared state of the streams of one capture: its error, the streams that take part, and the memory
+// that the graph must hold; and, for the events that were recorded in it, the last replay. Filled by the thread that
 // captures; the functions about replays are thread-safe.
 #ifndef FSDP_CUDA_CUDA_RECORDING_H_
 #define FSDP_CUDA_CUDA_RECORDING_H_
@@ -20,7 +20,7 @@ namespace fsdp {
 
 class CudaStream;
 
-// Implemented by an owner of captured work that must know of its replays: a process group, whose watchdog times
+// Implemented by an owner of captured work that must observe its replays: a process group, whose watchdog times
 // collectives.
 class ReplayObserver {
  public:
@@ -41,12 +41,12 @@ class CudaRecording {
   // `arena` holds the memory that is allocated during the capture.
   explicit CudaRecording(std::shared_ptr<CaptureArena> arena) : arena_(std::move(arena)) {}
 
-  // Why there will be no graph: the first error. Work is not captured after one.
+  // The first error, which prevents the graph. Later work is not captured.
   const absl::Status& status() const { return status_; }
   // Keeps the first error; OK has no effect.
   void Note(const absl::Status& status) { status_.Update(status); }
 
-  // The streams that take part, first the one that the capture began on.
+  // The streams that take part; the first is the stream on which the capture began.
   const std::vector<CudaStream*>& streams() const { return streams_; }
   // The first stream that is added is the origin.
   void Add(CudaStream& stream) { streams_.push_back(&stream); }
@@ -54,34 +54,35 @@ class CudaRecording {
   // Not after Release.
   const CaptureArena& arena() const { return *arena_; }
 
-  // Memory that the captured work uses and that is not the arena's.
+  // Holds memory that the captured work uses and that does not belong to the arena.
   void Hold(std::vector<Buffer> uses);
 
   // Called around each replay, in this order.
   const std::vector<std::shared_ptr<ReplayObserver>>& observers() const { return observers_; }
   void Add(std::shared_ptr<ReplayObserver> observer) { observers_.push_back(std::move(observer)); }
 
-  // Until it is over, its events cannot be waited for; afterwards they are `replayed`, at first reached.
+  // Ends the capture. Before it, waiting for an event of the capture is an error; afterwards the events are `replayed`,
+  // which is reached at first.
   void End();
   bool ended() const;
   // `done` is the event after the last launch of the graph. Thread-safe.
   void SetReplayed(Event done);
   Event replayed() const;
 
-  // Waits for the last replay, on behalf of an event of this recording. kFailedPrecondition, also noted as why the
-  // capture fails, while the capture is under way.
+  // Waits for the last replay, on behalf of an event of this recording. While the capture is under way:
+  // kFailedPrecondition, which also becomes the capture's error.
   absl::Status AwaitReplay();
-  // True when the last replay is done; false while the capture is under way. Never blocks.
+  // True if the last replay is done; false while the capture is under way. Never blocks.
   bool IsReplayed() const;
 
-  // Drops the memory, the streams and the observers: the graph is gone, though events of it may be left.
+  // Drops the memory, the streams and the observers: the graph is destroyed, though events of it may remain.
   void Release();
 
  private:
   std::shared_ptr<CaptureArena> arena_;
   absl::Status status_;
   std::vector<CudaStream*> streams_;
-  // Memory of Hold; the graph's launches use it by address.
+  // The memory of Hold; the graph's launches use it by address.
   std::vector<Buffer> held_;
   std::vector<std::shared_ptr<ReplayObserver>> observers_;
 

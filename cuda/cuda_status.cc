@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which errors of CUDA are the machine's (no driver, no GPU: kUnavailable), which are memory, and which are a program's
-// fault or a broken GPU (kInternal). The name of the call stands in the message, because CUDA reports errors of earlier
-// asynchronous work from whatever call comes next.
+// Distinguishes CUDA errors of the machine (no driver, no GPU: kUnavailable), of memory, and of the program or a broken
+// GPU (kInternal). The message contains the name of the call, because CUDA reports errors of earlier asynchronous work
+// from any later call.
 
 #include "fsdp/cuda/cuda_status.h"
 

@@ -4,19 +4,19 @@
 // caller and the stream's own, and never at the same time:
 //
 //   in_order_ == 0   nothing that later work must follow is pending: the caller issues directly (InOrder)
-//   in_order_ > 0    host work, a wait that blocks, or work behind those is pending: the caller only pushes, and the
+//   in_order_ > 0    host work, a wait that blocks, or work behind either is pending: the caller only pushes, and the
 //                    thread issues, item by item
 //
-// The caller raises in_order_ when it pushes, the thread lowers it, with release order, when the item is done; the
-// caller's load has acquire order. So status_, failures_ and held_ need no lock: they belong to the side whose turn it
-// is. Items that are not in order (releasing buffers) wait for the GPU without holding up the caller.
+// The caller increments in_order_ when it pushes; the thread decrements it, with release order, when the item is done;
+// the caller's load has acquire order. So status_, failures_ and held_ need no lock: they belong to the side that may
+// act. Items that are not in order (releasing buffers) wait for the GPU without holding up the caller.
 //
-// Buffers: an issued launch moves its buffers into held_, but those of memory_. Every 64 of them, and before each
-// event, Seal records a CUDA event and pushes an item that waits for the event and drops them. Freeing from a host
-// callback of CUDA's would be simpler, but such a callback may call nothing of CUDA, and freeing device memory does.
+// Buffers: an issued launch moves its buffers into held_, except buffers of memory_. After every 64 of them, and before
+// each event, Seal records a CUDA event and pushes an item that waits for the event and drops them. Freeing from a host
+// callback of CUDA would be simpler, but a callback must not call CUDA, and freeing device memory does.
 //
-// Errors: the first one stays in status_; launches after it are skipped. An error that arises on the GPU shows at the
-// next wait for it (AwaitGpu, Synchronize), or as an AsyncFailure.
+// Errors: the first one stays in status_; later launches are skipped. An error on the GPU appears at the next wait for
+// it (AwaitGpu, Synchronize), or as an AsyncFailure.
 
 #include "fsdp/cuda/cuda_stream.h"
 
@@ -34,7 +34,7 @@
 namespace fsdp {
 namespace {
 
-// Buffers that are released together: one event, and waking the thread once, for so many.
+// Buffers that are released together, which costs one event and one wake-up of the thread.
 constexpr size_t kHeldTogether = 64;
 
 constexpr unsigned kBlockingEvent = cudaEventDisableTiming | cudaEventBlockingSync;
@@ -58,7 +58,7 @@ absl::Status CudaStream::Open(std::shared_ptr<CudaMemory> memory, StreamPriority
   int lowest = 0, highest = 0;
   FSDP_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange", ordinal_));
-  // Non-blocking: it does not order itself after the default stream, which nothing here uses.
+  // Non-blocking: not ordered after the default stream, which nothing here uses.
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
                                                                priority == StreamPriority::kHigh ? highest : lowest),
                                   "cudaStreamCreateWithPriority", ordinal_));
@@ -142,7 +142,7 @@ void CudaStream::Run(std::function<absl::Status()> work) {
 void CudaStream::RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) {
   Check(work != nullptr, "empty work on a stream");
   if (capturing()) return RefuseToCapture("host work cannot be captured");
-  // Host work runs when the GPU has done all before it, so nothing that earlier launches used needs to be held any
+  // Host work runs after the GPU has done all earlier work, so the buffers of earlier launches need not be held any
   // longer.
   auto step = [this, work = std::move(work)] {
     Note(AwaitGpu());
@@ -176,14 +176,14 @@ void CudaStream::Wait(const Event& event) {
     return Wait(cuda_event->recording()->replayed());
   }
   if (capturing()) return CaptureWait(event, nullptr);
-  // An event's error already says on which stream it arose.
+  // An event's error already names the stream on which it arose.
   auto step = [this, event, cuda_event] {
     MakeCurrent();
     const absl::Status status = cuda_event ? cuda_event->MakeWait(stream_, ordinal_) : event.Synchronize();
     if (status_.ok()) status_ = status;
     if (cuda_event) AddFailures(cuda_event->failures(), failures_);
   };
-  // The caller must not be blocked by an event that its stream has not recorded yet, or by one of the host.
+  // The caller must not be blocked by an event that its stream has not recorded yet, or by an event of the host.
   const bool blocks = cuda_event ? !cuda_event->recorded() : !event.Query();
   if (blocks) {
     Push({.work = std::move(step), .in_order = true});
@@ -197,13 +197,13 @@ absl::Status CudaStream::Synchronize() {
     RefuseToCapture("cannot be waited for by the host while its work is captured");
     return recording_->status();
   }
-  // Behind everything pending: when the queue is empty, all has been issued.
+  // After all pending work: when the queue is empty, everything has been issued.
   InOrder([this] { Seal(); });
   {
     std::unique_lock<std::mutex> lock(mutex_);
     idle_.wait(lock, [this] { return queue_.empty() && !busy_; });
   }
-  // Now this thread may act.
+  // The queue is empty, so this thread may act.
   MakeCurrent();
   Note(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", ordinal_));
   Note(FirstFailure(failures_));
@@ -217,6 +217,7 @@ void CudaStream::Watch(std::shared_ptr<const AsyncFailure> failure) {
 
 absl::StatusOr<Buffer> CudaStream::Workspace(int64_t nbytes) {
   if (workspace_.nbytes() < nbytes) {
+    // Dropped first, so that the old and the new one are not allocated at the same time.
     workspace_ = Buffer();
     FSDP_ASSIGN_OR_RETURN(workspace_, device_->Allocate(nbytes));
   }
@@ -252,7 +253,7 @@ void CudaStream::Loop() {
     busy_ = true;
     lock.unlock();
     item.work();
-    item.work = nullptr;  // lets go of what the work holds before anything that comes after it
+    item.work = nullptr;  // releases the item's resources before any later item runs
     if (item.in_order) in_order_.fetch_sub(1, std::memory_order_release);
     lock.lock();
     busy_ = false;
@@ -279,8 +280,8 @@ void CudaStream::Seal() {
   if (error == cudaSuccess) error = cudaEventRecord(reached, stream_);
   Note(CudaStatus(error, "cudaEventRecord", ordinal_));
   auto release = [this, reached, error, held = std::move(held_)] {
-    // Without an event, all that was issued is waited for. What this returns, after an error of the GPU, the stream's
-    // next call returns too.
+    // Without an event, this waits for all issued work. An error of the GPU that these return is also returned by the
+    // stream's next call.
     if (error == cudaSuccess) {
       cudaEventSynchronize(reached);
     } else {
@@ -302,7 +303,7 @@ absl::Status CudaStream::AwaitGpu() {
 
 void CudaStream::MakeCurrent() const {
   cudaSetDevice(ordinal_);
-  cudaGetLastError();  // what failed here fails again in the call that needs the device
+  cudaGetLastError();  // an error here occurs again in the call that needs the device
 }
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaStream: a stream of the CUDA device. Kernels and copies are put on a CUDA stream by the calling thread, at once.
-// Host work (Run, RunAlways) is run by a thread of the stream, when the GPU has done all before it; what is put on the
-// stream meanwhile is put off, and that thread issues it afterwards, in order:
+// CudaStream: a stream of the CUDA device. The calling thread puts kernels and copies on a CUDA stream immediately.
+// Host work (Run, RunAlways) runs on a thread of the stream, after the GPU has done all earlier work; work that is put
+// on the stream meanwhile is deferred, and that thread issues it afterwards, in order:
 //
 //   caller:  kernel  Run  kernel  kernel  Record      kernel
 //              |      \-----\-------\-------\-----.      |     once the queue is empty, direct again
@@ -10,15 +10,15 @@
 //   GPU:     kernel........................idle......kernel kernel event kernel
 //
 // So the GPU never waits for the host inside its own queues: streams share hardware queues, and a rank's barrier that
-// held one up could stop the very rank that it waits for. And skipping work after an error is exact, as errors arise in
-// host work, after which nothing was issued, or in issuing itself. (An error of the GPU itself, such as an illegal
+// blocked one could block the very rank for which it waits. Skipping work after an error is exact, because errors arise
+// in host work, after which nothing was issued, or in issuing itself. (An error of the GPU itself, such as an illegal
 // address, ends the process's use of it: every later call fails with it.)
 //
-// While its work is captured (cuda_graph.h) nothing runs: kernels, copies and events go into the graph, and what the
-// graph cannot have is the capture's error, not the stream's.
+// While its work is captured (cuda_graph.h) nothing runs: kernels, copies and events go into the graph, and work that
+// cannot be captured is an error of the capture, not of the stream.
 //
 // Buffers that work uses are held until a CUDA event after that work is reached: in batches, so that a small kernel
-// does not pay for an event. Those of AllocateInOrder are the stream's own and are not held: they are freed in its
+// does not pay for an event. Buffers of AllocateInOrder belong to the stream and are not held: they are freed in its
 // order. After Synchronize nothing is held.
 #ifndef FSDP_CUDA_CUDA_STREAM_H_
 #define FSDP_CUDA_CUDA_STREAM_H_
@@ -66,16 +66,16 @@ class CudaStream final : public Stream, public GraphStream, public OrderedMemory
   // Device memory that work on this stream may use for its own intermediate values; see scratch().
   static constexpr int64_t kScratchBytes = 16 << 10;
 
-  // On GPU `ordinal`, which is that of `device`, as is `memory`. kResourceExhausted if there is no thread or no memory
-  // left; other errors are those of CudaStatus. Linux cuts the name of the thread to 15 bytes.
+  // On GPU `ordinal`, the GPU of `device` and `memory`. kResourceExhausted if a thread or memory cannot be had; other
+  // errors as CudaStatus. Linux cuts the name of the thread to 15 bytes.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device,
                                                         std::shared_ptr<CudaMemory> memory, int ordinal,
                                                         std::string name, StreamPriority priority);
 
-  // Waits for all work. Not from host work of this very stream.
+  // Waits for all work. Must not be called from host work of this stream.
   ~CudaStream() override;
 
-  // `stream`, which must be one of a CUDA device.
+  // `stream` as a CudaStream. REQUIRES: it belongs to a CUDA device.
   static CudaStream& Of(Stream& stream);
 
   Device& device() const override { return *device_; }
@@ -89,16 +89,16 @@ class CudaStream final : public Stream, public GraphStream, public OrderedMemory
   bool capturing() const override { return recording_ != nullptr; }
   absl::StatusOr<Buffer> AllocateInOrder(int64_t nbytes) override { return memory_->Allocate(nbytes); }
 
-  // How a kernel runs: calls `launch` in stream order, on the calling thread unless host work is pending, and holds
-  // `uses` until the work has run on the GPU.
+  // Runs a kernel: calls `launch` in stream order, on the calling thread unless host work is pending, and holds `uses`
+  // until the work has run on the GPU.
   void Issue(std::vector<Buffer> uses, Launch launch);
 
-  // Watches `failure`, which the work that is put on this stream next may end with; what follows such work computes
-  // garbage until the stream is waited for.
+  // Watches `failure`, a possible error of the work that is put on this stream next; later work computes garbage until
+  // the stream is synchronized.
   void Watch(std::shared_ptr<const AsyncFailure> failure);
 
-  // For CudaGraph. Until EndCapture what is put on this stream, and on streams that wait for it, is captured.
-  // Precondition: nothing is pending.
+  // For CudaGraph. Until EndCapture, work on this stream, and on streams that wait for it, is captured. REQUIRES: no
+  // work is pending.
   absl::Status BeginCapture(std::shared_ptr<CudaRecording> recording);
   absl::StatusOr<CUgraph_st*> EndCapture();
 
@@ -112,23 +112,23 @@ class CudaStream final : public Stream, public GraphStream, public OrderedMemory
   // order.
   void* scratch() const { return scratch_; }
 
-  // Device memory of at least `nbytes` for what one call's kernels pass to each other; kept, and used by every such
-  // call, in stream order. Like any buffer it must be among the `uses` of the work.
+  // Device memory of at least `nbytes` for data between the kernels of one call; kept, and reused by every such call,
+  // in stream order. Like any buffer it must be among the `uses` of the work.
   absl::StatusOr<Buffer> Workspace(int64_t nbytes);
 
-  // Where kernels on this stream report an operand's value that is out of range; the stream watches it. Made on first
-  // use.
+  // Kernels on this stream report an operand's value that is out of range through this object, which the stream
+  // watches. Created on first use.
   absl::StatusOr<std::shared_ptr<KernelFailure>> kernel_failure();
 
  private:
   struct Item {
     std::function<void()> work;
-    bool in_order = false;  // part of the stream's order, so that what comes later must queue behind it
+    bool in_order = false;  // part of the stream's order: later work must queue behind it
   };
 
   CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name);
 
-  // Makes the CUDA objects and starts the thread.
+  // Creates the CUDA objects and starts the thread.
   absl::Status Open(std::shared_ptr<CudaMemory> memory, StreamPriority priority);
 
   // For a stream whose work is captured, or is about to be (cuda_stream_capture.cc). Failures go to the recording.
@@ -139,33 +139,33 @@ class CudaStream final : public Stream, public GraphStream, public OrderedMemory
   // Calls `step` now if nothing that it must follow is pending, else on the thread.
   template <typename Step>
   void InOrder(Step step);
-  // Gives an item to the thread. Loop is the thread: it takes items in order until the stream closes.
+  // Passes an item to the thread. Loop is the thread: it takes items in order until the stream closes.
   void Push(Item item);
   void Loop();
 
-  // The following are for the side whose turn it is: the thread while in_order_ is positive, else the caller.
+  // The following are for the side that may act: the thread while in_order_ is positive, else the caller.
 
-  void Note(const absl::Status& status);  // a new error, to be named after this stream
+  void Note(const absl::Status& status);  // records a new error, with this stream's name
   void Hold(std::vector<Buffer> uses);
-  void Seal();               // sees to it that held_ is let go of when the GPU gets here
-  absl::Status AwaitGpu();   // blocks, without spinning, until the GPU has done what was issued
-  void MakeCurrent() const;  // every thread has a current device of its own
+  void Seal();               // arranges the release of held_ when the GPU has reached this point
+  absl::Status AwaitGpu();   // blocks, without spinning, until the GPU has done all issued work
+  void MakeCurrent() const;  // each thread has its own current device
 
   const std::shared_ptr<Device> device_;
   const int ordinal_;
   const std::string name_;
   CUstream_st* stream_ = nullptr;
   std::shared_ptr<StreamMemory> memory_;
-  CUevent_st* drained_ = nullptr;  // AwaitGpu's
+  CUevent_st* drained_ = nullptr;  // for AwaitGpu
   void* scratch_ = nullptr;
-  Buffer workspace_;                               // the caller's; see Workspace
-  std::shared_ptr<KernelFailure> kernel_failure_;  // the caller's; null until asked for
+  Buffer workspace_;                               // used by the caller; see Workspace
+  std::shared_ptr<KernelFailure> kernel_failure_;  // used by the caller; null until requested
 
   absl::Status status_;       // the first error
-  AsyncFailures failures_;    // what work that was issued may still fail with
+  AsyncFailures failures_;    // possible failures of issued work
   std::vector<Buffer> held_;  // used by work issued since the last Seal
 
-  std::shared_ptr<CudaRecording> recording_;  // the caller's; null while work runs
+  std::shared_ptr<CudaRecording> recording_;  // used by the caller; null while work runs
 
   std::atomic<int> in_order_{0};  // items with in_order that were pushed and have not ended
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of CudaStream that captures (cuda_graph.h says when). While recording_ is set, work goes into CUDA's capture
-// of the stream instead of onto the GPU, on the calling thread, and its buffers are held by the recording:
+// The part of CudaStream that captures (cuda_graph.h has the order). While recording_ is set, work goes into CUDA's
+// capture of the stream instead of onto the GPU, on the calling thread, and its buffers are held by the recording:
 //
 //   not captured --BeginCapture (the origin)-------------> captured --EndCapture of the origin--> not captured
 //                --CaptureWait for a captured event------>
 //
-// Failures are noted in the recording, and what follows is not captured any more; the stream's own status_ stays as it
-// was, since nothing ran. Checks come before CUDA's: CUDA would invalidate the whole capture and name no reason.
+// Failures are noted in the recording, and later work is not captured any more; the stream's own status_ does not
+// change, because nothing ran. Checks come before CUDA's: CUDA would invalidate the whole capture without a reason.
 #include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +21,7 @@ namespace fsdp {
 absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) {
   MakeCurrent();
   memory_->BeginCapture();
-  // Relaxed: other threads, and other streams of this one, go on as always.
+  // Relaxed: other threads and streams continue as usual.
   const cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed);
   if (error != cudaSuccess) memory_->EndCapture();
   FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamBeginCapture", ordinal_));
@@ -30,8 +30,8 @@ absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) 
   return absl::OkStatus();
 }
 
-// CUDA refuses to end a capture with streams that were forked and not joined. So each of the others is joined here, by
-// an event, whatever `work` did with it.
+// CUDA refuses to end a capture with streams that were forked and not joined. So each of the others is always joined
+// here, by an event.
 absl::StatusOr<CUgraph_st*> CudaStream::EndCapture() {
   const std::shared_ptr<CudaRecording> recording = recording_;
   if (recording == nullptr) return absl::FailedPreconditionError("no capture began");
@@ -53,7 +53,7 @@ void CudaStream::RefuseToCapture(std::string_view what) {
 }
 
 // Memory that was allocated in this capture comes from the arena, which reuses it in the order of the origin. Another
-// stream runs concurrently with the origin in a replay, so the arena's memory is not for it.
+// stream runs concurrently with the origin in a replay, so it must not use the arena's memory.
 void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
   if (!recording_->status().ok()) return;
   for (const Buffer& use : uses) {
@@ -68,8 +68,8 @@ void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
 }
 
 // `cuda_event`, if any, belongs to a capture that is under way, in which this stream takes part from now on; the stream
-// is drained first, so that the graph depends on nothing outside of it. Other events are waited for here and now: a
-// graph cannot depend on work that it does not contain.
+// is drained first, so that the graph does not depend on work outside of it. Other events are waited for immediately,
+// because a graph cannot depend on work that it does not contain.
 void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
   if (cuda_event == nullptr) return recording_->Note(event.Synchronize());
   const std::shared_ptr<CudaRecording>& recording = cuda_event->recording();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The special functions of a GPU, one instruction each: a few units in the last place of float32, which is far below
-// the rounding to a 16-bit float, and no branch or call as in the accurate functions. Arguments and results below
-// 2^-126 count as 0. For kernels whose results are rounded to 16 bits; .cu files only. The emulator computes them
+// the rounding to a 16-bit float, and without the branches and calls of the accurate functions. Arguments and results
+// below 2^-126 count as 0. For kernels whose results are rounded to 16 bits; .cu files only. The emulator computes them
 // accurately, with the same treatment of small numbers.
 #ifndef FSDP_CUDA_FAST_MATH_H_
 #define FSDP_CUDA_FAST_MATH_H_

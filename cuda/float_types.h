@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The floating-point types of CUDA kernels: their conversions, and from a DType to the type. Kernels are templates over
-// T = float, __nv_bfloat16, __half or double and compute in a wider C. For .cu files.
+// The floating-point types of CUDA kernels: their conversions, and the type of a DType. Kernels are templates over T =
+// float, __nv_bfloat16, __half or double and compute in a wider C. For .cu files.
 #ifndef FSDP_CUDA_FLOAT_TYPES_H_
 #define FSDP_CUDA_FLOAT_TYPES_H_
 
@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// `value` in the type C, float or wider, exactly. NaN and infinity come through.
+// `value` in the type C, float or wider, exactly. NaN and infinity are preserved.
 template <typename C, typename T>
 __device__ inline C Widen(T value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -49,7 +49,7 @@ __device__ inline float AsFloat(__nv_bfloat162 pair) {
   return __uint_as_float(bits);
 }
 
-// `value` as a T would hold it, in float32. For a kernel that must round where PyTorch stores an intermediate value.
+// `value` rounded to T, in float32. For a kernel that must round as PyTorch does when it stores an intermediate value.
 template <typename T>
 __device__ inline float RoundTo(float value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -85,7 +85,7 @@ __device__ inline void WidenPack(const Pack<T, N>& pack, float (&to)[N]) {
   }
 }
 
-// `values` rounded as Round does, in pairs where there is an instruction for a pair.
+// `values` rounded as Round does; in pairs if there is an instruction for a pair.
 template <typename T, int N>
 __device__ inline Pack<T, N> RoundPack(const float (&values)[N]) {
   Pack<T, N> pack;
@@ -109,8 +109,8 @@ struct TypeTag {
   using Type = T;
 };
 
-// Calls `f` with the tag of the type of a float32, bfloat16 or float16 activation. Any other dtype is taken for
-// float32: CheckedLayerOps has refused it. Each call compiles `f` three times.
+// Calls `f` with the tag of the type of a float32, bfloat16 or float16 activation. Any other dtype counts as float32;
+// CheckedLayerOps has refused it. Each call compiles `f` three times.
 template <typename F>
 auto WithActivationType(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
@@ -118,8 +118,7 @@ auto WithActivationType(DType dtype, F f) {
   return f(TypeTag<float>());
 }
 
-// The same for kernels that float16 does not have; any dtype but bfloat16 is taken for float32. Each call compiles `f`
-// twice.
+// For kernels without a float16 version; any dtype but bfloat16 counts as float32. Each call compiles `f` twice.
 template <typename F>
 auto WithFloat32OrBFloat16(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());

@@ -14,13 +14,13 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// An event that is reached when all that was put on `stream`, of GPU `ordinal`, so far has run. Makes that GPU the
-// calling thread's current one. Errors are those of CudaStatus.
+// An event that is reached after all work that is on `stream`, of GPU `ordinal`, so far. Makes that GPU the calling
+// thread's current one. Same errors as CudaStatus.
 absl::StatusOr<Event> RecordForeign(CUstream_st* stream, int ordinal);
 
-// What is put on `stream`, of GPU `ordinal`, from now on waits for `event`. Blocks until the event is recorded, which
-// is at once unless host work is before it on its stream; for an event of another device than a GPU, until it is
-// reached. Returns the error of the event's stream up to it.
+// Later work on `stream`, of GPU `ordinal`, waits for `event`. Blocks until the event is recorded, which is immediate
+// unless host work precedes it on its stream; for an event of a device that is not a GPU, until it is reached. Returns
+// the error of the event's stream up to it.
 absl::Status MakeForeignWait(CUstream_st* stream, int ordinal, const Event& event);
 
 }  // namespace fsdp

@@ -2,7 +2,8 @@
 //
 // The state goes kNone -> kBeingWritten -> kWritten: the first thread that refuses a value takes the record by a
 // compare-and-swap, fills it in, and publishes it with a fence of system scope; the host reads the state with acquire
-// order and the fields after it. Messages are those of the host's kernels, word for word, so that tests hold for both.
+// order and the fields after it. The messages equal the host kernels' messages word for word, so that tests hold for
+// both.
 
 #include "fsdp/cuda/kernel_failure.h"
 

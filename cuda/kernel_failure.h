@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // KernelFailure: how a kernel reports that the value of an operand is out of range, such as a token beyond the
-// vocabulary. The kernel writes a KernelRefusal into pinned memory and goes on without using the value; the stream
-// fails with it at its next wait for the GPU. So no kernel waits for the host to look at values first.
+// vocabulary. The kernel writes a KernelRefusal into pinned memory and continues without using the value; the stream
+// returns the error at its next wait for the GPU. So no kernel waits until the host has checked values.
 #ifndef FSDP_CUDA_KERNEL_FAILURE_H_
 #define FSDP_CUDA_KERNEL_FAILURE_H_
 
@@ -18,9 +18,9 @@ namespace fsdp {
 
 // The record that a kernel writes, with RefuseValue (refuse_value.h).
 struct KernelRefusal {
-  // The kind of the value, which chooses the message.
+  // The kind of the value, which selects the message.
   enum Kind : int { kToken, kTarget };
-  // How far the record has got; see kernel_failure.cc.
+  // The state of the record; see kernel_failure.cc.
   enum State : int { kNone, kBeingWritten, kWritten };
 
   // Set last by the kernel: the other fields are valid once it is kWritten.
@@ -29,16 +29,15 @@ struct KernelRefusal {
   int64_t value;
   int64_t index;  // of the value, in `count`
   int64_t count;
-  int64_t bound;  // what is wanted is in [0, bound)
+  int64_t bound;  // the valid range is [0, bound)
 };
 
 class KernelFailure final : public AsyncFailure {
  public:
-  // With pinned memory of `device`.
+  // Uses pinned memory of `device`.
   static absl::StatusOr<std::shared_ptr<KernelFailure>> Create(Device& device);
 
-  // kOutOfRange naming the value and its place. OK while no kernel has refused a value. The first refusal stays for
-  // good.
+  // kOutOfRange naming the value and its place. OK while no kernel has refused a value. The first refusal is permanent.
   absl::Status status() const override;
 
   // For kernels, by RefuseValue (refuse_value.h). The address is valid on the GPU and on the host, for as long as this

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launch: how every kernel is launched. One plain call and no <<<>>>, so that kernels compile with an ordinary C++
-// compiler against the emulator (emulator/) too. Parameters are copied byte by byte: pass pointers and small trivial
-// structs. For .cu files.
+// Launch: launches a kernel; all launches use it. It is a plain call without <<<>>>, so that kernels also compile with
+// an ordinary C++ compiler against the emulator (emulator/). Parameters are copied byte by byte: pass pointers and
+// small trivial structs. For .cu files.
 #ifndef FSDP_CUDA_LAUNCH_H_
 #define FSDP_CUDA_LAUNCH_H_
 
@@ -16,10 +16,10 @@ namespace fsdp {
 // The shared memory that a block may have without the attribute that Launch sets.
 constexpr size_t kDefaultSharedBytes = 48 << 10;
 
-// Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). An error is the
-// thread's last one: CudaLaunchStatus (cuda_status.h) asks for it, after one launch or several. Returns at once. An
-// empty grid or block is an error. The shared memory that a GPU grants at most depends on the GPU: 163 KB per block on
-// sm_80, 227 KB on sm_90.
+// Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). Does not block. An
+// error becomes the thread's last one: check it with CudaLaunchStatus (cuda_status.h), after one launch or several. An
+// empty grid or block is an error. The maximum of shared memory depends on the GPU: 163 KB per block on sm_80, 227 KB
+// on sm_90.
 template <typename... Params, typename... Args>
 void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Args&&... args) {

@@ -29,11 +29,11 @@ struct MmaB {
   unsigned at[2];
 };
 
-// c += a b, where a and b are of T, __nv_bfloat16 or __half. A tensor core adds the 16 products of an element in an
-// order of its own, the same in every run. The products are exact; c is read and written.
+// c += a b, with a and b of T, __nv_bfloat16 or __half. A tensor core adds the 16 products of an element in its own
+// order, the same in every run. The products are exact; c is read and written.
 template <typename T>
 __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
-  // An asm statement, since CUDA's own wmma hides which element a lane holds.
+  // An asm statement, because CUDA's own wmma hides which element a lane holds.
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -48,7 +48,7 @@ __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) 
   }
 }
 
-// Two values rounded to T, as a register of a or b has them.
+// Two values rounded to T, in the format of a register of a or b.
 template <typename T>
 __device__ inline unsigned RoundPair(float first, float second) {
   unsigned bits;
@@ -63,9 +63,9 @@ __device__ inline unsigned RoundPair(float first, float second) {
   return bits;
 }
 
-// Four 8 x 8 matrices of shared memory: each lane gives the address of a row, lanes 8 m to 8 m + 7 those of matrix m,
-// each aligned to 16 bytes; it gets two elements of each matrix. kTransposed transposes each 8 x 8 matrix on the way.
-// The row of lane 8 m + r is row r of matrix m.
+// Four 8 x 8 matrices of shared memory: each lane passes the address of a row, lanes 8 m to 8 m + 7 the rows of matrix
+// m, each aligned to 16 bytes; it gets two elements of each matrix. kTransposed transposes each 8 x 8 matrix. The row
+// of lane 8 m + r is row r of matrix m.
 template <bool kTransposed, typename T>
 __device__ inline void LoadMatrices(const T* row, unsigned (&matrices)[4]) {
   static_assert(sizeof(T) == 2);

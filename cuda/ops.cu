@@ -4,9 +4,9 @@
 // (CudaStream::Issue): operands are checked there, so that errors come in stream order, and then one or two kernels are
 // put on the CUDA stream.
 //
-// Elementwise kernels (Transform) go over packs of 16 bytes where source and destination are aligned together, several
-// of them in flight in a thread, and compute in float32, or float64 if either side is float64, with the host's
-// operations in the host's order: the bits agree. The squared norm is squared_norm.cu's.
+// Elementwise kernels (Transform) process packs of 16 bytes if source and destination are aligned together, several of
+// them in flight in a thread, and compute in float32, or float64 if either side is float64, with the host's operations
+// in the host's order, so the bits agree. The squared norm is in squared_norm.cu.
 
 #include <algorithm>
 #include <cmath>
@@ -35,12 +35,12 @@
 namespace fsdp {
 namespace {
 
-// The type that ops.h says to compute in.
+// The type in which ops.h specifies the computation.
 template <typename A, typename B>
 using ComputeType = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
 
-// The operations that Transform applies to each pair of elements. kReads says whether the destination's old value
-// matters.
+// The operations that Transform applies to each pair of elements. kReads is true if the destination's old value is
+// used.
 template <typename From, typename To>
 struct Divide {
   static constexpr bool kReads = false;
@@ -57,13 +57,14 @@ struct Multiply {
   __device__ To operator()(From from, To) const { return Round<To>(Widen<C>(from) * factor); }
 };
 
-// Calls f with the operation that divides by `divisor`. By a power of 2 that is a product, which has the same bits and
+// Calls f with the operation that divides by `divisor`. For a power of 2 that is a product, which has the same bits and
 // a tenth of the instructions.
 template <typename From, typename To, typename F>
 void WithDivision(double divisor, F f) {
   using C = ComputeType<From, To>;
   const auto d = static_cast<C>(divisor);
   int exponent;
+  // The bound on the exponent keeps 1 / d a normal number, also in float32.
   if (std::frexp(std::abs(d), &exponent) == C{0.5} && std::abs(exponent) < 100) {
     f(Multiply<From, To>{1 / d});
   } else {
@@ -93,7 +94,7 @@ struct TransformOperands {
   F f;
 };
 
-// destination[i] = f(source[i], destination[i]) for N elements. Source and destination may be one.
+// destination[i] = f(source[i], destination[i]) for N elements. Source and destination may be the same.
 template <int N, typename From, typename To, typename F>
 struct TransformPacks : PackSize<N> {
   using Operands = TransformOperands<From, To, F>;
@@ -113,6 +114,7 @@ struct TransformPacks : PackSize<N> {
   Pack<To, N> to{};
 };
 
+// Four loads of 16 bytes under way in each thread hide the latency of memory.
 constexpr int kPacksInFlight = 4;
 
 template <int N, typename From, typename To, typename F>
@@ -164,8 +166,8 @@ void LaunchIntervals(const Tensor& source, const Tensor& destination, const std:
   launcher.Flush();
 }
 
-// Threads that find a non-finite element all write the same value, so the race among them has one outcome. x - x is 0
-// for finite x, and NaN for the others.
+// Threads that find a non-finite element all write the same value, so their race has one outcome. x - x is 0 for finite
+// x, and NaN for all others.
 template <int N, typename T>
 __global__ void FindNonFinite(const T* source, PackedRange range, float* found_inf) {
   using C = ComputeType<T, T>;
@@ -179,7 +181,7 @@ __global__ void FindNonFinite(const T* source, PackedRange range, float* found_i
   if (!finite) *found_inf = 1;
 }
 
-// A single thread does all, in the order of the host: the norms are few. The intrinsics keep the compiler from fusing
+// A single thread does all, in the order of the host: there are few norms. The intrinsics keep the compiler from fusing
 // operations that the host rounds one by one.
 __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, float max_norm, float* result) {
   float total = 0;
@@ -190,7 +192,7 @@ __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, f
   result[1] = factor > 1 ? 1 : factor;
 }
 
-// Calls `f` with the tag of a dtype that CheckFloats let through.
+// Calls `f` with the tag of a dtype that CheckFloats accepted.
 template <typename F>
 void WithFloatType(DType dtype, F f) {
   switch (dtype) {
@@ -207,7 +209,7 @@ void WithFloatType(DType dtype, F f) {
   }
 }
 
-// tensor/check_operands.h lets any address through; a GPU needs elements aligned to their size.
+// tensor/check_operands.h accepts any address; a GPU needs elements aligned to their size.
 absl::Status CheckAligned(std::string_view op, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
     if (IsAligned(t->data(), SizeOf(t->dtype()))) continue;
@@ -306,6 +308,8 @@ class CudaOps final : public TensorOps {
   void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto nbytes = MaxPartialSums(sources.size()) * static_cast<int64_t>(sizeof(double));
+    // Taken on the caller's thread, because the launch may run on the stream's thread, which must not use the
+    // CudaStream.
     const absl::StatusOr<Buffer> partial_sums = on.Workspace(nbytes);
     std::vector<Buffer> uses = {result.buffer()};
     if (partial_sums.ok()) uses.push_back(*partial_sums);

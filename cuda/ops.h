@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA device's kernels of tensor/ops.h. Results have the host kernels' bits, but for NaN payloads and the order in
+// The CUDA device's kernels of tensor/ops.h. Results have the host kernels' bits, except NaN payloads and the order in
 // which a squared norm is summed, which is fixed here too.
 #ifndef FSDP_CUDA_OPS_H_
 #define FSDP_CUDA_OPS_H_

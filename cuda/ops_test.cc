@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The GPU's kernels against the host's: the same operands, the same bits. Outputs are first filled with NaN, so that an
-// element that a kernel forgets is found; lengths divide nothing.
+// element that a kernel misses is found; lengths divide nothing.
 
 #include "fsdp/tensor/ops.h"
 
@@ -31,7 +31,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class CudaOpsTest : public testing::Test {
  protected:
-  // A device and a stream on it, and how to move tensors there.
+  // A device with a stream, and functions that move tensors to and from it.
   struct Side {
     std::shared_ptr<Device> device;
     std::unique_ptr<Stream> stream;
@@ -70,7 +70,7 @@ class CudaOpsTest : public testing::Test {
     return values;
   }
 
-  // Equal, where all NaNs are equal and zeros differ by sign.
+  // Equal; all NaNs are equal and zeros differ by sign.
   static void ExpectSame(const std::vector<double>& cuda, const std::vector<double>& host, const std::string& what) {
     ASSERT_EQ(cuda.size(), host.size());
     for (size_t i = 0; i < host.size(); ++i) {
@@ -84,7 +84,7 @@ class CudaOpsTest : public testing::Test {
   Side cuda_;
 };
 
-// Random values of all magnitudes that a 16-bit float has and some that it lacks, with the special ones among them.
+// Random values of all magnitudes that a 16-bit float has and some that it lacks, including special values.
 std::vector<double> Random(int64_t numel, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, 1);
@@ -255,7 +255,7 @@ TEST_F(CudaOpsTest, SquaredNormLetsNanAndInfinityThrough) {
   }
 }
 
-// More intervals than one launch takes, of lengths that divide nothing, at places of which some are aligned together.
+// More intervals than one launch takes, of lengths that divide nothing; some of their places are aligned together.
 TEST_F(CudaOpsTest, CastDivideIntervalsEqualsTheHosts) {
   std::vector<IntervalCopy> copies;
   int64_t from = 0, to = 1;

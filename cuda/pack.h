@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pack: what a thread loads and stores in one instruction, and how elementwise kernels cut their work:
+// Pack: the elements that a thread loads and stores in one instruction, and how elementwise kernels cut their work:
 //
 //   elements      | . . | x x x x | x x x x | x x x x | . |
-//                  head   packs                        rest       . one by one, x as packs
+//                  head   packs                        rest       . single elements, x packs
 //
-// elements one by one up to the first that is aligned in all operands, then whole packs, then the rest one by one.
-// Operands that are never aligned together are done one by one throughout. Parameters are views of flat buffers at any
-// element, so alignment cannot be taken for granted, and wide accesses are what a kernel that is bound by memory needs.
-// For .cu files.
+// Elements one by one up to the first that is aligned in all operands, then whole packs, then the rest one by one.
+// Operands that are never aligned together are processed one by one throughout. Parameters are views of flat buffers at
+// any element, so alignment is not guaranteed, and a kernel that is limited by memory needs wide accesses. For .cu
+// files.
 #ifndef FSDP_CUDA_PACK_H_
 #define FSDP_CUDA_PACK_H_
 
@@ -28,11 +28,11 @@ struct alignas(sizeof(T) * N) Pack {
   T at[N];
 };
 
-// The widest access there is.
+// The widest access of a GPU.
 constexpr size_t kPackBytes = 16;
 
-// Threads of a block of an elementwise kernel, and how many blocks at most: the kernels step by the whole grid, so any
-// number of blocks does all the work.
+// Threads of a block of an elementwise kernel, and the maximum number of blocks: the kernels step by the whole grid, so
+// any number of blocks does all the work.
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 16384;
 
@@ -50,7 +50,7 @@ struct PackedRange {
   int64_t packs = 0;
   int64_t numel = 0;
 
-  // Threads that have something to do, if each takes `packs_each` packs or one single element.
+  // The number of threads with work, if each takes `packs_each` packs or one single element.
   int64_t threads(int pack, int packs_each = 1) const {
     return std::max((packs + packs_each - 1) / packs_each, numel - packs * pack);
   }
@@ -58,7 +58,7 @@ struct PackedRange {
 
 // An operand of MakePackedRange, at its element 0.
 struct PackOperand {
-  const void* data;  // null: there is none
+  const void* data;  // null: no operand
   size_t element_bytes;
 };
 
@@ -82,7 +82,7 @@ __device__ inline void ForEach(int64_t n, F f) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
 
-// How many elements a call of ForEachPack's body has to do, as a constant.
+// The number of elements of a call of ForEachPack's body, as a constant.
 template <int N>
 struct PackSize {
   static constexpr int kSize = N;
@@ -98,9 +98,9 @@ __device__ inline void ForEachPack(const PackedRange& range, F f) {
 }
 
 // For each pack, and each single element, of the calling thread's share: a `Packs`, or a `Single`, loads its operands
-// and finishes them. A thread loads kLoads packs before it finishes the first, so that as many loads are on their way
-// at a time; a block takes kLoads neighbouring runs of as many packs as it has threads. Both types have kSize,
-// Load(operands, i) and Finish(operands, i), `i` being the number of the first element. Blocks have kThreads threads.
+// and finishes them. A thread loads kLoads packs before it finishes the first, so that as many loads are under way at a
+// time; a block takes kLoads neighbouring runs of as many packs as it has threads. Both types have kSize,
+// Load(operands, i) and Finish(operands, i); `i` is the number of the first element. Blocks have kThreads threads.
 template <int kLoads, typename Packs, typename Single, typename Operands>
 __device__ inline void ForEachLoaded(const PackedRange& range, const Operands& operands) {
   constexpr int kSize = Packs::kSize;
@@ -128,8 +128,7 @@ __device__ inline void ForEachLoaded(const PackedRange& range, const Operands& o
   }
 }
 
-// The words of 32 bits that make up `kBytes` bytes, as which a pack is loaded: of 16-bit elements, two then share a
-// register.
+// The 32-bit words that hold the `kBytes` bytes of a pack when it is loaded: two 16-bit elements then share a register.
 template <size_t kBytes>
 struct WordsOf;
 template <>
@@ -141,7 +140,7 @@ struct WordsOf<8> {
   using Type = uint2;
 };
 
-// Load and store N elements by one access. Precondition: `data` is aligned to a pack of N.
+// Load and store N elements by one access. REQUIRES: `data` is aligned to a pack of N.
 template <int N, typename T>
 __device__ inline Pack<T, N> LoadPack(const T* data) {
   if constexpr (sizeof(T) * N >= 8) {
@@ -159,8 +158,8 @@ __device__ inline void StorePack(const Pack<T, N>& pack, T* data) {
   *reinterpret_cast<Pack<T, N>*>(data) = pack;
 }
 
-// The same to global memory, and certainly by one instruction: the compiler splits some stores of structs into stores
-// of elements.
+// StorePack to global memory, certainly by one instruction: the compiler splits some stores of structs into stores of
+// elements.
 template <int N, typename T>
 __device__ inline void StoreGlobalPack(const Pack<T, N>& pack, T* data) {
 #ifdef __CUDACC__

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SharedMemory: a block's shared memory as one struct, for kernels launched with sizeof(T) bytes of it (launch.h). One
-// spelling for any size (more than 48 KB must be dynamic in CUDA), and one that the emulator, which fills it with NaN
-// and guards its end, can provide.
+// SharedMemory: a block's shared memory as one struct, for kernels launched with sizeof(T) bytes of it (launch.h). It
+// has one spelling for any size (more than 48 KB must be dynamic in CUDA), which the emulator supports too: it fills
+// the memory with NaN and guards its end.
 #ifndef FSDP_CUDA_SHARED_MEMORY_H_
 #define FSDP_CUDA_SHARED_MEMORY_H_
 

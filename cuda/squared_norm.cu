@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks are given to the tensors by their sizes, so that each has about the same number of packs:
+// Blocks are assigned to the tensors by their sizes, so that each has about the same number of packs:
 //
 //   sources        |------- a -------|- b -|c|------------- d -------------|
 //   partial sums   0      1      2   3     4 5      6      7      8      9       one a block
 //   result         += all of them, by the threads of a single block, in a fixed order
 //
-// Every element is squared and added in float64. That costs no time: the kernel waits for memory.
+// Every element is squared and added in float64. That does not cost time: the kernel waits for memory.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,8 +24,8 @@
 namespace fsdp {
 namespace {
 
-// A block has at least 8 packs for each thread. Beyond that a GPU is full with this many blocks, and more of them would
-// only make more partial sums.
+// A block has at least 8 packs for each thread. A GPU is full with this many blocks, and more of them would only make
+// more partial sums.
 constexpr int64_t kLeastPacks = 8 * kThreads;
 constexpr int64_t kEnoughBlocks = 2048;
 
@@ -71,7 +71,7 @@ __global__ void SumSquares(SliceBatch<SquaresSlice<T>> batch, double* partial_su
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
 
-// A single block adds all partial sums, so that no order depends on which block ends first.
+// A single block adds all partial sums, so that the order does not depend on which block ends first.
 __global__ void AddPartialSums(const double* partial_sums, int64_t count, float* result) {
   double own = 0;
   for (int64_t i = threadIdx.x; i < count; i += kLastThreads) own += partial_sums[i];
@@ -79,7 +79,7 @@ __global__ void AddPartialSums(const double* partial_sums, int64_t count, float*
   if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
 
-// Packs, of any dtype, that a block has: from the sizes alone.
+// The number of packs, of any dtype, per block: depends only on the sizes.
 int64_t PacksOfBlock(const std::vector<Tensor>& sources) {
   int64_t packs = 0;
   for (const Tensor& source : sources) packs += source.nbytes() / static_cast<int64_t>(kPackBytes);
@@ -95,7 +95,7 @@ class SquaresLauncher {
 
   SquaresLauncher(int64_t packs_of_block, CUstream_st* stream) : packs_of_block_(packs_of_block), stream_(stream) {}
 
-  // Returns where the next partial sum goes.
+  // Returns the place of the next partial sum.
   double* Run(const std::vector<Tensor>& sources, DType dtype, double* partial_sums) {
     for (const Tensor& source : sources) {
       if (source.dtype() != dtype || source.numel() == 0) continue;
@@ -106,7 +106,8 @@ class SquaresLauncher {
   }
 
  private:
-  // The blocks follow from the size of the source, not from its address, which decides which elements are packs.
+  // The number of blocks follows from the size of the source, not from its address, which decides which elements are
+  // packs.
   void Add(const Tensor& source) {
     constexpr int kPack = SquaresSlice<T>::kPack;
     const int64_t packs = (source.numel() + kPack - 1) / kPack;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The squared norm of many tensors on a CUDA device, such as all gradients of a model: a launch of partial sums over
-// all of them, and one that adds those. The grid, and with it the order of summation, depends on the shapes only: the
-// same bits on every GPU and in every run, though not the host's.
+// all of them, and one that adds the partial sums. The grid, and with it the order of summation, depends only on the
+// shapes: the same bits on every GPU and in every run, but not the host's bits.
 #ifndef FSDP_CUDA_SQUARED_NORM_H_
 #define FSDP_CUDA_SQUARED_NORM_H_
 
@@ -15,7 +15,7 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// The partial sums, float64, that CudaSquaredNorm needs memory for at most.
+// The largest number of partial sums, float64, for which CudaSquaredNorm needs memory.
 int64_t MaxPartialSums(size_t sources);
 
 // *result += sum over `sources` of their elements' squares, added in float64. Float dtypes; `result` is a float32.

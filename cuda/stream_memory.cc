@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why no event is needed: a buffer is dropped by the host after it has put the last work that uses it on a stream.
+// Why no event is needed: the host drops a buffer after it has put the last work that uses it on a stream.
 //
-//   on this stream     the free is put there after that work, and so is whatever uses the memory next
-//   on another stream  which holds the buffer until an event after that work is reached (CudaStream::Seal): the free
-//                      comes when the work is done
+//   on this stream     the free is put on the stream after that work, and the next user of the memory follows it
+//   on another stream  that stream holds the buffer until an event after that work is reached (CudaStream::Seal): the
+//                      free comes when the work is done
 #include "fsdp/cuda/stream_memory.h"
 
 #include "fsdp/base/status_macros.h"
@@ -31,7 +31,7 @@ bool StreamMemory::Contains(const void* data) const {
   return at < after->first + after->second;
 }
 
-// The lock is held until the memory is freed, so that no capture begins in between.
+// Holds the lock until the memory is freed, so that no capture begins in between.
 void StreamMemory::Free(void* data, int64_t nbytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   live_.erase(static_cast<const std::byte*>(data));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StreamMemory: the device memory that one stream allocates for its own work (tensor/ordered_memory.h). CUDA's pool
-// allocates and frees it in the order of that stream, so the memory of a buffer that is dropped serves the next
-// allocation without waiting. Thread-safe; live buffers hold a reference, and may outlive the stream.
+// allocates and frees it in the order of that stream, so the memory of a dropped buffer serves the next allocation
+// without waiting. Thread-safe; live buffers hold a reference, and may outlive the stream.
 #ifndef FSDP_CUDA_STREAM_MEMORY_H_
 #define FSDP_CUDA_STREAM_MEMORY_H_
 
@@ -23,17 +23,17 @@ namespace fsdp {
 
 class StreamMemory : public std::enable_shared_from_this<StreamMemory> {
  public:
-  // `memory` counts what is allocated here, and is that of the GPU of `stream`.
+  // `memory` counts the allocations, and belongs to the GPU of `stream`.
   StreamMemory(std::shared_ptr<CudaMemory> memory, CUstream_st* stream) : memory_(std::move(memory)), stream_(stream) {}
 
-  // For work that is put on the stream after this call. Errors are those of CudaMemory::Allocate.
+  // For work that is put on the stream after this call. Same errors as CudaMemory::Allocate.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // Whether `data` lies in a live buffer of this.
+  // Whether `data` is inside a live buffer of this object.
   bool Contains(const void* data) const;
 
-  // While the stream's work is captured, and after Close, nothing can be freed in its order. The stream must have done
-  // all its work by the time of BeginCapture and Close, so that what is freed then is free.
+  // While the stream's work is captured, and after Close, nothing can be freed in its order. REQUIRES for BeginCapture
+  // and Close: the stream has done all its work, so that memory freed afterwards is unused.
   void BeginCapture() { SetInOrder(false); }
   void EndCapture() { SetInOrder(true); }
   void Close() { SetInOrder(false); }

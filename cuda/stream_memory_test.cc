@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory in the order of a stream: it serves again before its work has run, and nobody notices. Under ThreadSanitizer
-// the emulator finds a use that comes too early.
+// Memory in the order of a stream: it is reused before its work has run, without effect on results. Under
+// ThreadSanitizer the emulator finds a use that comes too early.
 #include <future>
 #include <memory>
 #include <vector>
@@ -80,7 +80,7 @@ TEST_F(StreamMemoryTest, TheHostHoldsOneBlockHoweverFarItRunsAhead) {
   EXPECT_EQ(Read(sum, *compute_), std::vector<float>(kNumel, 300));
 }
 
-// The other stream gets to its work when the host has long dropped the memory and put more work on the first.
+// The other stream reaches its work long after the host has dropped the memory and put more work on the first.
 TEST_F(StreamMemoryTest, WorkOnAnotherStreamKeepsTheMemory) {
   const TensorOps& ops = device_->ops();
   std::promise<void> open;
@@ -103,7 +103,7 @@ TEST_F(StreamMemoryTest, WorkOnAnotherStreamKeepsTheMemory) {
   EXPECT_EQ(device_->allocated_bytes(), before_ + 20 * kBytes);
 }
 
-// Work that is put off, behind host work, is issued by the stream's thread and drops its memory there.
+// The stream's thread issues work that is deferred behind host work, and drops its memory.
 TEST_F(StreamMemoryTest, WorkBehindHostWorkKeepsTheMemoryUntilItIsIssued) {
   const TensorOps& ops = device_->ops();
   std::promise<void> open;
@@ -134,7 +134,7 @@ TEST_F(StreamMemoryTest, ItMayOutliveItsStream) {
   EXPECT_EQ(device_->allocated_bytes(), before_);
 }
 
-// The free would be captured otherwise, or refused.
+// The free would otherwise be captured, or refused.
 TEST_F(StreamMemoryTest, ItMayBeDroppedWhileItsStreamIsCaptured) {
   const TensorOps& ops = device_->ops();
   Tensor dropped = InOrder();
@@ -146,7 +146,7 @@ TEST_F(StreamMemoryTest, ItMayBeDroppedWhileItsStreamIsCaptured) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<WorkGraph> graph, CaptureWork(*compute_, [&] {
                          dropped = Tensor();
                          ops.Accumulate(used, sum, *compute_);
-                         used = Tensor();  // the graph's from now on
+                         used = Tensor();  // from now on held only by the graph
                          return absl::OkStatus();
                        }));
   EXPECT_EQ(device_->allocated_bytes(), before_ + 2 * kBytes);

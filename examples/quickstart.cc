@@ -17,7 +17,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/examples/quickstart_run.h"
 
-ABSL_FLAG(std::string, output_dir, "", "where the files go; made if needed (default: a new directory that is printed)");
+ABSL_FLAG(std::string, output_dir, "", "directory for the files (default: a new one, which is printed)");
 
 namespace fsdp {
 namespace {

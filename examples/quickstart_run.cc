@@ -32,6 +32,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kSteps = 240;
 constexpr int64_t kCheckpointEvery = 120;
 constexpr int64_t kKillAfterStep = 150;  // between two checkpoints, so that steps are lost and trained again
+// A model that does not learn stays near 1; the margin covers other processors' rounding.
 constexpr double kLargestLossRatio = 0.6;
 constexpr absl::Duration kCommandTimeout = absl::Minutes(10);
 
@@ -47,6 +48,7 @@ std::string TypedName(const std::string& program) {
   const fs::path path(program);
   const fs::path typed = fs::path("bazel-bin") / path.parent_path().filename() / path.filename();
   std::error_code error;
+  // The same file, not the same name: in runfiles the program has another path.
   return fs::equivalent(typed, path, error) ? typed.string() : program;
 }
 
@@ -101,6 +103,7 @@ StepProgress::~StepProgress() {
 
 void StepProgress::Update(const StepMetrics& metrics) {
   const absl::Time now = absl::Now();
+  // A log must not fill up with lines, a terminal must look alive.
   if (now - shown_ < (is_terminal_ ? absl::Milliseconds(100) : absl::Seconds(5))) return;
   shown_ = now;
   const std::string line = ProgressLine(metrics, steps_);
@@ -153,20 +156,13 @@ absl::Status QuickstartRun::Run() {
 }
 
 std::vector<std::string> QuickstartRun::TrainCommand(int nproc) const {
-  return {train_gpt_,
-          absl::StrCat("--nproc=", nproc),
-          "--config=gpt2-tiny",
-          "--param_dtype=bfloat16",
-          absl::StrCat("--steps=", kSteps),
-          "--batch_size=4",
-          "--seq_len=64",
-          "--lr=3e-3",
-          "--min_lr=3e-4",
+  // The same for both runs except --nproc: a user types the same command again.
+  return {train_gpt_, absl::StrCat("--nproc=", nproc), "--config=gpt2-tiny", "--param_dtype=bfloat16",
+          absl::StrCat("--steps=", kSteps), "--batch_size=4", "--seq_len=64", "--lr=3e-3", "--min_lr=3e-4",
           "--warmup_steps=10",
-          "--state_dict_type=sharded",
-          absl::StrCat("--checkpoint_every=", kCheckpointEvery),
-          absl::StrCat("--checkpoint_dir=", checkpoint_dir_),
-          absl::StrCat("--metrics=", metrics_),
+          // A file per rank, so that the second run, on fewer ranks, must reshard.
+          "--state_dict_type=sharded", absl::StrCat("--checkpoint_every=", kCheckpointEvery),
+          absl::StrCat("--checkpoint_dir=", checkpoint_dir_), absl::StrCat("--metrics=", metrics_),
           absl::StrCat("--tensorboard=", events_)};
 }
 
@@ -182,6 +178,7 @@ absl::StatusOr<int> QuickstartRun::WatchUntilStep(ChildProcess& child, int64_t s
   const absl::Time deadline = absl::Now() + kCommandTimeout;
   while (absl::Now() < deadline) {
     const std::optional<int> exit_status = child.Poll(absl::Milliseconds(20));
+    // Before the metrics are read: a run that has ended writes no more of them.
     if (exit_status.has_value()) return *exit_status;
     const absl::StatusOr<std::vector<StepMetrics>> steps = ReadMetrics(metrics_);
     if (!steps.ok() || steps->size() <= lines_before) continue;
@@ -198,11 +195,13 @@ absl::Status QuickstartRun::TrainAndKill() {
   SayCommand(command);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
   FSDP_ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
+  // An exit by now means that the run ended before anything could kill it.
   if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
-  // The launcher and its ranks all have this flag in their command lines, and no other process has.
+  // The launcher and its ranks all have this flag in their command lines; no other process has it.
   const std::string own_flag = absl::StrCat("--checkpoint_dir=", checkpoint_dir_);
   const std::vector<pid_t> processes = ProcessesWith(own_flag);
   SayCommand({"kill", "-9", absl::StrJoin(processes, " ")});
+  // SIGKILL to all of them: no process may get a chance to save on its way out.
   for (const pid_t pid : processes) kill(pid, SIGKILL);
   FSDP_ASSIGN_OR_RETURN(const int killed_status, child->Wait(absl::Seconds(10)));
   if (killed_status != 128 + SIGKILL) return Failed(command, killed_status, child->output());
@@ -219,6 +218,7 @@ absl::Status QuickstartRun::Continue() {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
   FSDP_ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
   if (exit_status != 0) return Failed(command, exit_status, child->output());
+  // Step 120, not 150: the steps after the checkpoint were lost with the processes.
   const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));
   if (!absl::StrContains(child->output(), resumed)) return Failed(command, exit_status, child->output());
   Say("   It printed \"%s\" and reached step %d.\n", resumed, kSteps);
@@ -240,7 +240,7 @@ absl::Status QuickstartRun::Verify() {
 }
 
 absl::Status QuickstartRun::Convert() {
-  Say("4. Convert the last one, whose tensors lie in 3 files, to one safetensors file.");
+  Say("4. Convert the last one, whose tensors are in 3 files, to one safetensors file.");
   FSDP_RETURN_IF_ERROR(RunCommand({ckpt_, "convert", CheckpointPath(kSteps), model_}));
   FSDP_RETURN_IF_ERROR(RunCommand({ckpt_, "diff", CheckpointPath(kSteps), model_, "--model_only"}));
   Say("   Read back and compared: every value of every tensor is equal.\n");

@@ -48,7 +48,7 @@ class QuickstartRun {
   // The directory of the checkpoint after `step` steps.
   std::string CheckpointPath(int64_t step) const;
 
-  // Absolute paths of the outputs and of the three programs. The last five lie in output_dir_: the directory of the
+  // Absolute paths of the outputs and of the three programs. The last five are inside output_dir_: the directory of the
   // checkpoints, the file of metrics, the directory of TensorBoard's events, the safetensors file that the last
   // checkpoint is converted to, and the page about both runs.
   std::string output_dir_;

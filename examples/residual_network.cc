@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model of one's own, from the layers of nn/: a residual block with a backward of its own, in a Sequential. It learns
-// the successor of each token, (7 token + 3) mod 64. Start it alone, or as the ranks of a job:
+// A model of one's own, made from the layers of nn/: a residual block with its own backward, in a Sequential. It learns
+// the successor of each token, (7 token + 3) mod 64. Start it as one process or as the ranks of a job:
 //
 //   launch --nproc=4 -- residual_network --checkpoint_dir=/tmp/successors
 //
-// When it is started again, after whatever has ended it and on any number of ranks, it goes on from the newest step
-// that verifies. docs/own_layers.md walks through it.
+// Started again, after any kind of end and on any number of ranks, it continues from the newest step that verifies.
+// docs/own_layers.md explains it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,14 +33,14 @@
 #include "fsdp/optim/adamw.h"
 
 ABSL_FLAG(int, steps, 300, "steps to train in all");
-ABSL_FLAG(std::string, checkpoint_dir, "", "where to save, and to go on from (default: nothing is saved)");
+ABSL_FLAG(std::string, checkpoint_dir, "", "directory to save in and to resume from (default: nothing is saved)");
 ABSL_FLAG(int, checkpoint_every, 50, "steps from one save to the next");
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kTokens = 64, kWidth = 32, kBlocks = 3;
-constexpr int64_t kRows = 48;  // of a step, on all ranks together
+constexpr int64_t kRows = 48;  // per step, on all ranks together
 
 // x + fc2(gelu(fc1(norm(x)))). A layer computes its output and, in backward, the gradient of its input. Linear and
 // LayerNorm add up the gradients of their own parameters. Nothing here depends on sharding.
@@ -65,7 +65,7 @@ class ResidualBlock final : public Module {
     return branch;
   }
 
-  // In the reverse order of DoForward: each layer finds what it has kept on top of the tape.
+  // The reverse order of DoForward: each layer finds what it has kept on top of the tape.
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     FSDP_ASSIGN_OR_RETURN(const Tensor grad_active, fc2_->Backward(grad_output, tape));
     FSDP_ASSIGN_OR_RETURN(const Tensor grad_wide, act_->Backward(grad_active, tape));
@@ -127,6 +127,7 @@ absl::StatusOr<float> TrainStep(FullyShardedDataParallel& model, Optimizer& opti
 const StateKey kStepsDone = StateKey::Extra("steps_done");
 
 absl::Status Save(FullyShardedDataParallel& model, Optimizer& optimizer, int steps_done, ProcessGroup& group) {
+  // Overwrites: a step that exists but did not verify is trained and saved again.
   StateDictTypeGuard guard(model, ShardedStateDictConfig{});
   FSDP_ASSIGN_OR_RETURN(StateDict state, model.GetStateDict());
   FSDP_RETURN_IF_ERROR(model.AddOptimStateDict(optimizer, state));
@@ -134,13 +135,14 @@ absl::Status Save(FullyShardedDataParallel& model, Optimizer& optimizer, int ste
   return SaveCheckpoint(state, absl::GetFlag(FLAGS_checkpoint_dir), steps_done, group, {.overwrite = true}).status();
 }
 
-// Returns how many steps the newest checkpoint has done; 0 if there is none.
+// Returns the number of steps that the newest checkpoint has done; 0 if there is no checkpoint.
 absl::StatusOr<int> Restore(FullyShardedDataParallel& model, Optimizer& optimizer) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
   FSDP_RETURN_IF_ERROR(newest.status());
   int steps_done = 0;
   FSDP_RETURN_IF_ERROR(model.Restore(&optimizer, [&](StateDict& wanted) -> absl::Status {
+    // steps_done is loaded with the weights, so both are of the same step.
     wanted.Set(kStepsDone, std::string());
     FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted));
     steps_done = std::atoi(wanted.FindText(kStepsDone)->c_str());

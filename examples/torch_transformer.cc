@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model of torch::nn, sharded as it is: a transformer of LibTorch's own layers learns sequences of two tokens that
-// take turns. Start it alone, or as the ranks of a job:
+// A model of torch::nn, sharded unchanged: a transformer of LibTorch's own layers learns sequences in which two tokens
+// alternate. Start it as one process or as the ranks of a job:
 //
 //   launch --nproc=4 -- torch_transformer --checkpoint_dir=/tmp/sequences
 //
-// When it is started again, after whatever has ended it and on any number of ranks, it goes on from the newest step
-// that verifies. docs/libtorch.md walks through it.
+// Started again, after any kind of end and on any number of ranks, it continues from the newest step that verifies.
+// docs/libtorch.md explains it.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -30,14 +30,14 @@
 #include "fsdp/libtorch/torch_optimizer.h"
 
 ABSL_FLAG(int, steps, 300, "steps to train in all");
-ABSL_FLAG(std::string, checkpoint_dir, "", "where to save, and to go on from (default: nothing is saved)");
+ABSL_FLAG(std::string, checkpoint_dir, "", "directory to save in and to resume from (default: nothing is saved)");
 ABSL_FLAG(int, checkpoint_every, 50, "steps from one save to the next");
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kVocab = 31, kWidth = 48, kHeads = 4, kLayers = 3, kLength = 16;
-constexpr int64_t kRows = 24;  // of a step, on all ranks together
+constexpr int64_t kRows = 24;  // per step, on all ranks together
 
 // The model is plain LibTorch and knows no sharding. Its head is its embedding, under two names.
 struct NetImpl : torch::nn::Module {
@@ -80,7 +80,7 @@ struct Batch {
 const StateKey kStepsDone = StateKey::Extra("steps_done");
 
 absl::Status Save(ShardedModule& model, Optimizer& optimizer, int steps_done, ProcessGroup& group) {
-  // In host memory, as SaveCheckpoint wants it, wherever the ranks are.
+  // In host memory, which SaveCheckpoint requires; the ranks may be on GPUs.
   StateDictTypeGuard guard(model.fsdp(), ShardedStateDictConfig{.offload_to_cpu = true});
   FSDP_ASSIGN_OR_RETURN(StateDict state, model.fsdp().GetStateDict());
   FSDP_RETURN_IF_ERROR(model.fsdp().AddOptimStateDict(optimizer, state));
@@ -88,7 +88,7 @@ absl::Status Save(ShardedModule& model, Optimizer& optimizer, int steps_done, Pr
   return SaveCheckpoint(state, absl::GetFlag(FLAGS_checkpoint_dir), steps_done, group, {.overwrite = true}).status();
 }
 
-// Returns how many steps the newest checkpoint has done; 0 if there is none.
+// Returns the number of steps that the newest checkpoint has done; 0 if there is no checkpoint.
 absl::StatusOr<int> Restore(ShardedModule& model, Optimizer& optimizer, ProcessGroup& group) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
@@ -104,12 +104,12 @@ absl::StatusOr<int> Restore(ShardedModule& model, Optimizer& optimizer, ProcessG
 }
 
 absl::Status Train() {
-  at::set_num_threads(1);  // of a rank
+  at::set_num_threads(1);  // per rank
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
   if (kRows % group->size() != 0) {
     return absl::InvalidArgumentError(absl::StrCat(group->size(), " ranks: expected a divisor of ", kRows, " rows"));
   }
-  torch::manual_seed(1);  // each rank keeps its shard of the values that it has, so all have the same
+  torch::manual_seed(1);  // each rank keeps its shard of its own values, so all must have the same ones
   Net net;
   FSDP_ASSIGN_OR_RETURN(
       const auto model,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sharding without nn/: a network of two layers, written by hand on plain buffers, whose weights and gradients are
-// sharded over ranks by six calls. A framework with layers of its own would make the first four from its hooks:
+// sharded over ranks by six calls. A framework with its own layers would make the first four calls in its hooks:
 //
 //   Unshard    before a layer computes: its whole weights, gathered from all ranks
 //   Gradients  before its backward: a zeroed buffer for its whole gradients
 //   Reshard    after its backward: gives up the whole weights
 //   Reduce     after its backward: averages the gradients over the ranks; each keeps its shard
 //
-//   FinishBackward, FinishStep   before and after the optimizer's step, which is ordered with communication by them
+//   FinishBackward, FinishStep   before and after the optimizer's step: they order it with communication
 //
-// It learns y = x0 * x1 and prints the loss. With --checkpoint_dir it saves, and when it is started again, after
-// whatever has ended it and on any number of ranks, it goes on from the newest step that verifies.
+// It learns y = x0 * x1 and prints the loss. With --checkpoint_dir it saves. Started again, after any kind of end and
+// on any number of ranks, it continues from the newest step that verifies.
 //
 //   bazel run //examples:two_layer_network -- --ranks=3 --checkpoint_dir=/tmp/product
 #include <algorithm>
@@ -38,15 +38,15 @@
 
 ABSL_FLAG(int, ranks, 3, "threads that share the work: 1, 2, 3, 4, 6, 8, 12 or 24");
 ABSL_FLAG(int, steps, 400, "steps to train in all");
-ABSL_FLAG(std::string, checkpoint_dir, "", "where to save, and to go on from (default: nothing is saved)");
+ABSL_FLAG(std::string, checkpoint_dir, "", "directory to save in and to resume from (default: nothing is saved)");
 ABSL_FLAG(int, checkpoint_every, 50, "steps from one save to the next");
 
 namespace fsdp {
 namespace {
 
-constexpr int kRows = 24, kHidden = 33;  // rows of a step, on all ranks together; 33 is no multiple of the ranks
+constexpr int kRows = 24, kHidden = 33;  // rows per step, on all ranks together; few numbers of ranks divide 33
 
-// What a rank computes with in a step.
+// The buffers of one rank's computation in a step.
 struct Rows {
   int count = 0;
   std::vector<float> x, hidden, dy;  // [count, 2], [count, kHidden], [count]
@@ -110,6 +110,7 @@ absl::StatusOr<float> ComputeGradients(ManualUnits& units, Rows& rows) {
   FSDP_RETURN_IF_ERROR(units.stream().Synchronize());
   Backward(rows, w2, first_grads[0].data_as<float>(), first_grads[1].data_as<float>(),
            second_grads[0].data_as<float>());
+  // In the order of backward, which must be the same on every rank: Reduce is collective.
   for (const int unit : {1, 0}) {
     FSDP_RETURN_IF_ERROR(units.Reshard(unit));
     FSDP_RETURN_IF_ERROR(units.Reduce(unit));
@@ -128,7 +129,7 @@ absl::Status Save(ManualUnits& units, Optimizer& optimizer, int steps_done, Proc
   return SaveCheckpoint(state, absl::GetFlag(FLAGS_checkpoint_dir), steps_done, group, {.overwrite = true}).status();
 }
 
-// Returns how many steps the newest checkpoint has done; 0 if there is none.
+// Returns the number of steps that the newest checkpoint has done; 0 if there is no checkpoint.
 absl::StatusOr<int> Restore(ManualUnits& units, Optimizer& optimizer) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
@@ -144,7 +145,7 @@ absl::StatusOr<int> Restore(ManualUnits& units, Optimizer& optimizer) {
   return steps_done;
 }
 
-// The mean over ranks of a number that each has.
+// The mean over ranks of a number that each rank has.
 absl::StatusOr<float> MeanOf(float mine, ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(absl::StrCat(mine)));
   return std::accumulate(all.begin(), all.end(), 0.0f,

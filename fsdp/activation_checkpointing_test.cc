@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// activation_checkpointing, by what it is for: a unit runs its forward twice and holds only its input in between. That
-// the results have the same bits is accumulation_test's business.
+// activation_checkpointing, by its purpose: a unit runs its forward twice and holds only its input in between.
+// accumulation_test checks that the results have the same bits.
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,7 +23,7 @@ constexpr int64_t kWidth = 512;
 constexpr int64_t kActivation = kWidth * 4;  // bytes
 constexpr int kBlocks = 2, kLayersOfABlock = 3;
 
-// Saves a tensor of its own for backward, and counts its forwards.
+// Saves an additional tensor for backward, and counts its forwards.
 class Counting final : public Module {
  public:
   Counting() { AddParameter("weight", {3}, Initializer::Constant(1)); }

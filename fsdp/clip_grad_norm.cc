@@ -6,9 +6,10 @@
 //
 //   norm^p = sum over sets of ( sum over the set's ranks of |g|^p )      factor = ClipFactor(norm, max_norm)
 //
-// Every rank makes the same sets in the same order, also for units without gradients here: collectives match up by
-// order alone. Ranks of tensor parallelism hold different parts of some parameters, which are summed over them too, and
-// copies of the others, which are not. Replicas of a hybrid unit hold equal gradients, so they are not summed over.
+// Every rank makes the same sets in the same order, also for units without gradients here: collectives match up only by
+// order. Ranks of tensor parallelism hold different parts of some parameters, which are summed over these ranks as
+// well, and copies of the others, which are not. Replicas of a hybrid unit hold equal gradients, so they are not summed
+// over.
 #include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ struct GradientSet {
   }
 };
 
-// The set of `group`, added if it is new. The order of sets is that of first use, which is the same on all ranks.
+// The set of `group`, added if it is new. Sets are in the order of first use, which is the same on all ranks.
 GradientSet& SetOf(ProcessGroup* group, ProcessGroup* also, std::vector<GradientSet>& sets) {
   for (GradientSet& set : sets) {
     if (set.group == group && set.also == also) return set;
@@ -69,8 +70,8 @@ std::vector<GradientSet> CollectGradients(const ShardedModel& model) {
 }
 
 // The sum of |x|^p over a set's gradients and ranks; for an infinite p the maximum of |x|. The device has a kernel for
-// p = 2 in its own memory; all other gradients are summed on the host, in float64. Both sums meet in one float32 on the
-// device, so that one all-reduce serves them.
+// p = 2 in its own memory; all other gradients are summed on the host, in float64. Both sums are added in one float32
+// on the device, so that one all-reduce is enough.
 class NormSum {
  public:
   static absl::StatusOr<NormSum> Create(double p, Stream& stream) {
@@ -81,7 +82,7 @@ class NormSum {
   }
 
   absl::StatusOr<float> Of(const GradientSet& set) {
-    // The device has a kernel for p = 2 alone, and for its own memory.
+    // The device only has a kernel for p = 2, and only for its own memory.
     double on_host = 0;
     std::vector<Tensor> on_device;
     for (const LocatedGradient& gradient : set.grads) {

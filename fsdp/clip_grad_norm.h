@@ -13,9 +13,9 @@
 
 namespace fsdp {
 
-// Multiplies all gradients by ClipFactor(norm, max_norm) (tensor/ops.h) and returns the norm that they had; 0 if there
-// are none. `norm_type` is p, positive or infinity. kInvalidArgument for another p, and for a max_norm that is negative
-// or NaN. Puts work on the model's stream and blocks until it is done. Collective.
+// Multiplies all gradients by ClipFactor(norm, max_norm) (tensor/ops.h) and returns the norm that they had; 0 without
+// gradients. `norm_type` is p, positive or infinity. kInvalidArgument for another p, and for a max_norm that is
+// negative or NaN. Puts work on the model's stream and blocks until it is done. Collective.
 absl::StatusOr<float> ClipShardedGradNorm(const ShardedModel& model, float max_norm, double norm_type);
 
 // For p = 2 without waiting: if all gradients belong to units and are on the stream's device, nothing is scaled here,

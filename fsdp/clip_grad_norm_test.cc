@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Gives every element of every gradient the value `of` its place in its parameter, so that norms are known and exact.
+// Sets every element of every gradient to `of` its index in its parameter, so that norms are known and exact.
 void SetGradients(TestModel& made, const std::function<float(int64_t)>& of) {
   for (ShardedParameter* parameter : made.model->parameters()) {
     parameter->has_grad = true;
@@ -40,7 +40,7 @@ int64_t TotalNumel(TestModel& made) {
   return total;
 }
 
-// All units sharded; none; some; all, in host memory.
+// All units sharded; no unit; some units; all units, in host memory.
 std::vector<FsdpOptions> Strategies() {
   FsdpOptions no_shard = BlockOptions();
   no_shard.sharding_strategy = ShardingStrategy::kNoShard;
@@ -109,7 +109,7 @@ TEST_P(ClipGradNormTest, LeavesGradientsBelowTheLimit) {
 
 TEST_P(ClipGradNormTest, WithoutGradientsTheNormIsZero) {
   Run([](TestModel& made) -> absl::Status {
-    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());  // which leaves numbers where gradients are
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());  // leaves numbers in the gradients' memory
     made.optimizer->ZeroGrad();
     for (const double p : {1.0, 2.0, kInfinity}) EXPECT_THAT(made.model->ClipGradNorm(1.0f, p), IsOkAndHolds(0.0f));
     return absl::OkStatus();
@@ -131,7 +131,7 @@ TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
 }
 
 // torch.nn.utils.clip_grad_norm_ multiplies every gradient, whatever the norm is: by min(1, max_norm / (norm + 1e-6)),
-// where NaN is not below 1.
+// in which NaN is not below 1.
 float TorchCoefficient(float norm, float max_norm) {
   const float coefficient = max_norm / (norm + 1e-6f);
   return coefficient > 1 ? 1 : coefficient;

@@ -136,7 +136,7 @@ TEST(CollectiveCountsTest, HybridShardZero2KeepsParametersUntilASyncedBackward) 
   EXPECT_OK(ExpectHybridCounts(ShardingStrategy::kHybridShardZero2, {synced, {kUnits, 0, 0}, {0, kUnits, kUnits}}));
 }
 
-// PyTorch's test_fsdp_hybrid_shard.py: all-reduces count the hybrid units alone.
+// PyTorch's test_fsdp_hybrid_shard.py: all-reduces count only the hybrid units.
 TEST(CollectiveCountsTest, HybridAndFullyShardedUnitsMixInOneTree) {
   EXPECT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
     auto log = std::make_shared<Log>();

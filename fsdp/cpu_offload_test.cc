@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Offload: where shards, gradients and optimizer state live, and that no bit changes by it.
+// Offload: the memory of shards, gradients and optimizer state, and that it changes no bit.
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -35,7 +35,7 @@ FsdpOptions Options(Strategy strategy, bool offload, bool mixed) {
 }
 
 // Trained parameters, after two ordinary steps and one of three micro-steps of which only the first keeps its gradients
-// local: the two others accumulate over a synchronised backward, where PyTorch's FSDP1 loses the earlier.
+// local: the two others accumulate over a synchronised backward. PyTorch's FSDP1 loses the earlier gradient there.
 absl::StatusOr<WholeTensors> Train(const FsdpOptions& options) {
   WholeTensors trained;
   FSDP_RETURN_IF_ERROR(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -73,14 +73,14 @@ TEST(CpuOffloadTest, ShardsAndOptimizerStateLeaveTheDevice) {
     EXPECT_EQ(plan.shards, 0);
     EXPECT_GT(plan.pinned_shards, 0);
     for (const ShardedParameter* p : made.model->parameters()) EXPECT_NE(p->device, &device) << p->fqn;
-    // Optimizer state, as large as the shards, is the host's and not counted on the device.
+    // Optimizer state, as large as the shards, is in host memory and not counted on the device.
     FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(device.allocated_bytes(), plan.DeviceBytes(false) + plan.pinned_shards);
     return absl::OkStatus();
   }));
 }
 
-// By the options of FullyShard; bits alone could not tell whether they were obeyed.
+// By the options of FullyShard; the bits do not show whether they took effect.
 TEST(CpuOffloadTest, FullyShardKeepsShardsWhereItsOffloadPolicySays) {
   for (const OffloadPolicy& policy : {OffloadPolicy(), OffloadPolicy(CpuOffloadPolicy{.pin_memory = true}),
                                       OffloadPolicy(CpuOffloadPolicy{.pin_memory = false})}) {
@@ -109,7 +109,7 @@ TEST(CpuOffloadTest, Fsdp2MayLeaveHostMemoryUnpinned) {
       const MemoryPlan& plan = made.executor->runtime().plan();
       EXPECT_EQ(plan.pinned_shards > 0, pin);
       EXPECT_EQ(plan.pageable_shards > 0, !pin);
-      // Memory that is not pinned is none of the device's business.
+      // The device does not count memory that is not pinned.
       EXPECT_EQ(group->device()->allocated_bytes(), plan.DeviceBytes(false) + plan.pinned_shards);
       for (int step = 0; step < 3; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       by_pinning[pin].AddParameters(made.parameters());
@@ -126,7 +126,7 @@ WholeTensors GradientsOf(const std::vector<ShardedParameter*>& parameters) {
   return gradients;
 }
 
-// Unscaling by a power of two is exact, so every element is halved, wherever it lies. Then one element of `bad` is
+// Unscaling by a power of two is exact, so every element is halved, in either memory. Then one element of `bad` is
 // infinite on the ranks that have some of it: no rank steps.
 absl::Status ExpectScalerWorks(ProcessGroup& group, Stream& stream, const std::vector<ShardedParameter*>& parameters,
                                const ShardedParameter& bad) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A forward or backward that fails: what it left is no part of a later step, and calls between passes wait for the next
+// A forward or backward that fails: its traces are not part of a later step, and calls between passes wait for the next
 // forward.
 #include <algorithm>
 #include <memory>
@@ -31,7 +31,7 @@ using ::testing::Values;
 
 constexpr int kWidth = 4;
 
-// A linear layer whose forward or backward fails when it is told to.
+// A linear layer whose forward or backward fails on request.
 class Breakable final : public Module {
  public:
   Breakable() : linear_(AddChild("linear", std::make_unique<Conv1D>(kWidth, kWidth, Initializer::Normal(0, 0.5f)))) {}
@@ -166,7 +166,7 @@ TEST_P(FailedPassTest, LeavesNothingInALaterStep) {
     FSDP_RETURN_IF_ERROR(fail(made.first->break_forward, false));
     FSDP_RETURN_IF_ERROR(fail(made.first->break_backward, false));
     FSDP_RETURN_IF_ERROR(fail(made.second->break_backward, true));
-    // After a backward that succeeded, whose gradients are those of a step that was never made.
+    // After a backward that succeeded, of a step that was never made.
     FSDP_RETURN_IF_ERROR(made.Gradients(3));
     FSDP_RETURN_IF_ERROR(fail(made.second->break_backward, false));
     FSDP_RETURN_IF_ERROR(TrainAsIfNothingFailed(made, 0.75f));

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The tree of test_fully_shard.h with a unit for each child of the root, which has no parameters of its own.
+// The tree of test_fully_shard.h with a unit for each child of the root, which has no own parameters.
 absl::StatusOr<TestFullyShard> MakeChildren(std::shared_ptr<ProcessGroup> group, const FullyShardOptions& options) {
   TestFullyShard made;
   made.group = std::make_shared<RecordingProcessGroup>(std::move(group), "world", made.log);
@@ -139,13 +139,13 @@ TEST(ForwardBelowRootTest, ABackwardBelowTheRootNeedsAForwardThatBeganThere) {
     FSDP_ASSIGN_OR_RETURN(const Tensor grad, Filled(test.device(), {2, 5}, 1));
     EXPECT_THAT(test.blocks[0]->modules()[0]->Backward(grad, tape).status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("backward of unit 0 outside of a backward of the model: call that of the module "
+                         HasSubstr("backward of unit 0 outside of a backward of the model: call backward of the module "
                                    "whose forward was called")));
     return absl::OkStatus();
   }));
 }
 
-// PyTorch's lazy initialisation: what is called first is a root, and what lies around it comes too late.
+// PyTorch's lazy initialisation: the module that is called first is a root, and modules around it come too late.
 TEST(ForwardBelowRootTest, AModuleThatIsUsedBeforeItsRootTrainsAsARootOfItsOwn) {
   ASSERT_OK(RunFullyShard(3, {}, [](TestFullyShard& test) -> absl::Status {
     Module& block = *test.blocks[0]->modules()[0];

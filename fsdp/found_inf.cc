@@ -16,7 +16,7 @@ void FoundInf::Begin(Stream& stream) { stream.device().ops().Zero(flag_, stream)
 
 void FoundInf::Check(const Tensor& t, Stream& stream) { stream.device().ops().CheckFinite(t, flag_, stream); }
 
-// The norm is that of all ranks' gradients, but a loss may be infinite where its gradient is not.
+// The norm covers all ranks' gradients, but a loss may be infinite although its gradient is finite.
 void FoundInf::CheckOnAllRanks(const Tensor& t, Stream& stream) {
   Check(t, stream);
   if (group_.size() > 1) group_.AllReduce(flag_, ReduceOp::kSum, stream);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FoundInf: whether a step has a loss, of any rank, or a gradient that is not finite, as a number on the device. The
-// optimizer reads it (Optimizer::set_found_inf) and leaves parameters and state as they were, so the host need not wait
-// for the gradients before it issues the update. Used by one thread; can be captured in a graph.
+// FoundInf: whether any rank's loss or gradient of a step is not finite, as a number on the device. The optimizer reads
+// it (Optimizer::set_found_inf) and then leaves parameters and state unchanged, so the host does not wait for the
+// gradients before it issues the update. Used by one thread; can be captured in a graph.
 //
 //   found_inf->Begin(stream);
 //   found_inf->Check(loss, stream);                        // of each micro-step
@@ -24,18 +24,18 @@ namespace fsdp {
 
 class FoundInf {
  public:
-  // `group` has all ranks that train one model; it is the caller's and outlives this.
+  // `group` has all ranks that train one model; the caller owns it, and it outlives this.
   static absl::StatusOr<std::unique_ptr<FoundInf>> Create(ProcessGroup& group);
 
-  // All put work on `stream` and return.
+  // These put work on `stream` and return.
 
-  // Nothing is found yet.
+  // Resets the flag: nothing is found yet.
   void Begin(Stream& stream);
 
-  // Looks at the elements of `t`, of a float dtype, on the group's device.
+  // Checks the elements of `t`, of a float dtype, on the group's device.
   void Check(const Tensor& t, Stream& stream);
 
-  // As Check; then what any rank has found, all have. Collective.
+  // As Check; afterwards all ranks have the findings of any rank. Collective.
   void CheckOnAllRanks(const Tensor& t, Stream& stream);
 
   // One float32: above 0 if something was found, else 0.

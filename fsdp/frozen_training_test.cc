@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training with parameters that do not require gradients: the trained ones come out as if the others had gradients that
-// are ignored, bit for bit; the others keep their bits, and have neither reductions nor optimizer state.
+// Training with parameters that do not require gradients: the trained ones get the same bits as if the others had
+// gradients that are ignored; the others keep their bits, and have neither reductions nor optimizer state.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -154,7 +154,7 @@ TEST(FrozenTrainingTest, ThawingAUnitThatWasWrappedFrozenIsAnError) {
   }));
 }
 
-// An optimizer that is given them passes them over, as PyTorch's does; gradients can be looked at all the same.
+// An optimizer that gets them skips them, as PyTorch's does; gradients can still be read.
 TEST(FrozenTrainingTest, FrozenParametersInAnOptimizerAreLeftAlone) {
   EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     FsdpOptions options = BlockOptions();
@@ -178,7 +178,7 @@ TEST(FrozenTrainingTest, FrozenParametersInAnOptimizerAreLeftAlone) {
   }));
 }
 
-// Where parameters of a unit are mixed, FSDP1's flat parameter cannot be.
+// Parameters of a unit can be mixed, but not in FSDP1's flat parameter.
 TEST(FrozenTrainingTest, AMixedUnitWantsOriginalParameters) {
   EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) {
     EXPECT_THAT(MakeModel(group, Frozen::kHalfOfBlocks, BlockOptions(), /*for_real=*/true).status(),

@@ -7,17 +7,17 @@
 //     options/options.h               FsdpOptions
 //     options/wrap_policy.h           which submodules become units
 //     wrap/manual_wrap.h              the same by hand, with options for each
-//     units/comm_hook.h               a gradient reduction of the program's own
+//     units/comm_hook.h               the program's own gradient reduction
 //     optim_forms.h                   PyTorch's three older functions on optimizer state dicts
 //   FSDP2, which marks modules in place
-//     fully_shard.h                   FullyShard, and FsdpModule, which is what it adds to a module
+//     fully_shard.h                   FullyShard, and FsdpModule, which it adds to a module
 //     options/fully_shard_options.h   FullyShardOptions
-//   Neither, for layers that are no Modules
+//   Neither, for layers that are not Modules
 //     manual_units.h                  ManualUnits: six calls on plain tensors
 //   All of them
-//     model_operations.h              what a program does between steps: clipping, state dicts, Restore
-//     options/state_dict_config.h     which form state dicts have: full, local or sharded
-//     options/restore_options.h       what a restore compares beyond names and shapes
+//     model_operations.h              the calls between steps: clipping, state dicts, Restore
+//     options/state_dict_config.h     the form of state dicts: full, local or sharded
+//     options/restore_options.h       the attributes that a restore compares
 //     summon_full_params.h            whole parameters for a while
 //     grad_clip.h                     clipping without waiting for the norm
 //     sharded_grad_scaler.h           loss scaling for float16

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor with FSDP2's settings and controls: rows of every parameter, averages in the collective, and what a
-// program may switch between passes.
+// The executor with FSDP2's settings and controls: rows of every parameter, averages in the collective, and the
+// switches that a program may change between passes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -151,7 +151,7 @@ TEST(Fsdp2RuntimeTest, WithoutGradientSyncGradientsWaitForTheNextBackward) {
   }));
 }
 
-// In bfloat16 alone a small second gradient would be lost when added to a large first one.
+// In bfloat16 a small second gradient would be lost when added to a large first one.
 TEST(Fsdp2RuntimeTest, UnsyncedGradientsAccumulateInTheReduceDtype) {
   UnitSettings settings = Fsdp2Settings();
   ApplyPolicy({.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32}, settings);
@@ -192,7 +192,7 @@ void FillGradients(const Unit& unit, double value) {
   }
 }
 
-// Some kernels compute the gradients of parameters in bfloat16 in float32. 1 + 2^-12 is no number of bfloat16.
+// Some kernels compute the gradients of bfloat16 parameters in float32. bfloat16 cannot represent 1 + 2^-12.
 TEST(Fsdp2RuntimeTest, AWidenedGradientKeepsWhatTheComputeDtypeCannotHold) {
   constexpr double kFine = 1 + 1.0 / 4096;
   for (const DType reduce : {DType::kFloat32, DType::kBFloat16}) {
@@ -204,7 +204,7 @@ TEST(Fsdp2RuntimeTest, AWidenedGradientKeepsWhatTheComputeDtypeCannotHold) {
       UnitRuntime& runtime = made.executor->runtime();
       GradientReduction& gradients = runtime.gradients();
       const bool widens = reduce == DType::kFloat32;
-      // A backward whose gradients are `value`; one that widens has had 1 before.
+      // A backward whose gradients are `value`; a backward that widens has had 1 before.
       const auto backward = [&](GradientReduction::Sync sync, bool widen, double value) -> absl::Status {
         FSDP_RETURN_IF_ERROR(gradients.Bind(1, sync));
         FSDP_RETURN_IF_ERROR(runtime.Synchronize());
@@ -231,7 +231,7 @@ TEST(Fsdp2RuntimeTest, AWidenedGradientKeepsWhatTheComputeDtypeCannotHold) {
       // It stays wide, and begins at zero.
       FSDP_RETURN_IF_ERROR(backward(GradientReduction::Sync::kReduce, false, 2 * kFine));
       expect_all(widens ? 2 * kFine : 2);
-      // Without synchronisation it is where the next backward goes on.
+      // Without synchronisation the next backward continues from it.
       FSDP_RETURN_IF_ERROR(backward(GradientReduction::Sync::kKeepLocal, false, kFine));
       FSDP_RETURN_IF_ERROR(gradients.Bind(1, GradientReduction::Sync::kReduce));
       FSDP_RETURN_IF_ERROR(runtime.Synchronize());
@@ -283,7 +283,7 @@ TEST(Fsdp2RuntimeTest, TheDivideFactorReplacesTheNumberOfRanks) {
   }
 }
 
-// Gathers and scatters by the group, from memory of its own, and counts.
+// Gathers and scatters by the group, from its own memory, and counts.
 class CountingComm final : public AllGatherComm, public ReduceScatterComm {
  public:
   absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Before the root's first use a FsdpModule is alone: it keeps its controls, and its hooks refuse forward. OwnTree()
-// then makes the FsdpModuleTree, which joins all modules below; from there the executor has the hooks, and each setter
-// writes twice: to the module's own controls, which getters and recursion read, and through FsdpModuleTree::Apply to
-// its unit's, which the executor reads at the start of the next pass. Prefetch lists are kept as modules here, since
-// units have no index before there is a root.
+// Before the root's first use a FsdpModule has no tree: it keeps its controls, and its hooks refuse forward. OwnTree()
+// then makes the FsdpModuleTree, which joins all modules below; from then on the executor has the hooks, and each
+// setter writes twice: to the module's own controls, which getters and recursion read, and through
+// FsdpModuleTree::Apply to its unit's, which the executor reads at the start of the next pass. Prefetch lists are kept
+// as modules here, because units have no index before there is a root.
 #include "fsdp/fsdp/fsdp_module.h"
 
 #include <algorithm>
@@ -36,6 +36,8 @@ FsdpModule::FsdpModule(std::vector<Module*> modules, std::shared_ptr<const Devic
       modules_(std::move(modules)),
       mesh_(std::move(mesh)),
       options_(options) {
+  // The unit's group size comes from the options (SettingsOf in fsdp_module_tree.cc); the control only says whether
+  // forward reshards at all.
   if (const bool* reshard = std::get_if<bool>(&options_.reshard_after_forward)) {
     controls_.reshard_after_forward = *reshard;
   } else if (const int* ranks = std::get_if<int>(&options_.reshard_after_forward)) {
@@ -56,11 +58,13 @@ absl::StatusOr<FsdpModuleTree*> FsdpModule::OwnTree() {
       return absl::FailedPreconditionError(
           absl::StrCat("module \"", name, "\" is not the root: call the outermost module's"));
     }
+    // Collective: all ranks must make the tree at the same call. A failure leaves own_tree_ null.
     FSDP_ASSIGN_OR_RETURN(own_tree_, FsdpModuleTree::Create(*this));
   }
   return own_tree_.get();
 }
 
+// A module below a root uses the root's tree; only the first use of the outermost module makes one.
 absl::StatusOr<FsdpModuleTree*> FsdpModule::AnyTree() {
   if (tree_ == nullptr) return OwnTree();
   return tree_;
@@ -117,12 +121,13 @@ absl::Status FsdpModule::Unshard() {
   return handle.Wait();
 }
 
-// A module without parameters of its own is not a unit, so there is nothing to wait for.
+// A module without own parameters is not a unit, so there is nothing to wait for.
 absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
   FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
   if (unit_ < 0) return UnshardHandle();
   Executor& executor = tree->model()->executor();
   FSDP_RETURN_IF_ERROR(executor.Unshard(unit_));
+  // The handle is valid as long as the model: it points to the executor.
   return UnshardHandle([executor = &executor, unit = unit_] {  //
     return executor->WaitForUnshard(unit);
   });
@@ -135,6 +140,7 @@ absl::Status FsdpModule::Reshard() {
 
 // Makes `change` to the controls of this module and, with kYes, of all below; and to their units' if there is a root.
 absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, Recurse recurse) {
+  // Refused within a pass, because the schedule of the pass was made from the controls as they were.
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   change(controls_);
   if (tree_ != nullptr) tree_->Apply(*this);
@@ -142,6 +148,7 @@ absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, R
   for (Module* module : modules_) {
     for (const auto& [name, below] : module->NamedModules()) {
       FsdpModule* inner = Of(*below);
+      // kNo, because NamedModules lists all levels below.
       if (inner != nullptr && inner != this) FSDP_RETURN_IF_ERROR(inner->Set(change, Recurse::kNo));
     }
   }
@@ -192,6 +199,7 @@ absl::Status FsdpModule::set_force_sum_reduction_for_comms(bool force) {
 }
 
 absl::Status FsdpModule::set_all_reduce_hook(AllReduceHook hook, Stream* stream) {
+  // As in PyTorch, which refuses a stream with native HSDP.
   if (stream != nullptr && mesh_->ndim() == 2) {
     return absl::InvalidArgumentError(absl::StrCat("set_all_reduce_hook: stream \"", std::string(stream->name()),
                                                    "\" on mesh ", mesh_->ToString(),
@@ -232,6 +240,7 @@ absl::Status FsdpModule::set_modules_to_backward_prefetch(const std::vector<Fsdp
   if (tree_ != nullptr) FSDP_RETURN_IF_ERROR(tree_->CheckPrefetch(*this, "modules_to_backward_prefetch", modules));
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   backward_prefetch_ = modules;
+  // As for the forward list.
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 
@@ -249,6 +258,7 @@ absl::Status FsdpModule::PreForward(Module& module, absl::Span<Tensor>, Tape&) {
                                                     "which is then a root of its own"));
 }
 
+// After OwnTree the executor replaces these hooks.
 absl::Status FsdpModule::PostForward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }
 absl::Status FsdpModule::PreBackward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }
 absl::Status FsdpModule::PostBackward(Module&, absl::Span<Tensor>, Tape&) { return absl::OkStatus(); }

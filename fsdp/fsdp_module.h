@@ -3,7 +3,7 @@
 // FsdpModule: the object that FullyShard adds to a module, PyTorch's FSDPModule: the settings of one unit and, on the
 // root, the model's state, its gradients and the state of its optimizer. Settings may be changed before the first step
 // and between passes, by all ranks alike; within a forward or backward setters return kFailedPrecondition. One thread
-// for each rank; calls that say "collective" must be made by every rank.
+// for each rank; calls marked "collective" must be made by every rank.
 #ifndef FSDP_FSDP_FSDP_MODULE_H_
 #define FSDP_FSDP_FSDP_MODULE_H_
 
@@ -32,12 +32,12 @@ class FsdpModuleTree;
 class ShardedModel;
 struct UnitStreams;
 
-// Whether a setting is for this module's unit alone or for all units below it as well.
+// Whether a setting is only for this module's unit or for all units below it as well.
 enum class Recurse : bool { kNo = false, kYes = true };
 
 class FsdpModule final : public ModuleExtension, public ModelOperations, private ModuleHooks {
  public:
-  // Made by FullyShard, which hooks the modules to it; the root's executor takes the hooks over.
+  // Made by FullyShard, which installs its hooks in the modules; the root's executor replaces them.
   FsdpModule(std::vector<Module*> modules, std::shared_ptr<const DeviceMesh> mesh, const FullyShardOptions& options);
   ModuleHooks* hooks() { return this; }
   ~FsdpModule() override;
@@ -45,13 +45,13 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // The FsdpModule that FullyShard gave `module`; null if FullyShard was not applied.
   static FsdpModule* Of(const Module& module);
 
-  // For the root, as all of ModelOperations. The first call of any of these makes this module the root of all modules
+  // For the root, like all of ModelOperations. The first call of any of these makes this module the root of all modules
   // below it: parameters get names, shards and values. That call is collective and blocks. kFailedPrecondition if a
   // module below is a root already, or if this is a unit of several modules.
 
-  // A tape for forward and backward of the model, or of a module below the root that FullyShard was applied to: such a
-  // module may be called alone, and forward and backward are then those of what is below it. Of a module below, after
-  // the root's first use: the root's tape. Off `training`, forward keeps nothing for a backward.
+  // A tape for forward and backward of the model, or of a module below the root that FullyShard was applied to. Such a
+  // module may be called without its root, which then runs only the part of the model below it. For a module below,
+  // after the root's first use: the root's tape. With `training` off, forward keeps nothing for a backward.
   absl::StatusOr<Tape> NewTape(bool training = true);
 
   // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.
@@ -60,8 +60,8 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // A FULL state dict: whole tensors, copied. Collective; blocks.
   absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
 
-  // Adds the optimizer's state in the form that `config` says; without one, SHARDED and not in host memory. `state` is
-  // empty or a state dict of the same type, else kInvalidArgument. Collective; blocks.
+  // Adds the optimizer's state in the form of `config`; without one, SHARDED and not in host memory. `state` is empty
+  // or a state dict of the same type, else kInvalidArgument. Collective; blocks.
   using ModelOperations::AddOptimStateDict;
   absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state, const OptimStateDictConfig& config) {
     return AddOptimStateDictAs(config, optimizer, state);
@@ -95,31 +95,31 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   absl::Status set_reshard_after_forward(bool reshard_after_forward, Recurse recurse = Recurse::kYes);
   absl::Status set_reshard_after_backward(bool reshard_after_backward, Recurse recurse = Recurse::kYes);
 
-  // Off, for this unit alone: its backward needs no parameters (an embedding), so it is not gathered for it.
+  // Only for this unit. Off: its backward needs no parameters (an embedding), so the unit is not gathered for backward.
   absl::Status set_unshard_in_backward(bool unshard_in_backward);
 
   // Off: more backwards of this step follow, so the compute stream does not wait for this one's reductions. Root only.
   absl::Status set_is_last_backward(bool is_last_backward);
 
-  // The divisor of this unit's gradients, instead of the number of ranks. For this unit alone. kInvalidArgument unless
+  // The divisor of this unit's gradients, instead of the number of ranks. Only for this unit. kInvalidArgument unless
   // it is above 0.
   absl::Status set_gradient_divide_factor(double factor);
 
   // On: collectives of this unit only sum, and a kernel divides after them.
   absl::Status set_force_sum_reduction_for_comms(bool force);
 
-  // Called with this unit's reduced gradient, in the reduce dtype, before the last division. `stream` is the one that
-  // the hook puts its work on, after the reduction and before what follows it; null: the reduction's own. It is of the
-  // mesh's device and outlives the training. kInvalidArgument for another device's, and, as in PyTorch, on a mesh of
-  // two dimensions, whose all-reduce has a stream already.
+  // Called with this unit's reduced gradient, in the reduce dtype, before the last division. The hook puts its work on
+  // `stream`, after the reduction and before the work that follows it; null: the reduction's own stream. It is a stream
+  // of the mesh's device and outlives the training. kInvalidArgument for another device's stream, and, as in PyTorch,
+  // on a mesh of two dimensions, whose all-reduce has a stream already.
   absl::Status set_all_reduce_hook(AllReduceHook hook, Stream* stream = nullptr);
 
-  // The program's own collectives for the unit; null: those of the process group.
+  // The program's collectives for the unit; null: the process group's.
   absl::Status set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse = Recurse::kYes);
   absl::Status set_custom_reduce_scatter(std::shared_ptr<ReduceScatterComm> comm);
 
   // Units to all-gather right after this one, in this order. kInvalidArgument for a null, and, once there is a root,
-  // for a module that is not below it; before, the first use of the root finds that.
+  // for a module that is not below it; earlier, the first use of the root checks that.
   absl::Status set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules);
   absl::Status set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules);
 
@@ -136,7 +136,7 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // True once this module, or one around it, was used as the root.
   bool was_used() const { return tree_ != nullptr; }
 
-  // True if both, as roots, put their work on the same streams (ShareCommCtx), or neither has any yet.
+  // True if both, as roots, put their work on the same streams (ShareCommCtx), or neither has streams yet.
   bool SharesStreamsWith(const FsdpModule& other) const { return streams() == other.streams(); }
 
   // nullopt: the schedule chooses.
@@ -148,21 +148,21 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   friend class ShardedModel;
   friend absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots);
 
-  // Until the root's first use, when its executor takes these over: forward and backward are errors.
+  // Until the root's first use, when its executor replaces these hooks: forward and backward are errors.
   absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
   absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
   absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
   absl::Status PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) override;
 
-  // The tree of this module as the root, made now if this is its first use; that of the root that it joined.
+  // The tree of this module as the root, made now if this is its first use, or the tree of the root that it joined.
   absl::StatusOr<FsdpModuleTree*> OwnTree();
   absl::StatusOr<FsdpModuleTree*> AnyTree();
   absl::StatusOr<ShardedModel*> Model() override;
 
-  // `unit` is the index of this module's unit in the tree's model, -1 if it has no parameters of its own.
+  // `unit` is the index of this module's unit in the tree's model, -1 if the module has no own parameters.
   void JoinRoot(FsdpModuleTree* tree, int unit);
 
-  // The streams of this module as a root; null: it has none yet.
+  // The streams of this module as a root; null before they exist.
   std::shared_ptr<UnitStreams> streams() const;
 
   absl::Status CheckBetweenPasses() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the settings of FsdpModule change what becomes of gradients: accumulation, divisors, comms and hooks; on 3 ranks,
-// which divide no size here.
+// How the settings of FsdpModule change gradients: accumulation, divisors, comms and hooks; on 3 ranks, which divide no
+// size here.
 #include <memory>
 #include <string>
 #include <vector>
@@ -158,7 +158,7 @@ TEST(FsdpModuleReductionTest, CustomCommsAllocateAndRunInPlaceOfTheGroups) {
     EXPECT_EQ(got, wanted);
     EXPECT_EQ(all_gather->runs, 5);  // three units forward, two backward: the setting is recursive
     EXPECT_EQ(all_gather->dtypes, std::vector<DType>(5, DType::kFloat32));
-    EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kAvg));  // the root's alone
+    EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kAvg));  // only the root's
     EXPECT_THAT(reduce_scatter->dtypes, ElementsAre(DType::kFloat32));
     return absl::OkStatus();
   }));
@@ -185,7 +185,7 @@ TEST(FsdpModuleReductionTest, CustomCommsAllocateForEachCollectiveInItsDtypeAndM
   }
 }
 
-// Give memory for one element less, and none.
+// Return memory for one element too few, and undefined memory.
 struct ShortAllGather final : AllGatherComm {
   absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
     return Tensor::Empty(*group.device(), dtype, {numel - 1});
@@ -251,7 +251,7 @@ TEST(FsdpModuleReductionTest, TheAllReduceHookSeesTheReducedGradientBeforeTheLas
   }));
 }
 
-// The reduction, the hook's work and the division are in order although the hook's work is on a stream of its own.
+// The reduction, the hook's work and the division are in order although the hook's work is on another stream.
 TEST(FsdpModuleReductionTest, TheAllReduceHookMayHaveAStreamOfItsOwn) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Gradients plain, StepWith(group, {}, nullptr));

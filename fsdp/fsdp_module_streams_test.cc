@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The settings of FsdpModule that change no number and no collective, only what waits for what: each is tested by work
-// that cannot end before the other side has run. If the setting were ignored that would be never, so it gives up at a
-// deadline.
+// The settings of FsdpModule that change no number and no collective, only the waits between streams: each is tested by
+// work that cannot end before the other side has run. If the setting is ignored that never happens, so the test gives
+// up at a deadline.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -32,7 +32,7 @@ std::function<absl::Status()> Until(std::function<bool()> reached, absl::Duratio
   };
 }
 
-// Reduce-scatters that end only when they are let go.
+// Reduce-scatters that end only when they are released.
 class HeldReduceScatter final : public ReduceScatterComm {
  public:
   absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) override {
@@ -68,7 +68,7 @@ class CountedAllGather final : public AllGatherComm {
   std::atomic<int> count_{0};
 };
 
-// A backward whose root's reduction, the last of the step, is held; true if compute ended all the same.
+// A backward whose root's reduction, the last of the step, is held; true if compute still ended.
 absl::StatusOr<bool> ComputeEndsBeforeTheReduction(TestFullyShard& test, bool is_last_backward) {
   auto held = std::make_shared<HeldReduceScatter>();
   FSDP_RETURN_IF_ERROR(test.root->set_custom_reduce_scatter(held));
@@ -77,7 +77,7 @@ absl::StatusOr<bool> ComputeEndsBeforeTheReduction(TestFullyShard& test, bool is
   FSDP_ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
   FSDP_RETURN_IF_ERROR(test.model->Backward(y, tape).status());
   const Event computed = tape.stream().Record();
-  // Waits the whole time only where compute waits for the reduction.
+  // Waits the whole time only if compute waits for the reduction.
   const bool ended =
       Until([&] { return computed.Query(); }, absl::Milliseconds(is_last_backward ? 200 : 30'000))().ok();
   held->LetGo();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The settings of FsdpModule, each by what it does to gradients, to the schedule, or to what collectives see; on 3
-// ranks, which divide no size here.
+// The settings of FsdpModule, each by its effect on gradients, on the schedule, or on collectives; on 3 ranks, which
+// divide no size here.
 #include "fsdp/fsdp/fsdp_module.h"
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that has FullyShard alone: FsdpModule clips, gathers gradients, summons, saves and loads its optimizer, and
+// A program that uses only FullyShard: FsdpModule clips, gathers gradients, summons, saves and loads its optimizer, and
 // restores on another number of ranks.
 #include <cmath>
 #include <cstring>
@@ -113,7 +113,7 @@ TEST(FsdpModuleTrainingTest, ADeferredClipGivesTheStepOfClippingBefore) {
   }));
 }
 
-// Steps 0 and 1, then 2 in another model that was given the state of `save` after 1: the bits of all steps in one.
+// Steps 0 and 1, then 2 in another model that loaded the state of `save` after 1: the same bits as all steps in one.
 void ExpectResumes(const std::function<absl::StatusOr<StateDict>(const Trained& from)>& save,
                    const LoadStateDictOptions& options) {
   StateCollector straight, resumed;
@@ -184,7 +184,7 @@ TEST(FsdpModuleTrainingTest, NamesThatTheOptimizerLacksAreRefusedOrReturned) {
   }));
 }
 
-// Copies what `saved` has into the slices that `wanted` asks for.
+// Copies the elements of `saved` into the slices of `wanted`.
 absl::Status FillFrom(const StateCollector& saved, StateDict& wanted) {
   for (const auto& [key, value] : wanted.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);

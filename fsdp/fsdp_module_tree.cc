@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FullyShard is called on modules one by one, innermost first, and knows no model; PyTorch calls the moment when the
-// parts become one lazy initialisation. Here it is FsdpModuleTree::Create: find all FsdpModules below, check that they
-// agree on one mesh, name the parameters, cut them into units (Partition), give these memory (UnitStore), apply the
-// controls that were set so far, and let an Executor take the hooks over. After that each FsdpModule knows its root and
-// unit.
+// FullyShard is called on modules one by one, innermost first, and knows no model; PyTorch's name for the moment when
+// the parts become one is lazy initialisation. Here it is FsdpModuleTree::Create: find all FsdpModules below, check
+// that they agree on one mesh, name the parameters, cut them into units (Partition), give these memory (UnitStore),
+// apply the controls that were set so far, and let an Executor take the hooks over. After that each FsdpModule knows
+// its root and unit.
 #include "fsdp/fsdp/fsdp_module_tree.h"
 
 #include <algorithm>
@@ -39,11 +39,11 @@ std::string NameIn(Module& root, const Module& module) {
   for (const auto& [name, below] : root.NamedModules()) {
     if (below == &module) return name.empty() ? "root" : name;
   }
-  // Of a unit of several modules one may lie elsewhere.
+  // A module of a unit of several modules may be outside the root.
   return absl::StrCat(std::string(module.type_name()), " outside of the root");
 }
 
-// The list as ranks compare it.
+// The list in the form that ranks compare.
 std::string NamesIn(Module& root, const std::optional<std::vector<FsdpModule*>>& modules) {
   if (!modules.has_value()) return "default";
   std::vector<std::string> names;
@@ -51,8 +51,8 @@ std::string NamesIn(Module& root, const std::optional<std::vector<FsdpModule*>>&
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
-// FSDP2's rules of precedence. A group of all ranks or of one is what resharding does anyway, so only sizes in between
-// make a post-forward group.
+// FSDP2's rules of precedence. Resharding uses a group of all ranks or of one anyway, so only sizes in between make a
+// post-forward group.
 UnitSettings SettingsOf(const FsdpModule& module) {
   const FullyShardOptions& options = module.options();
   const DeviceMesh& mesh = *module.mesh();
@@ -92,6 +92,7 @@ void SetControls(const FsdpModule& module, const UnitStore& units) {
   const int unit = UnitOf(module, units);
   if (unit < 0) return;
   UnitControls& controls = units.unit(unit).controls;
+  // The module's are the originals: setters may have run before the tree was made.
   controls = module.controls();
   controls.forward_prefetch = UnitsOf(module.forward_prefetch(), units);
   controls.backward_prefetch = UnitsOf(module.backward_prefetch(), units);
@@ -153,7 +154,7 @@ absl::Status FsdpModuleTree::CheckPrefetch(const FsdpModule& module, std::string
   return absl::OkStatus();
 }
 
-// What members were told before the root's first use; later changes are not compared.
+// The members' settings before the root's first use; later changes are not compared.
 RankAgreement FsdpModuleTree::AgreementOfMembers() const {
   RankAgreement agreement;
   for (const FsdpModule* member : members_) {

@@ -19,8 +19,8 @@ class FsdpModule;
 
 class FsdpModuleTree final {
  public:
-  // Names the parameters below `root`, cuts them into the units of all FsdpModules there, and lets these join. Errors
-  // are those of the first call of FsdpModule's methods for the root. Collective; blocks.
+  // Names the parameters below `root`, cuts them into the units of all FsdpModules there, and lets these join. Returns
+  // the errors of the first call of FsdpModule's methods for the root. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FsdpModuleTree>> Create(FsdpModule& root);
 
   const std::shared_ptr<ShardedModel>& model() const { return model_; }

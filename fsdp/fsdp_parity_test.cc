@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FSDP on n ranks against n micro-batches in one process without it: equal in every bit, since both add in rank order.
-// The reference computes each micro-batch's gradient into a zeroed buffer, divides it by the pre-divide factor, adds in
-// rank order within each block of shard ranks, then block by block, and divides by the post-divide factor.
+// FSDP on n ranks against n micro-batches in one process without it: equal in every bit, because both add in rank
+// order. The reference computes each micro-batch's gradient into a zeroed buffer, divides it by the pre-divide factor,
+// adds in rank order within each block of shard ranks, then block by block, and divides by the post-divide factor.
 #include <cstring>
 #include <map>
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FullyShard only checks and marks: everything that needs the whole model or other ranks happens at the root's first
-// use (fsdp_module_tree.cc). So it is local, and its checks are those that one module alone can answer, made here
-// because the caller knows at this line which module is wrong.
+// use (fsdp_module_tree.cc). So it is local. It makes all checks that need only this module, because here the caller
+// knows which module is wrong.
 #include "fsdp/fsdp/fully_shard.h"
 
 #include <algorithm>
@@ -24,6 +24,7 @@ absl::Status CheckModule(const Module& module) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard of a ", type_name, ": expected a module with a forward; apply it to the children"));
   }
+  // Hooks mark a module that FullyShard or Wrap already has.
   if (module.hooks() != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard of a ", type_name, " that has been sharded already: expected one call per module"));
@@ -67,6 +68,7 @@ absl::Status CheckMesh(const DeviceMesh* mesh, const FullyShardOptions& options)
                                                    ": DeviceMesh::Submesh takes dimensions from a larger mesh"));
   }
   if (const int* k = std::get_if<int>(&options.reshard_after_forward)) {
+    // The mesh's last dimension shards; on two dimensions the first one replicates.
     const int ranks = mesh->group(mesh->ndim() - 1)->size();
     if (*k < 1 || *k > ranks || ranks % *k != 0) {
       return absl::InvalidArgumentError(absl::StrCat("reshard_after_forward=", *k,
@@ -98,6 +100,7 @@ absl::Status CheckShares(const std::vector<FsdpModule*>& roots, size_t index) {
   if (root->was_used() && !root->is_root()) {
     return absl::FailedPreconditionError(named + " is below another root: expected roots");
   }
+  // A used root has its streams for good, so it can only lend them: it must be the first of the list, or share already.
   if (root->was_used() && index > 0 && !root->SharesStreamsWith(*roots[0])) {
     return absl::FailedPreconditionError(named +
                                          " has been used and has streams of its own: share before its first "
@@ -125,11 +128,13 @@ absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std:
   const int ranks = mesh->group(mesh->ndim() - 1)->size();
   std::set<const Parameter*> ignored;
   for (const auto& parameter : options.ignored_params) ignored.insert(parameter.get());
+  // All checks before the first module is marked, so that an error changes nothing.
   for (size_t i = 0; i < modules.size(); ++i) {
     FSDP_RETURN_IF_ERROR(CheckListed(modules, i));
     FSDP_RETURN_IF_ERROR(CheckModule(*modules[i]));
     FSDP_RETURN_IF_ERROR(CheckParameters(*modules[i], "", options, ignored, ranks));
   }
+  // Shared by all modules of the unit: each holds it as its extension.
   auto made = std::make_shared<FsdpModule>(modules, std::move(mesh), options);
   for (Module* module : modules) {
     module->set_extension(made);
@@ -141,6 +146,7 @@ absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std:
 absl::Status ShareCommCtx(const std::vector<FsdpModule*>& roots) {
   for (size_t i = 0; i < roots.size(); ++i) FSDP_RETURN_IF_ERROR(CheckShares(roots, i));
   if (roots.empty()) return absl::OkStatus();
+  // Null until the first root is used or has shared; then these streams become its own at its first use.
   std::shared_ptr<UnitStreams> streams = roots[0]->streams();
   if (streams == nullptr) {
     FSDP_ASSIGN_OR_RETURN(streams, UnitStreams::Create(*roots[0]->mesh()->all()->device()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FullyShard on n ranks against n micro-batches in one process: equal in every bit. The reference adds the gradients of
-// the micro-batches in rank order, block by block where ranks are a grid, and divides each sum once.
+// the micro-batches in rank order, block by block if ranks are a grid, and divides each sum once.
 #include <cstring>
 #include <map>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facade only joins the parts. Wrap makes them in this order, each from the one before:
+// The facade only joins the parts. Wrap makes them in this order, each from the previous one:
 //
 //   Partition   checked options, units            local, so its error is agreed on by all ranks before the next part
 //   settings    options and overrides by unit     UnitSettingsOf
@@ -30,13 +30,14 @@ namespace {
 absl::Status CheckDeviceId(const FsdpOptions& options, const Device& device) {
   if (!options.device_id.has_value()) return absl::OkStatus();
   const std::string actual = device.name();
+  // "cuda" matches any CUDA device, "cuda:1" only that one.
   if (actual == *options.device_id || actual.substr(0, actual.find(':')) == *options.device_id) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("inconsistent compute device: device_id is \"", *options.device_id,
                                                  "\", but the process group's device is \"", actual,
                                                  "\"; make the group on the device that is wanted"));
 }
 
-// A module without parameters of its own: FSDP1 casts the inputs of the root alone where there is nothing to gather.
+// A module without own parameters, so with nothing to gather: FSDP1 casts the inputs only of the root.
 UnitSettings SettingsOfBare(const FsdpOptions& options, const UnitModule& bare) {
   UnitSettings settings = UnitSettingsOf(options, bare.overrides, bare.is_root);
   if (!bare.is_root) settings.cast_inputs = settings.restore_output_dtype = false;
@@ -44,10 +45,11 @@ UnitSettings SettingsOfBare(const FsdpOptions& options, const UnitModule& bare) 
   return settings;
 }
 
-// PyTorch recomputes what its checkpoint_wrapper is put around. Here that is what is wrapped, so a program may ask for
-// it and get none.
+// PyTorch recomputes the modules inside its checkpoint_wrapper, and this model the wrapped ones, so a program may
+// request recomputation and get none.
 void WarnOfNoRecomputation(const FsdpOptions& options, UnitStore& units) {
   bool some = false;
+  // Called for units and bare modules alike: either may have been asked to recompute.
   const auto visit = [&](const std::string& name, const Module& module, const UnitSettings& settings) {
     if (!settings.activation_checkpointing) return;
     some = true;
@@ -75,19 +77,21 @@ bool HasHybridUnit(const FsdpOptions& options, const Partition& partition) {
   return hybrid;
 }
 
-// Makes the two groups of hybrid units out of one, where a policy says that all units are known here, as in PyTorch.
+// Makes the two groups of hybrid units from one group. Needs a policy, as in PyTorch: only then are all units known
+// here.
 absl::Status MakeHybridGroups(const FsdpOptions& options, const Partition& partition, ShardGroups& groups) {
   if (!options.auto_wrap_policy || !HasHybridUnit(options, partition)) return absl::OkStatus();
   if (options.shard_group_size.has_value()) return groups.SplitForHybrid(*options.shard_group_size);
   return groups.is_one_group() ? groups.SplitByHosts() : absl::OkStatus();
 }
 
-// Names the parameters and cuts the module, once all arguments are checked that one rank can check alone.
+// Names the parameters and cuts the module, after all checks that need only this rank.
 absl::StatusOr<Partition> CheckAndCut(
     Module* module, const ShardGroups& groups, const FsdpOptions& options,
     const std::function<absl::StatusOr<Partition>(Module&, const FsdpOptions&)>& cut) {
   if (module == nullptr) return absl::InvalidArgumentError("Wrap: the module is null: expected the root of a model");
   FSDP_RETURN_IF_ERROR(Validate(options));
+  // Before AssignNames, so that an argument error does not rename the caller's parameters.
   FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
   module->AssignNames();
   FSDP_ASSIGN_OR_RETURN(Partition partition, cut(*module, options));
@@ -104,6 +108,7 @@ ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition)
     settings.units.push_back(UnitSettingsOf(options, unit.overrides, unit.is_root));
   }
   for (const UnitModule& bare : partition.bare) settings.bare.push_back(SettingsOfBare(options, bare));
+  // These decide which collectives are issued and in which order, so all ranks must have the same.
   settings.agreement.Add("backward_prefetch", std::string(BackwardPrefetchName(options.backward_prefetch)));
   settings.agreement.Add("forward_prefetch", TrueOrFalse(options.forward_prefetch));
   settings.agreement.Add("check_execution_order", TrueOrFalse(options.check_execution_order));
@@ -132,8 +137,10 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::WrapBy(
     const CutModule& cut, std::unique_ptr<Module> module, ShardGroups groups, const FsdpOptions& options) {
   FSDP_RETURN_IF_ERROR(groups.Validate());
+  // Owned by the model before any hook is set: ShardedModel refers to the module for its whole life.
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel(std::move(module)));
   absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options, cut);
+  // CheckAndCut is local; the ranks must agree on its result before the first collective of the rest.
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   FSDP_RETURN_IF_ERROR(MakeHybridGroups(options, *partition, groups));
   const ModelSettings settings = SettingsOf(options, *partition);
@@ -160,6 +167,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
     return absl::InvalidArgumentError(absl::StrCat("FromFullyShard of a ", std::string(module->type_name()),
                                                    ": expected a module that FullyShard was applied to"));
   }
+  // Shared with the FsdpModule, which remains usable.
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ShardedModel> shared, ShardedModel::Of(*fully_sharded));
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel(std::move(module)));
   model->model_ = std::move(shared);
@@ -209,6 +217,7 @@ absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel:
     const SummonFullParamsOptions& options, Module* module) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<SummonFullParamsGuard> guard,
                         model_->SummonFullParams(module != nullptr ? *module : *module_, options));
+  // Warned once for the model, since a program may summon at every step.
   static constexpr std::string_view kCopies =
       "summon full params: offload_to_cpu without rank0_only puts a copy for each rank into the memory of their host";
   const bool warned = std::count(warnings().begin(), warnings().end(), kCopies) != 0;

@@ -17,10 +17,10 @@
 //     optimizer.ZeroGrad();
 //   }
 //
-// What it does between steps (clipping, state dicts, Restore) it has from ModelOperations. This class is a thin facade
-// of sharded_model.h: units/shard_layout.h is the layout arithmetic, units/unit.h the memory of a unit,
+// ModelOperations has its calls between steps (clipping, state dicts, Restore). This class is a thin facade of
+// sharded_model.h: units/shard_layout.h is the layout arithmetic, units/unit.h the memory of a unit,
 // schedule/schedule.h the step as data, units/executor.h its execution, state/model_state.h and state/optim_state.h the
-// state dicts. One thread per rank uses it; calls that say "collective" must be made by every rank of the group.
+// state dicts. One thread per rank uses it; calls marked "collective" must be made by every rank of the group.
 #ifndef FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 #define FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 
@@ -53,21 +53,22 @@ struct Partition;
 
 class FullyShardedDataParallel final : public ModelOperations {
  public:
-  // Takes over `module`, the root: names its parameters, cuts it into units by options.auto_wrap_policy or where
-  // WrapModule marked modules (wrap/manual_wrap.h), gives each rank an equal shard of each
-  // unit's flat parameter and allocates all memory that training will need. Parameters without memory are initialised
-  // from their Initializers, equal on any number of ranks; others keep their values. `groups` is one group of ranks, a
-  // pair of groups, or a mesh: see ShardGroups. kInvalidArgument, naming the parameters, for several dtypes in one unit
-  // and for what Partition::ByPolicy refuses; kFailedPrecondition if ranks wrap different models. Collective; blocks.
+  // Takes over `module`, the root: names its parameters, cuts it into units by options.auto_wrap_policy or at the
+  // modules that WrapModule marked (wrap/manual_wrap.h), gives each rank an equal shard of each unit's flat parameter
+  // and allocates all memory that training will need. Parameters without memory are initialised from their
+  // Initializers, equal on any number of ranks; others keep their values. `groups` is one group of ranks, a pair of
+  // groups, or a mesh: see ShardGroups. kInvalidArgument, naming the parameters, for several dtypes in one unit and for
+  // anything that Partition::ByPolicy refuses; kFailedPrecondition if ranks wrap different models. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         ShardGroups groups,
                                                                         const FsdpOptions& options = {});
 
-  // For several FSDP roots below a plain module (PyTorch's FSDP instances in a module that is none): takes over
-  // `module`, which is no unit. Each outermost module that WrapModule marked is a root, with the units marked below it,
-  // and has `options` with its own overrides; all other parameters stay as they are, like ignored ones: the program
-  // gives them memory and reduces their gradients, or marks their module with kNoShard. Forward runs `module`, and the
-  // calls below are for all of it. Errors as Wrap's; kInvalidArgument if nothing is marked. Collective; blocks.
+  // For several FSDP roots below a plain module (PyTorch's FSDP instances in a module that is not one): takes over
+  // `module`, which does not become a unit. Each outermost module that WrapModule marked is a root, with the units
+  // marked below it, and has `options` with its own overrides; all other parameters stay as they are, like ignored
+  // ones: the program gives them memory and reduces their gradients, or marks their module with kNoShard. Forward runs
+  // `module`, and the calls below are for all of it. Errors as Wrap's; kInvalidArgument if nothing is marked.
+  // Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> WrapRootsBelow(std::unique_ptr<Module> module,
                                                                                   ShardGroups groups,
                                                                                   const FsdpOptions& options = {});
@@ -79,20 +80,20 @@ class FullyShardedDataParallel final : public ModelOperations {
 
   ~FullyShardedDataParallel();
 
-  // A tape on this model's stream. Off `training`, forward keeps nothing for a backward.
+  // A tape on this model's stream. With `training` off, forward keeps nothing for a backward.
   Tape NewTape(bool training = true) const;
 
   // Module::Forward and Module::Backward of the root. They issue work and do not wait for the device. Inputs in host
-  // memory are copied to the group's device.
-  // kFailedPrecondition for a tape that is not of NewTape and while a SummonFullParamsGuard lives. After a pass that
-  // failed, calls for between passes are refused until the next Forward. That discards all gradients if it was a
-  // backward, as ZeroGrad does, and says so in warnings(). Collective.
+  // memory are copied to the group's device. kFailedPrecondition for a tape that NewTape did not make and while a
+  // SummonFullParamsGuard lives. After a pass that failed, the calls between passes are refused until the next Forward.
+  // If the failed pass was a backward, that Forward discards all gradients, as ZeroGrad does, and adds a warning to
+  // warnings(). Collective.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
   absl::StatusOr<TensorList> Forward(TensorList inputs, Tape& tape);
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
   absl::StatusOr<TensorList> Backward(TensorList grad_outputs, Tape& tape);
 
-  // Messages for people about what is legal but surprising in the wrapping and in the order of units; PyTorch prints
+  // Messages for people about legal but surprising properties of the wrapping and of the order of units; PyTorch prints
   // them.
   const std::vector<std::string>& warnings() const;
 
@@ -100,8 +101,8 @@ class FullyShardedDataParallel final : public ModelOperations {
   // as long as the model.
   std::vector<ShardedParameter*> parameters() const;
 
-  // The calls of ModelOperations that return what did not match, or differs, without options: then all of it is an
-  // error, and there is nothing to return.
+  // The calls of ModelOperations that return mismatches or differences, without options: any mismatch is then an error,
+  // and there is nothing to return.
   using ModelOperations::LoadOptimStateDict;
   using ModelOperations::LoadStateDict;
   using ModelOperations::Restore;
@@ -113,10 +114,10 @@ class FullyShardedDataParallel final : public ModelOperations {
     return Restore(optimizer, load, RestoreOptions{}).status();
   }
 
-  // This rank's slices of an optimizer's state dict of the settings' type, in memory of their own, as a LOCAL state
-  // dict: what LoadOptimStateDict loads under LOCAL settings. kInvalidArgument for a state dict that is not keyed by
-  // parameter names (state/optim_state_key.h converts it). Collective; blocks. optim_forms.h has
-  // PyTorch's older forms of this call.
+  // This rank's slices of an optimizer's state dict of the settings' type, in newly allocated memory, as a LOCAL state
+  // dict, which LoadOptimStateDict loads under LOCAL settings. kInvalidArgument for a state dict that is not keyed by
+  // parameter names (state/optim_state_key.h converts it). Collective; blocks. optim_forms.h has PyTorch's older forms
+  // of this call.
   absl::StatusOr<StateDict> OptimStateDictToLoad(const StateDict& state, const Optimizer& optimizer);
 
   const StateDictSettings& state_dict_settings() const { return *settings_; }
@@ -136,10 +137,10 @@ class FullyShardedDataParallel final : public ModelOperations {
   absl::Status Apply(const std::function<absl::Status(Module&)>& fn);
 
   // The modules that are units, with names, parents first. The root ("") always is one; with `root_only` it is the only
-  // one. Of WrapRootsBelow the plain module is none, and there may be several roots.
+  // one. After WrapRootsBelow the plain module is not listed, and there may be several roots.
   std::vector<Module::NamedModule> FsdpModules(bool root_only = false) const;
 
-  // True for the module that was wrapped; of WrapRootsBelow, for each root.
+  // True for the module that was wrapped; after WrapRootsBelow, for each root.
   bool CheckIsRoot(const Module& module) const;
 
   // Off: backward accumulates unsharded gradients without communication. See NoSyncGuard.

@@ -37,7 +37,7 @@ class GradClip {
   // already.
   const Tensor& coefficient() const { return coefficient_; }
 
-  // The norm where the device computes it, one float32; undefined where coefficient() is.
+  // The norm, one float32, if the device computes it; undefined if coefficient() is.
   Tensor norm_on_device() const { return result_.defined() ? result_.Slice({0, 1}) : Tensor(); }
 
  private:

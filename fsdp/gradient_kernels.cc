@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every device that has a gradient is a Place: a stream there and one float32, which is the factor to scale by or the
-// mark of what was found. A place other than the caller's begins after what the caller's stream has so far, since
-// offloaded gradients are copied to the host on it.
+// mark of a value that was found. A place other than the caller's begins after the work that is on the caller's stream,
+// because that work copies offloaded gradients to the host.
 #include "fsdp/fsdp/gradient_kernels.h"
 
 #include <map>
@@ -65,10 +65,12 @@ absl::Status ScaleGradients(absl::Span<const LocatedGradient> gradients, float f
   FSDP_ASSIGN_OR_RETURN(const Buffer host_factor, stream.device().AllocatePinned(sizeof(factor)));
   *reinterpret_cast<float*>(host_factor.data()) = factor;
   Places places(stream);
+  // All places first, so that each has the factor before its first kernel.
   for (const LocatedGradient& gradient : gradients) {
     FSDP_RETURN_IF_ERROR(places.On(*gradient.device).status());
   }
   for (const auto& [device, place] : places.all()) {
+    // A host device's stream copies from pinned memory as well.
     place.stream->CopyAsync(place.scalar.data(), host_factor.data(), sizeof(factor));
   }
   for (const LocatedGradient& gradient : gradients) {
@@ -87,11 +89,13 @@ absl::StatusOr<Tensor> FindNotFinite(absl::Span<const LocatedGradient> gradients
     FSDP_ASSIGN_OR_RETURN(const Places::Place* place, places.On(*gradient.device));
     gradient.device->ops().CheckFinite(gradient.grad, place->scalar, *place->stream);
   }
+  // Only this stream was used, so its order is enough: no wait.
   if (places.all().size() == 1) return result;
   FSDP_ASSIGN_OR_RETURN(const Tensor copy, Tensor::Empty(here, DType::kFloat32, {1}));
   for (const auto& [device, place] : places.all()) {
     if (device == &here) continue;
     stream.Wait(place.own->Record());
+    // `copy` serves all places in turn: their copies and sums are in the order of `stream`.
     stream.CopyAsync(copy.data(), place.scalar.data(), sizeof(float));
     here.ops().Accumulate(copy, result, stream);
   }

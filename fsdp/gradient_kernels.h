@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels on the gradients of one optimizer or model, which need not lie on one device: those of an offloaded unit are
-// in host memory, which a GPU's kernels cannot reach unless it is pinned. Each gradient is handled by the kernels of
-// the device that it lies on, on a stream of that device.
+// Kernels on the gradients of one optimizer or model, which may be on several devices: gradients of an offloaded unit
+// are in host memory, which a GPU's kernels cannot reach unless it is pinned. The kernels of each gradient's device
+// handle it, on a stream of that device.
 #ifndef FSDP_FSDP_GRADIENT_KERNELS_H_
 #define FSDP_FSDP_GRADIENT_KERNELS_H_
 
@@ -30,7 +30,7 @@ std::vector<LocatedGradient> GradientsOf(absl::Span<ShardedParameter* const> par
 absl::Status ScaleGradients(absl::Span<const LocatedGradient> gradients, float factor, Stream& stream);
 
 // One float32 on the device of `stream`: above 0, in the order of `stream`, if an element of a gradient is infinite or
-// NaN as `stream` leaves it, else 0. Blocks only if some gradient lies on another device.
+// NaN as `stream` leaves it, else 0. Blocks only if some gradient is on another device.
 absl::StatusOr<Tensor> FindNotFinite(absl::Span<const LocatedGradient> gradients, Stream& stream);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inputs in host memory of a model on a GPU: they are moved there, as PyTorch's FSDP moves them. Tensors that layers
-// get otherwise are refused by name.
+// Inputs in host memory of a model on a GPU: they are moved there, as PyTorch's FSDP moves them. Other host tensors
+// that reach layers are refused by name.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -73,7 +73,7 @@ TEST_F(InputPlacementTest, AnInputInHostMemoryIsMovedToTheDevice) {
 TEST_F(InputPlacementTest, TargetsInHostMemoryAreRefusedByName) {
   EXPECT_THAT(LossOf(batch_.tokens, batch_.targets),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("targets lies on cpu, wanted cuda:0, the device of the stream")));
+                       HasSubstr("targets is on cpu, wanted cuda:0, the device of the stream")));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A forward computes with the values that the shards have, whatever left unsharded copies of older ones: every way to
-// leave some x every way to change the shards, compared bit for bit with a fresh model that was given the same values.
+// A forward computes with the values of the shards, even if unsharded copies of older values are left: every way to
+// leave copies x every way to change the shards, compared bit for bit with a fresh model with the same values.
 #include <algorithm>
 #include <cstring>
 #include <functional>

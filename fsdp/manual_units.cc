@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts under FullyShardedDataParallel without the two that need Modules: the program's calls stand for the hooks,
-// so there is no Executor, and units are lists of shapes, so there is no walk of a module tree. No order is known
-// beforehand; therefore the number of slots is the program's to say, and no unit is the root: all share the slots.
+// The parts under FullyShardedDataParallel without the two that need Modules: the program's calls take the place of the
+// hooks, so there is no Executor, and units are lists of shapes, so there is no walk of a module tree. No order is
+// known beforehand; therefore the program specifies the number of slots, and no unit is the root: all share the slots.
 //
-// A forgotten call is found by what it leaves behind: units between Gradients and Reduce, reductions that nobody waited
-// for, and shards of another version than at the end of the last step, which an optimizer's step makes.
+// A forgotten call is found by its traces: units between Gradients and Reduce, reductions without a later
+// FinishBackward, and shards of another version than at the end of the last step, which an optimizer's step makes.
 #include "fsdp/fsdp/manual_units.h"
 
 #include <algorithm>
@@ -72,6 +72,7 @@ absl::Status CheckNames(const std::vector<ManualUnits::UnitSpec>& specs) {
 
 // Refuses options that apply only to Modules: ManualUnits would ignore them.
 absl::Status CheckOptionsAreRead(const FsdpOptions& options) {
+  // An option does not record whether it was set, so it is compared with its default.
   const FsdpOptions defaults;
   const std::pair<const char*, bool> set[] = {
       {"auto_wrap_policy", static_cast<bool>(options.auto_wrap_policy)},
@@ -127,7 +128,7 @@ absl::Status SteppedTooEarly() {
       "call FinishBackward first; load the state of an earlier step to go on");
 }
 
-// A model without parameters and buffers of its own.
+// A model without own parameters and buffers.
 class NoModules final : public Module {
  public:
   std::string_view type_name() const override { return "ManualUnits"; }
@@ -144,10 +145,10 @@ class NoModules final : public Module {
 
 }  // namespace
 
-// What the program has called since the last step was finished.
+// The calls of the program since the last step was finished.
 class ManualUnits::Progress final : public StepGate {
  public:
-  // Of `model`, which must outlive it.
+  // `model` must outlive it.
   void Watch(const ShardedModel& model) {
     model_ = &model;
     version_ = Version();
@@ -161,7 +162,7 @@ class ManualUnits::Progress final : public StepGate {
   absl::Status CheckBetweenPasses(std::string_view call) const override;
   absl::Status CheckIdle(std::string_view call) override;
 
-  // Values that are loaded replace those of a step that went wrong.
+  // Allowed after a step that went wrong: the loaded values replace that step's.
   absl::Status CheckCanLoad(std::string_view call) override;
   void MarkShardsChanged(bool loaded) override;
 
@@ -182,6 +183,7 @@ class ManualUnits::Progress final : public StepGate {
   absl::Status broken_;  // why no call can succeed until values are loaded
 };
 
+// Grows with every write that NoteChanged reports, so a changed sum means a changed shard.
 int64_t ManualUnits::Progress::Version() const {
   int64_t version = 0;
   for (const auto& unit : model_->units().units()) version += unit->shard_version();
@@ -218,10 +220,12 @@ absl::Status ManualUnits::Progress::CheckIdle(std::string_view call) {
 }
 
 absl::Status ManualUnits::Progress::CheckCanLoad(std::string_view call) {
+  // After a broken step only the streams must be idle: loading replaces everything that the step has left.
   return broken_.ok() ? CheckIdle(call) : model_->runtime().Synchronize();
 }
 
 void ManualUnits::Progress::MarkShardsChanged(bool loaded) {
+  // A change by one of the calls between steps, and not by an optimizer: no all-gather is ahead of it.
   version_ = Version();
   if (!loaded || broken_.ok()) return;
   model_->runtime().gradients().Discard();
@@ -231,6 +235,7 @@ void ManualUnits::Progress::MarkShardsChanged(bool loaded) {
 }
 
 absl::Status ManualUnits::Progress::FinishBackward() {
+  // Shards that changed during the reductions: an optimizer has read gradients too early.
   const bool stepped = reducing && Version() != version_;
   reducing = false;
   if (stepped && broken_.ok()) broken_ = SteppedTooEarly();
@@ -241,12 +246,13 @@ absl::Status ManualUnits::Progress::FinishBackward() {
 absl::Status ManualUnits::Progress::FinishStep() {
   if (std::exchange(reducing, false) && broken_.ok()) broken_ = SteppedTooEarly();
   FSDP_RETURN_IF_ERROR(broken_);
+  // An empty event: all-gathers wait for all compute so far, which includes the optimizer's step.
   model_->runtime().WaitForOptimizer(Event());
   const bool stepped = std::exchange(version_, Version()) != version_;
   if (stepped && !kept.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("FinishStep: the optimizer stepped without the gradients of unit ", NameOf(*kept.begin()),
-                     ", which are on this rank alone: turn requires_gradient_sync on for the last micro-step"));
+                     ", which only this rank has: turn requires_gradient_sync on for the last micro-step"));
   }
   return CheckBetweenPasses("FinishStep");
 }
@@ -260,6 +266,7 @@ ManualUnits::~ManualUnits() = default;
 
 absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups groups, const std::vector<UnitSpec>& units,
                                                                  int units_at_once, const FsdpOptions& options) {
+  // Before AgreeOn, which needs the groups.
   FSDP_RETURN_IF_ERROR(groups.Validate());
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(CheckArguments(units, units_at_once, options)));
   if (options.shard_group_size.has_value()) {
@@ -293,6 +300,7 @@ absl::Status ManualUnits::Prefetch(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
   FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Unshard"));
   UnitRuntime& runtime = model_->runtime();
+  // A copy from before the optimizer's step must not be computed with.
   if (runtime.is_stale(index)) runtime.Reshard(index);
   return runtime.Unshard(index);
 }
@@ -309,6 +317,7 @@ absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
   FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Gradients"));
   FSDP_RETURN_IF_ERROR(model_->runtime().gradients().Bind(index, GradientReduction::SyncIf(progress_->sync)));
+  // Reduce does not follow for a frozen unit, which has no gradient.
   if (model_->units().unit(index).trainable()) progress_->in_backward.insert(index);
   std::vector<Tensor> whole;
   for (const auto& parameter : model_->units().unit(index).parameters) whole.push_back(parameter->grad);
@@ -331,6 +340,7 @@ absl::Status ManualUnits::Reduce(int index) {
         absl::StrCat("unit ", unit.display_name(), ": no gradient to reduce: call Gradients before Reduce"));
   }
   GradientReduction& gradients = model_->runtime().gradients();
+  // With the sync that Bind had: set_requires_gradient_sync refuses a change in between.
   gradients.Unbind(index, GradientReduction::SyncIf(progress_->sync));
   if (!progress_->sync) {
     progress_->kept.insert(index);
@@ -340,6 +350,7 @@ absl::Status ManualUnits::Reduce(int index) {
   progress_->reducing = true;
   if (!unit.sharded() && unit.groups.replicate == nullptr) return gradients.StoreLocal(index);
   if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(index));
+  // A hybrid unit has both collectives, the shard group's first, as in gradient_reduction.cc.
   if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(index));
   return absl::OkStatus();
 }
@@ -357,6 +368,7 @@ absl::Status ManualUnits::set_requires_gradient_sync(bool sync) {
 bool ManualUnits::requires_gradient_sync() const { return progress_->sync; }
 
 absl::Status ManualUnits::FinishBackward() {
+  // Before the check, so that even after an error the reductions are ordered before the program's next work.
   model_->runtime().gradients().WaitForReductions();
   return progress_->FinishBackward();
 }

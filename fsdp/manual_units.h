@@ -2,7 +2,7 @@
 //
 // ManualUnits: sharding for programs whose layers are not Modules: another framework, or the program's own kernels. A
 // unit is a list of named shapes. The program reports when it computes with a unit, by four calls on plain tensors, and
-// where its step ends, by two. A call that is forgotten is an error of a later one, and never a race.
+// the end of its step, by two. A call that is forgotten is an error of a later one, and never a race.
 //
 //   for (int u : {0, 1}) {                               // forward
 //     FSDP_ASSIGN_OR_RETURN(weights, units->Unshard(u));      // tensors of the shapes that were given
@@ -63,9 +63,9 @@ class ManualUnits final : public ModelOperations {
     std::vector<ParameterSpec> parameters;
   };
 
-  // Reads the fields of `options` that say where and how parameters are kept: sharding_strategy, shard_group_size, the
-  // dtypes of mixed_precision, use_orig_params, cpu_offload, optimizer_casts, init_seed. At most `units_at_once` units
-  // may be unsharded at one time; Unshard of one more is kFailedPrecondition. kInvalidArgument, naming it, for a unit
+  // Reads the fields of `options` about how parameters are kept: sharding_strategy, shard_group_size, the dtypes of
+  // mixed_precision, use_orig_params, cpu_offload, optimizer_casts, init_seed. At most `units_at_once` units may be
+  // unsharded at the same time; Unshard of one more is kFailedPrecondition. kInvalidArgument, naming it, for a unit
   // without parameters, names that are empty or used twice, and other fields of `options` that are set. Collective;
   // blocks.
   static absl::StatusOr<std::unique_ptr<ManualUnits>> Create(ShardGroups groups, const std::vector<UnitSpec>& units,
@@ -100,13 +100,13 @@ class ManualUnits final : public ModelOperations {
   bool requires_gradient_sync() const;
 
   // Ends a backward: makes stream() wait for the reductions issued so far, so that gradients can be read there.
-  // kFailedPrecondition names the units whose Gradients no Reduce followed.
+  // kFailedPrecondition names the units that called Gradients and not Reduce.
   absl::Status FinishBackward();
 
-  // Ends a step: makes later all-gathers wait for what stream() has now, the optimizer's step. kFailedPrecondition if
-  // reductions were issued since FinishBackward: the optimizer may have read gradients that were not there yet. From
-  // then on every call fails, until values are loaded. Also if the step left out gradients that Reduce has kept on this
-  // rank (set_requires_gradient_sync).
+  // Ends a step: makes later all-gathers wait for the work that is on stream(), the optimizer's step.
+  // kFailedPrecondition if reductions were issued since FinishBackward: the optimizer may have read gradients that had
+  // not arrived yet. From then on every call fails, until values are loaded. Also kFailedPrecondition if the step left
+  // out gradients that Reduce has kept on this rank (set_requires_gradient_sync).
   absl::Status FinishStep();
 
   // This rank's slices of all parameters, for an optimizer. They live as long as this object.
@@ -128,7 +128,7 @@ class ManualUnits final : public ModelOperations {
   absl::Status CheckIndex(int index) const;
 
   std::unique_ptr<Module> no_modules_;   // what functions on a model's buffers and ignored parameters are given
-  std::unique_ptr<Progress> progress_;   // where in its step the program is
+  std::unique_ptr<Progress> progress_;   // how far the program's step has got
   std::shared_ptr<ShardedModel> model_;  // refers to both
 };
 

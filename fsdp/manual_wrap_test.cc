@@ -53,7 +53,7 @@ TEST(ManualWrapTest, UnitsBottomUpHaveTheScheduleAndTheBitsOfThoseOfAPolicy) {
   }
 }
 
-// What each unit of `marks` has of some setting.
+// One setting of each unit of `marks`.
 template <typename T>
 std::vector<T> OfUnits(const FullyShardedDataParallel& model, T (*of)(const Unit& unit)) {
   std::vector<T> values;
@@ -67,7 +67,7 @@ TEST(ManualWrapTest, AUnitMayHaveItsOwnStrategyPrecisionOffloadAndRecomputation)
         {"0", {.sharding_strategy = ShardingStrategy::kNoShard, .activation_checkpointing = true}},
         {"0.1", {.mixed_precision = MixedPrecision{.param_dtype = DType::kBFloat16, .cast_forward_inputs = true}}},
         {"1", {.cpu_offload = CpuOffload{.offload_params = true}}}};
-    // The input of unit 1 is the bfloat16 output of 0.1; those of 1 and the root are cast back.
+    // The input of unit 1 is the bfloat16 output of 0.1; the inputs of 1 and the root are cast back.
     const MixedPrecision full{.param_dtype = DType::kFloat32, .cast_forward_inputs = true};
     std::vector<Mark> with_casts = marks;
     with_casts[2].second.mixed_precision = full;
@@ -85,8 +85,8 @@ TEST(ManualWrapTest, AUnitMayHaveItsOwnStrategyPrecisionOffloadAndRecomputation)
   }));
 }
 
-// PyTorch's example: two Linears, the root in bfloat16, and `inner` in float16 of its own; both cast their inputs.
-// Returns the dtype of the output.
+// PyTorch's example: two Linears, the root in bfloat16, and `inner` in float16; both cast their inputs. Returns the
+// dtype of the output.
 absl::StatusOr<DType> OutputOfTwoPrecisions(std::shared_ptr<ProcessGroup> group, const std::string& inner) {
   auto root = std::make_unique<TestSequence>();
   root->Add(std::make_unique<Linear>(3, 3, Initializer::Normal(0, 0.5f)));
@@ -106,7 +106,7 @@ absl::StatusOr<DType> OutputOfTwoPrecisions(std::shared_ptr<ProcessGroup> group,
   return y.dtype();
 }
 
-// The other way round the root's Linear sees what the inner unit gives, in PyTorch and here.
+// In the reverse case the root's Linear gets the inner unit's output dtype, in PyTorch and here.
 TEST(ManualWrapTest, AnInnerUnitOfAnotherPrecisionThatRunsLastIsCastToAndOneThatRunsFirstIsNotCastFrom) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const DType output, OutputOfTwoPrecisions(group, "1"));

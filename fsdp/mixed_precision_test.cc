@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every field of MixedPrecision and MixedPrecisionPolicy, by what the modules inside really see.
+// Every field of MixedPrecision and MixedPrecisionPolicy, by the dtypes that the modules inside receive.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -36,7 +36,7 @@ struct Seen {
   DType input = DType::kUInt8, parameter = DType::kUInt8, buffer = DType::kUInt8, grad_output = DType::kUInt8;
 };
 
-// Passes on what it gets, in the dtype of its parameter, and notes dtypes.
+// Passes its input on, in the dtype of its parameter, and notes dtypes.
 class Probe final : public Module {
  public:
   explicit Probe(std::string type_name = "Probe") : type_name_(std::move(type_name)) {
@@ -135,7 +135,8 @@ TEST(MixedPrecisionTest, ReduceDtypeIsThatOfReductionsAlone) {
   EXPECT_EQ(CountEntries(r.log, "all_gather world float32"), CountEntries(r.log, "all_gather"));
 }
 
-// The gradient of a bias on two ranks, 256 and 1, in bfloat16: their mean, 128.5, is a float32 and no bfloat16.
+// The gradient of a bias on two ranks, 256 and 1, in bfloat16: their mean, 128.5, is representable in float32 but not
+// in bfloat16.
 TEST(MixedPrecisionTest, OneReducedGradientTellsTheReduceDtypesApart) {
   for (const DType reduce_dtype : {kFull, kLow}) {
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -171,14 +172,14 @@ TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessThatIsSwitchedOff) {
   EXPECT_EQ(casts.grad_input, kFull);  // back in the dtype that came in
   ASSERT_OK_AND_ASSIGN(const Outcome not_cast, Observe(With({.param_dtype = kLow, .cast_root_forward_inputs = false})));
   EXPECT_EQ(not_cast.root.input, kFull);
-  // PyTorch's code, not its text: the root casts if either field says so.
+  // As in PyTorch's code, not its text: the root casts if either field is on.
   ASSERT_OK_AND_ASSIGN(
       const Outcome either,
       Observe(With({.param_dtype = kLow, .cast_forward_inputs = true, .cast_root_forward_inputs = false})));
   EXPECT_EQ(either.root.input, kLow);
 }
 
-// An inner unit in lower precision than the root gets what the root computes, unless it casts.
+// An inner unit in lower precision than the root gets the root's output, unless it casts.
 TEST(MixedPrecisionTest, InnerUnitsCastTheirInputsOnlyIfThatIsSwitchedOn) {
   for (const bool casts : {false, true}) {
     FsdpOptions options;
@@ -277,7 +278,7 @@ TEST(MixedPrecisionTest, SummonedParametersHaveTheOriginalDtypeAndBuffersTheirCa
   }));
 }
 
-// FSDP2's policy, by way of the settings that it comes down to.
+// FSDP2's policy, through the settings that it is translated to.
 TEST(MixedPrecisionPolicyTest, CastsInputsAndOutputsOfEveryUnit) {
   UnitSettings settings;
   ApplyPolicy({.param_dtype = kLow, .reduce_dtype = kFull, .output_dtype = kFull}, settings);
@@ -312,7 +313,7 @@ TEST(MixedPrecisionPolicyTest, AUnitCastsItsInputsUnlessThatIsSwitchedOff) {
   }
 }
 
-// Gradients that wait for a reduction then have no memory of their own in the reduce dtype.
+// Gradients that wait for a reduction then need no separate memory in the reduce dtype.
 TEST(MixedPrecisionPolicyTest, AReduceDtypeEqualToTheParamDtypeIsNone) {
   Gradients gradients[2];
   std::string plans[2];

@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-// PyTorch has the first kind of model, and errors say its name of the call.
+// Errors for a model of modules use PyTorch's name of the call.
 std::string_view ClipCall(const ShardedModel& model, std::string_view name) {
   return model.has_modules() ? "clip_grad_norm" : name;
 }
@@ -28,6 +28,7 @@ absl::StatusOr<StateDict> RowsOf(const ShardedModel& model) {
   if (!model.units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
     return GetModelState(model.module(), model.units(), {.type = StateDictType::kSharded});
   }
+  // Views of the shards: an update of them is the model's.
   FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units()));
   state.type = StateDictType::kSharded;
   return state;
@@ -43,6 +44,7 @@ absl::StatusOr<ShardedModel*> ModelOperations::IdleModel(std::string_view call) 
 
 absl::StatusOr<float> ModelOperations::ClipGradNorm(float max_norm, double norm_type) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
+  // Idle, because the norm is read on the host; DeferClipGradNorm only needs the pass to be over.
   FSDP_RETURN_IF_ERROR(model->gate().CheckIdle(ClipCall(*model, "ClipGradNorm")));
   return ClipShardedGradNorm(*model, max_norm, norm_type);
 }
@@ -69,6 +71,7 @@ absl::StatusOr<StateDict> ModelOperations::GetStateDict() {
 }
 
 absl::Status ModelOperations::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
+  // FSDP2 has no settings; its state stays on the device unless the caller asks otherwise.
   if (!settings_.has_value()) {
     return AddOptimStateDictAs(ShardedOptimStateDictConfig{.offload_to_cpu = false}, optimizer, state);
   }
@@ -86,11 +89,12 @@ absl::Status ModelOperations::AddOptimStateDictAs(const OptimStateDictConfig& co
                      ", the state dict is ", std::string(StateDictTypeName(state.type)),
                      ": expected one type; give the optimizer's config of the state dict's type, or an empty one"));
   }
+  // An empty state dict takes the type of its first part.
   state.type = form.type;
   return AddOptimState(model->units(), optimizer, form, state);
 }
 
-// The type that a state dict to be loaded has.
+// The type of a state dict to load.
 StateDictType ModelOperations::TypeOf(const StateDict& state, const LoadStateDictOptions& options) const {
   if (settings_.has_value()) return settings_->type();
   return options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
@@ -106,6 +110,7 @@ absl::StatusOr<IncompatibleKeys> ModelOperations::LoadStateDict(const StateDict&
   FSDP_RETURN_IF_ERROR(model->gate().CheckCanLoad("LoadStateDict"));
   absl::StatusOr<IncompatibleKeys> keys =
       LoadModelState(model->module(), model->units(), state, TypeOf(state, options), options);
+  // Also after an error, which may have left some shards loaded.
   model->gate().MarkShardsChanged(keys.ok());
   return keys;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ModelOperations: what a program does with a sharded model between steps: gradients, state dicts, restoring.
-// FullyShardedDataParallel, FsdpModule and ManualUnits have these calls alike. "The settings" below are the
-// StateDictSettings of FullyShardedDataParallel and of ManualUnits; a FsdpModule has none: its state dicts are SHARDED,
-// and what it loads has the form that the state dict's type says.
+// ModelOperations: the calls of a program on a sharded model between steps: gradients, state dicts, restoring.
+// FullyShardedDataParallel, FsdpModule and ManualUnits all have them. "The settings" below are the StateDictSettings of
+// FullyShardedDataParallel and of ManualUnits. A FsdpModule does not have settings: its state dicts are SHARDED, and a
+// state dict to load has the form of its type.
 //
-// All return kFailedPrecondition within a step: within a forward or backward, of ManualUnits also where a call is
+// All return kFailedPrecondition within a step: within a forward or backward and, for ManualUnits, also if a call is
 // missing, which they name. On a FsdpModule they are for the root; the first makes the model (see fsdp_module.h). One
-// thread for each rank; calls that say "collective" must be made by every rank.
+// thread for each rank; calls marked "collective" must be made by every rank.
 #ifndef FSDP_FSDP_MODEL_OPERATIONS_H_
 #define FSDP_FSDP_MODEL_OPERATIONS_H_
 
@@ -42,7 +42,7 @@ class ModelOperations {
 
   // Scales all gradients so that their p-norm over all ranks is at most `max_norm`, and returns the norm that they had.
   // As torch.nn.utils.clip_grad_norm_, it multiplies every gradient by min(1, max_norm / (norm + 1e-6)): a max_norm of
-  // 0 and an infinite norm make them 0 (NaN where they are infinite), a norm of NaN makes all of them NaN. An infinite
+  // 0 and an infinite norm make them 0 (infinite ones become NaN), a norm of NaN makes all of them NaN. An infinite
   // max_norm clips nothing, unless the norm is infinite too: then all become NaN. `norm_type` is p, positive or
   // infinite. kInvalidArgument for other values, a negative max_norm and NaN. Collective; blocks.
   absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
@@ -64,9 +64,10 @@ class ModelOperations {
   // and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
   //
   // Without settings: this rank's rows of every parameter, which alias the model's memory (except for models with
-  // tensor parallelism or with parameters that are cut on another dimension than 0: there the call is collective, and
-  // the rows are copies): what is written to them before the next forward is what it computes with; for later writes
-  // see ShardedParameter::NoteChanged. Every rank must call it if units are unsharded, since these are gathered again.
+  // tensor parallelism or with parameters that are cut on another dimension than 0: for these the call is collective,
+  // and the rows are copies). The next forward computes with values that are written to them before it; for later
+  // writes see ShardedParameter::NoteChanged. Every rank must call it if units are unsharded, because these are
+  // gathered again.
   absl::StatusOr<StateDict> GetStateDict();
 
   // Adds the state of `optimizer`, which was made over parameters(), to `state`, in the form of the settings: tensors,
@@ -77,8 +78,8 @@ class ModelOperations {
   // The inverses, for a state dict of the settings' type. FULL needs whole tensors on every rank, or only on rank 0
   // (see LoadStateDictOptions; for an optimizer also the config's rank0_only), SHARDED each rank's chunks, LOCAL its
   // slices. Parameters without an entry in an optimizer's state go back to never having stepped. kInvalidArgument,
-  // before anything is changed, for a missing, unexpected or misshapen entry, naming it; with options.strict off,
-  // missing and unexpected names are returned instead. Collective, except LOCAL; blocks.
+  // before anything is changed, for an entry that is missing, unexpected or of a wrong shape, naming it; with
+  // options.strict off, missing and unexpected names are returned instead. Collective, except LOCAL; blocks.
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state);
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options);
   absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer);
@@ -91,10 +92,10 @@ class ModelOperations {
   //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
   // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
   //
-  // With `options`: compares the attributes that they register, which names and shapes do not show, with those of the
-  // state that is loaded. Returns all that differ or were not recorded. kFailedPrecondition, on every rank, names each
-  // required attribute that has another value, with both: before `load` is called if options.saved is given, else after
-  // it, with the model's values as they were loaded.
+  // With `options`: compares the attributes that they register, which names and shapes do not show, with the attributes
+  // of the state that is loaded. Returns all that differ or were not recorded. kFailedPrecondition, on every rank,
+  // names each required attribute that has another value, with both: before `load` is called if options.saved is given,
+  // else after it, with the model's values as they were loaded.
   //   FSDP_ASSIGN_OR_RETURN(const StateDict saved, DescribeCheckpoint(path));
   //   model->Restore(&optimizer, load, {.saved = saved.attributes, .required = {{"model.n_head", 12}}});
   absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer, const FillState& load);
@@ -102,11 +103,11 @@ class ModelOperations {
                                                            const RestoreOptions& options);
 
   // A FULL state without the full model: rank 0 gets whole tensors of model and `optimizer` (null: only the model) unit
-  // by unit and keeps none, so that its extra memory is at most two units in the original dtype. For writers that lay a
-  // file out from names and shapes, and then fill it. DescribeFullState: that state without elements, names, dtypes,
-  // shapes and texts; local, also within a step. StreamFullState: calls `visit`, only on rank 0, with every tensor,
-  // several at a time. After the first error `visit` is not called again, but the units are still gathered, since the
-  // other ranks wait for that; then every rank gets the error. Collective; blocks.
+  // by unit and keeps no tensor, so that its extra memory is at most two units in the original dtype. For writers that
+  // plan a file from names and shapes, and then fill it. DescribeFullState: names, dtypes, shapes and texts of that
+  // state, without elements; local, also within a step. StreamFullState: calls `visit`, only on rank 0, with every
+  // tensor, several at a time. After the first error `visit` is not called again, but the units are still gathered,
+  // since the other ranks wait for that; then every rank gets the error. Collective; blocks.
   //   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));
   //   FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
   absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
@@ -123,7 +124,7 @@ class ModelOperations {
   // within a step.
   absl::StatusOr<ShardedModel*> IdleModel(std::string_view call);
 
-  // As AddOptimStateDict, in the form that `config` says. `state` is empty or of the same type, else kInvalidArgument.
+  // As AddOptimStateDict, in the form of `config`. `state` is empty or of the same type, else kInvalidArgument.
   absl::Status AddOptimStateDictAs(const OptimStateDictConfig& config, Optimizer& optimizer, StateDict& state);
 
   std::optional<StateDictSettings> settings_;

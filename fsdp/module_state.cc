@@ -25,7 +25,7 @@ struct PlainTensor {
   ModuleBuffer* buffer = nullptr;
 
   const Tensor& data() const { return parameter != nullptr ? parameter->data : buffer->data; }
-  // Of this rank's memory, and of the whole tensor, of which layers that are parallel by tensors have a part.
+  // The shape of this rank's memory, and of the whole tensor, of which tensor-parallel layers have a part.
   const Shape& shape() const { return parameter != nullptr ? parameter->shape : buffer->data.shape(); }
   const Shape& whole_shape() const { return parameter != nullptr ? parameter->whole_shape() : shape(); }
   bool is_part() const { return parameter != nullptr && parameter->part.has_value(); }
@@ -35,7 +35,7 @@ struct PlainTensor {
   DType dtype() const { return data().defined() ? data().dtype() : parameter->dtype; }
 };
 
-// FullyShard alone changes no parameter: these are sharded at the root's first use, when an executor takes the hooks.
+// FullyShard itself changes no parameter: these are sharded at the root's first use, when an executor takes the hooks.
 absl::Status CheckPlain(Module& module) {
   for (const auto& [name, below] : module.NamedModules()) {
     if (dynamic_cast<const Executor*>(below->hooks()) == nullptr) continue;
@@ -50,6 +50,7 @@ absl::StatusOr<std::vector<PlainTensor>> TensorsOf(Module& module) {
   std::vector<PlainTensor> tensors;
   std::map<const void*, size_t> known;
   const auto add = [&](const std::string& name, Parameter* parameter, ModuleBuffer* buffer) {
+    // By address, so that a shared tensor is one entry with all of its names.
     const void* const address = parameter != nullptr ? static_cast<const void*>(parameter) : buffer;
     const auto [place, added] = known.emplace(address, tensors.size());
     if (added) tensors.push_back({{}, parameter, buffer});
@@ -67,6 +68,7 @@ absl::StatusOr<std::vector<PlainTensor>> TensorsOf(Module& module) {
 
 const ShardedTensor* Find(const StateDict& state, const PlainTensor& tensor) {
   for (const std::string& name : tensor.names) {
+    // In the order of names: the tensor's own name wins over its aliases.
     if (const ShardedTensor* found = state.FindTensor(StateKey::Model(name))) return found;
   }
   return nullptr;
@@ -101,6 +103,7 @@ absl::Status CheckTensor(const PlainTensor& tensor, const ShardedTensor& source)
   const Interval all{0, source.shape.numel()};
   if (all.empty()) return absl::OkStatus();
   const bool whole = source.shards.size() == 1 && source.shards[0].interval == all;
+  // Also checks the memory, because a state dict that only describes tensors has shapes without data.
   if (whole && source.shards[0].data.defined() && source.shards[0].data.numel() == all.size()) return absl::OkStatus();
   return refused(absl::StrCat("the state dict has not all of its elements ", all.ToString(),
                               " in one piece: expected a FULL state dict"));
@@ -119,7 +122,7 @@ absl::StatusOr<Tensor> PartOf(const Tensor& whole, const PlainTensor& tensor, De
   return part;
 }
 
-// The tensor, or the part of one, that `tensor` is, on its live memory.
+// The tensor (or part of a tensor) of `tensor`, as a view of its live memory.
 ShardedTensor Live(const PlainTensor& tensor) {
   const Tensor& data = tensor.data();
   if (!tensor.is_part()) return ShardedTensor::Whole(data);
@@ -134,11 +137,13 @@ ShardedTensor Live(const PlainTensor& tensor) {
 
 // Through host memory, as a parameter's own first values.
 absl::Status Copy(const ShardedTensor& source, const PlainTensor& tensor, Device& device, Stream& stream) {
+  // Only a parameter can be without memory: TensorsOf refuses such buffers.
   if (!tensor.data().defined()) {
     FSDP_ASSIGN_OR_RETURN(tensor.parameter->data, Tensor::Empty(device, tensor.parameter->dtype, tensor.shape()));
   }
   if (source.shards.empty()) return absl::OkStatus();
   Parameter values;
+  // CopyInitialValues takes a parameter that has memory, so the seed is not used.
   values.data = source.shards[0].data;
   if (tensor.is_part()) {
     FSDP_ASSIGN_OR_RETURN(values.data, PartOf(values.data, tensor, device, stream));
@@ -159,6 +164,7 @@ absl::StatusOr<StateDict> GetModuleState(Module& module) {
                                                         "\" has no memory, so no state dict can hold it; call "
                                                         "Module::Materialize first"));
     }
+    // The runs of a part are not the whole tensor, so the state dict is not FULL.
     if (tensor.is_part()) state.type = StateDictType::kSharded;
     state.Set(StateKey::Model(tensor.names[0]), Live(tensor));
     for (size_t i = 1; i < tensor.names.size(); ++i) state.aliases[tensor.names[i]] = tensor.names[0];
@@ -174,6 +180,7 @@ absl::StatusOr<IncompatibleKeys> LoadModuleState(Module& module, const StateDict
   }
   FSDP_RETURN_IF_ERROR(CheckPlain(module));
   FSDP_ASSIGN_OR_RETURN(const std::vector<PlainTensor> tensors, TensorsOf(module));
+  // Everything is checked before the first copy, so that a refused state dict changes nothing.
   for (const PlainTensor& tensor : tensors) {
     const ShardedTensor* source = Find(state, tensor);
     if (source != nullptr) FSDP_RETURN_IF_ERROR(CheckTensor(tensor, *source));

@@ -26,10 +26,10 @@ namespace fsdp {
 absl::StatusOr<StateDict> GetModuleState(Module& module);
 
 // Copies a FULL state dict into the parameters and persistent buffers of `module`, converting floating-point dtypes.
-// Parameters without memory get some on `device`, without a gradient. A parallel layer takes its part of the whole
-// tensor. A shared parameter may be saved under any of its names. kInvalidArgument, before anything is changed: a
-// tensor of another shape, of a dtype that does not convert or not whole; missing and unexpected names if
-// options.strict, which are otherwise returned; broadcast_from_rank0, for which there is no group. kFailedPrecondition
+// Allocates memory on `device` for parameters without memory, without a gradient. A parallel layer takes its part of
+// the whole tensor. A shared parameter may be saved under any of its names. kInvalidArgument, before anything is
+// changed: a tensor of another shape, of a dtype that does not convert, or not whole; missing and unexpected names if
+// options.strict, which are otherwise returned; broadcast_from_rank0, because there is no group. kFailedPrecondition
 // for a module that is sharded. Blocks.
 absl::StatusOr<IncompatibleKeys> LoadModuleState(Module& module, const StateDict& state, Device& device,
                                                  const LoadStateDictOptions& options = {});

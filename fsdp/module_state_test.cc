@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values that are loaded into a plain module before it is wrapped are those of the wrapped model.
+// Values that are loaded into a plain module before it is wrapped are the wrapped model's values.
 #include "fsdp/fsdp/module_state.h"
 
 #include <cstdlib>

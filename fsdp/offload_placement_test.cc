@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// offload_to_cpu, by the bytes that are left on the device: what is in host memory takes none of a GPU's. On the host's
-// own device the two memories are one, so nothing there can tell.
+// offload_to_cpu, by the bytes that are left on the device: host memory takes no memory of a GPU. On the host's own
+// device the two memories are one, so the test cannot distinguish them.
 #include <functional>
 #include <memory>
 #include <variant>

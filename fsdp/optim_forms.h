@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PyTorch's three older functions on optimizer state dicts: shard_full_, scatter_full_ and
-// flatten_sharded_optim_state_dict. Each takes one form of state dict, whatever the model's StateDictSettings say, and
-// returns this rank's slices in memory of their own, as a LOCAL state dict, which LoadOptimStateDict loads under LOCAL
-// settings. New programs call FullyShardedDataParallel::OptimStateDictToLoad, which takes the form from the settings.
+// flatten_sharded_optim_state_dict. Each takes one form of state dict, independently of the model's StateDictSettings,
+// and returns this rank's slices in newly allocated memory, as a LOCAL state dict, which LoadOptimStateDict loads under
+// LOCAL settings. New programs call FullyShardedDataParallel::OptimStateDictToLoad, which takes the form from the
+// settings.
 //
 // Entries of parameters outside all units, and param_groups if there is one, are copied unchanged. kInvalidArgument
 // names an entry of another shape or form.
@@ -16,7 +17,7 @@
 
 namespace fsdp {
 
-// From whole tensors that every rank has. No communication, so an error is this rank's alone.
+// From whole tensors that every rank has. No communication, so an error stays on this rank.
 absl::StatusOr<StateDict> ShardFullOptimStateDict(const FullyShardedDataParallel& model, const StateDict& full);
 
 // From whole tensors that rank 0 has; `full` is null on the other ranks. kInvalidArgument on every rank if rank 0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An optimizer's state dict from every form into this rank's slices: full, scattered, flattened; and what is wrong with
-// one that cannot be.
+// An optimizer's state dict from every form into this rank's slices: full, scattered, flattened; and the errors of one
+// that cannot be converted.
 #include "fsdp/fsdp/optim_forms.h"
 
 #include <cstring>
@@ -39,7 +39,7 @@ absl::StatusOr<StateDict> OptimState(TestModel& made, const StateDictSettings& s
   return state;
 }
 
-// Elements of every tensor of `slices` are those that the optimizer has now.
+// Elements of every tensor of `slices` equal the optimizer's current ones.
 void ExpectAreTheOptimizers(const StateDict& slices, Optimizer& optimizer) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const ShardedParameter& parameter = *optimizer.parameters()[i];
@@ -167,7 +167,7 @@ TEST(OptimFormsErrorTest, AChunkThatOneRankLacksIsNamedWithTheRank) {
                                HasSubstr("\"transformer.wpe.weight\": rank 2 lacks exp_avg_sq, which rank 0 has")));
 }
 
-// A weight of a head that FSDP does not have, whole on every rank, in the same optimizer.
+// A weight of a head outside FSDP, whole on every rank, in the same optimizer.
 struct WithHead {
   explicit WithHead(TestModel trained) : made(std::move(trained)) {
     head.fqn = "head.weight";
@@ -217,7 +217,7 @@ TEST(OptimUnmanagedTest, ParametersThatNoUnitHasAreSavedWholeAndComeBack) {
   }
 }
 
-// Entries of the user's own go through every form as they are; an optimizer cannot take them.
+// The user's own entries go through every form unchanged; an optimizer cannot take them.
 TEST(OptimUnmanagedTest, UnknownEntriesAreCopiedThroughAndRefusedByAnOptimizerThatIsStrict) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));

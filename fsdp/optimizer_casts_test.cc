@@ -55,7 +55,7 @@ void ExpectSameWithAndWithout(const Between& between) {
   }
 }
 
-// Every parameter a quarter of what it was, in place.
+// Divides every parameter by four, in place.
 void Quarter(TestModel& made) {
   for (ShardedParameter* parameter : made.model->parameters()) {
     for (int64_t i = 0; i < parameter->interval.size(); ++i) parameter->data.data_as<float>()[i] *= 0.25f;

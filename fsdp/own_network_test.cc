@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A network of the layers that no model of models/ has, by the public headers
-// alone: an image encoder of convolutions with dropout, a decoder that attends
-// to it under a mask, and an auxiliary output. It trains to the bits of one
-// process that takes the ranks' batches one after another, whichever API shards
-// it.
+// A network of the layers that no model of models/ has, through the public headers: an image encoder of convolutions
+// with dropout, a decoder that attends to it under a mask, and an auxiliary output. It trains to the bits of one
+// process that takes the ranks' batches one after another, under either API.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -37,7 +35,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kBatch = 12;  // of a step, over all ranks
-// The encoder gives [B, kChannels, 2, 2].
+// The encoder's output is [B, kChannels, 2, 2].
 constexpr int64_t kChannels = 6, kPixels = 4;
 constexpr int64_t kWords = 3, kWidth = 8, kVocabulary = 5;
 constexpr int kSteps = 3;
@@ -224,8 +222,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OwnNetworkTest,
                          testing::Combine(testing::Values(2, 4), testing::Values(Api::kFsdp1, Api::kFsdp2),
                                           testing::Bool()));
 
-// Thirds are not, and sums over samples have another order, so these differ by roundings. Dropout has to know the place
-// of a rank's samples in the batch.
+// Thirds are not exact, and sums over samples have another order, so these differ by roundings. Dropout has to know the
+// position of a rank's samples in the batch.
 TEST(OwnNetworkOn3RanksTest, TrainsAsTheWholeBatchInOneProcess) {
   const Values wanted = Train({.micro_steps = 1}), got = Train({.ranks = 3, .api = Api::kFsdp2});
   for (const auto& [name, values] : wanted) {

@@ -21,7 +21,7 @@
 namespace fsdp {
 namespace {
 
-// The vocabulary of OddGpt2Config is no multiple of 8.
+// The vocabulary of OddGpt2Config is not a multiple of 8.
 class PaddedLogitsTest : public testing::Test {
  protected:
   struct Pass {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that were told different things: each of them would train without an error, or wait for ever.
+// Ranks with different settings: each of them would train without an error, or wait for ever.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -68,7 +68,7 @@ TEST_F(RanksDifferTest, InAName) {
                 other->AddLinear(4, 7);
                 module = std::move(other);
               }),
-              HasSubstr("rank 0 has parameter \"0.1.weight\" (float32 [5, 5]) where rank 2 has parameter "
+              HasSubstr("rank 0 has parameter \"0.1.weight\" (float32 [5, 5]) and rank 2 has parameter "
                         "\"0.1.0.weight\" (float32 [5, 5])"));
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kWidth = 4;
 
-// What the leaves of a tree are: layers that compute, or parameters that no layer uses, so that all memory is FSDP's.
+// The leaves of a tree: layers that compute, or parameters that no layer uses, so that all memory is FSDP's.
 enum class Leaves { kLinear, kUnused };
 
 // Fills `sequence` with leaves and sequences named "Unit", "Recomputed" (a unit too) and "Plain", some without leaves
@@ -175,7 +175,7 @@ TEST(RecomputeGpt2Test, BlocksAroundUnitsOfTheirOwnTrainToTheSameBits) {
   }));
 }
 
-// A model whose only leaves lie in inner units: the outer ones have no parameters, and recompute all the same.
+// A model whose only leaves are in inner units: the outer ones have no parameters, and still recompute.
 TEST(RecomputeBareModuleTest, AModuleWhoseParametersAreAllInInnerUnitsRecomputesToo) {
   for (const Api api : {Api::kFsdp1, Api::kFullyShard}) {
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {

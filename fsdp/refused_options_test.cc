@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program passes to Wrap, FullyShard and ManualUnits that cannot be meant is refused where it is passed, and the
-// error says which argument it is, what it is, and what was expected. The ranges of single options are
-// options/options_test.cc's.
+// Invalid arguments of Wrap, FullyShard and ManualUnits are refused by these calls, and the error names the argument,
+// its value, and the expected values. options/options_test.cc tests the ranges of single options.
 #include <functional>
 #include <memory>
 #include <string>

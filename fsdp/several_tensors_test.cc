@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Modules of several inputs and outputs under both APIs: a decoder that reads the states of an encoder and a mask, and
-// gives an auxiliary output beside its own. Values are small whole numbers, so that sums are exact and ranks' gradients
-// compare by ==.
+// gives an auxiliary output in addition to its own. Values are small whole numbers, so that sums are exact and ranks'
+// gradients compare by ==.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -31,7 +31,7 @@ using testing::HasSubstr;
 constexpr int64_t kWidth = 3;
 constexpr int64_t kRows = 2;
 
-// What the decoder saw in its last forward: dtypes of its inputs.
+// The dtypes of the decoder's inputs in its last forward.
 struct Seen {
   std::vector<DType> inputs;
 };
@@ -73,7 +73,7 @@ class Decoder final : public Module {
   Conv1D* side_;
 };
 
-// (source, target, mask) to (decoded, auxiliary): target is decoded with what the encoder makes of source.
+// (source, target, mask) to (decoded, auxiliary): decodes target with the encoding of source.
 class Translator final : public Module {
  public:
   explicit Translator(Seen* seen = nullptr) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Parameters that shard_placement_fn cuts on another dimension than 0: the same training, states and checkpoints, in
-// every bit, as those that are cut on dimension 0.
+// every bit, as with parameters that are cut on dimension 0.
 #include <cstdlib>
 #include <cstring>
 #include <functional>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two ways to the same result. Unscale multiplies the gradients by 1 / scale and then looks for values that are not
-// finite; that is for programs that clip in between. Without such a call Step saves the pass over all gradients: it
+// finite; it is for programs that clip in between. Without such a call Step saves the pass over all gradients: it
 // checks the scaled ones and hands 1 / scale to the optimizer, which multiplies while it reads them. The check gives
-// the same answer before as after, because a finite number times a factor of at most 1 is finite; below a scale of 1
-// that is not so (CanFold).
+// the same answer before and after, because a finite number times a factor of at most 1 is finite; below a scale of 1
+// this does not hold (CanFold).
 //
-// Each rank checks its shards alone. The counts are summed over all ranks, so all of them step or none does: a rank
-// that skipped alone would have other weights from then on.
+// Each rank checks only its shards. The counts are summed over all ranks, so either all of them step or no rank does: a
+// rank that skipped a step that others took would have different weights from then on.
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kStateName[] = "grad_scaler";
 
-// What AddStateDict wrote, with the scale as init_scale.
+// The values that AddStateDict wrote, with the scale as init_scale.
 struct SavedState {
   GradScalerOptions options;
   int growth_tracker = 0;
@@ -58,7 +58,7 @@ absl::StatusOr<SavedState> ParseState(const std::string& text) {
   for (const auto& [name, number] : numbers) {
     FSDP_RETURN_IF_ERROR(Annotate(ReadNumber(values, name, *number), place));
   }
-  // Compared before they are converted, since a double need not fit an int.
+  // Compared before they are converted, because a double may not fit an int.
   if (!(interval <= std::numeric_limits<int>::max()) || !(tracker >= 0 && tracker < interval)) {
     return absl::InvalidArgumentError(absl::StrCat(place, ": _growth_tracker is ", tracker, " of growth_interval ",
                                                    interval, ": expected at least 0 and below it"));
@@ -89,6 +89,7 @@ absl::StatusOr<bool> ShardedGradScaler::AnyOverflow(Optimizer& optimizer, Stream
   FSDP_ASSIGN_OR_RETURN(const Tensor found_inf, FindNotFinite(GradientsOf(optimizer.parameters()), stream));
   group_.AllReduce(found_inf, ReduceOp::kSum, stream);
   stream.CopyAsync(host.data(), found_inf.data(), sizeof(float));
+  // The host must know the answer before it issues the update.
   FSDP_RETURN_IF_ERROR(stream.Synchronize());
   return *reinterpret_cast<const float*>(host.data()) != 0;
 }
@@ -107,6 +108,7 @@ absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
   if (!options_.enabled) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(CheckOptions());
   Progress& progress = progress_[&optimizer];
+  // Each optimizer is unscaled at most once between updates, or its gradients would be divided twice.
   if (progress.stepped) return absl::FailedPreconditionError("grad scaler: Unscale after Step; call Update first");
   if (progress.unscaled) {
     return absl::FailedPreconditionError("grad scaler: Unscale has been called since the last Update");
@@ -118,7 +120,7 @@ absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
   return absl::OkStatus();
 }
 
-// True if the optimizer can apply 1 / scale: the factor is at most 1, the program has set no factor of its own, and all
+// True if the optimizer can apply 1 / scale: the factor is at most 1, the program has not set a factor, and all
 // gradients are on the device that has the factor.
 bool ShardedGradScaler::CanFold(const Optimizer& optimizer, const Stream& stream) const {
   if (scale_ < 1 || optimizer.has_grad_factor()) return false;
@@ -140,6 +142,7 @@ absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& strea
   if (!progress.unscaled && CanFold(optimizer, stream)) {
     FSDP_ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
     progress.unscaled = true;
+    // Not set after an overflow: the step is skipped, and the next one has another scale.
     if (!progress.overflowed) {
       FSDP_ASSIGN_OR_RETURN(Tensor factor, InverseScale(stream));
       optimizer.set_grad_factor(std::move(factor));
@@ -162,6 +165,7 @@ absl::Status ShardedGradScaler::Update(std::optional<double> new_scale) {
     progress_.clear();
     return absl::OkStatus();
   }
+  // An overflow of any optimizer backs the scale off for all of them, as in PyTorch.
   bool unscaled = false, overflowed = false;
   for (const auto& [optimizer, progress] : progress_) {
     unscaled |= progress.unscaled;
@@ -197,6 +201,7 @@ absl::Status ShardedGradScaler::LoadStateDict(const StateDict& state) {
                                                    StateKey::Extra(kStateName).ToString(),
                                                    ": expected the state of a scaler that was enabled"));
   }
+  // Parsed and checked as a whole first, so that an error changes nothing.
   FSDP_ASSIGN_OR_RETURN(const SavedState saved, ParseState(*text));
   options_ = saved.options;
   scale_ = saved.options.init_scale;

@@ -35,14 +35,14 @@ struct GradScalerOptions {
 };
 
 // kInvalidArgument, naming the field, for a value that cannot work: PyTorch asserts growth_factor > 1 and
-// backoff_factor < 1; here also init_scale > 0, backoff_factor > 0, growth_interval >= 1, and all of them finite.
+// backoff_factor < 1; this also requires init_scale > 0, backoff_factor > 0, growth_interval >= 1, and finite values.
 absl::Status Validate(const GradScalerOptions& options);
 
-// Gradients may lie on several devices, as those of units that are offloaded do. Calls that return a status return that
-// of Validate.
+// Gradients may be on several devices, as with offloaded units. Calls that return a status may return Validate's
+// errors.
 class ShardedGradScaler {
  public:
-  // `group` has all ranks that train one model; it is the caller's and outlives it.
+  // `group` has all ranks that train one model; the caller owns it, and it outlives this.
   explicit ShardedGradScaler(ProcessGroup& group, const GradScalerOptions& options = {});
 
   float scale() const { return options_.enabled ? static_cast<float>(scale_) : 1; }
@@ -67,8 +67,9 @@ class ShardedGradScaler {
   // Adds nothing if the scaler is not enabled. Call between Update and the next Unscale. Local.
   void AddStateDict(StateDict& state) const;
 
-  // The inverse: training goes on as if it had not been interrupted. kInvalidArgument, before anything is changed, for
-  // a state without that entry or with values that Validate refuses. Does nothing if the scaler is not enabled. Local.
+  // The inverse: training continues as if it had not been interrupted. kInvalidArgument, before anything is changed,
+  // for a state without that entry or with values that Validate refuses. Does nothing if the scaler is not enabled.
+  // Local.
   absl::Status LoadStateDict(const StateDict& state);
 
  private:

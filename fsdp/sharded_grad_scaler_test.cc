@@ -63,7 +63,7 @@ TEST(ShardedGradScalerTest, UnscalesStepsAndGrows) {
     FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
     FSDP_RETURN_IF_ERROR(stream.Synchronize());
     EXPECT_TRUE(stepped);
-    EXPECT_EQ(p.gradient(), 8) << "unscaled in the optimizer's pass alone";
+    EXPECT_EQ(p.gradient(), 8) << "unscaled only in the optimizer's pass";
     EXPECT_EQ(p.value(), 0.5f);
     FSDP_RETURN_IF_ERROR(scaler.Update());
     EXPECT_EQ(scaler.scale(), 16);
@@ -127,8 +127,8 @@ TEST(ShardedGradScalerTest, DisabledItOnlySteps) {
   }));
 }
 
-// A device that counts what the scaler asks of its kernels, each of which runs on a stream of the device as TensorOps
-// demands.
+// A device that counts the scaler's kernel calls, each of which must run on a stream of the device, as TensorOps
+// requires.
 class CountingDevice final : public Device, private TensorOps {
  public:
   DeviceType type() const override { return host_->type(); }
@@ -182,7 +182,7 @@ class CountingDevice final : public Device, private TensorOps {
   mutable int scaled_ = 0, checked_ = 0;
 };
 
-// As of a unit that is offloaded: the group's device cannot reach pageable host memory with its kernels.
+// As for an offloaded unit: the group's device cannot reach pageable host memory with its kernels.
 TEST(OffloadedGradientsTest, AreScaledAndCheckedByTheKernelsOfTheDeviceThatTheyLieOn) {
   ASSERT_OK(OnTwoRanks([](ProcessGroup& group, OneParameter& here, Sgd&, Stream& stream) -> absl::Status {
     CountingDevice elsewhere;
@@ -195,7 +195,7 @@ TEST(OffloadedGradientsTest, AreScaledAndCheckedByTheKernelsOfTheDeviceThatTheyL
     EXPECT_EQ(there.gradient(), 0.5f);
     EXPECT_EQ(here.gradient(), 0.5f);
     FSDP_RETURN_IF_ERROR(scaler.Update());
-    // An overflow there, on one rank, is one everywhere.
+    // An overflow there, on one rank, counts on all ranks.
     there.SetGradient(group.rank() == 1 ? HUGE_VALF : 8);
     here.SetGradient(8);
     FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShardedModel: a model whose parameters are spread over ranks, as one object: its module, its units with their memory,
-// and what runs them. FullyShardedDataParallel::Wrap, the first use of what FullyShard marked, and ManualUnits::Create
-// each make one. Their calls between steps (model_operations.h) and functions inside fsdp/ are given it. Not public:
-// programs hold one of those three.
+// and the objects that run them. FullyShardedDataParallel::Wrap, the first use of a module that FullyShard marked, and
+// ManualUnits::Create each make one. Their calls between steps (model_operations.h) and functions inside fsdp/ take it
+// as an argument. Not public: programs hold one of those three.
 #ifndef FSDP_FSDP_SHARDED_MODEL_H_
 #define FSDP_FSDP_SHARDED_MODEL_H_
 
@@ -32,18 +32,18 @@ class FullyShardedDataParallel;
 // One thread for each rank uses it.
 class ShardedModel final {
  public:
-  // The model behind an API, for code that needs more of it than programs do. For a FsdpModule it has to be the root;
-  // the first use makes the model, which is collective.
+  // The model behind an API, for code that needs more of it than the API offers. For a FsdpModule it has to be the
+  // root; the first use makes the model, which is collective.
   static ShardedModel& Of(const FullyShardedDataParallel& model);
   static absl::StatusOr<std::shared_ptr<ShardedModel>> Of(FsdpModule& module);
 
-  // A model whose modules report where a step is: gives their hooks to an Executor. `module`, the root that `units`
-  // were made of, must outlive it. Collective.
+  // A model whose modules report the progress of a step: gives their hooks to an Executor. `module`, the root that
+  // `units` were made of, must outlive it. Collective.
   static absl::StatusOr<std::shared_ptr<ShardedModel>> Create(Module& module, std::unique_ptr<UnitStore> units,
                                                               const ExecutorOptions& options);
 
-  // A model without modules, whose program reports it: `gate` has what it reported. `module` has no parameters.
-  // `module` and `gate` must outlive the result. Collective.
+  // A model without modules. The program reports its progress to `gate`. `module` has no parameters. `module` and
+  // `gate` must outlive the result. Collective.
   static absl::StatusOr<std::shared_ptr<ShardedModel>> CreateManual(Module& module, std::unique_ptr<UnitStore> units,
                                                                     const SlotCounts& slots, StepGate& gate);
 
@@ -52,7 +52,7 @@ class ShardedModel final {
   UnitRuntime& runtime() const { return executor_ != nullptr ? executor_->runtime() : *manual_runtime_; }
   StepGate& gate() const { return executor_ != nullptr ? *executor_ : *manual_gate_; }
 
-  // Of forward, backward and the optimizer.
+  // The stream of forward, backward and the optimizer.
   Stream& stream() const { return runtime().compute_stream(); }
 
   // This rank's slice of each parameter, in the order of units.
@@ -76,10 +76,10 @@ class ShardedModel final {
                                                                           const SummonFullParamsOptions& options);
 
   // PyTorch's apply, for initialising a model in place. Calls `fn` for every module at and below `module`, children
-  // first, while the parameters of the units that it lies in are bound whole; what it writes to them stays. At most the
-  // units on one path from the root are whole at one time. The first error of any rank is returned on all; after it
-  // `fn` is not called again. kFailedPrecondition within a forward or backward and while a SummonFullParamsGuard lives.
-  // Collective; blocks.
+  // first, while the parameters of the units around it are bound whole; values that `fn` writes to them stay. Only the
+  // units on one path from the root are whole at the same time. The first error of any rank is returned on all; after
+  // it `fn` is not called again. kFailedPrecondition within a forward or backward and while a SummonFullParamsGuard
+  // lives. Collective; blocks.
   absl::Status Apply(Module& module, const std::function<absl::Status(Module&)>& fn);
 
  private:

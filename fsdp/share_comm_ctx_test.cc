@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShareCommCtx: several roots on one set of streams, as the parts of a pipeline that one rank has.
+// ShareCommCtx: several roots on one set of streams, such as the parts of a pipeline on one rank.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -40,7 +40,7 @@ struct Parts {
     return parts;
   }
 
-  // Forward and backward of every part on one tape, without a word to the streams in between.
+  // Forward and backward of every part on one tape, without synchronising the streams in between.
   absl::Status Step(int step) const {
     FSDP_ASSIGN_OR_RETURN(Tape tape, roots[0]->NewTape());
     FSDP_ASSIGN_OR_RETURN(Tensor x, test.Input(step));
@@ -129,7 +129,7 @@ TEST(ShareCommCtxTest, ARootInUseGivesItsStreamsToThoseThatAreNot) {
   }));
 }
 
-// The work of the part that goes is done, and the streams go on for the others.
+// The work of the destroyed part is done, and the streams continue for the others.
 TEST(ShareCommCtxTest, OnePartMayGoBeforeTheOthers) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestFullyShard gone, TestFullyShard::Make(group));
@@ -165,7 +165,7 @@ TEST(ShareCommCtxTest, WhatCannotShareIsRefusedByItsPlace) {
   }));
 }
 
-// Ranks that are threads have a device each.
+// Ranks that are threads have one device each.
 TEST(ShareCommCtxTest, RootsOnTwoDevicesAreRefused) {
   std::vector<FsdpModule*> roots(2);
   std::vector<Parts> kept(2);

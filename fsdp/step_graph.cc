@@ -42,13 +42,13 @@ absl::Status CheckUnit(const Unit& unit) {
   return CheckGroup(unit.post_forward_group.get());
 }
 
-// kFailedPrecondition, naming the cause and what to do instead, for what needs the host in every step, since a captured
-// step is replayed without it: a backend whose collectives are host calls, an optimizer step in host memory, a norm
-// that is summed on the host, time stamps. Local; the same on every rank.
+// kFailedPrecondition, naming the cause and an alternative, for anything that needs the host in every step, because a
+// captured step is replayed without it: a backend whose collectives are host calls, an optimizer step in host memory, a
+// norm that is summed on the host, time stamps. Local; the same on every rank.
 absl::Status CheckCanCapture(const UnitStore& units) {
   if (!HasGraphs(units.device())) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the model is on ", units.device().name(), ": a step can be captured on a CUDA device alone"));
+        absl::StrCat("the model is on ", units.device().name(), ": a step can be captured only on a CUDA device"));
   }
   for (const auto& unit : units.units()) FSDP_RETURN_IF_ERROR(CheckUnit(*unit));
   for (const auto& [name, parameter] : units.unmanaged()) {

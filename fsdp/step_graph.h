@@ -2,12 +2,12 @@
 //
 // StepGraph: a training step that the host issues once and then replays, as two graphs (tensor/work_graph.h): the
 // gradients (forward, backward, their collectives, the norm) and the update. Between the two other work may be put on
-// the stream, such as a wait for an event; the host need not wait there. The results are those of steps that are not
-// captured, bit for bit.
+// the stream, such as a wait for an event; the host need not wait there. The results are the same as without capture,
+// bit for bit.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
 //   for (...) {
-//     CopyToBatch();                                    // the inputs lie in the same memory each time
+//     CopyToBatch();                                    // the inputs are in the same memory each time
 //     FSDP_RETURN_IF_ERROR(step->ComputeGradients(/*max_grad_norm=*/1));
 //     FSDP_RETURN_IF_ERROR(step->Update());                  // learning rate and step count as they are now
 //     FSDP_ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
@@ -38,14 +38,14 @@ class WorkGraph;
 class StepGraph final {
  public:
   // The number of steps that run without capture first: they show the order of the units, and let the model and its
-  // libraries allocate what they keep.
+  // libraries allocate the memory that they keep.
   static constexpr int kEagerSteps = 2;
 
   // `forward_backward` issues all forwards and backwards of one step on the model's streams; it is called for the first
   // kEagerSteps steps and once more. Memory that it allocates while captured belongs to the graph, so it must not keep
   // such memory for other streams. `model` and `optimizer` are the caller's and outlive this. kFailedPrecondition, with
-  // the cause and what to do, if it is already known that a step cannot be captured; kUnimplemented for an optimizer
-  // other than AdamW.
+  // the cause and an alternative, if it is already known that a step cannot be captured; kUnimplemented for an
+  // optimizer other than AdamW.
   //
   // With `found_inf`, the caller's too, an update is skipped if the norm is not finite, or if `forward_backward`, which
   // calls Begin and Check, found something on any rank.
@@ -54,7 +54,7 @@ class StepGraph final {
                                                            FoundInf* found_inf = nullptr);
   ~StepGraph();
 
-  // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm is that of
+  // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm as for
   // DeferClipGradNorm. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
   // unsharded, or if the work cannot be captured. After an error the model must not be used any more. Collective.
   absl::Status ComputeGradients(float max_grad_norm);

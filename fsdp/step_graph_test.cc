@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls around a captured step: refusals, and that changes between replays count as they do for steps that are not
-// captured. Whole runs are train/graph_training_test.cc's business.
+// The calls around a captured step: refusals, and that changes between replays have the same effect as without capture.
+// train/graph_training_test.cc tests whole runs.
 #include "fsdp/fsdp/step_graph.h"
 
 #include <functional>
@@ -36,7 +36,7 @@ using testing::HasSubstr;
 constexpr float kMaxNorm = 0.5f;
 constexpr int kCaptured = StepGraph::kEagerSteps;  // the step that is captured; the next is a replay
 
-// A model on this rank's GPU, with inputs that stay where they are.
+// A model on this rank's GPU, with inputs at fixed addresses.
 class Rig {
  public:
   // Without options the model is FullyShard's: one unit, whose forwards wait for an event that the program gives.
@@ -123,7 +123,7 @@ class Rig {
     return model().stream().Synchronize();
   }
 
-  // This rank's, one parameter after the other.
+  // This rank's parameters, one after the other.
   absl::StatusOr<std::vector<float>> Weights() {
     std::vector<float> weights;
     for (const ShardedParameter* parameter : model().parameters()) {
@@ -222,7 +222,7 @@ FsdpOptions WithCastsOfTheOptimizer() {
   return options;
 }
 
-// Weights and optimizer state go back to what they were, between two replays; the copies in bfloat16 that all-gathers
+// Weights and optimizer state return to earlier values between two replays; the copies in bfloat16 that all-gathers
 // start from must follow.
 TEST_F(StepGraphTest, ValuesLoadedBetweenReplaysAreTrainedOn) {
   const auto train = [](Rig& rig) -> absl::Status {
@@ -252,7 +252,7 @@ TEST_F(StepGraphTest, ValuesLoadedBetweenReplaysAreTrainedOn) {
   }
 }
 
-// Such as one that lets all-gathers run ahead: a graph has them all the same.
+// For example an event that lets all-gathers run ahead: a graph still contains them.
 TEST_F(StepGraphTest, AnEventForTheNextForwardKeepsNothingOutOfTheGraph) {
   std::vector<float> wanted, seen;
   OnRanks(2, std::nullopt, [&](Rig& eager) -> absl::Status {

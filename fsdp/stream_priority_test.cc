@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of FSDP's streams are urgent: those that the next compute waits for.
+// Which of FSDP's streams are urgent: the streams that the next compute waits for.
 #include "fsdp/tensor/stream_priority.h"
 
 #include <memory>
@@ -21,7 +21,7 @@ namespace {
 
 using testing::UnorderedElementsAre;
 
-// A device whose streams have priorities: another one, and what was asked of it.
+// A device whose streams have priorities: wraps another one, and logs the requests.
 class PriorityLog final : public Device, public PriorityDevice {
  public:
   explicit PriorityLog(std::shared_ptr<Device> inner) : inner_(std::move(inner)) {}

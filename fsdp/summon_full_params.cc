@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Open, unit by unit: all-gather the shard, copy each parameter out of the gather buffer into memory of its own, and
-// bind it. Close: copy this rank's slice of each parameter back into the shard, and bind what was bound before. No
+// Open, unit by unit: all-gather the shard, copy each parameter out of the gather buffer into separate memory, and bind
+// it. Close: copy this rank's slice of each parameter back into the shard, and restore the previous bindings. No
 // communication is needed to close, since each rank's shard needs only elements that the rank itself has whole; edits
 // of other ranks' elements are dropped.
 //
@@ -162,8 +162,8 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
   return options_.with_grads ? GatherGradients(u, has_grad) : absl::OkStatus();
 }
 
-// A rank may have no gradient for a parameter that other ranks have one for: its elements are zeroed, not left as they
-// are.
+// A rank may have no gradient for a parameter although other ranks have one: its elements are zeroed, not left
+// unchanged.
 absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<bool>& has_grad) {
   const Unit& unit = units_.unit(u);
   if (!unit.grad_shard.defined()) return absl::OkStatus();

@@ -37,7 +37,7 @@ struct SummonFullParamsOptions {
   // Edits are kept; off: they are dropped on exit, which saves the copies.
   bool writeback = true;
 
-  // Only rank 0 gets whole parameters; those of other ranks stay unbound. Requires writeback off.
+  // Only rank 0 gets whole parameters; on other ranks they stay unbound. Requires writeback off.
   bool rank0_only = false;
 
   // Whole parameters are in host memory. Together with rank0_only, a host of many ranks holds one copy instead of many.
@@ -66,10 +66,10 @@ class SummonFullParamsGuard final {
   absl::Status Close();
 
  private:
-  // The tensors that one parameter was bound to before, and is bound to now.
+  // The previous and the current tensors that one parameter is bound to.
   struct Binding {
     Tensor data_before, grad_before;
-    Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent
+    Tensor full, full_grad;  // undefined on a rank that does not receive, and if storage is lent
   };
 
   SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options);

@@ -88,7 +88,7 @@ TEST_P(SummonFullParamsTest, KeepsEditsWithWriteback) {
   });
 }
 
-// As PyTorch documents: without sharding the storage is lent, so that edits stay.
+// As PyTorch documents: without sharding the storage is lent, so edits are kept.
 TEST_P(SummonFullParamsTest, DropsEditsWithoutWritebackWhereStorageIsSharded) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Values before, FullValues(made));
@@ -127,7 +127,7 @@ TEST_P(SummonFullParamsTest, WithoutRecurseTakesTheModulesOwnUnitAlone) {
         EXPECT_EQ(parameter->data.defined(), expected) << parameter->fqn;
       }
     }
-    // A module that is no unit has none of its own.
+    // A module that is not a unit has no own ones.
     Module* const inside = made.model->FsdpModules()[1].second->children()[0].second.get();
     FSDP_ASSIGN_OR_RETURN(const auto nothing, made.model->SummonFullParams({.recurse = false}, inside));
     for (const auto& [name, parameter] : made.model->module().NamedParameters())
@@ -227,7 +227,7 @@ TEST_P(SummonFullParamsTest, EditsBetweenForwardAndBackwardReachTheBackward) {
   }
 }
 
-// Whatever stays unsharded: what would be lost at reshard cannot be touched.
+// Whatever stays unsharded: values that reshard would drop cannot be accessed.
 TEST_P(SummonFullParamsTest, ParametersAreUnboundBetweenForwardAndBackward) {
   for (const ShardingStrategy strategy :
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {

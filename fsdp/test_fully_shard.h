@@ -76,7 +76,7 @@ struct TestFullyShard {
 
   Device& device() const { return *group->device(); }
 
-  // Entries of the log that start with `prefix`.
+  // Entries of the log with the prefix `prefix`.
   int Count(std::string_view prefix) const { return CountEntries(*log, prefix); }
 
   // This rank's input in micro-step `step`.
@@ -116,7 +116,7 @@ struct TestFullyShard {
     return absl::OkStatus();
   }
 
-  // This rank's gradients, by name; those that are none are left out.
+  // This rank's gradients, by name, of the parameters that have one.
   absl::StatusOr<std::map<std::string, std::vector<float>>> Gradients() const {
     FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     std::map<std::string, std::vector<float>> gradients;

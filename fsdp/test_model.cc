@@ -19,6 +19,7 @@ constexpr int kVocabulary = 29;
 Gpt2Config OddGpt2Config() {
   Gpt2Config config;
   config.vocab_size = kVocabulary;
+  // Odd sizes, so that shards are padded and rows unaligned.
   config.n_positions = 7;
   config.n_embd = 15;
   config.n_layer = 2;
@@ -68,6 +69,7 @@ absl::StatusOr<float> TestModel::ComputeGradients(int step) {
   FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch.targets, tape));
   FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
   FSDP_RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
+  // The host reads the loss.
   FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
   return *value.data_as<float>();
 }

@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// The module at `path` below `root`; null if there is none.
+// The module at `path` below `root`; null if there is no such module.
 inline Module* ModuleAt(Module& root, const std::string& path) {
   for (const auto& [name, module] : root.NamedModules()) {
     if (name == path) return module;

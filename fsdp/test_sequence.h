@@ -36,7 +36,7 @@ class TestSequence final : public Module {
     return Add(std::make_unique<TestSequence>(std::move(type_name)));
   }
 
-  // A parameter of its own, which forward does not use.
+  // An additional parameter, which forward does not use.
   std::shared_ptr<Parameter> AddUnused(std::string name, Shape shape) {
     return AddParameter(std::move(name), std::move(shape), Initializer::Constant(1));
   }

@@ -14,7 +14,7 @@ namespace fsdp {
 
 class UnshardHandle final {
  public:
-  // Nothing to wait for: the unit was unsharded, or has no parameters.
+  // Waits for nothing: the unit was unsharded, or has no parameters.
   UnshardHandle() = default;
   explicit UnshardHandle(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FSDP2: a parameter that no rank used in a step has no gradient, so an optimizer leaves it as it is; one that some
-// rank used has the mean over all of them.
+// FSDP2: a parameter that no rank used in a step has no gradient, so an optimizer does not change it; one that some
+// rank used has the mean over all ranks.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -177,7 +177,7 @@ TEST(UnusedParametersTest, AParameterUsedInAPassWithoutSynchronisationCountsInTh
   }));
 }
 
-// A gradient that an earlier backward left is kept by one that did not use the parameter, as .grad is.
+// A backward that did not use the parameter keeps the gradient of an earlier one, as .grad does.
 TEST(UnusedParametersTest, AGradientOfAnEarlierBackwardStays) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Gated gated, Gated::Make(group));
@@ -202,7 +202,7 @@ TEST(UnusedParametersTest, TheScalerSkipsThem) {
     FSDP_ASSIGN_OR_RETURN(const Gated gated, Gated::Make(group));
     gated.gate->set_open(false);
     FSDP_RETURN_IF_ERROR(gated.ForwardAndBackward(group->rank()));
-    // Not a gradient: it must neither be looked at nor used.
+    // Not a gradient: it must be neither read nor used.
     for (ShardedParameter* p : gated.model->parameters()) {
       if (OfGate(*p) && !p->interval.empty()) std::memset(p->grad.data(), 0xff, p->grad.nbytes());
     }
@@ -214,7 +214,8 @@ TEST(UnusedParametersTest, TheScalerSkipsThem) {
   }));
 }
 
-// A flat parameter has one gradient, so that of an unused part is zero: FSDP1 in PyTorch, also with use_orig_params.
+// A flat parameter has one gradient, so the gradient of an unused part is zero: FSDP1 in PyTorch, also with
+// use_orig_params.
 TEST(UnusedParametersTest, AFlatParameterGivesThemAGradientOfZeros) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Gated gated, Gated::Make(group, /*fsdp2=*/false));
@@ -250,7 +251,7 @@ class Twice final : public Module {
   Conv1D* linear_;
 };
 
-// It was stored twice, and the second gradient took the place of the first.
+// The unit was stored twice, and the second gradient replaced the first.
 TEST(RepeatedUnitTest, AUnitThatRunsTwiceInAForwardHasTheSumOfItsGradientsUnderBothApis) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     float norms[2];

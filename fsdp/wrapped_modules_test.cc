@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program may wrap and when it may say so: modules without parameters of their own, a world of one rank, and
-// calls within a pass.
+// The modules that a program may wrap, and when: modules without own parameters, a world of one rank, and calls within
+// a pass.
 #include <algorithm>
 #include <functional>
 #include <memory>

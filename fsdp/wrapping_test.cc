@@ -159,12 +159,12 @@ TEST(WrappingTest, OneUnitHasOneFloatingPointDType) {
                        HasSubstr("must have one floating-point dtype, but \"1.bias\" is int32")));
 }
 
-// Views that are slices of one shard lie as far apart as their elements do in the unit's flat parameter.
+// Views that are slices of one shard are as far apart as their elements in the unit's flat parameter.
 void ExpectOneShard(const FullyShardedDataParallel& model) {
   std::map<std::string, const ShardedParameter*> by_name;
   for (const ShardedParameter* parameter : model.parameters()) by_name[parameter->fqn] = parameter;
   for (const FlatUnitLayout& unit : model.UnitLayouts()) {
-    const float* shard = nullptr;  // where the unit's element 0 would be
+    const float* shard = nullptr;  // the address that the unit's element 0 would have
     for (const auto& slot : unit.parameters) {
       const ShardedParameter& parameter = *by_name.at(slot.fqn);
       if (parameter.interval.empty()) continue;

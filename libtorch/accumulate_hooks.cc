@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// As DistributedDataParallel's reducer does.
+// Hooks on AccumulateGrad nodes, as DistributedDataParallel's reducer uses them.
+//
+// Sees the gradient before it is added, and passes it on unchanged.
 #include "fsdp/libtorch/accumulate_hooks.h"
 
 #include <ATen/core/grad_mode.h>
@@ -38,7 +40,8 @@ class AfterAccumulate final : public torch::autograd::FunctionPostHook {
   const std::function<void()> call_;
 };
 
-// The leaf's own says it to accumulators that are made later.
+// Sets it on the leaf, for accumulators that are made later, and on the one that exists. An older LibTorch has no
+// set_grad_dtype: this then does nothing.
 template <typename Leaf, typename Node>
 void AllowAnyGradientDType(const Leaf& leaf, Node& accumulator) {
   if constexpr (requires { leaf.set_grad_dtype(std::nullopt); }) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that autograd calls around its accumulation into one parameter, and the dtype of what it accumulates.
+// Functions that autograd calls before and after it accumulates into one parameter, and the dtype of the gradient.
 #ifndef FSDP_LIBTORCH_ACCUMULATE_HOOKS_H_
 #define FSDP_LIBTORCH_ACCUMULATE_HOOKS_H_
 
@@ -12,16 +12,16 @@
 
 namespace fsdp {
 
-// Autograd holds it weakly: it must be kept.
+// Autograd holds it weakly, so the caller must keep it.
 using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// Of `leaf`, a leaf that requires a gradient. `before`, which is given what will be added, and `after` run on
-// autograd's thread, and may throw.
+// Hooks the accumulation into `leaf`, a leaf that requires a gradient. `before`, which gets the gradient to be added,
+// and `after` run on autograd's thread, and may throw.
 Accumulator HookAccumulation(const at::Tensor& leaf, std::function<void(const at::Tensor& gradient)> before,
                              std::function<void()> after);
 
-// Autograd casts what it accumulates into a leaf to the leaf's dtype; from now on not for this one, if this LibTorch
-// has set_grad_dtype.
+// By default autograd casts a gradient to its leaf's dtype. Turns that off for this leaf, if this LibTorch has
+// set_grad_dtype.
 void KeepGradientsWide(const at::Tensor& leaf, Accumulator& accumulator);
 
 }  // namespace fsdp

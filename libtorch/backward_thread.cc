@@ -6,10 +6,10 @@
 namespace fsdp {
 namespace {
 
-// Of the calling thread.
+// The BackwardOnCallers of the calling thread.
 struct Living {
   int count = 0;
-  bool before = true;  // the first one was made
+  bool before = true;  // the setting from before the first of them
 };
 
 Living& LivingHere() {
@@ -27,6 +27,7 @@ BackwardOnCaller::BackwardOnCaller() {
 }
 
 BackwardOnCaller::~BackwardOnCaller() {
+  // On another thread this would change the setting of that thread: leave both as they are.
   if (!is_mine()) return;
   Living& living = LivingHere();
   if (--living.count == 0) c10::AutogradState::get_tls_state().set_multithreading_enabled(living.before);

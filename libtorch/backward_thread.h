@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BackwardOnCaller: while it lives, a backward that its thread calls runs on that thread. By default autograd runs what
-// is on a GPU on a thread of its own, one for each GPU of the process: where ranks are threads that share a GPU, the
-// hook of one rank would wait there, in a collective, for another rank's, which that very thread is to run later.
+// BackwardOnCaller: while it lives, a backward that its thread calls runs on that thread. By default autograd runs work
+// on a GPU on one thread for each GPU of the process. If ranks are threads that share a GPU, the hook of one rank would
+// then wait, in a collective, for the hook of another rank that the same thread is to run later.
 #ifndef FSDP_LIBTORCH_BACKWARD_THREAD_H_
 #define FSDP_LIBTORCH_BACKWARD_THREAD_H_
 
@@ -19,7 +19,7 @@ class BackwardOnCaller final {
   BackwardOnCaller(const BackwardOnCaller&) = delete;
   BackwardOnCaller& operator=(const BackwardOnCaller&) = delete;
 
-  // True if it is the calling thread's.
+  // True if the calling thread made it.
   bool is_mine() const { return thread_ == std::this_thread::get_id(); }
 
  private:

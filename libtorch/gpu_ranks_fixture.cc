@@ -37,6 +37,7 @@ void PrintStack(int) {
   fputs("\n", stderr);
 }
 
+// A signal handler can print only the stack of the thread it runs on, so each thread gets the signal.
 // One after the other, so that their lines do not mix.
 void PrintStacks() {
   signal(SIGUSR2, PrintStack);
@@ -52,7 +53,7 @@ void PrintStacks() {
   closedir(tasks);
 }
 
-// Times each test from its start to its end.
+// Ends the process, with the stacks of its threads, when a test takes longer than kTestLimit.
 class Watch final : public ::testing::EmptyTestEventListener {
  public:
   Watch() : thread_([this] { Run(); }) {}
@@ -88,13 +89,16 @@ class Watch final : public ::testing::EmptyTestEventListener {
       if (changed_.wait_for(lock, kTestLimit, other) || name_.empty()) continue;
       fprintf(stderr, "%s hangs: not done after %d s\n", name_.c_str(), static_cast<int>(kTestLimit.count()));
       PrintStacks();
+      // No destructors: a thread that hangs would make them hang too.
       _exit(3);
     }
   }
 
+  // Guards the next three members and changed_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string name_;
+  // Counts starts and ends of tests, so that Run notices a change.
   int number_ = 0;
   bool ended_ = false;
   std::thread thread_;
@@ -117,12 +121,15 @@ absl::Status RunGpuRanks(int ranks, const std::function<absl::Status(std::shared
   std::vector<std::shared_ptr<Device>> devices;
   for (int rank = 0; rank < ranks; ++rank) {
     FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+    // A device each, since streams and allocators of ranks must not be shared.
     devices.push_back(std::move(device));
   }
   FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups(devices, kCollectiveTimeout));
   return RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+    // RunRanks starts the threads; each of them then uses its own group on the GPU.
     const std::shared_ptr<ProcessGroup> group = std::move(groups[meeting->rank()]);
     const absl::Status status = rank_main(group);
+    // The other ranks may wait in a collective: end it now, not after kCollectiveTimeout.
     if (!status.ok()) group->Abort(status);
     return status;
   });

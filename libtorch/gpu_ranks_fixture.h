@@ -16,20 +16,20 @@
 
 namespace fsdp {
 
-// GPU 0, where all ranks are.
+// GPU 0, the device of all ranks.
 inline c10::Device TestGpu() { return c10::Device(c10::kCUDA, 0); }
 
 // RunRanks on GPU 0, with a device for each rank.
 absl::Status RunGpuRanks(int ranks, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);
 
-// Skips where there is no GPU, or LibTorch has none.
+// Skips if there is no GPU, or if LibTorch has no support for it.
 class GpuRanksTest : public ::testing::Test {
  protected:
   void SetUp() override;
 };
 
-// For main, before all else that uses LibTorch, and instead of RUN_ALL_TESTS alone. A test that takes over 40 s ends
-// the process, naming the test and where each of its threads is.
+// Instead of RUN_ALL_TESTS; call it in main before any use of LibTorch. A test that takes over 40 s ends the process,
+// with a message that names the test and has the stack of each thread.
 int RunGpuTests(int argc, char** argv);
 
 }  // namespace fsdp

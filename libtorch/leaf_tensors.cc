@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A parameter is one TensorImpl from construction to the end: modules, autograd's accumulator and the program hold it.
-// set_data gives it, once, a SlotStorage; later only that storage's address changes, and the TensorImpl's dtype where a
-// unit is unsharded in another one (full_precision_in_eval, SummonFullParams). None of this counts as a change of the
-// parameter for autograd, as the values are the same; MarkChanges says when they are not.
+// A parameter is one TensorImpl for its whole life, because modules, autograd's accumulator and the program hold it.
+// set_data gives it a SlotStorage, once. Later only that storage's address changes, and the dtype of the TensorImpl if
+// a unit is unsharded in another dtype (full_precision_in_eval, SummonFullParams). Autograd does not count this as a
+// change of the parameter, because the values are the same; MarkChanges reports real changes.
 #include "fsdp/libtorch/leaf_tensors.h"
 
 #include <ATen/core/grad_mode.h>
@@ -66,6 +66,7 @@ void LeafTensors::FollowData(Leaf& leaf) {
   const Tensor& data = leaf.mirror->data;
   if (!data.defined()) {
     if (!leaf.storage->bound()) return;
+    // The storage still has the size of its last Bind, which was added to bound_bytes_.
     bound_bytes_ -= static_cast<int64_t>(leaf.storage->nbytes());
     leaf.storage->Unbind(leaf.message);
     return SetType(leaf, leaf.type);
@@ -88,6 +89,7 @@ void LeafTensors::FollowGrad(Leaf& leaf) {
   const Tensor& grad = leaf.mirror->grad;
   const bool wanted = grad.defined() && leaf.requires_grad;
   at::Tensor& bound = leaf.tensor.mutable_grad();
+  // The gradient is at the same address as before: keep the tensor that refers to it.
   if (bound.defined() == wanted && (!wanted || bound.data_ptr() == grad.data())) return;
   bound = wanted ? TorchViewOf(grad, leaf.tensor.device()) : at::Tensor();
 }
@@ -108,6 +110,7 @@ void LeafTensors::MarkChanges(const UnitStore& units) {
 
 absl::Status LeafTensors::Check() const {
   for (const Leaf& leaf : leaves_) {
+    // set_data by the program replaces the storage; requires_grad_() changes the flag. Both would go unnoticed later.
     const bool ours = SlotStorage::Of(leaf.tensor) == leaf.storage.get();
     if (ours && leaf.tensor.requires_grad() == leaf.requires_grad) continue;
     return absl::FailedPreconditionError(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LeafTensors: the parameters of a sharded module of LibTorch, which follow those of its mirror: where fsdp/ binds
-// Parameter::data and ::grad, the tensor of the same name has that memory and dtype, and where it unbinds them, none.
+// LeafTensors: makes the parameters of a sharded module of LibTorch follow its mirror's. While fsdp/ binds
+// Parameter::data and ::grad, the tensor of the same name has that memory and dtype; otherwise it has no memory.
 #ifndef FSDP_LIBTORCH_LEAF_TENSORS_H_
 #define FSDP_LIBTORCH_LEAF_TENSORS_H_
 
@@ -32,11 +32,11 @@ class LeafTensors final {
     std::string message = {};                      // of the error of a use while it is sharded
   };
 
-  // Takes the memory of all parameters that a unit of `units` has; ignored ones keep theirs. `owner` is asked to gather
-  // on use.
+  // Takes the memory of all parameters that a unit of `units` has; ignored ones keep theirs. Asks `owner` to gather
+  // when a parameter is used.
   LeafTensors(const UnitStore& units, const std::vector<MirroredParameter>& parameters, SlotOwner& owner);
 
-  // Tensors that outlive this are unbound, and say why.
+  // Tensors that outlive this are unbound; a use of one reports why.
   ~LeafTensors();
   LeafTensors(const LeafTensors&) = delete;
   LeafTensors& operator=(const LeafTensors&) = delete;
@@ -50,8 +50,8 @@ class LeafTensors final {
   // A use of the leaf throws `problem`, until Follow binds it.
   void Refuse(int index, const std::string& problem);
 
-  // Gives the tensors of units whose shards were changed since the last call a new version, so that a backward that has
-  // saved them is refused by autograd, as after an update in place.
+  // Gives the tensors of units whose shards were changed since the last call a new version. Autograd then refuses a
+  // backward that has saved them, as after an update in place.
   void MarkChanges(const UnitStore& units);
 
   // kFailedPrecondition, naming the parameter, if the program gave one other memory or another requires_grad.

@@ -29,6 +29,7 @@ LocalShards::LocalShards(const std::vector<ShardedParameter*>& parameters) {
 LocalShards::~LocalShards() {
   for (size_t i = 0; i < storages_.size(); ++i) {
     tensors_[i].mutable_grad() = at::Tensor();
+    // An optimizer may hold the tensors for longer than this object lives.
     storages_[i]->Unbind(
         absl::StrCat("this rank's slice of parameter \"", parameters_[i]->fqn, "\": its ShardedModule is gone"));
     storages_[i]->Disown();
@@ -36,6 +37,7 @@ LocalShards::~LocalShards() {
 }
 
 void LocalShards::OnUse(int index, bool in_place) {
+  // Reads are reported too; only writes change values.
   if (in_place) written_[index] = true;
 }
 
@@ -43,6 +45,7 @@ void LocalShards::MarkUpdates() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (written_[i]) parameters_[i]->NoteChanged();
     written_[i] = false;
+    // torch::optim's zero_grad() made the gradient undefined.
     if (!tensors_[i].grad().defined()) parameters_[i]->has_grad = false;
   }
 }
@@ -53,6 +56,7 @@ void LocalShards::FollowGradients() {
     at::Tensor& grad = tensors_[i].mutable_grad();
     if (!parameter.has_grad) {
       grad = at::Tensor();
+      // A defined gradient is a view of `parameter.grad` already.
     } else if (!grad.defined()) {
       grad = TorchViewOf(parameter.grad, tensors_[i].device());
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LocalShards: this rank's slices of parameters as leaf tensors for an optimizer of torch::optim. LibTorch and fsdp/
-// each say in their own way that values were written and that there is a gradient; this keeps the two alike:
+// record in different ways that values were written and that there is a gradient; this keeps both records equal:
 //
 //   torch::optim wrote a slice (an operator in place)   -> ShardedParameter::NoteChanged
 //   torch::optim's zero_grad made a gradient undefined  -> has_grad = false
@@ -20,18 +20,18 @@
 
 namespace fsdp {
 
-// A UseObserver must observe the thread whose operators write slices: versions of tensors do not tell, since
+// A UseObserver must observe the thread whose operators write slices: versions of tensors do not show it, since
 // torch::optim writes through Tensor::data().
 class LocalShards final : public SlotOwner {
  public:
-  // Of those that require a gradient. They must outlive it.
+  // Takes the parameters that require a gradient. They must outlive it.
   explicit LocalShards(const std::vector<ShardedParameter*>& parameters);
 
-  // Tensors that outlive this are unbound, and say why.
+  // Tensors that outlive this are unbound; a use of one reports why.
   ~LocalShards() override;
 
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  // Of tensors()[index].
+  // The parameter of tensors()[index].
   ShardedParameter* parameter(size_t index) const { return parameters_[index]; }
 
   // From LibTorch to fsdp/: call before fsdp/ reads values or gradients.

@@ -25,6 +25,7 @@ void TensorMapper::operator()(c10::IValue& value) const {
     value = c10::ivalue::Tuple::create(std::move(elements));
   } else if (value.isList()) {
     const c10::List<c10::IValue> from = value.toList();
+    // A new container: the old one may be shared with the program.
     c10::impl::GenericList to(from.elementType());
     for (const c10::IValue& element : value.toListRef()) to.push_back(mapped(element));
     value = std::move(to);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MapTensors: replaces each tensor in a value of one of the types that torch_outputs.h finds tensors in, in the order
-// in which TensorsIn finds them.
+// MapTensors: replaces each tensor in a value of a type in which torch_outputs.h finds tensors, in the order of
+// TensorsIn.
 #ifndef FSDP_LIBTORCH_MAP_TENSORS_H_
 #define FSDP_LIBTORCH_MAP_TENSORS_H_
 
@@ -26,16 +26,16 @@ struct TensorMapper {
   void operator()(at::Tensor& tensor) const {
     if (tensor.defined()) tensor = map(tensor);
   }
-  // Of a struct whose VisitTensors is const; MapTensors has the struct itself to write to.
+  // A struct's VisitTensors is const, but MapTensors may write to the struct.
   void operator()(const at::Tensor& tensor) const { (*this)(const_cast<at::Tensor&>(tensor)); }
-  // Lists, tuples and dicts are made anew; objects of TorchScript stay as they are.
+  // Lists, tuples and dicts are replaced by new ones; objects of TorchScript stay as they are.
   void operator()(c10::IValue& value) const;
 
   template <typename T>
   void operator()(std::optional<T>& value) const {
     if (value.has_value()) (*this)(*value);
   }
-  // What others may hold too is copied, where it can be.
+  // Copies, if possible, an object that others may hold too.
   template <typename T>
   void operator()(std::shared_ptr<T>& value) const {
     if constexpr (std::is_copy_constructible_v<T> && !std::is_polymorphic_v<T>) {

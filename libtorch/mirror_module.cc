@@ -15,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// Types without a forward.
 constexpr std::array<std::string_view, 4> kContainers = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"};
 
 template <typename Mirrored>
@@ -28,7 +29,7 @@ const Mirrored* FindTensor(const std::vector<Mirrored>& all, const at::Tensor& t
 absl::StatusOr<std::unique_ptr<MirrorModule>> MirrorModule::Create(const TorchTree& tree) {
   std::unique_ptr<MirrorModule> root(new MirrorModule(tree.type_name, tree.original));
   FSDP_RETURN_IF_ERROR(root->Fill(tree, "", *root));
-  // Who reads the values does not know LibTorch's streams.
+  // fsdp/ reads the values without LibTorch's streams: wait for each device, once.
   std::vector<c10::Device> devices;
   for (const MirroredParameter& parameter : root->mirrored_parameters_) devices.push_back(parameter.tensor.device());
   for (const MirroredBuffer& buffer : root->mirrored_buffers_) devices.push_back(buffer.tensor.device());
@@ -45,6 +46,7 @@ bool MirrorModule::has_forward() const {
 MirrorModule* MirrorModule::Find(std::string_view fqn) {
   MirrorModule* module = this;
   if (fqn.empty()) return module;
+  // Names of children contain no dots.
   const std::vector<std::string> path = absl::StrSplit(std::string(fqn), '.');
   for (const std::string& part : path) {
     const auto& all = module->children();
@@ -58,6 +60,7 @@ MirrorModule* MirrorModule::Find(std::string_view fqn) {
 absl::Status MirrorModule::Fill(const TorchTree& tree, const std::string& path, MirrorModule& root) {
   for (const auto& [name, tensor] : tree.parameters) {
     if (const MirroredParameter* seen = FindTensor(root.mirrored_parameters_, tensor)) {
+      // Another name of a tensor that is mirrored already: both names share the Parameter.
       AddSharedParameter(name, seen->mirror);
       continue;
     }
@@ -65,6 +68,7 @@ absl::Status MirrorModule::Fill(const TorchTree& tree, const std::string& path, 
     FSDP_RETURN_IF_ERROR(Annotate(values.status(), absl::StrCat("parameter \"", path, name, "\"")));
     const std::shared_ptr<Parameter> mirror = AddParameter(name, values->shape(), Initializer());
     mirror->dtype = values->dtype();
+    // No initializer runs: the values are the module's own.
     mirror->requires_grad = tensor.requires_grad();
     mirror->data = *std::move(values);
     root.mirrored_parameters_.push_back({mirror, tensor});
@@ -74,6 +78,7 @@ absl::Status MirrorModule::Fill(const TorchTree& tree, const std::string& path, 
     FSDP_RETURN_IF_ERROR(Annotate(values.status(), absl::StrCat("buffer \"", path, name, "\"")));
     root.mirrored_buffers_.push_back({AddBuffer(name, *std::move(values)), tensor});
   }
+  // After the parameters of the module itself, as in named_parameters(), so that shared ones get the same first name.
   for (const auto& [name, child] : tree.children) {
     std::unique_ptr<MirrorModule> module(new MirrorModule(child.type_name, child.original));
     FSDP_RETURN_IF_ERROR(module->Fill(child, absl::StrCat(path, name, "."), root));

@@ -23,7 +23,7 @@ class Module;
 
 namespace fsdp {
 
-// What a mirror is made of.
+// The input of MirrorModule::Create.
 struct TorchTree {
   std::string type_name;                        // "Linear"
   const torch::nn::Module* original = nullptr;  // null for a module of TorchScript
@@ -55,10 +55,10 @@ class MirrorModule final : public Module {
   // The module that this mirrors, for its class; null for one of TorchScript.
   const torch::nn::Module* original() const { return original_; }
 
-  // The module of this path below; null if there is none.
+  // The module at this path below this one; null if there is no such module.
   MirrorModule* Find(std::string_view fqn);
 
-  // Of the whole tree, each once. Empty but for the root that Create returned.
+  // The tensors of the whole tree, each once. Empty except in the root that Create returned.
   const std::vector<MirroredParameter>& mirrored_parameters() const { return mirrored_parameters_; }
   const std::vector<MirroredBuffer>& mirrored_buffers() const { return mirrored_buffers_; }
 

@@ -64,7 +64,7 @@ TEST(MirrorModuleTest, TensorsThatItCannotHoldAreNamedWithTheirPath) {
               ::testing::AllOf(HasSubstr("buffer \"inner.table\""), HasSubstr("Sparse")));
 }
 
-// What the observer tells of a tensor over a storage, and of views of it.
+// Records the observer's calls for a tensor over a storage and for views of it.
 class Recorder final : public SlotOwner {
  public:
   void OnUse(int index, bool in_place) override { uses.emplace_back(index, in_place); }

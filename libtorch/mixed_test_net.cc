@@ -18,6 +18,7 @@ namespace nn = torch::nn;
 
 constexpr int kSteps = 3;
 
+// SGD, not AdamW: an update in proportion to the gradient shows every difference in size.
 torch::optim::SGDOptions Options() { return torch::optim::SGDOptions(0.5).momentum(0.9); }
 
 }  // namespace
@@ -30,6 +31,7 @@ MixedBlockImpl::MixedBlockImpl() {
 }
 
 at::Tensor MixedBlockImpl::Compute(const at::Tensor& x, const at::Tensor& low) {
+  // Three readers of the input, of which two get the cast one.
   return x + out(torch::gelu(in(norm(low))) * gate(low));
 }
 
@@ -53,7 +55,8 @@ at::Tensor MixedNetImpl::forward(const at::Tensor& x) {
 }
 
 std::shared_ptr<MixedNetImpl> MakeMixedNet(c10::Device device) {
-  static std::mutex& mutex = *new std::mutex;  // the default generator is one for all threads
+  // All threads draw from one default generator.
+  static std::mutex& mutex = *new std::mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   torch::manual_seed(5);
   auto net = std::make_shared<MixedNetImpl>();
@@ -67,6 +70,7 @@ at::Tensor MixedInput(int step, c10::Device device) {
 
 TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block, c10::Device device) {
   at::set_num_threads(1);
+  // The float32 weights that SGD updates, and the net that computes with their rounded values.
   const auto master = MakeMixedNet(device), low = MakeMixedNet(device);
   low->blocks->to(at::kBFloat16);
   const std::vector<at::Tensor> weights = master->parameters(), rounded = low->parameters();
@@ -78,6 +82,7 @@ TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block, c10::Device
       for (size_t i = 0; i < weights.size(); ++i) rounded[i].copy_(weights[i]);
     }
     low->Compute(MixedInput(step, device), block).square().mean().backward();
+    // The root's gradients are float32 already; the blocks' are widened.
     for (size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = rounded[i].grad().to(at::kFloat);
     optimizer.step();
   }
@@ -93,6 +98,7 @@ absl::StatusOr<TorchValues> TrainMixedSharded(
   TorchValues first;
   FSDP_RETURN_IF_ERROR(run(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     at::set_num_threads(1);
+    // Both ranks have all rows, so rank 0 has the result of all.
     const bool is_first = group->rank() == 0;
     const c10::Device device = TorchDeviceOf(*group->device());
     const auto net = MakeMixedNet(device);

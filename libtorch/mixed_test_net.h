@@ -18,7 +18,7 @@ namespace fsdp {
 
 struct MixedBlockImpl : torch::nn::Module {
   MixedBlockImpl();
-  // x + out(gelu(in(norm(x))) * gate(x)), where the two readers of x are given `low`.
+  // x + out(gelu(in(norm(x))) * gate(x)), with `low` as the input of the two readers of x.
   at::Tensor Compute(const at::Tensor& x, const at::Tensor& low);
   at::Tensor forward(const at::Tensor& x) {
     ++runs;
@@ -47,8 +47,8 @@ struct MixedNetImpl : torch::nn::Module {
 std::shared_ptr<MixedNetImpl> MakeMixedNet(c10::Device device = at::kCPU);
 at::Tensor MixedInput(int step, c10::Device device = at::kCPU);
 
-// Parameters after three steps of SGD: of a plain net with blocks in bfloat16, which are rounded anew before each step,
-// where `block` is a block's forward; and of a sharded one on two ranks that have all rows.
+// Parameters after three steps of SGD: of a plain net with blocks in bfloat16, rounded again before each step, with
+// `block` as a block's forward; and of a sharded net on two ranks that both have all rows.
 TorchValues TrainMixedPlain(const MixedNetImpl::BlockForward& block, c10::Device device = at::kCPU);
 absl::StatusOr<TorchValues> TrainMixedSharded(
     const std::function<absl::StatusOr<std::unique_ptr<ShardedModule>>(MixedNetImpl&, std::shared_ptr<ProcessGroup>)>&

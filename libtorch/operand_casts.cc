@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts lie above autograd, so that backward casts gradients back: that is where LibTorch's dispatcher has its autocast
-// keys, one for each kind of device, which every tensor has and every thread excludes until it asks for one. The key of
-// a kind of device that LibTorch has no kernels of (Graphcore's IPU) is otherwise unused: it gets a fallback for all
-// operators, and a scope includes it. Nothing is added to operators elsewhere.
+// Casts must happen above autograd, so that backward casts gradients back. LibTorch's dispatcher has its autocast keys
+// there, one for each kind of device; every tensor has them, and every thread excludes them until it asks for one. The
+// key of a kind of device for which LibTorch has no kernels (Graphcore's IPU) is otherwise unused: it gets a fallback
+// for all operators, and a scope includes it. Operators outside of a scope do no extra work.
 #include "fsdp/libtorch/operand_casts.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -28,7 +28,7 @@ OperandCasts* CastsOf(const at::Tensor& tensor) {
   return slot == nullptr || slot->owner() == nullptr ? nullptr : slot->owner()->casts(slot->index());
 }
 
-// Those of the first parameter among the operands.
+// The casts of the first parameter among the operands.
 OperandCasts* CastsOf(c10::ArrayRef<c10::IValue> operands) {
   for (const c10::IValue& operand : operands) {
     OperandCasts* casts = nullptr;
@@ -42,7 +42,7 @@ OperandCasts* CastsOf(c10::ArrayRef<c10::IValue> operands) {
   return nullptr;
 }
 
-// The dtype that `operand` had, if it was cast.
+// The dtype of `operand` before the cast, if it was cast.
 std::optional<at::ScalarType> CastOperand(OperandCasts& casts, c10::IValue& operand) {
   std::optional<at::ScalarType> from;
   if (operand.isTensor()) {
@@ -74,14 +74,17 @@ void RestoreOutputs(at::ScalarType type, at::ScalarType wanted, size_t count, to
 }
 
 void RunWithCasts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  // Operators that this one calls find their operands cast already.
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   const auto first = static_cast<std::ptrdiff_t>(stack->size() - arguments.size());
   OperandCasts* casts = CastsOf(c10::ArrayRef<c10::IValue>(stack->data() + first, arguments.size()));
   std::optional<at::ScalarType> from;
+  // Pointwise operators promote mixed dtypes themselves.
   if (casts != nullptr && !op.hasTag(at::Tag::pointwise)) {
     for (size_t i = 0; i < arguments.size(); ++i) {
       const c10::AliasInfo* alias = arguments[i].alias_info();
+      // An operand that is written keeps its dtype: a cast copy would take the result.
       if (alias != nullptr && alias->isWrite()) continue;
       const auto of_operand = CastOperand(*casts, (*stack)[first + static_cast<std::ptrdiff_t>(i)]);
       if (!from.has_value()) from = of_operand;
@@ -103,10 +106,12 @@ bool OperandCasts::Applies(const at::Tensor& operand) const {
 }
 
 at::Tensor OperandCasts::Cast(const at::Tensor& operand) {
+  // Tensors of inference mode have no version; reading it would throw.
   const int64_t version = operand.is_inference() ? 0 : operand._version();
   const bool recorded = at::GradMode::is_enabled();
   for (Made& made : made_) {
     if (!made.from.is_same(operand)) continue;
+    // A cast that was made without autograd, or from older values, must not be reused.
     if (made.version != version || made.recorded != recorded) made = {operand, version, recorded, operand.to(type_)};
     return made.to;
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OperandCasts: the input cast of mixed precision, for units whose forward cannot be seen to begin. Where an operator
-// is given a parameter of a unit, its other floating-point operands are cast to the unit's dtype, as autocast does:
+// OperandCasts: the input cast of mixed precision, for units whose forward has no visible beginning. When an operator
+// gets a parameter of a unit, its other floating-point operands are cast to the unit's dtype, as autocast does:
 //
 //   linear(x, weight, bias)      x in float32, weight in bfloat16    ->    linear(x.to(bfloat16), weight, bias)
 //
-// One operand is cast once in a visit of the unit, so that backward sums its gradients in the unit's dtype and casts
-// the sum back, as a cast at the unit's entry would. Left alone are operators element by element, which promote mixed
-// dtypes themselves, operands that are written, parameters, and the module's buffers.
+// One operand is cast once per visit of the unit, so that backward sums its gradients in the unit's dtype and casts the
+// sum back, as a cast at the unit's entry would. Not cast are: operands of pointwise operators, which promote mixed
+// dtypes themselves; operands that are written; parameters; and the module's buffers.
 #ifndef FSDP_LIBTORCH_OPERAND_CASTS_H_
 #define FSDP_LIBTORCH_OPERAND_CASTS_H_
 
@@ -19,32 +19,32 @@
 
 namespace fsdp {
 
-// Of one unit. One thread at a time.
+// The casts of one unit. One thread at a time.
 class OperandCasts final {
  public:
   using Tensors = std::unordered_set<const c10::TensorImpl*>;
 
-  // To `type`. With `restores`, what the operator returns in `type` is cast back to the dtype that came in. Tensors of
-  // `buffers` are left alone.
+  // Casts to `type`. With `restores`, outputs of the operator in `type` are cast back to the dtype that came in.
+  // Tensors of `buffers` are not cast.
   OperandCasts(at::ScalarType type, bool restores, std::shared_ptr<const Tensors> buffers)
       : type_(type), restores_(restores), buffers_(std::move(buffers)) {}
 
   at::ScalarType type() const { return type_; }
   bool restores() const { return restores_; }
 
-  // True for a floating-point tensor of another dtype that is no parameter and no buffer.
+  // True for a floating-point tensor of another dtype that is neither a parameter nor a buffer.
   bool Applies(const at::Tensor& operand) const;
 
   // `operand` in type(); the same tensor for the same operand, until Clear.
   at::Tensor Cast(const at::Tensor& operand);
 
-  // The visit of the unit ended.
+  // Call at the end of the visit of the unit.
   void Clear() { made_.clear(); }
 
  private:
   struct Made {
     at::Tensor from;
-    int64_t version = 0;  // an operand that was written since is cast anew
+    int64_t version = 0;  // an operand that was written since is cast again
     bool recorded = false;
     at::Tensor to;
   };
@@ -55,8 +55,8 @@ class OperandCasts final {
   std::vector<Made> made_;
 };
 
-// While it lives, operators of the thread that made it are given cast operands where SlotOwner::casts asks for it. The
-// threads that autograd works with are not reached.
+// While it lives, operators of the thread that made it get cast operands if SlotOwner::casts asks for it. Threads of
+// autograd are not affected.
 class OperandCastScope final {
  public:
   OperandCastScope();

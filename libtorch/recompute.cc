@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One node of autograd's graph stands for the part:
+// Autograd's graph has one node for the part:
 //
 //   forward    run the part without recording it; keep its inputs, and the state of the generators before and after
 //   backward   set the generators back; run the part again, recorded, on copies of the inputs; backward through that,
 //              within this backward (reentrant), which accumulates into the parameters; return the inputs' gradients
 //
-// The generators are one for all threads of a process. If another thread draws from one in the meantime, the second run
-// would drop other elements than the first: it ends in another state then, which is an error, and never a wrong
-// gradient.
+// All threads of a process share the generators. If another thread draws from one in the meantime, the second run drops
+// other elements than the first. It then leaves the generator in another state, which is reported as an error, so a
+// gradient is never wrong.
 #include "fsdp/libtorch/recompute.h"
 
 #include <ATen/Context.h>
@@ -63,14 +63,14 @@ class Generators final {
   std::vector<at::Generator> generators_;
 };
 
-// What the node keeps beside the inputs.
+// Kept by the node in addition to the inputs.
 struct Part {
   std::weak_ptr<UnitFollower> follower;
   TensorsFunction forward;
-  std::vector<bool> required;  // by input
+  std::vector<bool> required;  // one per input
   std::vector<at::Tensor> before, after;
   bool draws = false;
-  bool several = false;  // units
+  bool several = false;  // uses several units
 };
 
 std::vector<at::Tensor> RunFirst(UnitFollower& follower, Part& part, const std::vector<at::Tensor>& inputs) {
@@ -87,6 +87,7 @@ std::vector<at::Tensor> RunFirst(UnitFollower& follower, Part& part, const std::
   part.several = follower.EndSegment();
   part.after = generators.State();
   part.draws = !Generators::Equal(part.before, part.after);
+  // A part that draws nothing needs no states, and runs again without setting generators.
   if (!part.draws) part.before = part.after = {};
   return outputs;
 }
@@ -99,6 +100,7 @@ std::vector<at::Tensor> RunAgain(const Part& part, const std::vector<at::Tensor>
   generators.SetState(part.before);
   std::vector<at::Tensor> outputs = part.forward(inputs);
   const bool same = Generators::Equal(generators.State(), part.after);
+  // Code after the part must draw as if the part had not run again.
   generators.SetState(now);
   TORCH_CHECK(same,
               "Checkpoint: the second run drew other random numbers than the first; is another thread drawing from "
@@ -106,7 +108,7 @@ std::vector<at::Tensor> RunAgain(const Part& part, const std::vector<at::Tensor>
   return outputs;
 }
 
-// Backward of the second run, from the outputs that have a gradient.
+// Runs backward of the second run, from the outputs that have a gradient.
 void BackwardOf(const std::vector<at::Tensor>& outputs, const variable_list& grads) {
   TORCH_CHECK(outputs.size() == grads.size(), "Checkpoint: the first run returned ", grads.size(),
               " tensors, the second ", outputs.size());
@@ -120,7 +122,7 @@ void BackwardOf(const std::vector<at::Tensor>& outputs, const variable_list& gra
 }
 
 struct RecomputedPart : torch::autograd::Function<RecomputedPart> {
-  // `anchor` requires a gradient, so that the part is in the graph even if none of its inputs does.
+  // `anchor` requires a gradient, so that the part is in the graph even if no input does.
   static variable_list forward(AutogradContext* ctx, const std::shared_ptr<Part>& part, const at::Tensor& anchor,
                                at::TensorList inputs) {
     (void)anchor;
@@ -136,7 +138,7 @@ struct RecomputedPart : torch::autograd::Function<RecomputedPart> {
     const std::shared_ptr<UnitFollower> follower = part->follower.lock();
     TORCH_CHECK(follower != nullptr, "backward of a graph whose ShardedModule is gone");
     TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
-    follower->BeginBackward();  // before the one below, which ends earlier
+    follower->BeginBackward();  // before the nested backward, which ends earlier
     variable_list inputs;
     for (const at::Tensor& saved : ctx->get_saved_variables()) {
       const size_t i = inputs.size();

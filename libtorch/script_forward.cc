@@ -7,6 +7,7 @@
 namespace fsdp {
 
 c10::IValue ForwardOnThisThread(const torch::jit::Module& module, std::vector<c10::IValue> inputs) {
+  // A forked task runs inside the call that forks it.
   const auto at_once = [](std::function<void()> task) { task(); };
   const auto future = module.get_method("forward").run_async(std::move(inputs), {}, at_once);
   future->waitAndThrow();

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-// As module.forward(inputs), but what the script forks runs at once, on the calling thread: a sharded module computes
-// on one thread, since gathering a unit is collective and all ranks must do it in the same order. Throws what forward
-// throws.
+// Calls module.forward(inputs), but runs the script's forks immediately, on the calling thread: a sharded module
+// computes on one thread, since gathering a unit is collective and all ranks must do it in the same order. Throws
+// everything that forward throws.
 c10::IValue ForwardOnThisThread(const torch::jit::Module& module, std::vector<c10::IValue> inputs);
 
 }  // namespace fsdp

@@ -15,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// A unit runs again in backward only if CallUnit can call its forward again.
 absl::Status RefuseRecomputation(const std::string& of) {
   return absl::UnimplementedError(
       absl::StrCat("activation_checkpointing (", of,
@@ -23,6 +24,7 @@ absl::Status RefuseRecomputation(const std::string& of) {
 }
 
 absl::Status CheckUnits(const UnitFollower& follower, const UnitStore& units) {
+  // Node 0 is the root, whose forward is the program's.
   if (follower.border_of(0).recomputes) return RefuseRecomputation("root");
   for (const BareModule& bare : units.bare_modules()) {
     if (bare.settings.activation_checkpointing) return RefuseRecomputation(bare.name);
@@ -30,9 +32,10 @@ absl::Status CheckUnits(const UnitFollower& follower, const UnitStore& units) {
   return absl::OkStatus();
 }
 
-// The modules that CallUnit may be given. kUnimplemented for those of TorchScript that would need it.
+// The modules that CallUnit may be given. kUnimplemented if a module of TorchScript would need it.
 absl::StatusOr<std::vector<UnitCallers::Called>> CalledModules(const UnitFollower& follower) {
   std::vector<UnitCallers::Called> called;
+  // The root is node 0: ShardedModule::Forward calls it, not CallUnit.
   for (int node = 1; node < follower.num_nodes(); ++node) {
     const UnitBorder& border = follower.border_of(node);
     for (const Module* module : follower.modules_of(node)) {
@@ -44,7 +47,7 @@ absl::StatusOr<std::vector<UnitCallers::Called>> CalledModules(const UnitFollowe
       } else if (border.needs_call()) {
         return absl::UnimplementedError(absl::StrCat("mp_policy.output_dtype (unit ", follower.name_of(node),
                                                      ") of a module of TorchScript, which calls its children itself: "
-                                                     "cast in the script, or the root's outputs alone"));
+                                                     "cast in the script, or only the root's outputs"));
       }
     }
   }
@@ -53,6 +56,7 @@ absl::StatusOr<std::vector<UnitCallers::Called>> CalledModules(const UnitFollowe
 
 absl::Status CheckDevice(const MirrorModule& mirror, const Device& device) {
   const auto check = [&](std::string_view kind, const std::string& fqn, const at::Tensor& tensor) {
+    // Shard does not move parameters: the program's other tensors would stay behind.
     if (tensor.device().str() == device.name()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(std::string(kind), " \"", fqn, "\" is on ", tensor.device().str(),
                                                    ", but the process group on ", device.name(),
@@ -71,6 +75,7 @@ absl::Status FullyShardBelow(MirrorModule& module, const std::shared_ptr<const D
                              const ModulePredicate& units, const FullyShardOptions& options) {
   for (const auto& [name, child] : module.children()) {
     FSDP_RETURN_IF_ERROR(FullyShardBelow(static_cast<MirrorModule&>(*child), mesh, units, options));
+    // Inner units first, as fully_shard requires; containers have no forward and are never units.
     if (!child->has_forward() || !units(*child)) continue;
     FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*child), mesh, options).status());
   }
@@ -85,6 +90,7 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const TorchTree& t
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
   if (units) FSDP_RETURN_IF_ERROR(FullyShardBelow(*mirror, mesh, units, options));
   FullyShardOptions of_root = options;
+  // Recomputing the root would be a second forward of everything.
   of_root.activation_checkpointing = false;
   FSDP_RETURN_IF_ERROR(FullyShard(static_cast<Module&>(*mirror), mesh, of_root).status());
   return ShardedModule::FromFullyShard(std::move(mirror));
@@ -108,7 +114,9 @@ TorchSummonGuard::~TorchSummonGuard() { Close().IgnoreError(); }
 
 absl::Status TorchSummonGuard::Close() {
   if (guard_ == nullptr) return absl::OkStatus();
-  absl::Status status = follower_->streams().AfterLibTorch();  // edits
+  // LibTorch has done the edits before the guard reads them, and the guard has written them back before the memory
+  // goes.
+  absl::Status status = follower_->streams().AfterLibTorch();  // the program's edits are in LibTorch's streams
   status.Update(stream_->Synchronize());
   status.Update(guard_->Close());
   guard_ = nullptr;
@@ -119,6 +127,7 @@ absl::Status TorchSummonGuard::Close() {
 ShardedModule::ShardedModule(std::unique_ptr<FullyShardedDataParallel> fsdp) : fsdp_(std::move(fsdp)) {}
 
 ShardedModule::~ShardedModule() {
+  // First, so that no CallUnit finds a follower that is closed.
   callers_.reset();
   if (follower_ != nullptr) follower_->Close();
 }
@@ -139,6 +148,7 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::Wrap(std::unique_p
 absl::StatusOr<std::unique_ptr<ShardedModule>> ShardedModule::FromFullyShard(std::unique_ptr<MirrorModule> mirror) {
   if (mirror == nullptr) return absl::InvalidArgumentError("ShardedModule: the mirror is null");
   mirror->AssignNames();
+  // FullyShard has sharded the mirror already, so its mesh determines the device.
   const FsdpModule* root = FsdpModule::Of(*mirror);
   if (root != nullptr && root->mesh() != nullptr) {
     FSDP_RETURN_IF_ERROR(CheckDevice(*mirror, *root->mesh()->group(0)->device()));
@@ -154,10 +164,12 @@ absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
   try {
     at::NoGradGuard no_grad;
     ShardedModel& model = ShardedModel::Of(*fsdp_);
+    // From here on the parameters have no memory of their own: an error leaves the module unusable.
     follower_ = UnitFollower::Create(model, mirror);
     FSDP_RETURN_IF_ERROR(CheckUnits(*follower_, model.units()));
     FSDP_ASSIGN_OR_RETURN(auto called, CalledModules(*follower_));
     callers_ = std::make_unique<UnitCallers>(follower_, std::move(called));
+    // The module reads its buffers from the mirror's memory, which has buffer_dtype.
     for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) {
       at::Tensor tensor = buffer.tensor;
       tensor.set_data(TorchViewOf(buffer.mirror->data, tensor.device()));
@@ -165,7 +177,7 @@ absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("Shard: LibTorch: ", MessageOf(error)));
   }
-  return fsdp_->stream().Synchronize();  // buffers may be read at once
+  return fsdp_->stream().Synchronize();  // buffers may be read immediately
 }
 
 at::Tensor ShardedModule::Checkpoint(std::function<at::Tensor(const at::Tensor&)> forward, const at::Tensor& input) {
@@ -183,11 +195,13 @@ std::vector<at::Tensor> ShardedModule::Checkpoint(
 }
 
 const std::vector<at::Tensor>& ShardedModule::LocalParameters() {
+  // The optimizer's operators come after the reductions. An error of a stream shows in the next call that returns one.
   follower_->streams().LibTorchAfter().IgnoreError();
   return follower_->local_shards().tensors();
 }
 
 FullyShardedDataParallel& ShardedModule::fsdp() const {
+  // The caller may use the shards on the stream of fsdp/, so LibTorch's work on them comes first.
   follower_->streams().AfterLibTorch().IgnoreError();
   return *fsdp_;
 }
@@ -203,6 +217,7 @@ FsdpModule* ShardedModule::fsdp_module(std::string_view fqn) const {
 
 absl::StatusOr<std::unique_ptr<TorchSummonGuard>> ShardedModule::SummonFullParams(
     const SummonFullParamsOptions& options) {
+  // A forward gathers and frees units itself, so the parameters cannot stay whole meanwhile.
   if (follower_->in_forward()) return absl::FailedPreconditionError("SummonFullParams within a Forward");
   follower_->Synchronize();
   FSDP_ASSIGN_OR_RETURN(auto guard, fsdp_->SummonFullParams(options));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program can do wrong with a sharded module, and that the module can be used after it.
+// Misuses of a sharded module, and that the module can still be used afterwards.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// `body` with a sharded model, on each of two threads.
+// Runs `body` with a sharded model, on each of two threads.
 void OnTwoRanks(const std::string& name, const TestSharding& sharding,
                 const std::function<void(ShardedModule& sharded, const TestModel& model)>& body) {
   EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -37,7 +37,7 @@ void OnTwoRanks(const std::string& name, const TestSharding& sharding,
   }));
 }
 
-// A step, and that its gradients are those of plain LibTorch.
+// Runs a step and expects the gradients of plain LibTorch.
 void ExpectUsable(ShardedModule& sharded, const TestModel& model) {
   for (ShardedParameter* parameter : sharded.parameters()) parameter->has_grad = false;
   sharded.Forward(model.forward, model.input(3)).square().sum().backward();
@@ -62,13 +62,13 @@ TEST(ShardedModuleErrorsTest, AUseOutsideOfForwardNamesTheParameterAndItsUnit) {
     at::Tensor weight = model.module->named_parameters()["blocks.1.in.weight"];
     EXPECT_THAT(ErrorOf([&] { (weight * 2).sum(); }),
                 HasSubstr("parameter \"blocks.1.in.weight\" is sharded and its unit (blocks.1) not gathered"));
-    // Within a Forward it is gathered, and its memory read outside is gone again.
+    // Within a Forward it is gathered; outside of it, its memory is gone again.
     EXPECT_THAT(ErrorOf([&] { sharded.Forward([&] { return weight.sum(); }); }), IsEmpty());
     EXPECT_THAT(ErrorOf([&] { weight.data_ptr(); }), HasSubstr("blocks.1.in.weight"));
   });
 }
 
-// The saved view W.t() of a unit that another has taken the slot of: never its weights.
+// The saved view W.t() of a unit whose slot another unit has taken must never show the other's weights.
 TEST(ShardedModuleErrorsTest, AViewThatOutlivesItsUnitIsAnErrorAndNeverAnotherUnitsWeights) {
   OnTwoRanks(kModel, {}, [](ShardedModule& sharded, const TestModel& model) {
     at::Tensor view, copy;
@@ -140,10 +140,10 @@ TEST(ShardedModuleErrorsTest, AStepBetweenForwardAndBackwardIsRefused) {
     at::Tensor kept;
     sharded.Forward([&] { kept = model.forward(model.input(0)); });
     optimizer.step();
-    // As plain LibTorch says it, by versions; where no output tells that backward begins, the first use does.
+    // The message of plain LibTorch, by versions. No output shows that backward begins, so the first use does.
     EXPECT_THAT(ErrorOf([&] { y.sum().backward(); }), HasSubstr("modified by an inplace operation"));
     EXPECT_THAT(ErrorOf([&] { kept.sum().backward(); }), Not(IsEmpty()));
-    // A later forward does not make the old graph good.
+    // A later forward does not make the old graph valid.
     sharded.Forward(model.forward, model.input(0)).sum().backward();
     EXPECT_THAT(ErrorOf([&] { kept.sum().backward(); }), HasSubstr("modified by an inplace operation"));
   });
@@ -204,8 +204,7 @@ TEST(ShardedModuleErrorsTest, AnotherThreadInForwardIsNamed) {
       }).join();
       return at::Tensor();
     };
-    EXPECT_THAT(ErrorOf([&] { sharded.Forward(forked); }),
-                HasSubstr("was used by another thread than that of Forward"));
+    EXPECT_THAT(ErrorOf([&] { sharded.Forward(forked); }), HasSubstr("was used by another thread than Forward"));
     ExpectUsable(sharded, model);
   });
 }

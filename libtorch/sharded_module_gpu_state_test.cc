@@ -17,8 +17,8 @@ namespace {
 
 class ShardedModuleGpuStateTest : public GpuRanksTest {};
 
-// Saved on two ranks in each form of state dict, restored on one, two and four, and trained on. The ranks of a clip sum
-// its norm over their shards, so that its last bit depends on how many they are: 2^-22 of an update of 0.1.
+// Saved on two ranks in each form of state dict, restored on one, two and four, and trained on. Each rank sums the norm
+// of a clip over its shards, so its last bit depends on the number of ranks: 2^-22 of an update of 0.1.
 TEST_F(ShardedModuleGpuStateTest, CheckpointsHaveTheOptimizersStateAndGoOnOnOtherRanks) {
   for (const auto& [name, make] : TestOptimizers()) {
     if (name != "AdamW" && name != "SGD" && name != "Adagrad") continue;
@@ -43,7 +43,7 @@ TEST_F(ShardedModuleGpuStateTest, SummonedParametersAreWholeAndEditsStay) {
       }
       at::NoGradGuard no_grad;
       const at::Tensor weight = model.module->named_parameters()["layers.3.weight"];
-      // The edit is the last of much that LibTorch's stream has to do.
+      // The edit comes last in a long queue of work on LibTorch's stream.
       const at::Tensor large = at::ones({4096, 4096}, at::TensorOptions().device(TestGpu()));
       for (int i = 0; i < 20; ++i) weight.fill_(at::mm(large, large)[0][0] / (i == 19 ? 16384 : 1));
       return absl::OkStatus();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sharded modules of LibTorch on streams of a GPU that are not the default one, with much to do before each stage, so
-// that what is not in order reads what is not there yet.
+// Sharded modules of LibTorch on streams of a GPU that are not the default one. Each stage has much work queued before
+// it, so an operation out of order reads memory that is not written yet.
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -31,14 +31,14 @@ void MakeWait(const c10::Stream& waits, const c10::Stream& done) {
   event.block(waits);
 }
 
-// Some 10 ms of the current stream, in which the host goes on.
+// Keeps the current stream busy for some 10 ms, while the host continues.
 void Delay() {
   const at::NoGradGuard no_grad;
   const at::Tensor large = at::ones({4096, 4096}, at::TensorOptions().device(TestGpu()));
   for (int i = 0; i < 4; ++i) at::mm(large, large);
 }
 
-// Where a training runs.
+// The streams of a training.
 struct Streams {
   bool shard_on_other = false;    // Shard
   bool forward_on_other = false;  // Forward, and so backward
@@ -47,8 +47,8 @@ struct Streams {
   bool optimizer_on_other = false;
 };
 
-// A training of "mlp" by SGD with momentum, the steps' gradients clipped by LibTorch itself: on the streams that
-// `streams` says, which the program orders as CUDA's rules ask of it, or plain.
+// A training of "mlp" by SGD with momentum, with gradients clipped by LibTorch: plain, or on the streams that `streams`
+// selects, which the program orders as CUDA requires.
 class StreamTraining final {
  public:
   explicit StreamTraining(const Streams& streams) : streams_(streams), model_(MakeTestModel("mlp", TestGpu())) {}

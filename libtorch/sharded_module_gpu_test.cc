@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sharded modules of LibTorch on a GPU, compared with plain LibTorch on the same GPU. Where every rank has all rows,
-// nothing may differ: see sharded_module_test.cc. Needs a GPU, and LibTorch that has one.
+// Sharded modules of LibTorch on a GPU, compared with plain LibTorch on the same GPU. If every rank has all rows, the
+// results must be equal: see sharded_module_test.cc. Needs a GPU and a LibTorch that supports it.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// That of sharded_module_test.cc, for sums that are taken in another order.
+// The bound of sharded_module_test.cc, for sums taken in another order.
 constexpr double kSplitBound = 1e-5;
 
 void ExpectDifference(const std::string& what, const TorchValues& wanted, const TorchValues& values, double bound) {
@@ -46,7 +46,7 @@ TestSharding Fsdp1For(const std::string& model) { return {.fsdp1 = {.use_orig_pa
 
 class EveryModelGpuTest : public GpuRanksTest, public ::testing::WithParamInterface<std::string> {};
 
-// What the others compare with is the same each time, and follows the host.
+// The reference of the other tests has the same bits each time, and agrees with the host.
 TEST_P(EveryModelGpuTest, PlainLibTorchRepeatsItsBits) {
   const TestTraining training{.weight_decay = 0, .adamw = false};
   const TorchValues first = TrainPlain(GetParam(), training, TestGpu());
@@ -111,7 +111,7 @@ TEST_F(ShardedModuleGpuTest, EveryPrefetchTrainsAsPlainLibTorch) {
 }
 
 TEST_F(ShardedModuleGpuTest, OffloadedParametersTrainAsPlainLibTorch) {
-  // torch::optim on the host rounds otherwise: AdamW's update is of size lr where the gradient is not 0.
+  // torch::optim on the host rounds differently: AdamW's update is of size lr if the gradient is not 0.
   const TestTraining training{.weight_decay = 0, .adamw = false};
   const TorchValues plain = TrainPlain("tied_transformer", training, TestGpu());
   for (const TestSharding& sharding :
@@ -176,7 +176,7 @@ TEST_F(ShardedModuleGpuTest, BindsTheRootAndOneUnitAtATime) {
 TEST_F(ShardedModuleGpuTest, OurOptimizersTrainIt) {
   for (const bool adamw : {false, true}) {
     const TestTraining training{.weight_decay = 0, .adamw = adamw};
-    // AdamW moves an element whose gradient is 0 but for rounding, as that of an attention's key bias, by up to lr.
+    // AdamW moves an element by up to lr if its gradient is 0 except for rounding, such as an attention's key bias.
     const char* const name = adamw ? "mlp" : "tied_transformer";
     const TorchValues plain = TrainPlain(name, training, TestGpu());
     ASSERT_OK(RunGpuRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -286,7 +286,7 @@ TEST_F(ShardedModuleGpuTest, TensorsOfTheHostAreRefusedByName) {
     FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, {}));
     EXPECT_THAT(ErrorOf([&] { model.forward(model.input(0)); }), HasSubstr("is sharded and its unit"));
     EXPECT_THAT(ErrorOf([&] { sharded->Forward(model.forward, on_host.input(0)); }), HasSubstr("same device"));
-    return Caught([&] {  // and it goes on
+    return Caught([&] {  // and it continues
       sharded->Forward(model.forward, model.input(0)).square().mean().backward();
       return absl::OkStatus();
     });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mixed precision of sharded modules of LibTorch: dtypes of units, and the casts at their borders, in every bit those
-// that a program would write.
+// Mixed precision of sharded modules of LibTorch: dtypes of units and the casts at their borders, equal in every bit to
+// casts that a program would write.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -17,8 +17,8 @@
 namespace fsdp {
 namespace {
 
-// bfloat16 reference: the same model with its weights rounded before each step, and its float32 gradients of bfloat16
-// backwards, which is what mixed precision means on one rank.
+// The reference for bfloat16: the same model with its weights rounded before each step, and float32 gradients from
+// bfloat16 backwards, which is the meaning of mixed precision on one rank.
 TEST(ShardedModulePrecisionTest, MixedPrecisionHasTheBitsOfARoundedModel) {
   MixedPrecision precision;
   precision.param_dtype = DType::kBFloat16;
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardBlocks1(MixedNetImpl& net, s
   return Shard(net, std::move(group), options);
 }
 
-// Each block with `policy`, the root with none.
+// Each block with `policy`, the root without one.
 absl::StatusOr<std::unique_ptr<ShardedModule>> ShardBlocks2(MixedNetImpl& net, std::shared_ptr<ProcessGroup> group,
                                                             const MixedPrecisionPolicy& policy) {
   FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
@@ -134,7 +134,7 @@ MixedPrecisionPolicy LowPolicy() {
   return policy;
 }
 
-// As Python's fully_shard: in at the block's entry, out where it returns.
+// As Python's fully_shard: casts at the block's entry and at its return.
 TEST(ShardedModulePrecisionTest, ACalledUnitCastsItsInputsAndOutputs) {
   const TorchValues wanted = TrainMixedPlain([](MixedBlockImpl& block, const at::Tensor& x) {
     const at::Tensor low = x.to(at::kBFloat16);
@@ -177,7 +177,7 @@ TEST(ShardedModulePrecisionTest, WithoutCastsMixedDTypesAreLibTorchsError) {
   EXPECT_THAT(trained.status().message(), ::testing::HasSubstr("Float"));
 }
 
-// A batch norm that keeps float32 gives back what came in, and its buffers stay its own.
+// A batch norm that keeps float32 returns the dtype that came in, and its buffers stay its own.
 TEST(ShardedModulePrecisionTest, ABatchNormInFullPrecisionReturnsTheDTypeThatCameIn) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     at::set_num_threads(1);
@@ -206,8 +206,8 @@ struct ScaleImpl : torch::nn::Module {
   at::Tensor scale;
 };
 
-// An operator that is given an activation in float32 computes the gradient of a weight in bfloat16 in float32. FSDP2
-// reduces it so; FSDP1 rounds it. 1 + 2^-12 is no number of bfloat16.
+// An operator that gets an activation in float32 computes the gradient of a bfloat16 weight in float32. FSDP2 reduces
+// it in float32; FSDP1 rounds it. bfloat16 cannot represent 1 + 2^-12.
 TEST(ShardedModulePrecisionTest, GradientsThatAnOperatorComputesWiderAreReducedSoByFsdp2) {
   constexpr float kFine = 1 + 1.0f / 4096;
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -277,7 +277,7 @@ TEST(ShardedModulePrecisionTest, OperandsInListsAreCastAndElementwiseOperatorsPr
   }));
 }
 
-// The first run of a part is without autograd: what it cast must not stand for the second's.
+// The first run of a part is without autograd: its casts must not be reused in the second run.
 TEST(ShardedModulePrecisionTest, OperandsAreCastAgainWhereAPartIsRecomputed) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     at::set_num_threads(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that are processes: this program is started again by the launcher, as each rank. A default generator of their
-// own lets models with dropout run under Checkpoint.
+// Ranks that are processes: the launcher starts this program again as each rank. Each has its own default generator, so
+// models with dropout can run under Checkpoint.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -61,7 +61,7 @@ absl::StatusOr<at::Tensor> DroppedGradient(const std::shared_ptr<ProcessGroup>& 
       const auto forward = [&](const at::Tensor& in) { return net.forward(in); };
       return checkpoint ? sharded->Checkpoint(forward, x) : forward(x);
     });
-    at::rand({3});  // what is drawn between the two runs does not matter
+    at::rand({3});  // random numbers drawn between the two runs do not matter
     y.square().sum().backward();
     return absl::OkStatus();
   }));
@@ -90,7 +90,7 @@ constexpr char kHybridModel[] = "transformer_encoder";
 constexpr int kSavedAt = 2, kSteps = 4;
 constexpr double kRounding = 1e-6;  // means over ranks are rounded elsewhere than the mean of all rows
 
-// Each rank with rows of its own, so that shards and replicas must both be summed.
+// Each rank has its own rows, so that shards and replicas must both be summed.
 struct SplitRowsTrainer {
   TestModel model;
   int64_t numel = 0;  // of the whole model
@@ -137,7 +137,7 @@ struct SplitRowsTrainer {
     return sharded->fsdp().Restore(optimizer.get(), [&](StateDict& state) { return LoadCheckpoint(path, state); });
   }
 
-  // Elements that the ranks hold, all together.
+  // The number of elements that all ranks hold together.
   absl::StatusOr<int64_t> HeldByAll() {
     const std::vector<at::Tensor>& local = sharded->LocalParameters();
     const int64_t mine = std::accumulate(local.begin(), local.end(), int64_t{0},
@@ -149,7 +149,7 @@ struct SplitRowsTrainer {
   }
 };
 
-// Trains with a checkpoint on the way; another model, of other values, takes it and goes on.
+// Trains with a checkpoint on the way; another model, with other values, loads it and continues.
 absl::Status TrainsAsOneProcessAndGoesOn(const std::shared_ptr<ProcessGroup>& group, const TestSharding& sharding,
                                          const std::string& root) {
   const TestTraining whole{.steps = kSteps, .adamw = false};
@@ -169,7 +169,7 @@ absl::Status TrainsAsOneProcessAndGoesOn(const std::shared_ptr<ProcessGroup>& gr
   FSDP_RETURN_IF_ERROR(restored.Restore(root));
   FSDP_RETURN_IF_ERROR(restored.Train(kSavedAt, kSteps));
   FSDP_ASSIGN_OR_RETURN(const TorchValues again, FullValues(*restored.sharded));
-  return Expect(LargestDifference(values, again) == 0, "goes on otherwise from its checkpoint");
+  return Expect(LargestDifference(values, again) == 0, "continues differently from its checkpoint");
 }
 
 absl::Status RunHybridRank(const std::shared_ptr<ProcessGroup>& group, const std::string& root) {
@@ -201,7 +201,7 @@ void LaunchRanks(int ranks, const std::vector<std::string>& arguments) {
 
 TEST(ShardedModuleProcessesTest, TwoProcessesTrainAsOneAndDropTheSameUnderCheckpoint) { LaunchRanks(2, {}); }
 
-// What the replicas of four processes saved goes on in them with the same bits, and in this process on two ranks.
+// The checkpoint of replicas of four processes continues in them with the same bits, and in this process on two ranks.
 TEST(ShardedModuleProcessesTest, FourProcessesOfTwoReplicasTrainAsOneAndTheirCheckpointsGoOn) {
   const std::string root = testing::TempDir() + "/hybrid";
   ASSERT_NO_FATAL_FAILURE(LaunchRanks(4, {root}));
@@ -219,7 +219,7 @@ TEST(ShardedModuleProcessesTest, FourProcessesOfTwoReplicasTrainAsOneAndTheirChe
   }
 }
 
-// Threads share the generator, so the second run may find other numbers: an error, and never another gradient.
+// Threads share the generator, so the second run may get other numbers: that must be an error, never another gradient.
 TEST(ShardedModuleProcessesTest, ThreadsThatDrawFromOneGeneratorGetAnErrorOrTheSameGradient) {
   ASSERT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     DropNetImpl net;
@@ -230,7 +230,7 @@ TEST(ShardedModuleProcessesTest, ThreadsThatDrawFromOneGeneratorGetAnErrorOrTheS
         at::Tensor out = sharded->Checkpoint(
             [&](const at::Tensor& in) {
               const at::Tensor dropped = net.forward(in);
-              // As another thread would, in the first run alone.
+              // As another thread would, only in the first run.
               if (!at::GradMode::is_enabled()) at::rand({1});
               return dropped;
             },

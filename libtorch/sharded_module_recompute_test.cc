@@ -18,8 +18,7 @@
 namespace fsdp {
 namespace {
 
-// Checkpoint: the same bits without what it does not keep, by one unit or several, in units that recompute within
-// others.
+// Checkpoint gives the same bits with less memory, for one unit or several, and for units that recompute within others.
 TEST(ShardedModuleRecomputeTest, ActivationCheckpointingHasTheSameBits) {
   const auto run = [](bool checkpoint, int blocks_a_part, bool fsdp2, int64_t* saved) {
     TorchValues values;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State dicts and checkpoints of sharded modules of LibTorch, and TorchOptimizer's part in them.
+// State dicts and checkpoints of sharded modules of LibTorch, and TorchOptimizer's state in them.
 #include <torch/nn.h>
 #include <torch/optim.h>
 

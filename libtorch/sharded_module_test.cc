@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training of sharded modules compared with plain LibTorch in one process. Where every rank has all rows, the mean over
-// ranks is what each of them has, on 2^n ranks in every bit, and torch::optim updates each element by itself: then
-// nothing may differ. Where each has a part of the rows, sums are taken in another order: see kSplitBound.
+// Training of sharded modules compared with plain LibTorch in one process. If every rank has all rows, the mean over
+// 2^n ranks equals each rank's value in every bit, and torch::optim updates each element independently, so nothing may
+// differ. If each rank has a part of the rows, sums are taken in another order: see kSplitBound.
 #include "fsdp/libtorch/sharded_module.h"
 
 #include <torch/nn.h>
@@ -21,9 +21,9 @@
 namespace fsdp {
 namespace {
 
-// SGD moves a weight by lr * g, where g, a mean over n < 2^10 values of size at most 2^4, has an error of at most
-// n * 2^-24 * 2^4 in any order: 2^-10 for both runs in the worst case and n^(1/2) of it, 2^-15, in the usual one. Four
-// steps with momentum 0.9 add at most 10 of it each, lr is 2^-7: 40 * 2^-15 * 2^-7 < 1e-5.
+// SGD moves a weight by lr * g. g is a mean over n < 2^10 values of size at most 2^4, so its error is at most n * 2^-24
+// * 2^4 in any order: 2^-10 for both runs in the worst case and n^(1/2) of it, 2^-15, in the usual one. Four steps with
+// momentum 0.9 add at most 10 of it each, lr is 2^-7: 40 * 2^-15 * 2^-7 < 1e-5.
 constexpr double kSplitBound = 1e-5;
 
 void ExpectSameBits(const std::string& model, int ranks, const TestSharding& sharding, const TestTraining& training) {
@@ -124,7 +124,7 @@ TEST(ShardedModuleTest, EveryReshardingOfFsdp2TrainsAsPlainLibTorch) {
   }
 }
 
-// The units that the last layer's forward, and the first one's backward, gather ahead are named by the program.
+// The program names the units that the last layer's forward and the first layer's backward gather ahead.
 TEST(ShardedModuleTest, ExplicitPrefetchesOfFsdp2TrainAsPlainLibTorch) {
   const TorchValues plain = TrainPlain("transformer_encoder", {});
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -142,7 +142,7 @@ TEST(ShardedModuleTest, ExplicitPrefetchesOfFsdp2TrainAsPlainLibTorch) {
   }));
 }
 
-// Masks are operands without a gradient, and evaluations between the steps leave nothing behind.
+// Masks are operands without a gradient, and evaluations between the steps must leave no state behind.
 TEST(ShardedModuleTest, AnEncoderWithMasksAndEvaluationsBetweenStepsTrainsAsPlainLibTorch) {
   const at::Tensor mask = at::full({6, 6}, -std::numeric_limits<float>::infinity()).triu(1);
   const at::Tensor padding = at::arange(6).expand({4, 6}) >= at::tensor({6, 5, 6, 4}).unsqueeze(1);
@@ -236,13 +236,13 @@ TEST(ShardedModuleTest, RanksWithPartsOfTheRowsTrainAsOneWithAll) {
   EXPECT_LE(LargestDifference(TrainPlain("mlp", training), thirds->values), kSplitBound);
 }
 
-// Root and one block of three, and never another block beside it, nor with the plan's slots for it more.
+// The root and one block of three are bound, never two blocks, and no more than the plan's slots.
 TEST(ShardedModuleTest, BindsTheRootAndOneUnitAtATime) {
   const auto trained = TrainOnThreads("tied_transformer", 2, {}, {});
   ASSERT_OK(trained.status());
   const int64_t root = 11 * 12 * 4, block = (trained->total_bytes - root) / 3;
   EXPECT_EQ(trained->peak_bound_bytes, root + block);
-  // The slots are those of the plan: the step's order made no more.
+  // The slots equal the plan: the order of the step needed no more.
   EXPECT_EQ(trained->plan.slots.unsharded, 2);
   const auto zero2 =
       TrainOnThreads("tied_transformer", 2, {.fsdp1 = {.sharding_strategy = ShardingStrategy::kShardGradOp}}, {});
@@ -250,7 +250,7 @@ TEST(ShardedModuleTest, BindsTheRootAndOneUnitAtATime) {
   EXPECT_EQ(zero2->peak_bound_bytes, trained->total_bytes);
 }
 
-// In the device's memory too: LibTorch's activations are not of it.
+// The same for device memory: LibTorch's activations are not in the device's count.
 TEST(ShardedModuleTest, TakesTheMemoryThatWasPlannedToTheByte) {
   const std::vector<std::pair<int, TestSharding>> cases = {
       {3, {}},

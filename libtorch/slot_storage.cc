@@ -4,8 +4,8 @@
 namespace fsdp {
 
 #ifdef FSDP_LIBTORCH_KEEPS_STORAGE_ERRORS
-// LibTorch of before 2026 can set this flag, and never take it back, with what is public. An explicit instantiation may
-// name what is not.
+// LibTorch before 2026 can set this flag with its public functions, but not clear it. An explicit instantiation may
+// name private members.
 template <bool c10::StorageImpl::*kFlag>
 struct FlagOfErrors {
   friend bool& ThrowsErrors(c10::StorageImpl& storage) { return storage.*kFlag; }

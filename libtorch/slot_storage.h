@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SlotStorage: the storage of one parameter of a module of LibTorch that FSDP shards. It has no memory of its own:
-// while the parameter's unit is unsharded it refers to the unit's slot, else to nothing, and a use is an error that
-// names the parameter. Views of the parameter and what autograd saved of it for backward share this one object, so they
-// follow it: backward sees what was gathered last, never what another unit has put in the slot since.
+// while the parameter's unit is unsharded it refers to the unit's slot; otherwise a use is an error that names the
+// parameter. Views of the parameter and the tensors that autograd saved for backward share this one object, so they
+// follow it: backward reads the last gathered values, never another unit's values in the same slot.
 #ifndef FSDP_LIBTORCH_SLOT_STORAGE_H_
 #define FSDP_LIBTORCH_SLOT_STORAGE_H_
 
@@ -25,7 +25,7 @@ class SlotOwner {
   // An operator is about to use a storage of its own; `in_place`: to write it. Must not throw.
   virtual void OnUse(int index, bool in_place) = 0;
 
-  // How an operator that is given storage `index` gets its other operands; null: as they are. After OnUse.
+  // How an operator that gets storage `index` casts its other operands; null: not at all. Called after OnUse.
   virtual OperandCasts* casts(int index) {
     (void)index;
     return nullptr;
@@ -35,7 +35,7 @@ class SlotOwner {
 // Tensors own it by reference count, and may outlive the owner, which must call Disown before it goes.
 class SlotStorage final : public c10::StorageImpl {
  public:
-  // `nbytes` are those of the tensor that is to be over it.
+  // `nbytes` is the size of the tensor that will use it.
   SlotStorage(SlotOwner* owner, int index, int64_t nbytes, c10::Device device)
       : c10::StorageImpl(use_byte_size_t(), nbytes, at::DataPtr(nullptr, device), /*allocator=*/nullptr,
                          /*resizable=*/false),
@@ -46,7 +46,7 @@ class SlotStorage final : public c10::StorageImpl {
   void Disown() { owner_ = nullptr; }
   int index() const { return index_; }
   bool bound() const { return bound_; }
-  // Where it is bound to; null if it is not.
+  // The address it is bound to; null if it is not bound.
   const void* address() const { return address_; }
 
   void Bind(void* data, int64_t nbytes);
@@ -58,7 +58,7 @@ class SlotStorage final : public c10::StorageImpl {
   static at::Tensor NewTensor(const c10::intrusive_ptr<SlotStorage>& storage, at::ScalarType type,
                               at::IntArrayRef sizes);
 
-  // The one of a tensor, or null if its storage is another kind.
+  // The SlotStorage of a tensor, or null if its storage is of another kind.
   static SlotStorage* Of(const at::Tensor& tensor);
 
  private:

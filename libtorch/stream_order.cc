@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LibTorch's headers for CUDA need CUDA's. This needs none: c10's guard of a device type, which a LibTorch with CUDA
-// registers, knows the current stream and the cudaStream_t behind it.
+// LibTorch's headers for CUDA include CUDA's own. This file needs neither: c10's guard of a device type, which a
+// LibTorch with CUDA registers, knows the current stream and the cudaStream_t behind it.
 #include "fsdp/libtorch/stream_order.h"
 
 #include <c10/core/Stream.h>
@@ -19,6 +19,7 @@ namespace {
 
 absl::StatusOr<CUstream_st*> CurrentStream(c10::Device device) {
   try {
+    // Throws if no guard is registered for the type: a LibTorch without CUDA.
     const c10::impl::VirtualGuardImpl guard(device.type());
     return static_cast<CUstream_st*>(guard.getStreamNativeHandle(guard.getStream(device)));
   } catch (const std::exception& error) {
@@ -54,12 +55,14 @@ absl::Status AwaitLibTorch(c10::Device device) {
 absl::Status TorchStreams::Join() {
   if (device_.is_cpu()) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(CUstream_st* const theirs, CurrentStream(device_));
+  // A stream that has joined waits in each LibTorchAfter; only a new one must wait here.
   if (std::find(joined_.begin(), joined_.end(), theirs) != joined_.end()) return absl::OkStatus();
   joined_.push_back(theirs);
   return MakeForeignWait(theirs, device_.index(), ours_->Record());
 }
 
 absl::Status TorchStreams::LibTorchAfter() {
+  // On the host LibTorch computes on this thread, so this thread waits.
   if (device_.is_cpu()) return ours_->Synchronize();
   FSDP_RETURN_IF_ERROR(Join());
   const Event event = ours_->Record();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Order between a stream of ours and LibTorch's current stream of the same device. On a GPU they meet by events, and
-// the host goes on. On the host LibTorch has no streams: it computes at once, on the calling thread.
+// Orders a stream of this project with LibTorch's current stream of the same device. On a GPU they are ordered by
+// events, and the host continues. On the host LibTorch has no streams: it computes immediately, on the calling thread.
 #ifndef FSDP_LIBTORCH_STREAM_ORDER_H_
 #define FSDP_LIBTORCH_STREAM_ORDER_H_
 
@@ -17,26 +17,26 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// What is put on `ours` from now on comes after all that LibTorch has put on the calling thread's current stream.
+// Work put on `ours` from now on comes after all work that LibTorch has put on the calling thread's current stream.
 absl::Status AfterLibTorch(Stream& ours, c10::Device device);
 
-// Blocks until LibTorch has done all that it has put on the calling thread's current stream of `device`.
+// Blocks until LibTorch has done all work that it has put on the calling thread's current stream of `device`.
 absl::Status AwaitLibTorch(c10::Device device);
 
-// TorchStreams: order both ways where LibTorch may compute on several streams: a program may change the current one
-// within a forward, and autograd makes that of the forward the current one again. Not thread-safe.
+// TorchStreams: orders both ways when LibTorch computes on several streams: a program may change the current one within
+// a forward, and autograd makes the forward's stream the current one again. Not thread-safe.
 class TorchStreams final {
  public:
   // `ours` must outlive it.
   TorchStreams(Stream& ours, c10::Device device) : ours_(&ours), device_(device) {}
 
-  // The calling thread's current stream is one of them from now on. If it was not, then LibTorchAfter, of it alone.
+  // Adds the calling thread's current stream. If it is new, does LibTorchAfter for it.
   absl::Status Join();
 
-  // What LibTorch does from now on, on the current stream and on all that joined since Clear, comes after all that was
-  // put on `ours` so far. Returns the first error of `ours`; on a GPU, of what was issued.
+  // LibTorch's work from now on, on the current stream and on all that joined since Clear, comes after everything put
+  // on `ours` so far. Returns the first error of `ours`; on a GPU, of the work issued so far.
   absl::Status LibTorchAfter();
-  // What is put on `ours` from now on comes after all that LibTorch has put on those streams.
+  // Work put on `ours` from now on comes after all work that LibTorch has put on those streams.
   absl::Status AfterLibTorch();
   void Clear() { joined_.clear(); }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Without a GPU: our stream is one of the CUDA emulator, and so are two of "LibTorch's", of which a guard registered
-// with c10 for its spare device type shows one as the current one, as LibTorch's guard for CUDA does. Work is held back
-// by a gate.
+// Without a GPU. Our stream and two of "LibTorch's" are streams of the CUDA emulator. A guard registered with c10 for
+// its spare device type shows one of the two as the current one, as LibTorch's guard for CUDA does. A gate holds work
+// back.
 #include "fsdp/libtorch/stream_order.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -59,7 +59,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kType> {
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
-// What a stream does: waits for the gate, if there is one, then notes its name.
+// One piece of work on a stream: waits for the gate, if there is one, then records its name.
 struct Step {
   std::shared_future<void> gate;
   char name;
@@ -94,7 +94,7 @@ class StreamOrderTest : public testing::Test {
     other_is_current = false;
   }
 
-  // Both of LibTorch's.
+  // Both of LibTorch's streams.
   TorchStreams JoinedByBoth() {
     TorchStreams streams(*ours_, torch_device_);
     for (const bool other : {true, false}) {

@@ -19,6 +19,8 @@ namespace {
 
 namespace nn = torch::nn;
 
+// Sizes such as 33 and 5 give ranks shards of unequal size.
+// Units of two classes in one Sequential, which calls them itself: no CallUnit is involved.
 struct MlpImpl : nn::Module {
   MlpImpl() {
     layers = register_module("layers",
@@ -29,6 +31,7 @@ struct MlpImpl : nn::Module {
   nn::Sequential layers{nullptr};
 };
 
+// MultiheadAttention passes the weights of its output projection to a function instead of calling the child.
 struct BlockImpl : nn::Module {
   explicit BlockImpl(int64_t width) {
     norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
@@ -47,6 +50,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
+// One parameter under two names, and a buffer.
 struct TiedTransformerImpl : nn::Module {
   TiedTransformerImpl() {
     embed = register_module("embed", nn::Embedding(11, 12));
@@ -57,6 +61,7 @@ struct TiedTransformerImpl : nn::Module {
   }
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = embed(tokens);
+    // As a plain program would: without CallUnit.
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
     return x.matmul(head.t()) * scale;
   }
@@ -65,6 +70,7 @@ struct TiedTransformerImpl : nn::Module {
   at::Tensor scale, head;
 };
 
+// LibTorch's own encoder, whose layers it clones and calls by their class.
 struct EncoderImpl : nn::Module {
   EncoderImpl() {
     nn::TransformerEncoderLayer layer(nn::TransformerEncoderLayerOptions(16, 4).dim_feedforward(32).dropout(0));
@@ -74,6 +80,7 @@ struct EncoderImpl : nn::Module {
   nn::TransformerEncoder encoder{nullptr};
 };
 
+// Batch norm has buffers that forward changes: they must stay whole and equal on all ranks with the same rows.
 struct ConvNetImpl : nn::Module {
   ConvNetImpl() {
     conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, 6, 3).padding(1)));
@@ -87,6 +94,7 @@ struct ConvNetImpl : nn::Module {
   nn::Linear fc{nullptr};
 };
 
+// oneDNN's LSTM computes gradients in a wider dtype than its weights'.
 struct LstmNetImpl : nn::Module {
   LstmNetImpl() {
     lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(8, 12).num_layers(2).batch_first(true)));
@@ -107,7 +115,7 @@ struct ExpertImpl : nn::Module {
 };
 TORCH_MODULE(Expert);
 
-// Routes each row to one of six experts; three rows leave some without work.
+// Routes each row to one of six experts; with three rows some experts get no work.
 struct MixtureImpl : nn::Module {
   MixtureImpl() {
     gate = register_module("gate", nn::Linear(8, 6));
@@ -119,6 +127,7 @@ struct MixtureImpl : nn::Module {
     at::Tensor y = torch::zeros_like(x);
     for (int64_t e = 0; e < 6; ++e) {
       const at::Tensor rows = (choice == e).nonzero().squeeze(1);
+      // Ranks with the same rows skip the same experts, so gathering stays collective.
       if (rows.numel() == 0) continue;
       const at::Tensor out = experts[e]->as<Expert>()->forward(x.index_select(0, rows));
       y = y.index_add(0, rows, out * weights.index_select(0, rows).select(1, e).unsqueeze(1));
@@ -129,10 +138,11 @@ struct MixtureImpl : nn::Module {
   nn::ModuleList experts;
 };
 
-// A weight saved by a function of the program's own.
+// A weight that a custom autograd Function saves.
 struct Scale : torch::autograd::Function<Scale> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
     ctx->save_for_backward({x, w});
+    // autograd saves w itself, so backward reads the storage of the parameter.
     return x * w;
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
@@ -142,6 +152,7 @@ struct Scale : torch::autograd::Function<Scale> {
   }
 };
 
+// `unused` never gets a gradient.
 struct OddBlockImpl : nn::Module {
   OddBlockImpl() {
     a = register_module("a", nn::Linear(16, 16));
@@ -152,14 +163,17 @@ struct OddBlockImpl : nn::Module {
   nn::Linear a{nullptr}, unused{nullptr};
   at::Tensor w;
 };
+// A weight of the block itself, and a child that forward never uses.
 TORCH_MODULE(OddBlock);
 
+// Two branches, a unit that runs twice in a forward, and one that never runs.
 struct OddNetImpl : nn::Module {
   OddNetImpl() {
     left = register_module("left", OddBlock());
     right = register_module("right", OddBlock());
     twice = register_module("twice", OddBlock());
     never = register_module("never", OddBlock());
+    // Frozen within a unit that is trained.
     left->a->bias.requires_grad_(false);
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -169,8 +183,9 @@ struct OddNetImpl : nn::Module {
   OddBlock left{nullptr}, right{nullptr}, twice{nullptr}, never{nullptr};
 };
 
-// Two blocks and a head of TorchScript, saved and loaded as a file would be.
+// Two blocks and a head of TorchScript, saved and loaded as from a file.
 std::shared_ptr<torch::jit::Module> ScriptNet() {
+  // TorchScript names types with this prefix; wrap policies see the part after it.
   const auto linear = [](const std::string& type, int64_t in, int64_t out, const std::string& code) {
     torch::jit::Module module("__torch__." + type);
     module.register_parameter("weight", (torch::randn({out, in}) * 0.3).requires_grad_(), /*is_buffer=*/false);
@@ -185,6 +200,7 @@ std::shared_ptr<torch::jit::Module> ScriptNet() {
   net.register_module(
       "head", linear("Head", 16, 3, "def forward(self, x):\n  return torch.linear(x, self.weight, self.bias)\n"));
   net.define("def forward(self, x):\n  return self.head.forward(self.block1.forward(self.block0.forward(x)))\n");
+  // A module that was loaded has no C++ class and no source, only its archive.
   std::stringstream file;
   net.save(file);
   return std::make_shared<torch::jit::Module>(torch::jit::load(file));
@@ -194,13 +210,14 @@ at::Tensor Normal(int seed, at::IntArrayRef sizes) {
   return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(1000 + seed));
 }
 
-// A spec: how to make it, its input, and which classes are units.
+// How to make a model, its input, and which classes are units.
 struct Spec {
   std::function<TestModel()> make;
   std::function<at::Tensor(int)> input;
   std::vector<std::string> units;
 };
 
+// The module is kept by the function that calls it.
 template <typename Impl>
 Spec SpecOf(std::vector<int64_t> sizes, std::vector<std::string> units) {
   return {[] {
@@ -245,6 +262,7 @@ const std::vector<std::pair<std::string, Spec>>& Specs() {
 
 const Spec& SpecNamed(const std::string& name) {
   const auto& specs = Specs();
+  // Tests name models by constants, so the name exists.
   return std::find_if(specs.begin(), specs.end(), [&](const auto& s) { return s.first == name; })->second;
 }
 
@@ -261,8 +279,10 @@ void Step(const std::function<at::Tensor(const at::Tensor&)>& forward, const std
           int step, const TestTraining& t, const std::function<void(int backward)>& before_backward) {
   for (int b = 0; b < t.backwards; ++b) {
     before_backward(b);
+    // In float32: losses of several forwards are summed, and their outputs may be bfloat16.
     at::Tensor loss = at::zeros({});
     for (int f = 0; f < t.forwards; ++f) {
+      // Each forward of each backward has its own input.
       loss = loss + forward(input(step + 100 * f + 1000 * b)).to(at::kFloat).square().mean();
     }
     loss.backward();
@@ -272,6 +292,7 @@ void Step(const std::function<at::Tensor(const at::Tensor&)>& forward, const std
 template <typename Module>
 TorchValues ValuesOf(const Module& module) {
   TorchValues values;
+  // A copy, since the training continues to change the tensors.
   const auto copy = [](const at::Tensor& tensor) { return tensor.detach().cpu().clone(); };
   if constexpr (std::is_same_v<Module, torch::jit::Module>) {
     for (const auto& item : module.named_parameters()) values[item.name] = copy(item.value);
@@ -288,7 +309,9 @@ TorchValues ValuesOf(const Module& module) {
 std::vector<at::Tensor> TestModel::parameters() const {
   std::vector<at::Tensor> all;
   const auto add = [&all](const at::Tensor& tensor) {
+    // parameters() of a module of TorchScript may have a tied tensor twice.
     const bool known = std::any_of(all.begin(), all.end(), [&](const at::Tensor& t) { return t.is_same(tensor); });
+    // Optimizers refuse a tensor that is given twice.
     if (!known && tensor.requires_grad()) all.push_back(tensor);
   };
   if (module != nullptr) {
@@ -300,7 +323,8 @@ std::vector<at::Tensor> TestModel::parameters() const {
 }
 
 TestModel MakeTestModel(const std::string& name, c10::Device device) {
-  static std::mutex& mutex = *new std::mutex;  // the default generator is one for all threads
+  // All threads draw from one default generator, so the seed holds only under a lock.
+  static std::mutex& mutex = *new std::mutex;
   const Spec& spec = SpecNamed(name);
   const std::lock_guard<std::mutex> lock(mutex);
   torch::manual_seed(5);
@@ -308,12 +332,14 @@ TestModel MakeTestModel(const std::string& name, c10::Device device) {
   model.unit_types = spec.units;
   model.input = spec.input;
   if (absl::StrContains(name, "transformer")) model.row_dimension = 1;  // dimension 0 is the sequence
+  // An embedding takes token numbers, so the input of this model is not normally distributed.
   if (name == "tied_transformer") {
     model.input = [](int seed) {
       return at::randint(0, 11, {4, 6}, at::make_generator<at::CPUGeneratorImpl>(1000 + seed),
                          at::TensorOptions().dtype(at::kLong));
     };
   }
+  // Made on the host and moved, so that the values are the same on every device.
   if (device.is_cpu()) return model;
   model.device = device;
   model.input = [input = model.input, device](int seed) { return input(seed).to(device); };
@@ -341,6 +367,7 @@ double LargestDifference(const TorchValues& a, const TorchValues& b) {
     if (other == b.end() || !other->second.sizes().equals(value.sizes())) {
       return std::numeric_limits<double>::infinity();
     }
+    // max() of an empty tensor throws.
     if (value.numel() == 0) continue;
     const at::Tensor difference = (value.to(at::kDouble) - other->second.to(at::kDouble)).abs();
     largest = std::max(largest, difference.max().item<double>());
@@ -349,7 +376,7 @@ double LargestDifference(const TorchValues& a, const TorchValues& b) {
 }
 
 TorchValues TrainPlain(const std::string& name, const TestTraining& training, c10::Device device) {
-  at::set_num_threads(1);  // sums of several threads differ in the last bit
+  at::set_num_threads(1);  // sums by several threads differ in the last bit
   const TestModel model = MakeTestModel(name, device);
   const auto optimizer = OptimizerOf(model.parameters(), training);
   for (int step = 0; step < training.steps; ++step) {
@@ -370,12 +397,14 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTestModel(const TestModel& m
   if (sharding.use_fsdp2) {
     const std::vector<int> sizes = sharding.mesh.empty() ? std::vector<int>{group->size()} : sharding.mesh;
     std::vector<std::string> names = {"replicate", "shard"};
+    // The names of the last dimensions: a mesh of one has only "shard".
     names.erase(names.begin(), names.end() - sizes.size());
     FSDP_ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, sizes, names));
     return model.module != nullptr ? FullyShard(*model.module, mesh, units, sharding.fsdp2)
                                    : FullyShard(*model.script, mesh, units, sharding.fsdp2);
   }
   FsdpOptions options = sharding.fsdp1;
+  // A test may bring its own policy; the default wraps the classes of the model.
   if (!options.auto_wrap_policy) options.auto_wrap_policy = LambdaWrapPolicy(units);
   return model.module != nullptr ? Shard(*model.module, std::move(group), options)
                                  : Shard(*model.script, std::move(group), options);
@@ -403,6 +432,7 @@ absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded) {
   Stream& stream = sharded.stream();
   TorchValues values;
   for (const auto& [key, value] : state.entries()) {
+    // The default state dict type is FULL, so shards[0] is the whole tensor.
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || key.section != StateKey::Section::kModel) continue;
     const Tensor& data = tensor->shards[0].data;
@@ -411,6 +441,7 @@ absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded) {
     stream.CopyAsync(copy.data_ptr(), data.data(), data.nbytes());
   }
   FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  // A state dict has a shared parameter once, a module under each of its names.
   for (const auto& [alias, name] : state.aliases) values[alias] = values.at(name);
   return values;
 }
@@ -423,6 +454,7 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
   for (const at::Tensor& tensor : model.parameters()) trained.total_bytes += static_cast<int64_t>(tensor.nbytes());
   FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
   const auto optimizer = OptimizerOf(sharded->LocalParameters(), training);
+  // Rows must not depend on each other along row_dimension.
   const auto input = [&](int seed) {
     const at::Tensor all = model.input(seed);
     if (!training.split_rows) return all;
@@ -433,6 +465,7 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
   FSDP_RETURN_IF_ERROR(Caught([&] {
     for (int step = 0; step < training.steps; ++step) {
       optimizer->zero_grad();
+      // The guard must cover forward and backward of each backward except the last.
       std::optional<NoSyncGuard> no_sync;
       Step(forward, input, step, training, [&](int backward) {
         no_sync.reset();
@@ -442,6 +475,7 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
     }
     return absl::OkStatus();
   }));
+  // Before FullValues, which is not part of the training.
   trained.peak_bound_bytes = sharded->TakePeakBoundBytes();
   trained.bound_after = sharded->bound_bytes();
   trained.plan = sharded->fsdp().memory_plan();
@@ -453,10 +487,12 @@ absl::StatusOr<TrainedModel> TrainSharded(const std::string& name, std::shared_p
 absl::StatusOr<PlannedMemory> TakePlannedMemory(std::shared_ptr<ProcessGroup> group, const TestSharding& sharding) {
   Device& device = *group->device();
   const TestModel model = MakeTestModel("tied_transformer", TorchDeviceOf(device));
+  // The model's own tensors are LibTorch's, and are not counted.
   const int64_t before = device.allocated_bytes();
   FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
   PlannedMemory memory{.planned = sharded->fsdp().memory_plan().DeviceBytes(false)};
   for (const at::Tensor& buffer : model.module->buffers()) memory.planned += static_cast<int64_t>(buffer.nbytes());
+  // Counts the steps only: Shard itself reads the unsharded model.
   device.ResetPeak();
   FSDP_RETURN_IF_ERROR(Caught([&] {
     for (int step = 0; step < 3; ++step) {

@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// One of the two, with the calls that tests make.
+// One test model, with the calls that tests make.
 struct TestModel {
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<torch::jit::Module> script;
@@ -34,7 +34,7 @@ struct TestModel {
 
 // A model by name, with the same initial values at each call: "mlp", "tied_transformer", "transformer_encoder",
 // "conv_net", "lstm", "mixture_of_experts", "odd_net" (branches, a unit that runs twice, one that never runs,
-// parameters that are not used, a frozen one, a custom autograd Function), "script". The values, and those of inputs,
+// parameters that are not used, a frozen one, a custom autograd Function), "script". The values, and the inputs,
 // are the same on every device. From any thread.
 TestModel MakeTestModel(const std::string& name, c10::Device device = at::kCPU);
 const std::vector<std::string>& TestModelNames();
@@ -42,7 +42,7 @@ const std::vector<std::string>& TestModelNames();
 // Tensors by full name.
 using TorchValues = std::map<std::string, at::Tensor>;
 
-// The largest difference of two; infinite where names or shapes differ.
+// The largest difference of two; infinite if names or shapes differ.
 double LargestDifference(const TorchValues& a, const TorchValues& b);
 
 struct TestTraining {
@@ -88,7 +88,7 @@ struct TrainedModel {
 absl::StatusOr<TrainedModel> TrainSharded(const std::string& model, std::shared_ptr<ProcessGroup> group,
                                           const TestSharding& sharding, const TestTraining& training);
 
-// TrainSharded on `ranks` threads; rank 0's.
+// TrainSharded on `ranks` threads; returns rank 0's result.
 absl::StatusOr<TrainedModel> TrainOnThreads(const std::string& model, int ranks, const TestSharding& sharding,
                                             const TestTraining& training, const RunTestRanks& run = RunHostRanks);
 
@@ -105,7 +105,7 @@ absl::StatusOr<TorchValues> FullValues(ShardedModule& sharded);
 // Runs `body`, whose exceptions become kInternal.
 absl::Status Caught(const std::function<absl::Status()>& body);
 
-// The message of the c10::Error that `body` throws; "" if it throws none.
+// The message of the c10::Error that `body` throws; "" if it throws nothing.
 std::string ErrorOf(const std::function<void()>& body);
 
 }  // namespace fsdp

@@ -13,7 +13,7 @@ namespace {
 
 namespace optim = torch::optim;
 
-// In host memory, which SaveCheckpoint wants.
+// In host memory, which SaveCheckpoint requires.
 std::vector<StateDictSettings> Forms() {
   return {StateDictSettings(FullStateDictConfig{.offload_to_cpu = true}),
           StateDictSettings(ShardedStateDictConfig{.offload_to_cpu = true}),
@@ -30,7 +30,7 @@ absl::Status SaveInEachForm(OptimizerTraining& training, const std::string& root
     const StateDictTypeGuard guard(training.sharded->fsdp(), form);
     FSDP_ASSIGN_OR_RETURN(StateDict state, training.sharded->fsdp().GetStateDict());
     FSDP_RETURN_IF_ERROR(training.sharded->fsdp().AddOptimStateDict(*training.optimizer, state));
-    // A test that is run by hand finds the last run's.
+    // A test run by hand finds the checkpoints of the last run.
     FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, DirectoryOf(root, form), 2, group, {.overwrite = true}).status());
   }
   return absl::OkStatus();
@@ -51,9 +51,11 @@ absl::StatusOr<TorchValues> ValuesAfterTheRest(OptimizerTraining& training, cons
 
 const std::vector<std::pair<std::string, MakeOptimizer>>& TestOptimizers() {
   static const auto& all = *new std::vector<std::pair<std::string, MakeOptimizer>>{
+      // Options that switch on every state: amsgrad, momentum, centered.
       {"Adam", OptimizerMaker<optim::Adam>(optim::AdamOptions(1e-2).amsgrad(true).weight_decay(0.1))},
       {"AdamW", OptimizerMaker<optim::AdamW>(optim::AdamWOptions(1e-2))},
       {"SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-1).momentum(0.9).dampening(0.1))},
+      // No state at all.
       {"plain_SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-1))},
       {"RMSprop", OptimizerMaker<optim::RMSprop>(optim::RMSpropOptions(1e-3).momentum(0.5).centered(true))},
       {"Adagrad",
@@ -76,6 +78,7 @@ absl::StatusOr<OptimizerTraining> OptimizerTraining::Create(std::shared_ptr<Proc
 absl::Status OptimizerTraining::Step(int step) {
   return Caught([&]() -> absl::Status {
     sharded->Forward(model.forward, model.input(step)).square().mean().backward();
+    // Between backward and the update, which reads the clipped gradients.
     if (max_norm.has_value()) FSDP_RETURN_IF_ERROR(sharded->fsdp().ClipGradNorm(*max_norm).status());
     FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
     optimizer->ZeroGrad();
@@ -86,7 +89,7 @@ absl::Status OptimizerTraining::Step(int step) {
 absl::StatusOr<std::vector<ResumedTraining>> ResumeOnOtherRanks(const MakeOptimizer& make, const std::string& root,
                                                                 std::optional<float> max_norm,
                                                                 const RunTestRanks& run) {
-  // Trains `body` on `ranks` ranks; rank 0's values.
+  // Trains `body` on `ranks` ranks; returns rank 0's values.
   using Body = std::function<absl::StatusOr<TorchValues>(OptimizerTraining & training, ProcessGroup & group)>;
   const auto values_of = [&](int ranks, const TestSharding& sharding, const Body& body) -> absl::StatusOr<TorchValues> {
     TorchValues first;
@@ -112,6 +115,7 @@ absl::StatusOr<std::vector<ResumedTraining>> ResumeOnOtherRanks(const MakeOptimi
   for (const int ranks : {1, 2, 4}) {
     for (const StateDictSettings& form : Forms()) {
       const std::string directory = DirectoryOf(root, form);
+      // Four ranks use FSDP2, so that what FSDP1 saved is restored by the other API too.
       FSDP_ASSIGN_OR_RETURN(const TorchValues values, values_of(ranks, {.use_fsdp2 = ranks == 4},
                                                                 [&](OptimizerTraining& training, ProcessGroup& group) {
                                                                   return ValuesAfterTheRest(training, directory, group);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of TorchOptimizer on any device: optimizers of torch::optim, a sharded training with one of them, and that
-// training saved and gone on with on other numbers of ranks.
+// For tests of TorchOptimizer on any device: optimizers of torch::optim, a sharded training with one of them, and its
+// continuation from checkpoints on other numbers of ranks.
 #ifndef FSDP_LIBTORCH_TEST_OPTIMIZERS_H_
 #define FSDP_LIBTORCH_TEST_OPTIMIZERS_H_
 
@@ -27,7 +27,7 @@ MakeOptimizer OptimizerMaker(const Options& options) {
   return [options](const std::vector<at::Tensor>& tensors) { return std::make_unique<Optimizer>(tensors, options); };
 }
 
-// By name: of each class that TorchOptimizer takes, with options that give it all of its state.
+// One optimizer of each class that TorchOptimizer takes, by name, with options that give it all of its state.
 const std::vector<std::pair<std::string, MakeOptimizer>>& TestOptimizers();
 
 // The model "tied_transformer" on the group's device.
@@ -44,12 +44,12 @@ struct OptimizerTraining {
 
 struct ResumedTraining {
   std::string what;       // form of state dict and number of ranks
-  int ranks = 0;          // that went on
-  double difference = 0;  // of the values from those of the training that was not interrupted
+  int ranks = 0;          // that continued
+  double difference = 0;  // of the values from an uninterrupted training
 };
 
-// Two steps on two ranks, saved below `root` in each form of state dict, and a third one there; restored from each form
-// on one, two and four ranks, with other values before, and the third step there.
+// Trains two steps on two ranks, saves below `root` in each form of state dict, and trains a third step. Then restores
+// each form on one, two and four ranks, which had other values, and trains the third step there.
 absl::StatusOr<std::vector<ResumedTraining>> ResumeOnOtherRanks(const MakeOptimizer& make, const std::string& root,
                                                                 std::optional<float> max_norm,
                                                                 const RunTestRanks& run = RunHostRanks);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LibTorch keeps an optimizer's state in a map from tensors to objects with tensors; ours is in StateBuffers, where
-// state dicts read and write it. The memory is StateBuffers' and LibTorch's tensors are views of it:
+// LibTorch keeps an optimizer's state in a map from tensors to objects with tensors. Here the state is in StateBuffers,
+// for state dicts to read and write. StateBuffers owns the memory and LibTorch's tensors are views of it:
 //
-//   before a step   a parameter that has taken steps, by step_count, has an object with views and that count: it may
-//   come
-//                   from a checkpoint. One that has taken none has none, so that LibTorch begins its state in its own
-//                   way
-//   the step        LibTorch updates the views in place, and makes the states of parameters that it sees first
+//   before a step   a parameter with step_count > 0 gets an object with views and that count, which may come from a
+//                   checkpoint. Without steps it gets no object, so that LibTorch begins its state in its own way
+//   the step        LibTorch updates the views in place, and makes the states of parameters that are new to it
 //   after it        tensors that are not views yet are copied, and views take their place
 #include "fsdp/libtorch/torch_optimizer.h"
 
@@ -40,7 +38,7 @@ std::vector<std::string> StateNamesOf(const TorchOptimizerKind& kind, const torc
   return names;
 }
 
-// The slices whose tensors are in the groups of `optimizer`.
+// The slices of `optimizer`'s groups, by group.
 absl::StatusOr<std::vector<std::vector<ShardedParameter*>>> GroupsOf(const LocalShards& local,
                                                                      const torch::optim::Optimizer& optimizer) {
   std::vector<std::vector<ShardedParameter*>> groups;
@@ -54,7 +52,7 @@ absl::StatusOr<std::vector<std::vector<ShardedParameter*>>> GroupsOf(const Local
           absl::StrCat("TorchOptimizer: param group ", groups.size() - 1, ", tensor ", groups.back().size());
       if (found == local.tensors().end()) {
         return absl::InvalidArgumentError(
-            absl::StrCat(place, " is none of the module's: make the optimizer over LocalParameters()"));
+            absl::StrCat(place, " is not one of the module's: make the optimizer over LocalParameters()"));
       }
       const size_t index = found - local.tensors().begin();
       ShardedParameter* parameter = local.parameter(index);
@@ -83,7 +81,7 @@ TorchOptimizer::TorchOptimizer(std::shared_ptr<UnitFollower> follower,
   }
 }
 
-// LibTorch may be computing with the states.
+// LibTorch may still be computing with the states.
 TorchOptimizer::~TorchOptimizer() {
   if (!tensors_.empty()) AwaitLibTorch(tensors_[0].device()).IgnoreError();
 }
@@ -93,6 +91,7 @@ absl::StatusOr<std::unique_ptr<TorchOptimizer>> TorchOptimizer::Create(
   if (optimizer == nullptr) return absl::InvalidArgumentError("TorchOptimizer: the optimizer is null");
   FSDP_ASSIGN_OR_RETURN(const TorchOptimizerKind* kind, KindOf(*optimizer));
   FSDP_ASSIGN_OR_RETURN(const auto groups, GroupsOf(module.follower_->local_shards(), *optimizer));
+  // A class with initial_value makes its states in the constructor, so states do not show that it has taken steps.
   if (kind->initial_value == nullptr && !optimizer->state().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("TorchOptimizer: the ", kind->name, " has taken steps: expected one that has not"));
@@ -110,6 +109,7 @@ absl::Status TorchOptimizer::PrepareState(size_t index) {
   auto& states = optimizer_->state();
   void* const key = tensors_[index].unsafeGetTensorImpl();
   const TorchOptimizerKind::Options& options = OptionsOf(group_of(index));
+  // LibTorch must begin this state itself: remove one from before a restore.
   if (step_count(index) == 0 && kind_.initial_value == nullptr) {
     states.erase(key);
     return absl::OkStatus();
@@ -120,6 +120,7 @@ absl::Status TorchOptimizer::PrepareState(size_t index) {
     if (!field.exists(options)) continue;
     FSDP_ASSIGN_OR_RETURN(const Tensor ours, this->State(index, field.name, /*create=*/true));
     const at::Tensor view = TorchViewOf(ours, tensors_[index].device());
+    // The memory is new, and LibTorch would only do this in the optimizer's constructor.
     if (step_count(index) == 0) view.fill_(kind_.initial_value(options));
     field.tensor(*states[key]) = view;
   }
@@ -135,6 +136,7 @@ absl::Status TorchOptimizer::AdoptState(size_t index) {
     if (!field.exists(OptionsOf(group_of(index)))) continue;
     FSDP_ASSIGN_OR_RETURN(const Tensor ours, this->State(index, field.name, /*create=*/true));
     at::Tensor& theirs = field.tensor(*found->second);
+    // The step updated the view in place: nothing to copy.
     if (!theirs.defined() || theirs.data_ptr() == ours.data()) continue;
     const at::Tensor view = TorchViewOf(ours, tensors_[index].device());
     view.copy_(theirs);
@@ -144,10 +146,13 @@ absl::Status TorchOptimizer::AdoptState(size_t index) {
 }
 
 absl::Status TorchOptimizer::Step(Stream& stream) {
+  // LibTorch does not know `stream`, on which gradients were reduced.
   FSDP_RETURN_IF_ERROR(stream.Synchronize());
   try {
     at::NoGradGuard no_grad;
     LocalShards& local = follower_->local_shards();
+    // In this order: MarkUpdates reads what LibTorch did since the last step (zero_grad, writes), ParametersToUpdate
+    // depends on it, and FollowGradients shows LibTorch the gradients that are left.
     local.MarkUpdates();
     FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
     local.FollowGradients();
@@ -167,7 +172,7 @@ absl::Status TorchOptimizer::Step(Stream& stream) {
   return absl::OkStatus();
 }
 
-// With copies of the gradients that are multiplied by the factor.
+// Steps with copies of the gradients, multiplied by the factor.
 void TorchOptimizer::StepScaled(const std::vector<size_t>& indices) {
   std::vector<at::Tensor> gradients;
   for (const size_t i : indices) {
@@ -176,6 +181,7 @@ void TorchOptimizer::StepScaled(const std::vector<size_t>& indices) {
     gradients.push_back(std::exchange(grad, grad.mul(factor).to(grad.scalar_type())));
   }
   optimizer_->step();
+  // Clipping must not show in the gradients that the program reads.
   for (size_t k = 0; k < indices.size(); ++k) tensors_[indices[k]].mutable_grad() = gradients[k];
 }
 

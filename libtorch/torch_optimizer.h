@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchOptimizer: an optimizer of torch::optim as one of ours, so that its state is in optimizer state dicts of all
-// forms, in checkpoints, and restored on any number of ranks:
+// TorchOptimizer: wraps an optimizer of torch::optim as an Optimizer, so that its state is in optimizer state dicts of
+// all forms and in checkpoints, and can be restored on any number of ranks:
 //
 //   FSDP_ASSIGN_OR_RETURN(auto optimizer, TorchOptimizer::Create(*sharded, std::make_unique<torch::optim::RMSprop>(
 //       sharded->LocalParameters(), torch::optim::RMSpropOptions(1e-3))));
 //   FSDP_RETURN_IF_ERROR(optimizer->Step(sharded->stream()));
 //   FSDP_RETURN_IF_ERROR(sharded->fsdp().AddOptimStateDict(*optimizer, state));
 //
-// For Adam, AdamW, SGD, RMSprop and Adagrad, which update each element by itself, so that a slice is updated as a part
-// of the whole would be. LBFGS is refused: it takes sums over all parameters.
+// Supports Adam, AdamW, SGD, RMSprop and Adagrad, which update each element independently, so that a slice is updated
+// as a part of the whole would be. Refuses LBFGS, which takes sums over all parameters.
 #ifndef FSDP_LIBTORCH_TORCH_OPTIMIZER_H_
 #define FSDP_LIBTORCH_TORCH_OPTIMIZER_H_
 
@@ -32,18 +32,18 @@ class TorchOptimizer final : public Optimizer {
  public:
   // `optimizer` has groups over tensors of module.LocalParameters() and has taken no step. Its state tensors become
   // views of this optimizer's state, so each exists once. `module` must outlive the result. kInvalidArgument for other
-  // tensors, for one that is in two groups, and for an optimizer that is none of those above, naming its class.
+  // tensors, for a tensor in two groups, and for an optimizer of another class, naming the class.
   static absl::StatusOr<std::unique_ptr<TorchOptimizer>> Create(ShardedModule& module,
                                                                 std::unique_ptr<torch::optim::Optimizer> optimizer);
   ~TorchOptimizer() override;
 
-  // As Optimizer's, but waits for `stream`, and computes on the calling thread. kInternal has the text of what LibTorch
-  // threw.
+  // As Optimizer's, but waits for `stream`, and computes on the calling thread. kInternal has the text of LibTorch's
+  // exception.
   absl::Status Step(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
-  // For schedulers of learning rates. Groups are not to be added.
+  // For schedulers of learning rates. Do not add groups.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:

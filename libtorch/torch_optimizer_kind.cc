@@ -16,7 +16,7 @@ namespace {
 using Kind = TorchOptimizerKind;
 using Options = Kind::Options;
 
-// A state, or an option, of the class that the kind is of: KindOf compared it.
+// A state, or an option, of the kind's class, which KindOf has checked.
 template <typename S>
 Kind::Field FieldOf(
     std::string name, at::Tensor& (S::*tensor)() noexcept,
@@ -36,7 +36,7 @@ Kind::Hyperparameter Number(std::string name, double& (O::*field)() noexcept, Ch
   return {std::move(name), at, [at](Options& options, double value) { at(options) = value; }, check};
 }
 
-// Decides which states there are, or how they began.
+// An option that decides which states exist, or how they begin.
 template <typename O, typename T>
 Kind::Hyperparameter Fixed(std::string name, const T& (O::*field)() const noexcept) {
   return {std::move(name),
@@ -45,6 +45,7 @@ Kind::Hyperparameter Fixed(std::string name, const T& (O::*field)() const noexce
 }
 
 template <typename O, size_t kIndex>
+// betas is one tuple in LibTorch, two numbers in state dicts.
 Kind::Hyperparameter Beta(std::string name) {
   return {
       std::move(name), [](const Options& options) { return std::get<kIndex>(static_cast<const O&>(options).betas()); },
@@ -55,6 +56,7 @@ template <typename O, typename S>
 Kind AdamKind(std::string name) {
   Kind kind;
   kind.name = std::move(name);
+  // In the names of PyTorch's state dicts, which checkpoints of Python have.
   kind.fields = {FieldOf<S>("exp_avg", &S::exp_avg), FieldOf<S>("exp_avg_sq", &S::exp_avg_sq),
                  FieldOf<S>("max_exp_avg_sq", &S::max_exp_avg_sq,
                             [](const Options& o) { return static_cast<const O&>(o).amsgrad(); })};
@@ -75,12 +77,14 @@ Kind SgdKind() {
   Kind kind;
   kind.name = "SGD";
   kind.fields = {FieldOf<S>("momentum_buffer", &S::momentum_buffer,
+                            // Without momentum LibTorch makes no state at all.
                             [](const Options& o) { return static_cast<const O&>(o).momentum() != 0; })};
   kind.hyperparameters = {Number<O>("lr", &O::lr, CheckNotNegative), Fixed<O, double>("momentum", &O::momentum),
                           Number<O>("dampening", &O::dampening, CheckFiniteOption),
                           Number<O>("weight_decay", &O::weight_decay, CheckNotNegative),
                           Fixed<O, bool>("nesterov", &O::nesterov)};
   kind.make_state = [] { return std::make_unique<S>(); };
+  // SGD does not count its steps.
   kind.set_step = [](Kind::State&, int64_t) {};
   return kind;
 }
@@ -117,6 +121,7 @@ Kind AdagradKind() {
                           Number<O>("eps", &O::eps, CheckNotNegative)};
   kind.make_state = [] { return std::make_unique<S>(); };
   kind.set_step = [](Kind::State& state, int64_t step) { static_cast<S&>(state).step(step); };
+  // Adagrad makes its state in the constructor, so a parameter without steps has one too.
   kind.initial_value = [](const Options& o) { return static_cast<const O&>(o).initial_accumulator_value(); };
   return kind;
 }
@@ -128,6 +133,7 @@ absl::StatusOr<const TorchOptimizerKind*> KindOf(const torch::optim::Optimizer& 
   static const Kind adam = AdamKind<optim::AdamOptions, optim::AdamParamState>("Adam");
   static const Kind adamw = AdamKind<optim::AdamWOptions, optim::AdamWParamState>("AdamW");
   static const Kind sgd = SgdKind(), rmsprop = RmspropKind(), adagrad = AdagradKind();
+  // By class, since hyperparameters and states are only reachable through the classes.
   if (dynamic_cast<const optim::AdamW*>(&optimizer) != nullptr) return &adamw;
   if (dynamic_cast<const optim::Adam*>(&optimizer) != nullptr) return &adam;
   if (dynamic_cast<const optim::SGD*>(&optimizer) != nullptr) return &sgd;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchOptimizerKind: what TorchOptimizer knows of one class of torch::optim, which shows its states and
-// hyperparameters by C++ names alone.
+// TorchOptimizerKind: the states and hyperparameters of one class of torch::optim, which LibTorch shows only by C++
+// names.
 #ifndef FSDP_LIBTORCH_TORCH_OPTIMIZER_KIND_H_
 #define FSDP_LIBTORCH_TORCH_OPTIMIZER_KIND_H_
 
@@ -39,7 +39,7 @@ struct TorchOptimizerKind {
   std::vector<Hyperparameter> hyperparameters;
   std::function<std::unique_ptr<State>()> make_state;
   std::function<void(State&, int64_t step)> set_step;
-  // The value that all fields have before the first step, where the class makes the state when it is made itself.
+  // The value of all fields before the first step, if the class makes the state in its constructor.
   std::function<double(const Options&)> initial_value;  // null: the first step makes the state
 };
 

@@ -4,10 +4,10 @@
 namespace fsdp {
 
 void TensorVisitor::operator()(const c10::IValue& value) const {
-  // Of an object of TorchScript that refers to itself each part is visited once.
+  // An object of TorchScript may refer to itself: each part is visited once.
   value.visit([this](const c10::IValue& part) {
     if (part.isTensor()) (*this)(part.toTensor());
-    return false;  // go on below it
+    return false;  // continue below it
   });
 }
 

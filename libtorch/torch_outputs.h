@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorsIn: the tensors in what a forward returned: a tensor, a c10::IValue of any depth, a std::optional, pair,
+// TensorsIn: the tensors in the result of a forward: a tensor, a c10::IValue of any depth, a std::optional, pair,
 // tuple, container (vector, array, map, ...) or smart pointer of any of these, or a struct that shows its tensors:
 //
 //   struct Output {
@@ -9,7 +9,7 @@
 //     void VisitTensors(const Visitor& visit) const { visit(logits); visit(loss); }
 //   };
 //
-// Other types have none that are found.
+// Tensors in other types are not found.
 #ifndef FSDP_LIBTORCH_TORCH_OUTPUTS_H_
 #define FSDP_LIBTORCH_TORCH_OUTPUTS_H_
 
@@ -27,7 +27,7 @@
 
 namespace fsdp {
 
-// Calls `visit` with each tensor of `value`, defined ones alone.
+// Calls `visit` with each defined tensor of `value`.
 struct TensorVisitor {
   std::vector<at::Tensor>& found;
 

@@ -54,6 +54,7 @@ at::IntArrayRef SizesOf(const Shape& shape) { return {shape.dims().data(), shape
 c10::Device TorchDeviceOf(const Device& device) { return c10::Device(device.name()); }
 
 absl::StatusOr<Tensor> ViewOf(const at::Tensor& tensor) {
+  // None of these has elements in memory that a Tensor could refer to.
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor of layout ", c10::str(tensor.layout()), " on ",
                                                    tensor.device().str(), tensor.is_quantized() ? ", quantized" : "",
@@ -61,6 +62,7 @@ absl::StatusOr<Tensor> ViewOf(const at::Tensor& tensor) {
   }
   FSDP_ASSIGN_OR_RETURN(const DeviceId device, DeviceIdOf(tensor.device()));
   try {
+    // `kept` may be a copy; the Buffer keeps it alive.
     const at::Tensor kept = tensor.detach().contiguous();
     void* const data = kept.data_ptr();  // throws for a parameter that is sharded already
     FSDP_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
@@ -69,12 +71,14 @@ absl::StatusOr<Tensor> ViewOf(const at::Tensor& tensor) {
     return Tensor(Buffer(
                       data, static_cast<int64_t>(kept.nbytes()), [kept] {}, device),
                   dtype, std::move(shape));
+    // LibTorch throws for a storage without memory, such as a parameter that is sharded already.
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(MessageOf(error));
   }
 }
 
 at::Tensor TorchViewOf(const Tensor& tensor, c10::Device device) {
+  // The deleter frees nothing itself: dropping its capture releases the memory.
   return at::from_blob(
       tensor.data(), SizesOf(tensor.shape()), [kept = tensor.buffer()](void*) {},
       at::TensorOptions().dtype(ScalarTypeOf(tensor.dtype())).device(device), device);
@@ -82,6 +86,7 @@ at::Tensor TorchViewOf(const Tensor& tensor, c10::Device device) {
 
 std::string MessageOf(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  // A backtrace is noise in a message that names the parameter.
   return torch != nullptr ? torch->what_without_backtrace() : error.what();
 }
 

@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// kInvalidArgument, by name, where DType has none.
+// kInvalidArgument, naming the type, if DType has no equivalent.
 absl::StatusOr<DType> DTypeOf(at::ScalarType type);
 at::ScalarType ScalarTypeOf(DType dtype);
 
@@ -22,7 +22,7 @@ at::IntArrayRef SizesOf(const Shape& shape);
 c10::Device TorchDeviceOf(const Device& device);
 
 // The memory of `tensor`, or of a contiguous copy, which it keeps alive. kInvalidArgument for a tensor without dense
-// memory, with a dtype that DType has not, or on a device that is neither the host nor a GPU of CUDA.
+// memory, with a dtype that DType does not have, or on a device that is neither the host nor a GPU of CUDA.
 absl::StatusOr<Tensor> ViewOf(const at::Tensor& tensor);
 
 // The memory of `tensor`, which it keeps alive, as a tensor of LibTorch of its shape.

@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Over memory of the host that passes for that of `device`, which need not be there.
+// A tensor over host memory that claims to be on `device`, which need not exist.
 at::Tensor TensorOn(c10::Device device, float (&values)[4]) {
   const auto storage = c10::make_intrusive<SlotStorage>(nullptr, 0, sizeof(values), device);
   storage->Bind(values, sizeof(values));

@@ -8,8 +8,8 @@
 namespace fsdp {
 namespace {
 
-// "torch::nn::LinearImpl" -> "Linear", "(anonymous namespace)::BlockImpl" -> "Block", and of CalledImpl<BlockImpl, ...>
-// (called_module.h) that of its module.
+// "torch::nn::LinearImpl" -> "Linear", "(anonymous namespace)::BlockImpl" -> "Block"; for CalledImpl<BlockImpl, ...>
+// (called_module.h) the name of its module.
 std::string ClassName(std::string_view name) {
   constexpr std::string_view kCalled = "fsdp::CalledImpl<";
   if (name.substr(0, kCalled.size()) == kCalled) name = name.substr(kCalled.size(), name.find(',') - kCalled.size());

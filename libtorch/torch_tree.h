@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTrees of the two kinds of modules that LibTorch has, and predicates on mirrors by the class of the original.
+// TorchTrees of the two kinds of modules in LibTorch, and predicates on mirrors by the class of the original.
 #ifndef FSDP_LIBTORCH_TORCH_TREE_H_
 #define FSDP_LIBTORCH_TORCH_TREE_H_
 
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// The tensors of `module`, by reference: the tree keeps them alive, but not the module.
+// The tensors of `module`, by reference. The tree keeps them alive, but not the module.
 TorchTree TreeOf(torch::nn::Module& module);
 TorchTree TreeOf(torch::jit::Module& module);
 

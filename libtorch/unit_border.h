@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitBorder: what is to happen where tensors enter and leave a unit's forward, in LibTorch's terms.
+// UnitBorder: the casts and the recomputation at the entry and exit of a unit's forward, in LibTorch's terms.
 #ifndef FSDP_LIBTORCH_UNIT_BORDER_H_
 #define FSDP_LIBTORCH_UNIT_BORDER_H_
 
@@ -17,12 +17,12 @@ struct UnitBorder {
   std::optional<at::ScalarType> input_type = {};   // floating-point inputs are cast to it
   std::optional<at::ScalarType> output_type = {};  // and outputs to this one
   bool restores = false;                           // outputs get the dtype that the first cast input had
-  bool full_precision_in_eval = false;             // inputs are not cast where nothing is kept for a backward
+  bool full_precision_in_eval = false;             // inputs are not cast if nothing is kept for a backward
   bool recomputes = false;                         // activation checkpointing
 
   static UnitBorder Of(const UnitSettings& settings, DType compute_dtype);
 
-  // True if this can only be done where the unit's forward is called.
+  // True if this can only be done at a call of the unit's forward.
   bool needs_call() const { return output_type.has_value() || recomputes; }
 
   // The dtype of inputs in this pass.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A module does not know that it is sharded, and its parents do not: a table of the process has which units there are.
+// A module does not know that it is sharded, nor do its parents: a table of the process lists the units.
 #include "fsdp/libtorch/unit_call.h"
 
 #include <map>
@@ -24,6 +24,7 @@ struct Table {
 };
 
 Table& Units() {
+  // Never destroyed: modules may still be called while the process exits.
   static auto& table = *new Table;
   return table;
 }
@@ -56,6 +57,7 @@ at::Tensor UnitCall::CastInput(const at::Tensor& input) {
   if (follower_ == nullptr) return input;
   const auto type = border_.InputType(follower_->training());
   if (!type.has_value() || !input.is_floating_point()) return input;
+  // The dtype of the first input that is cast is the dtype to restore.
   if (!input_type_.has_value()) input_type_ = input.scalar_type();
   return input.to(*type);
 }
@@ -69,6 +71,7 @@ at::Tensor UnitCall::CastOutput(const at::Tensor& output) const {
 std::vector<at::Tensor> UnitCall::Recompute(
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> forward,
     const std::vector<at::Tensor>& inputs) const {
+  // Weakly: autograd's graph keeps this function, and must not keep the sharded module alive.
   const auto as_unit = [follower = std::weak_ptr<UnitFollower>(follower_), node = node_,
                         forward = std::move(forward)](const std::vector<at::Tensor>& given) {
     const Within within(follower.lock(), node);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CallUnit: the call of a child's forward by its parent, with what FSDP does around it in Python, where modules have
-// hooks. torch::nn::Module has none, so a class that wants them writes
+// CallUnit: the call of a child's forward by its parent, with the work that FSDP does in module hooks in Python.
+// torch::nn::Module has no hooks, so a class that needs them writes
 //
 //   for (const auto& block : *blocks) x = CallUnit(*block->as<Block>(), x);     // for  x = block->forward(x)
 //
 // If the child is a unit of a sharded model, its floating-point inputs are cast to its param_dtype and its outputs to
 // output_dtype (both if the options ask for it), backward runs it again if it has activation_checkpointing, and it is
-// given back when it returns. Of a child that is no unit, or in a model that is not sharded, it is the plain call. So
+// given back when it returns. For a child that is not a unit, or in a model that is not sharded, it is a plain call. So
 // one class serves both.
 #ifndef FSDP_LIBTORCH_UNIT_CALL_H_
 #define FSDP_LIBTORCH_UNIT_CALL_H_
@@ -43,7 +43,7 @@ class UnitCall final {
   at::Tensor CastOutput(const at::Tensor& output) const;
   bool recomputes() const { return follower_ != nullptr && border_.recomputes && at::GradMode::is_enabled(); }
 
-  // `forward` as the unit's.
+  // Calls `forward` as the unit's.
   template <typename Function>
   auto Run(const Function& forward) const {
     const Within within(*this);
@@ -65,7 +65,7 @@ class UnitCall final {
     ~Within();
     Within(const Within&) = delete;
     Within& operator=(const Within&) = delete;
-    // The forward returned: gives the unit back.
+    // Call after the forward has returned: gives the unit back.
     void Close() const;
 
    private:
@@ -89,9 +89,9 @@ auto& ImplOf(Unit& unit) {
   }
 }
 
-// unit.forward(inputs...), which must return something. Inputs and outputs may have any structure that torch_outputs.h
+// unit.forward(inputs...), which must not return void. Inputs and outputs may have any structure that torch_outputs.h
 // and map_tensors.h know; those with tensors are copied (as handles). Under activation checkpointing forward must
-// compute the same when it runs again. Throws c10::Error, and what forward throws; collective within
+// compute the same when it runs again. Throws c10::Error, and everything that forward throws; collective within
 // ShardedModule::Forward.
 template <typename Unit, typename... Inputs>
 auto CallUnit(Unit&& unit, const Inputs&... inputs) {
@@ -128,7 +128,7 @@ auto CallUnit(Unit&& unit, const Inputs&... inputs) {
   return *std::move(outputs);
 }
 
-// Who follows which module, for CallUnit. Held by the ShardedModule.
+// The follower of each module, for CallUnit. Held by the ShardedModule.
 class UnitCallers final {
  public:
   struct Called {

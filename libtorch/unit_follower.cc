@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fsdp/ learns where execution is from four hooks around each module's forward and backward. Modules of LibTorch have
-// no hooks, so the places are found otherwise:
+// Four hooks around each module's forward and backward tell fsdp/ the progress of execution. Modules of LibTorch have
+// no hooks, so it is found as follows:
 //
 //   forward begins and ends      ShardedModule::Forward
-//   a unit begins                an operator is given one of its parameters (UseObserver). Open units that do not
+//   a unit begins                an operator gets one of its parameters (UseObserver). Open units that do not
 //                                contain it end first, and units around it begin before it: open_ is a path of the tree
 //   backward begins              autograd calls a hook of an output, uses a parameter, or accumulates into one
 //   a unit begins, in backward   as in forward, or autograd accumulates into one of its parameters
 //   a unit ends, in backward     all its parameters that forward used have accumulated
 //   backward ends                autograd's final callback
 //
-// Autograd saves parameters by their storage, so what backward reads is what is gathered then (slot_storage.h).
-// Gradients: AccumulateGrad adds in place where a parameter has a gradient, so before it runs the parameter gets, as
-// its gradient, the place in the unit's gradient slot. A unit that ended and gets a late gradient begins again, and its
-// reduction adds to the first. FSDP2 of Python lets a gradient that an operator computes in a wider dtype than its
-// parameter's, as oneDNN's LSTM does, stay so until it is reduced in that dtype: the gradient slot is then replaced by
-// memory in the reduce dtype.
+// Autograd saves parameters by their storage, so backward reads the values that are gathered at that time
+// (slot_storage.h). Gradients: AccumulateGrad adds in place if a parameter has a gradient, so before it runs the
+// parameter gets its place in the unit's gradient slot as its gradient. A unit that ended and gets a late gradient
+// begins again, and its reduction adds to the first. In Python's FSDP2, a gradient that an operator computes in a wider
+// dtype than its parameter's, as oneDNN's LSTM does, stays wide until it is reduced in that dtype: here memory in the
+// reduce dtype then replaces the gradient slot.
 //
-// In the host's backward a unit that several forwards visited would begin and end once for each, with a reduction each,
-// while autograd accumulates once. Such a unit is entered to be read only (fsdp/'s recomputation), until it
+// In the host's backward a unit that several forwards visited would begin and end once per visit, with a reduction
+// each, while autograd accumulates once. Such a unit is entered only for reading (fsdp/'s recomputation), until it
 // accumulates.
 //
-// Errors of OnUse cannot be thrown, since LibTorch swallows them in observers. They become the message of the
+// OnUse cannot throw its errors, since LibTorch swallows exceptions of observers. They become the message of the
 // parameter's storage, which the use itself throws.
 #include "fsdp/libtorch/unit_follower.h"
 
@@ -70,6 +70,7 @@ void UnitFollower::AddNodes(Module& module, const std::string& name, int enclosi
     node = static_cast<int>(nodes_.size());
     nodes_.push_back({.name = name.empty() ? "root" : name, .unit = unit, .parent = enclosing});
     nodes_.back().modules = unit >= 0 ? model_->units().unit(unit).modules : std::vector<Module*>{&module};
+    // Several modules may make up one unit: the first one met makes the node, later ones find it.
     if (unit >= 0) node_of_unit_[unit] = node;
   } else if (unit >= 0) {
     node = node_of_unit_[unit];
@@ -83,6 +84,7 @@ void UnitFollower::HookGradients() {
   for (int i = 0; i < static_cast<int>(states_.size()); ++i) {
     const LeafTensors::Leaf& leaf = leaves_->leaves()[i];
     if (!leaf.requires_grad) continue;
+    // Weakly: autograd's graph holds the hooks and may outlive the ShardedModule.
     const auto call = [weak = weak_from_this(), i](auto hook) {
       return [weak, i, hook](const auto&... gradient) {
         const std::shared_ptr<UnitFollower> follower = weak.lock();
@@ -100,7 +102,7 @@ void UnitFollower::HookGradients() {
 }
 
 void UnitFollower::Close() {
-  // What LibTorch still computes with may be memory of fsdp/'s.
+  // LibTorch may still be computing with memory of fsdp/.
   streams_.AfterLibTorch().IgnoreError();
   model_->stream().Synchronize().IgnoreError();
   observer_.reset();
@@ -126,6 +128,7 @@ void UnitFollower::Synchronize() {
 void UnitFollower::BeginForward() {
   TORCH_CHECK(pass_ != Pass::kForward, "Forward of a ShardedModule within its Forward: call the module itself");
   TORCH_CHECK(pass_ != Pass::kBackward || backward_.expired(), "Forward of a ShardedModule within its backward");
+  // A backward that threw leaves its pass open; autograd's task, and so backward_, is gone.
   if (pass_ == Pass::kBackward) Forget();
   ThrowIfError(leaves_->Check());
   Synchronize();
@@ -134,6 +137,7 @@ void UnitFollower::BeginForward() {
   const bool on_gpu = !TorchDeviceOf(model_->units().device()).is_cpu();
   if (on_gpu && !(backward_thread_.has_value() && backward_thread_->is_mine())) backward_thread_.emplace();
   training_ = at::GradMode::is_enabled();
+  // `used` adds up over all forwards before one backward.
   if (training_ && std::exchange(backward_ended_, false)) {
     for (LeafState& state : states_) state.used = false;
   }
@@ -147,7 +151,7 @@ void UnitFollower::BeginForward() {
     AbandonForward();
     throw;
   }
-  if (local_.has_value()) local_->FollowGradients();  // a failed backward's were discarded
+  if (local_.has_value()) local_->FollowGradients();  // the gradients of a failed backward were discarded
 }
 
 void UnitFollower::EndForward(const std::vector<at::Tensor>& outputs) {
@@ -160,6 +164,7 @@ void UnitFollower::EndForward(const std::vector<at::Tensor>& outputs) {
     TORCH_CHECK(foreign.empty(), foreign);
   }
   if (!training_) return;
+  // Whichever output backward reaches first begins it. A leaf among the outputs does not run any unit's backward.
   for (const at::Tensor& output : outputs) {
     if (!output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([weak = weak_from_this()](const at::Tensor&) {
@@ -192,10 +197,11 @@ void UnitFollower::BeginBackward() {
   if (pass_ == Pass::kBackward && !backward_.expired()) return;
   TORCH_CHECK(pass_ != Pass::kForward,
               "backward of a sharded module within its Forward: call it after Forward returned");
-  Forget();          // of a backward that failed
+  Forget();          // a backward that failed
   training_ = true;  // an evaluation may have run since the forward
   Synchronize();
   for (LeafState& state : states_) state.accumulated = false;
+  // Autograd destroys the callback when its task ends, with or without an error; backward_ expires then.
   const std::shared_ptr<void> alive = std::make_shared<char>();
   backward_ = alive;
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), alive] {
@@ -209,7 +215,8 @@ bool UnitFollower::Syncs(int node) const {
   return model_->executor().sync() && UnitOf(node).controls.requires_gradient_sync;
 }
 
-// A unit whose gradients an earlier backward kept local, and which this one does not reach (an expert without work).
+// Reduces units whose gradients an earlier backward kept local and which this one does not reach (an expert without
+// work).
 void UnitFollower::ReduceOwed() {
   for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
     if (nodes_[node].owes && Syncs(node)) Enter(node, /*for_gradients=*/true);
@@ -218,17 +225,19 @@ void UnitFollower::ReduceOwed() {
 
 void UnitFollower::EndBackward() {
   ReduceOwed();
+  // The root is open until here: its parameters may accumulate last.
   while (!open_.empty()) Leave();
   pass_ = Pass::kNone;
   for (Node& node : nodes_) node.visits = 0;
   backward_ended_ = true;
   if (!local_.has_value()) return;
   ThrowIfError(model_->stream().Synchronize());
+  // FollowGradients runs operators that must not count as uses.
   at::DisableRecordFunctionGuard quiet;
   local_->FollowGradients();
 }
 
-// What a backward that failed had open is fsdp/'s to give back, at the next forward.
+// Clears this class's state of a backward that failed. fsdp/ gives back its open units at the next forward.
 void UnitFollower::Forget() {
   if (pass_ == Pass::kBackward) {
     for (Node& node : nodes_) node.owes = false;  // they are discarded
@@ -247,11 +256,11 @@ void UnitFollower::OnUse(int index, bool) {
   if (pass == Pass::kForward && forward_thread_.load() != std::this_thread::get_id()) {
     const std::lock_guard<std::mutex> lock(foreign_mutex_);
     foreign_ = absl::StrCat("parameter \"", leaves_->leaves()[index].mirror->fqn,
-                            "\" was used by another thread than that of Forward (torch.jit.fork? call "
+                            "\" was used by another thread than Forward (torch.jit.fork? call "
                             "ForwardOnThisThread): a sharded module computes on one thread");
     return;
   }
-  // Outside of passes a use is an error by the storage's own message.
+  // Outside of passes the storage's own message reports the use.
   if (pass != Pass::kForward && !InGraphTask()) return;
   at::DisableRecordFunctionGuard quiet;
   try {
@@ -264,6 +273,7 @@ void UnitFollower::OnUse(int index, bool) {
 void UnitFollower::Use(int index) {
   ThrowIfError(streams_.Join());
   const int node = node_of_unit_[leaves_->leaves()[index].unit];
+  // The root is always gathered, so it does not count as a unit of the segment.
   if (!segments_.empty() && node != 0 &&
       std::find(segments_.back().begin(), segments_.back().end(), node) == segments_.back().end()) {
     segments_.back().push_back(node);
@@ -275,6 +285,7 @@ void UnitFollower::Use(int index) {
   BeginBackward();
   TORCH_CHECK(nodes_[node].forward_version == UnitOf(node).shard_version(),
               "its values were changed after the forward that this backward is of");
+  // A unit of several visits, or inside a part of several units, is only read for now (see above).
   Enter(node, /*for_gradients=*/nodes_[node].visits <= 1 && !recomputing_several_);
 }
 
@@ -294,6 +305,7 @@ void UnitFollower::Enter(int node, bool for_gradients) {
     Run(/*pre=*/true, open_.back());
   } else {
     if (pass_ == Pass::kForward) CheckCalled(node);
+    // Outer units first: open_ is a path of the tree.
     if (nodes_[node].parent >= 0) Enter(nodes_[node].parent, for_gradients);
     const Open open{node, pass_ == Pass::kBackward && for_gradients};
     Run(/*pre=*/true, open);
@@ -315,6 +327,7 @@ void UnitFollower::Leave() {
   at::DisableRecordFunctionGuard quiet;
   const Open open = open_.back();
   open_.pop_back();
+  // fsdp/ may reuse the unit's memory, so LibTorch's work with it comes first.
   WaitForLibTorch();
   if (nodes_[open.node].casts.has_value()) nodes_[open.node].casts->Clear();
   if (open.has_gradients && nodes_[open.node].unit >= 0) nodes_[open.node].owes = !Syncs(open.node);
@@ -327,10 +340,10 @@ void UnitFollower::Leave() {
   leaves_->Follow();
 }
 
-// The hooks of the node's modules. A unit of several is entered by the first, and left when all have run.
+// Runs the hooks of the node's modules. A unit of several modules is entered by the first, and left when all have run.
 void UnitFollower::Run(bool pre, const Open& open) {
   const auto run = [&](Module& module, bool before) {
-    const absl::Span<Tensor> none;  // tensors of LibTorch are not ours to cast
+    const absl::Span<Tensor> none;  // tensors of LibTorch are not cast here
     if (pass_ == Pass::kForward || !open.has_gradients) {
       return before ? hooks_->PreForward(module, none, *tape_) : hooks_->PostForward(module, none, *tape_);
     }
@@ -353,6 +366,7 @@ void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   Enter(node_of_unit_[leaf.unit], /*for_gradients=*/true);
   leaf.mirror->grad_used = true;
   const Tensor& slot = leaf.mirror->grad;
+  // A gradient that is not wider than its slot is added to the slot as it is.
   if (!gradient.defined() || !slot.defined() || gradient.element_size() <= SizeOf(slot.dtype())) return;
   at::DisableRecordFunctionGuard quiet;
   WaitForLibTorch();
@@ -365,6 +379,7 @@ void UnitFollower::OnAccumulated(int index) {
   states_[index].accumulated = true;
   const int unit = leaves_->leaves()[index].unit;
   const int node = node_of_unit_[unit];
+  // The root ends with the backward, and only the unit that computes may end here.
   if (node == 0 || !IsTop(node)) return;
   const std::vector<int>& all = leaves_->of_unit(unit);
   const bool done = std::all_of(all.begin(), all.end(), [this](int i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitFollower: where forward and backward of a module of LibTorch are, told to fsdp/ by the hooks that its own modules
-// would call. unit_follower.cc has the rules.
+// UnitFollower: reports the progress of forward and backward of a module of LibTorch to fsdp/, as hooks of fsdp/'s own
+// modules would. unit_follower.cc has the rules.
 #ifndef FSDP_LIBTORCH_UNIT_FOLLOWER_H_
 #define FSDP_LIBTORCH_UNIT_FOLLOWER_H_
 
@@ -34,49 +34,49 @@ namespace fsdp {
 // Held by a ShardedModule, and weakly by the graphs of autograd. Functions throw c10::Error. One thread.
 class UnitFollower final : public SlotOwner, public std::enable_shared_from_this<UnitFollower> {
  public:
-  // `model`, of the mirror, must outlive its Close.
+  // `model`, the model of the mirror, must outlive its Close.
   static std::shared_ptr<UnitFollower> Create(ShardedModel& model, const MirrorModule& mirror);
 
-  // Lets go of the module and of `model`: a graph that lives on finds its parameters gone.
+  // Releases the module and `model`. A graph that lives on gets errors for its parameters.
   void Close();
 
   void BeginForward();
   void EndForward(const std::vector<at::Tensor>& outputs);
-  // After an error: units are given back, and the error is the caller's to throw.
+  // Call after an error: gives the units back. The caller throws the error.
   void AbandonForward();
 
-  // The first of a backward begins it; later ones do nothing. To be called on a thread of autograd.
+  // The first call in a backward begins it; later calls do nothing. Call it on a thread of autograd.
   void BeginBackward();
 
   // An operator is about to use leaf `index`.
   void OnUse(int index, bool in_place) override;
   OperandCasts* casts(int index) override;
 
-  // A call of a unit's forward by CallUnit (unit_call.h) begins, returned, and is over. Without such a call a unit that
-  // needs one is refused.
+  // A call of a unit's forward by CallUnit (unit_call.h) begins, has returned, and is over. A unit that needs such a
+  // call is refused without it.
   void BeginCall(int node);
   void LeaveCalled(int node);
   void EndCall(int node);
 
-  // Operators of this thread get cast operands while the result lives; null where no unit casts.
+  // Operators of this thread get cast operands while the result lives; null if no unit casts.
   std::unique_ptr<OperandCastScope> CastOperands() const;
 
-  // The units that forward uses from now on, for a part that is to run again in backward. EndSegment returns whether
-  // they are several.
+  // Records the units that forward uses from now on, for a part that will run again in backward. EndSegment returns
+  // whether there are several.
   void BeginSegment();
   bool EndSegment();
 
   // While `several`, units that backward uses are gathered without memory for gradients, since their forward runs again
-  // and others will follow. Returns what was set before.
+  // and others will follow. Returns the value set before.
   bool SetRecomputing(bool several) { return std::exchange(recomputing_several_, several); }
 
-  // The units' modules, the root's first, and what is to happen at their borders. By node.
+  // The modules of each unit, the root's first, and the casts at their borders. By node.
   const std::vector<Module*>& modules_of(int node) const { return nodes_[node].modules; }
   const std::string& name_of(int node) const { return nodes_[node].name; }
   const UnitBorder& border_of(int node) const { return nodes_[node].border; }
   int num_nodes() const { return static_cast<int>(nodes_.size()); }
 
-  // True if the last forward keeps for a backward.
+  // True if the last forward keeps state for a backward.
   bool training() const { return training_; }
 
   // True within a Forward or a backward.
@@ -86,29 +86,29 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   LeafTensors& leaves() { return *leaves_; }
   LocalShards& local_shards();
 
-  // Tells fsdp/ what optimizers of torch::optim changed, and autograd what changed of the parameters. Between passes.
+  // Reports changes by optimizers of torch::optim to fsdp/, and changes of the parameters to autograd. Between passes.
   void Synchronize();
 
-  // The order of fsdp/'s stream and those of LibTorch.
+  // The order of fsdp/'s stream and LibTorch's streams.
   TorchStreams& streams() { return streams_; }
 
  private:
   enum class Pass : uint8_t { kNone, kForward, kBackward };
 
-  // A unit, or the root where that is none.
+  // A unit, or the root if the root is not a unit.
   struct Node {
     std::string name;
     std::vector<Module*> modules = {};
     int unit = -1;  // in the UnitStore; -1: none
     int parent = -1;
     int visits = 0;               // by forwards since the last backward
-    int64_t forward_version = 0;  // Unit::shard_version() at the last of them
+    int64_t forward_version = 0;  // Unit::shard_version() at the last such forward
     bool owes = false;            // has gradients that were not reduced (no_sync)
     int calls = 0;                // that have begun and are not over
     UnitBorder border = {};
     std::optional<OperandCasts> casts = {};
   };
-  // What a leaf did in the present passes.
+  // The state of a leaf in the present passes.
   struct LeafState {
     bool used = false;         // by a forward since the last backward
     bool accumulated = false;  // in this backward
@@ -116,7 +116,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   };
   struct Open {
     int node = -1;
-    bool has_gradients = false;  // backward: entered for its gradients, and not only to be read
+    bool has_gradients = false;  // backward: entered for its gradients, not only to be read
   };
 
   explicit UnitFollower(ShardedModel& model);
@@ -157,7 +157,7 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   std::atomic<std::thread::id> forward_thread_{};
   std::optional<Tape> tape_;
   std::vector<Open> open_;                  // from the root to the one that computes
-  bool training_ = false;                   // the last forward keeps for a backward
+  bool training_ = false;                   // the last forward keeps state for a backward
   bool backward_ended_ = true;              // since the last forward that keeps
   std::weak_ptr<void> backward_;            // lives as long as autograd's task of the backward
   std::vector<std::vector<int>> segments_;  // nodes of each, the inner ones last

@@ -27,12 +27,12 @@ TEST(UnitFollowerTest, AForwardIsAbandonedAlsoWhereLibTorchCannotBeWaitedFor) {
     const TorchStreams before = follower->streams();
     follower->BeginForward();
     EXPECT_TRUE(follower->in_forward());
-    // LibTorch has no such device.
+    // LibTorch does not have such a device.
     follower->streams() = TorchStreams(fsdp->stream(), c10::Device(c10::DeviceType::FPGA, 0));
     follower->AbandonForward();
     EXPECT_FALSE(follower->in_pass());
     follower->streams() = before;
-    follower->BeginForward();  // and it goes on
+    follower->BeginForward();  // and it continues
     EXPECT_TRUE(follower->leaves().leaves()[0].storage->bound());
     follower->AbandonForward();
     EXPECT_EQ(follower->leaves().bound_bytes(), 0);

@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// Of operators in place the first input is the one that is written, and the name ends in "_".
+// An operator in place writes its first input, and its name ends in "_".
 bool IsInPlace(const at::RecordFunction& op) {
   const std::string_view name = op.name();
   return !name.empty() && name.back() == '_';
@@ -32,6 +32,7 @@ void Note(const c10::IValue& value, const at::RecordFunction& op, bool first) {
 }
 
 std::unique_ptr<at::ObserverContext> Start(const at::RecordFunction& op) {
+  // Inputs of an operator are observed before it runs, so OnUse can still gather.
   bool first = true;
   for (const c10::IValue& input : op.inputs()) Note(input, op, std::exchange(first, false));
   return nullptr;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UseObserver: tells a SlotStorage's owner, before an operator of LibTorch runs, that the operator is given it: how
-// FSDP learns that a unit is about to compute, in forward and in backward, without hooks in modules (torch::nn::Module
-// has none). It is LibTorch's RecordFunction, the API of profilers, for one thread and for the autograd threads that
-// work for it.
+// UseObserver: calls SlotOwner::OnUse before any operator of LibTorch that gets the storage as an operand. This is how
+// FSDP learns, in forward and in backward, that a unit is about to compute; torch::nn::Module has no hooks. It uses
+// LibTorch's RecordFunction, the API of profilers, for one thread and for the autograd threads that work for it.
 #ifndef FSDP_LIBTORCH_USE_OBSERVER_H_
 #define FSDP_LIBTORCH_USE_OBSERVER_H_
 
@@ -14,7 +13,7 @@
 namespace fsdp {
 
 // While it lives, operators of the thread that made it are observed. Several may live. One that is destroyed by another
-// thread leaves a callback behind, which finds no owner to tell.
+// thread leaves a callback behind, which finds no owner.
 class UseObserver final {
  public:
   UseObserver();

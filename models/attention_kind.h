@@ -9,9 +9,9 @@
 
 namespace fsdp {
 
-// Float32 is never rounded: there both compute the same, but for the order of sums.
+// Float32 is never rounded: there both compute the same, except for the order of sums.
 enum class AttentionKind : uint8_t {
-  // As Hugging Face's eager models do, op by op: its loss curves are followed closely.
+  // As Hugging Face's eager models do, op by op: follows their loss curves closely.
   kEager,
   // As kernels that visit each score once do (AttentionRounding::kOnline), which is less work for a GPU.
   kOnline,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What AttentionKind changes in a model: in float32 the order of sums, and nothing else.
+// The effect of AttentionKind on a model: in float32 only the order of sums.
 #include "fsdp/models/attention_kind.h"
 
 #include <cmath>

@@ -24,6 +24,7 @@ std::string ConfigJson(const Gpt2Config& config) { return Gpt2ConfigJson(config)
 std::string ConfigJson(const LlamaConfig& config) { return LlamaConfigJson(config); }
 Attributes AttributesOf(const Gpt2Config& config) { return Gpt2Attributes(config); }
 Attributes AttributesOf(const LlamaConfig& config) { return LlamaAttributes(config); }
+// No number of a trained model depends on these.
 Attributes OtherAttributesOf(const Gpt2Config& config) { return {{"initializer_range", config.initializer_range}}; }
 Attributes OtherAttributesOf(const LlamaConfig& config) {
   return {{"initializer_range", config.initializer_range}, {"max_position_embeddings", config.max_position_embeddings}};
@@ -71,6 +72,7 @@ std::string CausalLmConfigJson(const CausalLmConfig& config) {
 
 Attributes CausalLmAttributes(const CausalLmConfig& config) {
   Attributes attributes = std::visit([](const auto& kind) { return AttributesOf(kind); }, config);
+  // The two kinds share field names, so the kind itself must be compared too.
   attributes["model_type"] = std::string(std::visit([](const auto& kind) { return ModelType(kind); }, config));
   return attributes;
 }
@@ -84,6 +86,7 @@ int64_t VocabSize(const CausalLmConfig& config) {
 }
 
 std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config) {
+  // Rotary positions have no limit.
   const auto* gpt2 = std::get_if<Gpt2Config>(&config);
   if (gpt2 == nullptr) return std::nullopt;
   return SequenceLimit{.seq_len = gpt2->n_positions, .field = "n_positions"};
@@ -92,6 +95,7 @@ std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config) {
 AttentionShape AttentionSizes(const CausalLmConfig& config, int64_t batch, int64_t seq_len) {
   AttentionShape shape = std::visit([](const auto& kind) { return HeadsOf(kind); }, config);
   const bool is_online = std::visit([](const auto& kind) { return kind.attention == AttentionKind::kOnline; }, config);
+  // The other kinds differ by model, and have the same sizes.
   if (is_online) shape.rounding = AttentionRounding::kOnline;
   shape.batch = batch;
   shape.seq_len = seq_len;

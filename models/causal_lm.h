@@ -28,18 +28,18 @@ struct AttentionShape;  // nn/ops/kernel_options.h
 using CausalLmConfig = std::variant<Gpt2Config, LlamaConfig>;
 
 // Reads the text of a config.json of kind `model_type`, "gpt2" or "llama"; see ParseGpt2Config and ParseLlamaConfig.
-// kInvalidArgument if the file is of another kind, or if there is no such kind.
+// kInvalidArgument if the file is of another kind, or if the kind is unknown.
 absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, std::string_view json,
                                                    std::vector<std::string>* notes);
 
 // A preset of kind `model_type`; kNotFound lists the presets.
 absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
 
-// How the model's attention is to round.
+// Sets how the model's attention rounds.
 void SetAttention(AttentionKind attention, CausalLmConfig& config);
 
 // Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h); parameters are meta,
-// that is without memory. Errors are those of MakeGpt2 and MakeLlama.
+// that is without memory. Returns the errors of MakeGpt2 and MakeLlama.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
 // True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.
@@ -59,7 +59,7 @@ Attributes OtherCausalLmAttributes(const CausalLmConfig& config);
 // The number of tokens in the vocabulary: every token of the data must be below it.
 int64_t VocabSize(const CausalLmConfig& config);
 
-// The longest sequence that a model with learned positions takes, and the field of the config that says so.
+// The longest sequence that a model with learned positions takes, and the config's field for it.
 struct SequenceLimit {
   int64_t seq_len = 0;
   std::string_view field;
@@ -68,11 +68,11 @@ struct SequenceLimit {
 // nullopt for a model with rotary positions (Llama), which takes any length.
 std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config);
 
-// The sizes of the attention of each block on `batch` sequences of `seq_len` tokens, and whether it is kOnline; other
-// roundings, and the scale, are the blocks' own.
+// The sizes of the attention of each block on `batch` sequences of `seq_len` tokens, and whether it is kOnline; the
+// blocks determine other roundings and the scale.
 AttentionShape AttentionSizes(const CausalLmConfig& config, int64_t batch, int64_t seq_len);
 
-// The prefix of parameter names in the model with its head, which files that were saved without the head lack:
+// The prefix of parameter names in the model with its head, which files lack that were saved without the head:
 // "transformer.", "model.".
 std::string_view BasePrefix(const CausalLmConfig& config);
 

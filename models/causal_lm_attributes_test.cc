@@ -31,7 +31,7 @@ std::vector<std::string> Differences(const std::string& model_type, const std::s
   return lines;
 }
 
-// A field of a config.json, and how its difference from the default is said.
+// A field of a config.json, and the text of its difference from the default.
 struct Change {
   std::string field, line;
 };

@@ -22,6 +22,7 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(std::string_view model_type, st
   }
   ConfigReader reader(model_type, std::move(parsed));
   const Json* own = reader.Find("model_type");
+  // May be absent in hand-written files; then the caller's kind is trusted.
   if (own != nullptr && *own != reader.model_type_) {
     return reader.Wrong("model_type", *own, Json(reader.model_type_).dump());
   }
@@ -42,6 +43,7 @@ absl::Status ConfigReader::Wrong(std::string_view field, const Json& value, std:
 
 absl::Status ConfigReader::Int(const std::string& field, int64_t* value, const std::string& alias) const {
   auto found = object_.find(field);
+  // Both names may be present, as in files of several versions of transformers; they must agree.
   if (const auto aliased = object_.find(alias); !alias.empty() && aliased != object_.end()) {
     if (found != object_.end() && *found != *aliased) {
       return absl::InvalidArgumentError(absl::StrCat(model_type_, " config: ", field, " is ", found->dump(),
@@ -92,6 +94,7 @@ absl::Status ConfigReader::String(const std::string& field, std::string* value) 
 absl::Status ConfigReader::Refuse(std::initializer_list<const char*> fields) const {
   for (const char* field : fields) {
     const Json* found = Find(field);
+    // false and {} are what Hugging Face writes for a feature that is off.
     if (found == nullptr || *found == false || (found->is_object() && found->empty())) continue;
     return absl::UnimplementedError(
         absl::StrCat(model_type_, " config: ", field, " is ", found->dump(), ", which is not supported"));

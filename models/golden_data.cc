@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadWeights parses safetensors by itself instead of calling checkpoint/foreign/safetensors: a test that reads its
+// ReadWeights has its own safetensors parser instead of calling checkpoint/foreign/safetensors: a test that reads its
 // expected values through the code under test could not see an error of that code. The format: 8 bytes, little-endian,
 // with the length of a JSON header; the header; the payload, in which the header's data_offsets count.
 #include "fsdp/models/golden_data.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Module and parameter names are Hugging Face's, so a state dict of this model is one of GPT2LMHeadModel and needs no
-// mapping. Backward is written out, in the reverse of forward. With tied embeddings lm_head.weight is the same
+// mapping. Backward is explicit, in the reverse order of forward. With tied embeddings lm_head.weight is the same
 // Parameter as wte.weight: both add to one gradient, and state dicts have an alias for the second name.
 #include "fsdp/models/gpt2.h"
 
@@ -55,8 +55,8 @@ class Gpt2Model final : public Module {
     return ln_f_->Forward(x, tape);
   }
 
-  // The gradient of x passes through wpe_ as it is, since positions are added; wte_ turns it into that of its rows, and
-  // tokens have none.
+  // The gradient of x passes through wpe_ unchanged, because positions are added; wte_ turns it into the gradient of
+  // its rows. Tokens have no gradient.
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     FSDP_ASSIGN_OR_RETURN(Tensor grad, ln_f_->Backward(grad_output, tape));
     for (auto block = h_->children().rbegin(); block != h_->children().rend(); ++block) {

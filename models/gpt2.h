@@ -16,8 +16,8 @@ namespace fsdp {
 
 // Input tokens int32 [B, T], T <= n_positions; output logits [B * T, vocab_size] in the compute dtype, on a GPU perhaps
 // with padded rows (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. Parameters are
-// meta (no memory yet), named, and have Hugging Face's Initializers (normal, residual projections scaled by
-// 1 / sqrt(2 n_layer)). Errors are those of CheckGpt2Config.
+// meta (no memory yet), named, and have Hugging Face's Initializers (normal, residual projections scaled by 1 / sqrt(2
+// n_layer)). Returns the errors of CheckGpt2Config.
 absl::StatusOr<std::unique_ptr<Module>> MakeGpt2(const Gpt2Config& config);
 
 }  // namespace fsdp

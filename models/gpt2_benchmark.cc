@@ -7,7 +7,7 @@
 //   flops              floating-point operations of matrix products a second: 6 a parameter and token, and
 //                      12 n_embd seq_len a block and token for attention, of which a causal kernel may skip near half
 //
-// All by process CPU time, so that neighbours on the machine do not count. --benchmark_filter=tiny is the 3.4 M
+// All by process CPU time, so that other processes on the machine do not count. --benchmark_filter=tiny is the 3.4 M
 // parameter model, small the 29.5 M one of reference figures.
 #include <cstdint>
 #include <memory>

@@ -42,6 +42,7 @@ absl::Status ReadFields(const ConfigReader& reader, Gpt2Config& config) {
   FSDP_RETURN_IF_ERROR(reader.Int("n_embd", &config.n_embd, "hidden_size"));
   FSDP_RETURN_IF_ERROR(reader.Int("n_layer", &config.n_layer, "num_hidden_layers"));
   FSDP_RETURN_IF_ERROR(reader.Int("n_head", &config.n_head, "num_attention_heads"));
+  // 0 in the config means 4 n_embd, so a 0 in the file is refused.
   FSDP_RETURN_IF_ERROR(reader.IntOrNull("n_inner", &config.n_inner));
   const ConfigReader::Json* inner = reader.Find("n_inner");
   if (inner != nullptr && config.n_inner <= 0) return reader.Wrong("n_inner", *inner, "a positive integer or null");
@@ -61,6 +62,7 @@ absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<st
   FSDP_RETURN_IF_ERROR(reader.Refuse({"add_cross_attention", "pruned_heads", "quantization_config"}));
   Gpt2Config config;
   FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
+  // Here, because parsing a file accepts any integers.
   FSDP_RETURN_IF_ERROR(CheckGpt2Config(config));
   // Hugging Face trains with a dropout of 0.1 if the file does not name a rate.
   FSDP_RETURN_IF_ERROR(reader.NoteDropout({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));

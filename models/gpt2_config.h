@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// The defaults are those of gpt2-124m.
+// The defaults are gpt2-124m's.
 struct Gpt2Config {
   // Rows of the token embedding, and logits per position. At most 2^31, since tokens are int32.
   int64_t vocab_size = 50257;
@@ -43,26 +43,26 @@ struct Gpt2Config {
   // Added to the variance in every LayerNorm.
   double layer_norm_epsilon = 1e-5;
 
-  // Standard deviation of the initial weights; projections that add to the residual stream have less.
+  // Standard deviation of the initial weights; smaller for projections that add to the residual stream.
   double initializer_range = 0.02;
 
   // Attention scores are divided by sqrt(n_embd / n_head), and, by the second flag, also by the block's index + 1.
   bool scale_attn_weights = true;
   bool scale_attn_by_inverse_layer_idx = false;
 
-  // Attention scores stay float32, also if the model computes in bfloat16. Under AttentionKind::kOnline they always do.
+  // Attention scores stay float32 even if the model computes in bfloat16. Under AttentionKind::kOnline they always do.
   bool reorder_and_upcast_attn = false;
 
-  // lm_head.weight is wte.weight. If false, it is a parameter of its own, of the same shape.
+  // lm_head.weight is wte.weight. If false, it is a separate parameter of the same shape.
   bool tie_word_embeddings = true;
 
   // Not in config.json.
   AttentionKind attention = AttentionKind::kEager;
 };
 
-// Reads the text of a config.json. Every field that changes the numbers, under Hugging Face's aliases (hidden_size,
-// ...) too, is either supported or an error that names it (kInvalidArgument or kUnimplemented); other fields are
-// ignored. Dropout other than 0 is taken as 0 and reported in `notes`, one sentence for each field.
+// Reads the text of a config.json. Every field that changes the numbers, including Hugging Face's aliases (hidden_size,
+// ...), is either supported or an error that names it (kInvalidArgument or kUnimplemented); other fields are ignored.
+// Dropout other than 0 is taken as 0 and reported in `notes`, one sentence for each field.
 absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<std::string>* notes);
 
 // kInvalidArgument, naming the field, if no model can have these sizes.
@@ -75,9 +75,9 @@ absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name);
 // an n_inner of 0.
 std::string Gpt2ConfigJson(const Gpt2Config& config);
 
-// The fields above by their names, but initializer_range, which only random weights follow, and attention: what a
-// checkpoint must agree about for its parameters to be the same model. An n_inner of 0 is given as the width that it
-// means.
+// The fields above by their names: a checkpoint must agree about them for its parameters to be the same model. Without
+// initializer_range, on which only random weights depend, and attention. An n_inner of 0 is replaced by the actual
+// width.
 Attributes Gpt2Attributes(const Gpt2Config& config);
 
 }  // namespace fsdp

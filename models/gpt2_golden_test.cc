@@ -27,7 +27,7 @@ constexpr int kSteps = 50;
 constexpr int64_t kRows = 2;
 constexpr int64_t kSeqLen = 32;
 
-// How many samples a step has, and how their gradients are made.
+// The number of samples of a step, and how their gradients are made.
 struct Case {
   const char* name;
   int micro_steps;        // of kRows samples each

@@ -88,8 +88,8 @@ TEST_F(Gpt2Test, ResidualProjectionsStartSmaller) {
   }
 }
 
-// Each switch of the config must move the loss; and the gradient must be that of the moved model, by finite differences
-// of a float32 loss along the gradient.
+// Each switch of the config must move the loss, and the gradient must fit the moved model, by finite differences of a
+// float32 loss along the gradient.
 TEST_F(Gpt2Test, EverySwitchChangesTheNumbersAndTheGradientFollows) {
   std::vector<Gpt2Config> variants(8, SmallConfig());
   for (Gpt2Config& config : variants) config.n_layer = 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Module and parameter names are Hugging Face's, so a state dict of this model is one of LlamaForCausalLM and needs no
-// mapping. rotary_emb is a child of the model for its name alone: it has no parameters, and all layers share its table
+// mapping. rotary_emb is a child of the model only for its name: it has no parameters, and all layers share its table
 // of rotations.
 #include "fsdp/models/llama.h"
 
@@ -25,7 +25,7 @@ Initializer WeightInitializer(const LlamaConfig& config) {
   return Initializer::Normal(0, static_cast<float>(config.initializer_range));
 }
 
-// As PyTorch's Embedding takes it: a negative index counts from the end.
+// As in PyTorch's Embedding, a negative index counts from the end.
 std::optional<int64_t> PaddingIndex(const LlamaConfig& config) {
   if (!config.pad_token_id.has_value() || *config.pad_token_id >= 0) return config.pad_token_id;
   return config.vocab_size + *config.pad_token_id;
@@ -63,8 +63,8 @@ class LlamaModel final : public Module {
     return norm_->Forward(x, tape);
   }
 
-  // Layers take what they saved off the tape in the reverse of forward's order. The embedding is the first module, and
-  // tokens have no gradient, so the returned tensor is undefined.
+  // Layers restore from the tape in the reverse of forward's order. The embedding is the first module, and tokens have
+  // no gradient, so the returned tensor is undefined.
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     FSDP_ASSIGN_OR_RETURN(Tensor grad, norm_->Backward(grad_output, tape));
     for (auto layer = layers_->children().rbegin(); layer != layers_->children().rend(); ++layer) {

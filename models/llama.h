@@ -14,10 +14,10 @@
 
 namespace fsdp {
 
-// Input tokens int32 [B, T]; output logits [B * T, vocab_size] in the compute dtype, on a GPU perhaps with padded
-// rows (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. Parameters are meta (no
-// memory yet), named, and have Hugging Face's Initializers (normal; norms 1, biases and the padding token's embedding
-// 0). Errors are those of CheckLlamaConfig.
+// Input tokens int32 [B, T]; output logits [B * T, vocab_size] in the compute dtype, on a GPU perhaps with padded rows
+// (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. Parameters are meta (no memory
+// yet), named, and have Hugging Face's Initializers (normal; norms 1, biases and the padding token's embedding 0).
+// Returns the errors of CheckLlamaConfig.
 absl::StatusOr<std::unique_ptr<Module>> MakeLlama(const LlamaConfig& config);
 
 }  // namespace fsdp

@@ -75,11 +75,13 @@ absl::Status ReadFields(const ConfigReader& reader, LlamaConfig& config) {
   FSDP_RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
   FSDP_RETURN_IF_ERROR(reader.Double("rms_norm_eps", &config.rms_norm_eps));
   if (reader.Find("pad_token_id") != nullptr) {
+    // Null in the file means no padding token; 0 would be token 0.
     FSDP_RETURN_IF_ERROR(reader.Int("pad_token_id", &config.pad_token_id.emplace()));
   }
   FSDP_RETURN_IF_ERROR(reader.Bool("tie_word_embeddings", &config.tie_word_embeddings));
   FSDP_RETURN_IF_ERROR(reader.Bool("attention_bias", &config.attention_bias));
   FSDP_RETURN_IF_ERROR(reader.Bool("mlp_bias", &config.mlp_bias));
+  // After max_position_embeddings, which is the default of a field of rope_scaling.
   FSDP_ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
   return absl::OkStatus();
 }
@@ -105,6 +107,7 @@ absl::Status CheckHeads(const LlamaConfig& config) {
 
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(std::string_view json, std::vector<std::string>* notes) {
   FSDP_ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
+  // Refused before the other fields are read: these change the model, so no config could describe it.
   FSDP_RETURN_IF_ERROR(reader.Refuse({"pruned_heads", "quantization_config"}));
   LlamaConfig config;
   FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
@@ -123,6 +126,7 @@ absl::Status CheckLlamaConfig(const LlamaConfig& config) {
   FSDP_RETURN_IF_ERROR(check("num_hidden_layers", config.num_hidden_layers, 1, kMaxLayers));
   FSDP_RETURN_IF_ERROR(check("num_attention_heads", config.num_attention_heads, 1, config.hidden_size));
   FSDP_RETURN_IF_ERROR(check("num_key_value_heads", config.num_key_value_heads, 0, config.num_attention_heads));
+  // Bounds heads times head_dim, so that the widths below do not overflow.
   FSDP_RETURN_IF_ERROR(check("head_dim", config.head_dim, 0, INT32_MAX / config.num_attention_heads));
   FSDP_RETURN_IF_ERROR(check("max_position_embeddings", config.max_position_embeddings, 1, INT32_MAX));
   if (config.pad_token_id.has_value()) {
@@ -134,6 +138,7 @@ absl::Status CheckLlamaConfig(const LlamaConfig& config) {
   FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
   FSDP_RETURN_IF_ERROR(CheckConfigActivation(kModelType, "hidden_act", config.hidden_act));
   FSDP_RETURN_IF_ERROR(CheckRope(kModelType, config.rope));
+  // The largest of the model's matrices: if its number of elements fits a Shape, all others do.
   const int64_t widest =
       std::max({config.vocab_size, config.intermediate_size, config.num_attention_heads * config.HeadDim()});
   return Shape::Create({config.hidden_size, widest}).status();
@@ -171,6 +176,7 @@ std::string LlamaConfigJson(const LlamaConfig& config) {
   json["intermediate_size"] = config.intermediate_size;
   json["num_hidden_layers"] = config.num_hidden_layers;
   json["num_attention_heads"] = config.num_attention_heads;
+  // Not 0, so that other readers need no rule for it.
   json["num_key_value_heads"] = config.KeyValueHeads();
   json["head_dim"] = config.HeadDim();
   json["hidden_act"] = config.hidden_act;

@@ -19,20 +19,20 @@
 
 namespace fsdp {
 
-// The defaults are those of llama-2-7b but for max_position_embeddings and rms_norm_eps.
+// The defaults are llama-2-7b's except max_position_embeddings and rms_norm_eps.
 struct LlamaConfig {
   // Rows of the token embedding, and logits per position. At most 2^31, since tokens are int32.
   int64_t vocab_size = 32000;
 
-  // Width of the residual stream, and of the gated MLP.
+  // Widths of the residual stream and of the gated MLP.
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
 
   // Number of decoder layers, at most 65536.
   int64_t num_hidden_layers = 32;
 
-  // Heads of the queries, and of keys and values: so many query heads share one of the latter as the quotient says
-  // (grouped-query attention). 0 is null in config.json and means num_attention_heads.
+  // Heads of the queries, and of keys and values; their quotient is the number of query heads that share one key-value
+  // head (grouped-query attention). 0 is null in config.json and means num_attention_heads.
   int64_t num_attention_heads = 32;
   int64_t num_key_value_heads = 0;
 
@@ -54,7 +54,7 @@ struct LlamaConfig {
   // The embedding of this token starts at 0 and is not trained. A negative id counts from the end of the vocabulary.
   std::optional<int64_t> pad_token_id;
 
-  // lm_head.weight is model.embed_tokens.weight. If false, it is a parameter of its own, of the same shape.
+  // lm_head.weight is model.embed_tokens.weight. If false, it is a separate parameter of the same shape.
   bool tie_word_embeddings = false;
 
   RopeConfig rope;
@@ -85,10 +85,10 @@ absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name);
 // The config.json that Hugging Face reads.
 std::string LlamaConfigJson(const LlamaConfig& config);
 
-// The fields above by their names, those of rope too ("rope_theta", "rope_type", "rope_scaling.factor", ...; of
-// rope_scaling the fields that its type uses), but initializer_range and max_position_embeddings, which no number of a
-// trained model depends on, and attention: what a checkpoint must agree about for its parameters to be the same model.
-// Counts of 0 are given as what they mean.
+// The fields above by their names, including rope's ("rope_theta", "rope_type", "rope_scaling.factor", ...; of
+// rope_scaling the fields that its type uses): a checkpoint must agree about them for its parameters to be the same
+// model. Without initializer_range, max_position_embeddings and attention, on which no number of a trained model
+// depends. Counts of 0 are replaced by their actual values.
 Attributes LlamaAttributes(const LlamaConfig& config);
 
 }  // namespace fsdp

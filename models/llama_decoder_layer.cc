@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One kernel rotates q and k and writes them with v to one tensor, the input of attention, so the rotated copies cost
-// no pass of their own. As in gpt2_block.cc, backward recomputes the attention weights from saved statistics.
+// One kernel rotates q and k and writes them with v to one tensor, the input of attention, so the rotated copies need
+// no extra pass. As in gpt2_block.cc, backward recomputes the attention weights from saved statistics.
 //
 // The gradients of q_proj, k_proj and v_proj with respect to x are added in the order in which autograd adds them, v,
 // k, q, with a rounding after each sum: another order would give other bits in bfloat16.
@@ -85,6 +85,7 @@ absl::StatusOr<Tensor> LlamaAttention::DoBackward(const Tensor& grad_output, Tap
   FSDP_ASSIGN_OR_RETURN(Tensor rotation, tape.Restore());
   const AttentionShape shape = AttentionShapeOf(grad_heads);
   FSDP_ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
+  // `heads` only for the online rounding, which needs the row sums of out * grad_out.
   tape.ops().CausalAttentionBackward(AsRows(grad_heads), qkv, AsRows(heads), statistics, shape, grad_qkv,
                                      tape.stream());
   FSDP_ASSIGN_OR_RETURN(Tensor grad_q, tape.Empty(qkv.dtype(), grad_heads.shape()));
@@ -106,8 +107,8 @@ LlamaMlp::LlamaMlp(const LlamaConfig& config)
           AddChild("down_proj", MakeLinear(config, config.intermediate_size, config.hidden_size, config.mlp_bias))),
       kind_(ParseActivationKind(config.hidden_act).value()) {}  // CheckLlamaConfig parsed it
 
-// The activation of the gate and the product with `up` are one kernel. Its inputs are saved and not its output, from
-// which backward could not find the two gradients.
+// The activation of the gate and the product with `up` are one kernel. Its inputs are saved and not its output, because
+// backward could not compute the two gradients from the output.
 absl::StatusOr<Tensor> LlamaMlp::DoForward(const Tensor& x, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor gate, gate_proj_->Forward(x, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor up, up_proj_->Forward(x, tape));

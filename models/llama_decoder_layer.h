@@ -22,7 +22,7 @@ namespace fsdp {
 // rotations, and one or two float32 for each row and head.
 class LlamaAttention final : public Module {
  public:
-  // `rotary` is the model's and outlives this.
+  // The model owns `rotary`, which outlives this.
   LlamaAttention(const LlamaConfig& config, RotaryEmbedding* rotary);
 
   std::string_view type_name() const override { return "LlamaAttention"; }
@@ -64,7 +64,7 @@ class LlamaMlp final : public Module {
 // The children are in Hugging Face's order (self_attn, mlp, input_layernorm, ...), which is the order in a state dict.
 class LlamaDecoderLayer final : public PreNormBlock {
  public:
-  // `rotary` is the model's and outlives this.
+  // The model owns `rotary`, which outlives this.
   LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary);
 
   std::string_view type_name() const override { return "LlamaDecoderLayer"; }

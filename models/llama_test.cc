@@ -121,8 +121,8 @@ TEST_F(LlamaTest, PaddingTokenStartsAtZeroAndIsNotTrained) {
   }
 }
 
-// Each switch of the config must move the loss; and the gradient must be that of the moved model, by finite differences
-// of a float32 loss along the gradient.
+// Each switch of the config must move the loss, and the gradient must fit the moved model, by finite differences of a
+// float32 loss along the gradient.
 TEST_F(LlamaTest, EverySwitchChangesTheNumbersAndTheGradientFollows) {
   std::vector<LlamaConfig> variants(13, SmallConfig());
   for (LlamaConfig& config : variants) config.num_hidden_layers = 2;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each half reads its input twice, through the norm and around it, so its gradient is the sum of both paths. The norms
-// do these additions in their own kernels where they can (Norm), in the same bits.
+// do these additions in their own kernels if they can (Norm), with the same bits.
 //
-// A norm with hooks, such as a unit of FSDP by itself, is called with the tensors that are its own: its hooks may cast
-// them, and must not cast what goes around it.
+// A norm with hooks, such as a separate FSDP unit, is called only with its own tensors: its hooks may cast them, and
+// must not cast the tensor that bypasses it.
 #include "fsdp/models/pre_norm_block.h"
 
 #include <utility>
@@ -18,7 +18,7 @@ struct NormedSum {
   Tensor normed, sum;
 };
 
-// norm(branch + trunk), and the sum. `branch` is given up.
+// norm(branch + trunk), and the sum. Consumes `branch`.
 absl::StatusOr<NormedSum> NormOfSum(Norm& norm, Tensor branch, const Tensor& trunk, Tape& tape) {
   if (norm.hooks() != nullptr) {
     const Tensor sum = AddResidual(branch, trunk, tape);
@@ -29,7 +29,7 @@ absl::StatusOr<NormedSum> NormOfSum(Norm& norm, Tensor branch, const Tensor& tru
   return NormedSum{std::move(outputs[0]), std::move(outputs[1])};
 }
 
-// The gradient of what the norm was given, from that of its output and that which came around it.
+// The gradient of the norm's input, from the gradient of its output and the gradient that bypassed it.
 absl::StatusOr<Tensor> GradOfSum(Norm& norm, Tensor grad_normed, const Tensor& grad_around, Tape& tape) {
   if (norm.hooks() != nullptr) {
     FSDP_ASSIGN_OR_RETURN(Tensor grad_through, norm.Backward(grad_normed, tape));

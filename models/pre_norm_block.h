@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PreNormBlock: a transformer block that normalises before each of its halves and adds each to what it was given:
+// PreNormBlock: a transformer block that normalises before each of its halves and adds each to its input:
 //
 //   middle = x + attention(attention_norm(x))
 //   out = middle + mlp(mlp_norm(middle))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks call their norms with a residual to add where nothing watches them, and without one where something does; both
-// must give the same numbers.
+// Blocks call their norms with a residual to add if the norms have no hooks, and without one if they do; both must give
+// the same numbers.
 #include "fsdp/models/pre_norm_block.h"
 
 #include <functional>
@@ -52,7 +52,7 @@ class PreNormBlockTest : public LanguageModelTest {
     return norms;
   }
 
-  // Of `model`, after prepare(norm) of each of its norms.
+  // The results of `model`, after prepare(norm) of each of its norms.
   Results Run(Module& model, const std::function<void(Module&)>& prepare) {
     EXPECT_OK(model.Materialize(*device_, /*seed=*/5));
     for (Module* norm : Norms(model)) prepare(*norm);

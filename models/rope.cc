@@ -7,7 +7,7 @@
 // A model that was trained on a short context sees larger angles at later positions than it ever learned. The forms of
 // scaling differ in how they bring those angles back: default does nothing; linear (Chen et al., "Extending Context
 // Window of Large Language Models via Positional Interpolation", 2023) divides all angles by `factor`, which also blurs
-// near positions, since the fast frequencies that tell neighbours from each other slow down too; llama3 spares those.
+// near positions, since the fast frequencies that distinguish neighbours slow down too; llama3 spares those.
 //
 // llama3 (Llama 3.1): wavelengths beyond the original context are stretched by `factor`, those well inside it stay, and
 // those in between are interpolated by how often they fit into the original context.
@@ -43,7 +43,7 @@ absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
   if (name == "linear") return RopeConfig::Type::kLinear;
   if (name == "llama3") return RopeConfig::Type::kLlama3;
   return absl::UnimplementedError(
-      absl::StrCat("llama config: rope_type \"", name, "\" is none of default, linear, llama3"));
+      absl::StrCat("llama config: rope_type \"", name, "\" is not any of default, linear, llama3"));
 }
 
 const char* TypeName(const RopeConfig& rope) {
@@ -58,7 +58,7 @@ const char* TypeName(const RopeConfig& rope) {
   return "unknown";
 }
 
-// The fields of rope_scaling beside its type, by Hugging Face's names.
+// The fields of rope_scaling in addition to its type, by Hugging Face's names.
 template <typename Visit>
 void VisitScaling(const RopeConfig& rope, Visit visit) {
   visit("factor", rope.factor);

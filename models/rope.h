@@ -40,7 +40,7 @@ struct RopeConfig {
   int64_t original_max_position_embeddings = 0;
 };
 
-// From the fields of a model's config.json. `max_position_embeddings` stands in for an absent
+// From the fields of a model's config.json. `max_position_embeddings` replaces an absent
 // original_max_position_embeddings. kUnimplemented names a rope_type that is not one of the above.
 absl::StatusOr<RopeConfig> ParseRope(const ConfigReader& model, int64_t max_position_embeddings);
 

@@ -23,7 +23,7 @@ absl::StatusOr<RopeConfig> Parse(const std::string& fields) {
 }
 
 // The expected numbers are inv_freq of Hugging Face's LlamaRotaryEmbedding (transformers 5.23.0). A power of theta may
-// be one unit off in the last place, for which PyTorch's own vectorised one is no better.
+// be one unit off in the last place; PyTorch's own vectorised power is not better.
 void ExpectFrequencies(const RopeConfig& rope, const std::vector<float>& expected) {
   const std::vector<float> frequencies = InverseFrequencies(rope, 2 * static_cast<int64_t>(expected.size()));
   ASSERT_EQ(frequencies.size(), expected.size());
@@ -72,7 +72,7 @@ TEST(RopeTest, NewAndOldSpellingsAreReadInHuggingFacesOrder) {
 TEST(RopeTest, UnsupportedFieldsAreRefusedByName) {
   const std::pair<std::string, std::string> refusals[] = {
       {R"("rope_scaling": {"rope_type": "yarn", "factor": 2})",
-       "rope_type \"yarn\" is none of default, linear, llama3"},
+       "rope_type \"yarn\" is not any of default, linear, llama3"},
       {R"("rope_scaling": {"type": "dynamic", "factor": 2})", "rope_type \"dynamic\""},
       {R"("rope_scaling": {"rope_type": "longrope"})", "rope_type \"longrope\""},
       {R"("rope_scaling": {"rope_type": "linear"})", "factor is missing, which is required together with rope_type"},

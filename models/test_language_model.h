@@ -26,11 +26,11 @@ inline int64_t CountParameters(Module& module) {
   return count;
 }
 
-// Each test has a device of its own, on which nothing else runs.
+// Each test has its own device, on which nothing else runs.
 class LanguageModelTest : public testing::Test {
  protected:
-  // The mean loss of `tokens`, of `shape` [B, T], as their own targets. With `backward`, its gradients are added to
-  // those of the parameters. Blocks until the stream is done. Precondition: the parameters are materialised.
+  // The mean loss of `tokens`, of `shape` [B, T], as their own targets. With `backward`, its gradients are added to the
+  // parameters' gradients. Blocks until the stream is done. Precondition: the parameters are materialised.
   absl::StatusOr<double> Loss(Module& model, const std::vector<int32_t>& tokens, const Shape& shape, bool backward) {
     FSDP_ASSIGN_OR_RETURN(const Tensor input, Tensor::Empty(*device_, DType::kInt32, shape));
     std::copy(tokens.begin(), tokens.end(), input.data_as<int32_t>());

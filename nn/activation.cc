@@ -18,8 +18,9 @@ absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name) {
   if (name == "gelu") return ActivationKind::kGeluErf;
   if (name == "relu") return ActivationKind::kRelu;
   if (name == "silu" || name == "swish") return ActivationKind::kSilu;
-  return absl::UnimplementedError(absl::StrCat("activation function \"", std::string(name),
-                                               "\" is none of gelu_new, gelu_pytorch_tanh, gelu, relu, silu, swish"));
+  return absl::UnimplementedError(
+      absl::StrCat("activation function \"", std::string(name),
+                   "\" is not any of gelu_new, gelu_pytorch_tanh, gelu, relu, silu, swish"));
 }
 
 absl::StatusOr<Tensor> Activation::DoForward(const Tensor& x, Tape& tape) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal attention against float64, within one block of queries and over several, and its independence of
-// what lies in the future and of where its tensors lie.
+// Causal attention against float64, within one block of queries and over several, and its independence of later
+// positions and of the addresses of its tensors.
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,7 +65,7 @@ TEST_P(AttentionTest, EqualsFloat64) {
   ForEachInstructionSet([&] {
     const Result result = Run(qkv, grad_out, /*offset=*/0);
     ExpectClose(result.out, ReferenceAttention(qkv, shape()), tolerance);
-    // Under kOnline the rounding of out, too, reaches every gradient of a score, through the row sums.
+    // Under kOnline the rounding of out also reaches every gradient of a score, through the row sums.
     const bool online = shape().rounding == AttentionRounding::kOnline;
     ExpectClose(result.grad_qkv, ReferenceAttentionBackward(grad_out, qkv, shape()),
                 online ? 2 * tolerance : tolerance);
@@ -114,7 +114,7 @@ constexpr AttentionShape Online(AttentionShape shape) {
   shape.rounding = AttentionRounding::kOnline;
   return shape;
 }
-// Heads and lengths that fill tiles of 64, that do not, and groups; 128 queries are two tiles of keys.
+// Heads and lengths that fill tiles of 64 and that do not, and groups; 128 queries are two tiles of keys.
 constexpr AttentionShape kTiles = {
     .batch = 2, .seq_len = 192, .num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .scale = 0.125f};
 constexpr AttentionShape kWide = {
@@ -138,7 +138,7 @@ TEST(LongHeadsTest, AHeadThatAGpuHasNoKernelForIsRefusedByName) {
                        testing::HasSubstr("attention: head_dim 264: a CUDA device has kernels up to 256")));
 }
 
-// Heads of more dimensions than one tile has on a GPU: one and a bit, almost two, two.
+// Heads of more dimensions than one tile has on a GPU: slightly more than one tile, almost two, two.
 constexpr AttentionShape kLong = {.batch = 1, .seq_len = 67, .num_heads = 1, .head_dim = 72, .scale = 0.11785113f};
 constexpr AttentionShape kLonger = {
     .batch = 2, .seq_len = 6, .num_heads = 2, .num_kv_heads = 1, .head_dim = 136, .scale = 0.08574929f};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For each image and group: columns = Unfold(x), out = W columns + b ones. The bias is a product too, of [O, 1] with
-// the row of ones that Unfold adds, so that its gradient is one with the transposed row. Backward: grad_W += grad_out
-// columns^T, grad_b += grad_out ones^T, grad_x = Fold(W^T grad_out). Images follow each other, so that sums over a
-// batch have a fixed order.
+// the row of ones that Unfold adds, so that its gradient is a product with the transposed row. Backward: grad_W +=
+// grad_out columns^T, grad_b += grad_out ones^T, grad_x = Fold(W^T grad_out). Images follow each other, so that sums
+// over a batch have a fixed order.
 #include "fsdp/nn/convolution.h"
 
 #include <string>
@@ -42,7 +42,7 @@ class Convolution {
   Convolution(std::string_view layer, const ConvolutionOptions& options, Tape& tape)
       : layer_(layer), options_(options), tape_(tape) {}
 
-  // From the input's shape, of rank 4, or 3 for one of height 1.
+  // The sizes from the input's shape, of rank 4, or 3 for an image of height 1.
   absl::Status SetSizes(const Tensor& x, size_t rank) {
     FSDP_RETURN_IF_ERROR(CheckOptions(layer_, options_));
     if (!x.defined() || static_cast<size_t>(x.shape().rank()) != rank || x.shape().dim(1) != options_.in_channels) {
@@ -62,6 +62,8 @@ class Convolution {
               .padding_w = options_.padding_w,
               .dilation_h = options_.dilation_h,
               .dilation_w = options_.dilation_w,
+              // One more row of ones in the columns: the product with it adds the bias, and its transpose sums the bias
+              // gradient.
               .ones = options_.bias};
     if (shape_.columns() > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(std::string(layer_), ": a kernel of ", options_.kernel_h, " x ",
@@ -81,6 +83,7 @@ class Convolution {
       FSDP_ASSIGN_OR_RETURN(b, bias->Data());
     }
     FSDP_RETURN_IF_ERROR(MakeColumns(x.dtype()));
+    // One part at a time reuses one buffer of columns, so that memory does not grow with the batch.
     for (int64_t part = 0; part < batch_ * options_.groups; ++part) {
       const int64_t group = part % options_.groups;
       Unfold(x, part);
@@ -105,6 +108,7 @@ class Convolution {
     for (int64_t part = 0; part < batch_ * options_.groups; ++part) {
       const int64_t group = part % options_.groups;
       const Tensor grad = OutPart(grad_out, part);
+      // Only the parameters' gradients read the columns; grad_x overwrites them below.
       if (grad_w.defined() || grad_b.defined()) Unfold(x, part);
       if (grad_w.defined()) Multiply(grad, Taps(), WeightOf(grad_w, group), {.transpose_b = true, .accumulate = true});
       if (grad_b.defined()) Multiply(grad, Ones(), BiasOf(grad_b, group), {.transpose_b = true, .accumulate = true});
@@ -130,6 +134,7 @@ class Convolution {
   }
 
   int64_t OutChannels() const { return options_.out_channels / options_.groups; }
+  // columns_ in two parts: all rows but the last, and the row of ones.
   Tensor Taps() const { return Part(columns_, 0, shape_.rows() * shape_.columns(), {shape_.rows(), shape_.columns()}); }
   Tensor Ones() const { return Part(columns_, shape_.rows(), shape_.columns(), {1, shape_.columns()}); }
   Tensor OutPart(const Tensor& t, int64_t part) const {
@@ -174,7 +179,7 @@ absl::StatusOr<Tensor> BackwardOf(std::string_view layer, const ConvolutionOptio
   return grad_x;
 }
 
-// A shape needs sizes that are not negative, also where Forward will refuse the options.
+// Clamped, because a Shape needs nonnegative sizes even if Forward will refuse the options.
 int64_t ChannelsOfAGroup(const ConvolutionOptions& o) { return o.groups < 1 ? 0 : o.in_channels / o.groups; }
 
 }  // namespace

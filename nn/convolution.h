@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conv1d and Conv2d: convolutions as torch.nn.Conv1d and Conv2d compute them, with zero padding. (Conv1D of linear.h is
-// Hugging Face's name for a linear layer.) Each image is unfolded into the columns that the kernels meet, and one
-// matrix product for each group does the rest:
+// Hugging Face's name for a linear layer.) Each image is unfolded into the columns that the kernels cover, followed by
+// one matrix product for each group:
 //
 //   out [O, OH * OW] = weight [O, C * KH * KW] columns [C * KH * KW, OH * OW]
 //
-// Backward unfolds again instead of keeping the columns: memory is that of one image's columns.
+// Backward unfolds again instead of keeping the columns: memory is one image's columns.
 #ifndef FSDP_NN_CONVOLUTION_H_
 #define FSDP_NN_CONVOLUTION_H_
 
@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// The arguments of torch.nn.Conv2d; of Conv1d the first of each pair is not there.
+// The arguments of torch.nn.Conv2d; Conv1d ignores the first of each pair.
 struct ConvolutionOptions {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
@@ -33,7 +33,7 @@ struct ConvolutionOptions {
 };
 
 // weight [out_channels, in_channels / groups, kernel_h, kernel_w], bias [out_channels]. Input [N, in_channels, H, W],
-// output [N, out_channels, OH, OW]. Options that are out of range are kInvalidArgument of Forward.
+// output [N, out_channels, OH, OW]. Forward returns kInvalidArgument for options that are out of range.
 class Conv2d final : public Module {
  public:
   explicit Conv2d(const ConvolutionOptions& options);

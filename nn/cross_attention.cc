@@ -15,7 +15,7 @@ namespace {
 
 int64_t MemoryDim(const CrossAttentionOptions& o) { return o.memory_dim > 0 ? o.memory_dim : o.embed_dim; }
 
-// Of keys and of values; 0 where the options do not fit, which Forward refuses.
+// The width of keys and of values; 0 for invalid options, which Forward refuses.
 int64_t KvWidth(const CrossAttentionOptions& o) {
   if (o.num_heads < 1 || o.num_kv_heads < 0) return 0;
   return o.embed_dim / o.num_heads * (o.num_kv_heads > 0 ? o.num_kv_heads : o.num_heads);
@@ -66,6 +66,7 @@ absl::StatusOr<CrossAttentionShape> CrossAttention::ShapeOf(const TensorList& in
   return SizesOf(x.shape().dim(0), x.shape().dim(1), memory.shape().dim(1));
 }
 
+// Forward has checked that num_heads divides embed_dim and is at least 1.
 CrossAttentionShape CrossAttention::SizesOf(int64_t batch, int64_t q_len, int64_t kv_len) const {
   const int64_t head_dim = options_.embed_dim / options_.num_heads;
   return {.batch = batch,
@@ -88,6 +89,7 @@ absl::StatusOr<TensorList> CrossAttention::DoForwardList(const TensorList& input
   FSDP_ASSIGN_OR_RETURN(const Tensor statistics,
                         tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.q_len, 2}));
   tape.ops().CrossAttention(operands, shape, heads, statistics, tape.stream());
+  // DoBackwardList restores in reverse order. The mask is saved even if undefined, so that the count does not vary.
   for (const Tensor& t : {operands.q, operands.k, operands.v, operands.key_mask, statistics}) tape.Save(t);
   FSDP_ASSIGN_OR_RETURN(Tensor out, out_proj_->Forward(heads, tape));
   return TensorList{std::move(out)};
@@ -95,9 +97,10 @@ absl::StatusOr<TensorList> CrossAttention::DoForwardList(const TensorList& input
 
 absl::StatusOr<TensorList> CrossAttention::DoBackwardList(const TensorList& grad_outputs, Tape& tape) {
   if (grad_outputs.size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cross attention backward: ", grad_outputs.size(), " gradients, expected that of its output"));
+    return absl::InvalidArgumentError(absl::StrCat("cross attention backward: ", grad_outputs.size(),
+                                                   " gradients, expected the gradient of its output"));
   }
+  // First, because out_proj_ saved its input last.
   FSDP_ASSIGN_OR_RETURN(const Tensor grad_heads, out_proj_->Backward(grad_outputs[0], tape));
   CrossAttentionOperands operands;
   FSDP_ASSIGN_OR_RETURN(const Tensor statistics, tape.Restore());
@@ -112,11 +115,14 @@ absl::StatusOr<TensorList> CrossAttention::DoBackwardList(const TensorList& grad
   FSDP_ASSIGN_OR_RETURN(grads.k, tape.Empty(operands.k.dtype(), operands.k.shape()));
   FSDP_ASSIGN_OR_RETURN(grads.v, tape.Empty(operands.v.dtype(), operands.v.shape()));
   tape.ops().CrossAttentionBackward(grad_heads, operands, statistics, shape, grads, tape.stream());
+  // The reverse order of the forward calls, as the tape's stack requires.
   FSDP_ASSIGN_OR_RETURN(const Tensor from_v, v_proj_->Backward(grads.v, tape));
   FSDP_ASSIGN_OR_RETURN(const Tensor from_k, k_proj_->Backward(grads.k, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor grad_x, q_proj_->Backward(grads.q, tape));
+  // k and v are both projections of memory, so their two gradients are added.
   FSDP_ASSIGN_OR_RETURN(Tensor grad_memory, tape.Empty(from_k.dtype(), from_k.shape()));
   tape.ops().Add(from_k, from_v, grad_memory, tape.stream());
+  // An undefined tensor, because the mask has no gradient.
   return TensorList{std::move(grad_x), std::move(grad_memory), Tensor()};
 }
 

@@ -7,8 +7,8 @@
 //
 //   FSDP_ASSIGN_OR_RETURN(TensorList out, attention->Forward({x, memory, key_mask}, tape));
 //
-// With memory = x it is self-attention that sees both ways. Backward gives the gradients of x and memory, and an
-// undefined one for the mask.
+// With memory = x it is bidirectional self-attention. Backward gives the gradients of x and memory, and an undefined
+// one for the mask.
 #ifndef FSDP_NN_CROSS_ATTENTION_H_
 #define FSDP_NN_CROSS_ATTENTION_H_
 
@@ -32,7 +32,7 @@ struct CrossAttentionOptions {
 
 class CrossAttention final : public Module {
  public:
-  // Options that do not fit are kInvalidArgument of Forward.
+  // Forward returns kInvalidArgument for options that do not fit.
   explicit CrossAttention(const CrossAttentionOptions& options);
 
   std::string_view type_name() const override { return "CrossAttention"; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross attention against plain loops in float64, and its gradients against differences of those.
+// Cross attention against plain loops in float64, and its gradients against their finite differences.
 #include "fsdp/nn/cross_attention.h"
 
 #include <algorithm>
@@ -150,7 +150,7 @@ TEST_P(CrossAttentionTest, OperandsThatDoNotFitAreNamed) {
 
 class CrossAttentionLayerTest : public testing::Test {
  protected:
-  // C = M = 4 in two heads, with projections that pass on what they get.
+  // C = M = 4 in two heads, with identity projections.
   void MakeIdentity(CrossAttention& layer) {
     for (const auto& [name, parameter] : layer.NamedParameters()) {
       Doubles values(parameter->shape.numel(), 0.0);

@@ -38,8 +38,8 @@ absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Ten
   return loss;
 }
 
-// Restores in the reverse order of Forward's saves. The kernel may read and write the logits because each element of
-// the gradient depends on the logit at its own place and on the row's statistics alone.
+// Restores in the reverse order of Forward's saves. The kernel may overwrite the logits it reads, because each element
+// of the gradient depends only on the logit at the same position and on the row's statistics.
 absl::StatusOr<Tensor> CrossEntropyLoss::Backward(float scale, Tape& tape) const {
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor targets, tape.Restore());

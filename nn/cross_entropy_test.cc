@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross entropy on every device: the loss together with its gradient, rows of many classes, and, where the device pads
+// Cross entropy on every device: the loss together with its gradient, rows of many classes, and, if the device pads
 // rows, that neither padding nor alignment changes a bit.
 #include <algorithm>
 #include <cmath>
@@ -61,7 +61,8 @@ class CrossEntropyTest : public testing::TestWithParam<DType> {
     EXPECT_EQ(ValuesOf(a.grad), ValuesOf(b.grad));
   }
 
-  // Classes for rows that stay in a block's shared memory, with whole packs and without, and for one that does not.
+  // Classes for rows that stay in a block's shared memory, with and without whole packs, and for a row that does not
+  // fit.
   static std::vector<int64_t> Classes() { return {1, 7, 8, 51, 1003, 4099, 131075}; }
 
   const std::shared_ptr<Device> device_ = TestDevice();

@@ -23,8 +23,8 @@ std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads) {
   return Checked(std::make_unique<HostLayerOps>(kernel_threads));
 }
 
-// The host's kernels are linked into every program. Others are found by the registry, so that nn/ needs no CUDA and a
-// program without GPU kernels still builds, and says at run time what it lacks.
+// The host's kernels are linked into every program. Others are found by the registry, so that nn/ does not need CUDA,
+// and a program without GPU kernels still builds and reports at run time that it lacks them.
 absl::StatusOr<std::shared_ptr<const LayerOps>> LayerOpsFor(const Device& device) {
   if (device.type() == DeviceType::kCpu) return CreateHostLayerOps(KernelThreads(device));
   if (const LayerOpsFactory create = RegisteredLayerOps(device.type())) return Checked(create(device));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which LayerOps a device has. The host's kernels are always there. The kernels of a CUDA device are a library that a
-// program must link: //nn/cuda:cuda_layer_ops, which //optim:cuda_kernels, the label for programs, brings along.
+// Which LayerOps a device has. The host's kernels are always available. The kernels of a CUDA device are a library that
+// a program must link: //nn/cuda:cuda_layer_ops, which //optim:cuda_kernels, the label for programs, brings along.
 #ifndef FSDP_NN_DEVICE_LAYER_OPS_H_
 #define FSDP_NN_DEVICE_LAYER_OPS_H_
 
@@ -17,7 +17,7 @@ namespace fsdp {
 // HostDeviceOptions. Keep one object for many steps: it keeps the primitives that oneDNN compiled for each shape.
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads);
 
-// The kernels of `device`; kUnimplemented for a device of which the program has none. They check their operands.
+// The kernels of `device`, which check their operands; kUnimplemented if the program has no kernels for the device.
 absl::StatusOr<std::shared_ptr<const LayerOps>> LayerOpsFor(const Device& device);
 
 }  // namespace fsdp

@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-// Where the elements of `x` lie in the global batch, whose samples follow each other.
+// The positions of the elements of `x` in the global batch, whose samples follow each other.
 absl::StatusOr<DropoutMask> MaskOf(const RandomDraw& draw, float p, const Tensor& x) {
   if (x.numel() % draw.state.samples != 0) {
     return absl::InvalidArgumentError(absl::StrCat("dropout: ", x.shape().ToString(),

@@ -25,7 +25,7 @@ constexpr float kP = 0.25f;
 
 class DropoutTest : public testing::Test {
  protected:
-  // What two Dropouts in a row make of ones, and of the gradient 1: of `samples` samples of 33 elements.
+  // The results of two Dropouts in a row, applied to ones and to the gradient 1: `samples` samples of 33 elements.
   struct Results {
     Doubles out, grad;
   };
@@ -95,7 +95,8 @@ TEST_F(DropoutTest, SeedStepAndPlaceOfALayerChangeTheNumbers) {
   const Results first = Run({.seed = 3, .step = 5, .samples = 6});
   EXPECT_NE(Run({.seed = 4, .step = 5, .samples = 6}).out, first.out);
   EXPECT_NE(Run({.seed = 3, .step = 6, .samples = 6}).out, first.out);
-  // Were the two layers' masks one, nothing would be dropped by one alone: 1 / (1 - p)^2 in 3/4 of the places.
+  // If the two layers had one mask, no element would be dropped by only one of them: 1 / (1 - p)^2 in 3/4 of the
+  // places.
   const int64_t kept = 6 * 33 - std::count(first.out.begin(), first.out.end(), 0.0);
   EXPECT_LT(kept, 6 * 33 * 0.68);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An embedding is a product with one-hot rows, out = onehot(tokens) weight, of which only the look-up is computed. Its
-// backward, grad_weight += onehot(tokens)^T grad_out, is a sum for each token that occurs, over the rows of grad_out
-// where it occurs. Tokens are integers: there is no gradient to pass on.
+// backward, grad_weight += onehot(tokens)^T grad_out, is a sum for each token that occurs, over the rows of grad_out at
+// its occurrences. Tokens are integers: there is no gradient to pass on.
 #include "fsdp/nn/embedding.h"
 
 #include <vector>
@@ -80,8 +80,8 @@ absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape)
 absl::StatusOr<Tensor> PositionEmbedding::DoBackward(const Tensor& grad_output, Tape& tape) {
   if (weight_->requires_grad) {
     FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
-    // As far as its gradient is concerned, the part of the table in use is a bias of T * C elements that is added to
-    // each of the B sequences: grad_weight[0:T] += sum over b of grad_out[b].
+    // For its gradient, the part of the table in use is a bias of T * C elements that is added to each of the B
+    // sequences: grad_weight[0:T] += sum over b of grad_out[b].
     const int64_t sequence_numel = grad_output.shape().row_numel();
     tape.ops().BiasBackward(grad_output.View({grad_output.shape().dim(0), sequence_numel}),
                             grad_weight.Slice({0, sequence_numel}), tape.stream());

@@ -20,7 +20,7 @@ namespace fsdp {
 // tokens of another dtype. The output has the dtype of the bound weight.
 class Embedding final : public Module {
  public:
-  // `initializer` fills all rows but that of `padding_idx`.
+  // `initializer` fills all rows except `padding_idx`.
   Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer,
             std::optional<int64_t> padding_idx = std::nullopt);
 

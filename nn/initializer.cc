@@ -15,8 +15,8 @@ void Initializer::Fill(uint64_t seed, std::string_view fqn, const Interval& inte
     std::fill(values.begin(), values.end(), mean);
   } else {
     // Counter-based random numbers: element i of parameter `fqn` is a function of (seed, hash of fqn, i), with no state
-    // that an earlier element would have to advance. So a rank draws its own shard alone, and gets the values that one
-    // process filling the whole parameter would get.
+    // that an earlier element would have to advance. So a rank draws only its own shard, and gets the same values as
+    // one process that fills the whole parameter.
     FillNormal(Philox(seed, DigestOf(fqn).low), interval.begin, values);
     for (float& value : values) value = mean + stddev * value;
   }

@@ -19,8 +19,7 @@ Tensor AsRows(const Tensor& t) {
   return t.View({t.numel() / last, last});
 }
 
-// The leading dimensions are those of a tensor that exists, so the result is a valid Shape unless `last` itself is
-// absurd.
+// The leading dimensions come from a tensor that exists, so the result is a valid Shape unless `last` itself is absurd.
 Shape WithLastDim(const Shape& shape, int64_t last) {
   std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
   dims.back() = last;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operands that kernels refuse, and the messages. Each failure is its stream's.
+// The operands that kernels refuse, and the messages. Each failure is returned by the stream.
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,7 +52,7 @@ TEST_F(LayerOpsErrorsTest, MixedDtypesAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add: operands of dtype float32 and bfloat16")));
 }
 
-// Attention computes in float16 on hosts; other devices refuse it by name, but for kOnline (AttentionTest).
+// Attention computes in float16 on hosts; other devices refuse it by name, except under kOnline (AttentionTest).
 TEST_F(LayerOpsErrorsTest, Float16AttentionWithRoundedProbabilitiesHasKernelsOnHostsOnly) {
   constexpr DType kF16 = DType::kFloat16;
   const AttentionShape shape = {.batch = 1, .seq_len = 2, .num_heads = 1, .head_dim = 8};

@@ -153,7 +153,7 @@ TEST_P(LayerOpsTest, AddMayBeInPlace) {
 
 TEST_P(LayerOpsTest, LayerNorm) {
   ForEachInstructionSet([&] {
-    // Far from 0, where a one-pass variance would cancel.
+    // Far from 0, so that a one-pass variance would cancel.
     Doubles x = Random(7 * 45, 1);
     for (double& value : x) value = 64 + value;
     x = ValuesOf(Place({7 * 45}, x));
@@ -210,7 +210,7 @@ TEST_P(LayerOpsTest, RmsNormBackwardAddsToItsWeight) {
 // As Hugging Face does: the rounded norm is multiplied by the weight, so with weights of 1 the output is the norm, bit
 // for bit.
 TEST_P(LayerOpsTest, RmsNormRoundsBeforeTheWeight) {
-  if (dtype() != DType::kBFloat16) GTEST_SKIP() << "its numbers are those of bfloat16";
+  if (dtype() != DType::kBFloat16) GTEST_SKIP() << "its numbers are for bfloat16";
   const Doubles x = Random(64 * 3, 1), weight = Random(3, 2);
   const Tensor out = Output({64, 3}), plain = Output({64, 3}), rstd = RowStatistics({64});
   ops_->RmsNorm(Place({64, 3}, x), Place({3}, {1, 1, 1}), 1e-6f, plain, rstd, *stream_);

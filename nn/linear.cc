@@ -6,7 +6,7 @@
 //   grad_W += grad_y^T x (or x^T grad_y)
 //   grad_b += sum of rows of grad_y
 //
-// The two layers differ in the transpose flags alone: the product reads either layout in place, so a weight keeps the
+// The two layers differ only in the transpose flags: the product reads either layout in place, so a weight keeps the
 // layout that its checkpoint has. Products and sums of a gradient accumulate into the gradient buffer itself; a
 // parameter that is frozen costs neither.
 #include "fsdp/nn/linear.h"
@@ -18,6 +18,7 @@
 
 namespace fsdp {
 
+// The order of registration is the order in flat units and in state dicts: weight, then bias.
 Linear::Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias)
     : weight_(AddParameter("weight", {out_features, in_features}, initializer)),
       bias_(bias ? AddParameter("bias", {out_features}, Initializer::Constant(0)) : nullptr) {}

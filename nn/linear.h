@@ -14,12 +14,12 @@
 
 namespace fsdp {
 
-// y = x weight^T, plus a bias that starts at 0 where there is one. Parameters: weight [out_features, in_features], bias
+// y = x weight^T, plus a bias, if there is one, that starts at 0. Parameters: weight [out_features, in_features], bias
 // [out_features]. Backward needs the weight bound again, and skips the gradient of a parameter that does not require
 // it.
 class Linear : public Module {
  public:
-  // `initializer` is that of the weight.
+  // `initializer` is for the weight.
   Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias = false);
 
   // Shares another module's weight [out, in]: a tied head. The parameter then has two names, its gradient is the sum of
@@ -28,9 +28,9 @@ class Linear : public Module {
 
   std::string_view type_name() const override { return "Linear"; }
 
-  // From now on the rows of the output are as far apart as the device's products like them (Tape::EmptyRows), in
-  // forward and in both products of backward. For a head, whose output a loss reads: on a GPU, products of rows that
-  // are no multiple of 16 bytes, such as the 50,257 bfloat16 of GPT-2's logits, are several times slower.
+  // From now on the rows of the output have the distance that suits the device's products (Tape::EmptyRows), in forward
+  // and in both products of backward. For a head, whose output a loss reads: on a GPU, products of rows that are not a
+  // multiple of 16 bytes, such as the 50,257 bfloat16 of GPT-2's logits, are several times slower.
   void PadOutputRows() { pads_output_rows_ = true; }
 
  protected:
@@ -38,7 +38,7 @@ class Linear : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
-  // False: forward leaves the bias out, for layers whose outputs are added up over ranks, one of which has it.
+  // False: forward leaves the bias out, for layers whose outputs are added up over ranks, only one of which has it.
   bool adds_bias_ = true;
 
   std::shared_ptr<Parameter> weight_;

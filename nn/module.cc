@@ -37,6 +37,8 @@ void CollectModules(const std::string& path, Module* module, std::vector<Module:
 }  // namespace
 
 absl::StatusOr<TensorList> Module::Forward(TensorList inputs, Tape& tape) {
+  // Hooks see the tensors that the layer gets and returns, and may replace them (casts). Recomputation stays inside the
+  // hooks, which are called once.
   if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreForward(*this, absl::MakeSpan(inputs), tape));
   FSDP_ASSIGN_OR_RETURN(TensorList outputs,
                         recompute_ ? ForwardKeepingInputs(inputs, tape) : DoForwardList(inputs, tape));
@@ -72,7 +74,7 @@ absl::StatusOr<TensorList> Module::DoBackwardList(const TensorList& grad_outputs
   return TensorList{std::move(grad_input)};
 }
 
-// Not pure: a module overrides these or those of lists.
+// Not pure: a module overrides these two or the two list forms.
 absl::StatusOr<Tensor> Module::DoForward(const Tensor&, Tape&) {
   return absl::UnimplementedError(absl::StrCat(std::string(type_name()), " has neither DoForward nor DoForwardList"));
 }
@@ -95,12 +97,14 @@ absl::Status Module::NotOfOneTensor(std::string_view what, size_t given) const {
 
 absl::StatusOr<TensorList> Module::ForwardKeepingInputs(const TensorList& inputs, Tape& tape) {
   tape.SaveForReplay(inputs);
+  // Children save nothing on the inner tape, so that only the inputs are kept.
   Tape forgetful = tape.Inner();
   return DoForwardList(inputs, forgetful);
 }
 
 absl::StatusOr<TensorList> Module::RecomputeAndBackward(const TensorList& grad_outputs, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tape::Replay replay, tape.RestoreForReplay());
+  // DoForwardList and not Forward: this module's hooks have run; its children's run again.
   FSDP_RETURN_IF_ERROR(DoForwardList(replay.inputs, replay.tape).status());
   return DoBackwardList(grad_outputs, replay.tape);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Module: a layer with explicit Forward and Backward. It declares parameters and children by name, as in PyTorch, and
-// knows nothing of sharding: FSDP watches it through ModuleHooks. Work is stream-ordered; errors that are known at once
-// (shapes, sharded parameters) come back as a Status, those of kernels from the stream.
+// knows nothing of sharding: FSDP watches it through ModuleHooks. Work is stream-ordered; errors that the host can see
+// (shapes, sharded parameters) are returned as a Status, errors of kernels by the stream.
 //
 //   class Mlp final : public Module {
 //     Mlp() { fc_ = AddChild("c_fc", std::make_unique<Conv1D>(48, 192)); ... }
@@ -73,16 +73,16 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Output of `input`. When `tape` keeps for backward, Backward must follow on the same tape, in the reverse order of
-  // the forwards. The work is put on the tape's stream and may not have run when this returns. The first form is for a
-  // module of one input and one output, the second for any; kInvalidArgument, naming the module, for another number
-  // than it takes or gives.
+  // Output of `input`. If `tape` keeps for backward, Backward must follow on the same tape, in the reverse order of the
+  // forwards. The work is put on the tape's stream and may not have run when this returns. The first form is for a
+  // module of one input and one output, the second for any; kInvalidArgument, naming the module, for a wrong number of
+  // tensors.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
   absl::StatusOr<TensorList> Forward(TensorList inputs, Tape& tape);
 
   // Adds to the grads (Parameter::Grad) of the parameters that require them, and returns the gradient of each input
-  // (undefined where the input has none: tokens). The gradient of an output that the loss does not depend on may be
-  // undefined where the module allows it. Each Forward on a tape that keeps takes one Backward; a second one is
+  // (undefined for an input without one, such as tokens). The gradient of an output that the loss does not depend on
+  // may be undefined if the module allows it. Each Forward on a tape that keeps takes one Backward; a second one is
   // kFailedPrecondition.
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
   absl::StatusOr<TensorList> Backward(TensorList grad_outputs, Tape& tape);
@@ -119,22 +119,22 @@ class Module {
   // At most one set of hooks; null removes them. Not owned: they must outlive the module or be removed.
   void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
 
-  // True: Forward keeps only its input for backward, which runs DoForward again (activation checkpointing). It trades
-  // one more forward for the memory of all that the layers below would keep. Results are the same in every bit.
+  // True: Forward keeps only its input for backward, which runs DoForward again (activation checkpointing). This costs
+  // one more forward and saves the memory that the layers below would keep. Results are the same in every bit.
   void set_recompute(bool recompute) { recompute_ = recompute; }
   ModuleHooks* hooks() const { return hooks_; }
 
   // Lives as long as this module, and may be shared with others.
   void set_extension(std::shared_ptr<ModuleExtension> extension) { extension_ = std::move(extension); }
-  // Null if there is none.
+  // Null if the module has no extension.
   ModuleExtension* extension() const { return extension_.get(); }
 
  protected:
   Module() = default;
 
   // The layer itself. DoForward saves on the tape what DoBackward needs; DoBackward restores exactly that, in reverse
-  // order, even where a gradient is not wanted, because the saves of other modules lie below on the same stack. A
-  // module of one input and one output overrides the first two, any other the last two.
+  // order, even if a gradient is not wanted, because the saves of other modules are below on the same stack. A module
+  // of one input and one output overrides the first two, any other the last two.
   virtual absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape);
   virtual absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape);
   virtual absl::StatusOr<TensorList> DoForwardList(const TensorList& inputs, Tape& tape);
@@ -148,7 +148,7 @@ class Module {
   // Registers a parameter of another module under a further name (tied weights).
   void AddSharedParameter(std::string name, std::shared_ptr<Parameter> parameter);
 
-  // Registers `data`, of the original dtype, which the module keeps using through what this returns.
+  // Registers `data`, of the original dtype; the module uses it through the result of this call.
   std::shared_ptr<ModuleBuffer> AddBuffer(std::string name, Tensor data,
                                           BufferPersistence persistence = BufferPersistence::kPersistent);
 

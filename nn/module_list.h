@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ModuleList: children named "0", "1", ..., as torch.nn.ModuleList. The module that owns the list calls the children
-// one by one; the list has no forward of its own.
+// one by one; the list has no forward.
 #ifndef FSDP_NN_MODULE_LIST_H_
 #define FSDP_NN_MODULE_LIST_H_
 

@@ -11,8 +11,8 @@
 namespace fsdp {
 namespace {
 
-// A row of the usual table: matched[i] says whether the pattern so far matches the first i characters of the name. So
-// the time is their product, whatever the pattern.
+// A row of the usual table: matched[i] is true if the pattern so far matches the first i characters of the name. So the
+// time is the product of the two lengths, whatever the pattern.
 std::vector<bool> Extend(const std::vector<bool>& matched, char c, bool star, bool across_dots, std::string_view name) {
   std::vector<bool> next(name.size() + 1);
   next[0] = star && matched[0];
@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<Module*>> ModulesByName(Module& root, const std::vect
   return absl::NotFoundError(absl::StrCat("no module's name matches \"", patterns[unused - used.begin()],
                                           "\", expected one below ", std::string(root.type_name()),
                                           ", whose children are ", absl::StrJoin(children, ", "),
-                                          " (* stands for any characters but a dot, ** for any)"));
+                                          " (* matches any characters but a dot, ** any)"));
 }
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules chosen by their dotted names, as NamedModules gives them. A pattern is a name in which * stands for any
-// characters but a dot, and ** for any characters:
+// Modules chosen by their dotted names, as NamedModules gives them. A pattern is a name in which * matches any
+// characters but a dot, and ** any characters:
 //
 //   "transformer.h.*"      the blocks and not what is in them
 //   "transformer.**.mlp"   the mlp of each block

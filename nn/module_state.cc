@@ -15,11 +15,12 @@ namespace {
 
 // The one tensor of `sharded` that has all its elements; undefined if it is empty.
 absl::StatusOr<Tensor> WholeOf(const std::string& name, const ShardedTensor& sharded) {
+  // An empty tensor has no shard, so a missing shard is not an error.
   if (sharded.shape.numel() == 0) return Tensor();
   const Interval all = {0, sharded.shape.numel()};
   if (sharded.shards.size() != 1 || sharded.shards[0].interval != all) {
     return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" ", sharded.shape.ToString(),
-                                                   " is not whole here, expected that of a FULL state dict"));
+                                                   " is not whole here, expected a FULL state dict"));
   }
   return sharded.shards[0].data;
 }
@@ -53,6 +54,7 @@ absl::StatusOr<StateDict> ModuleStateDict(Module& module) {
   module.AssignNames();
   StateDict state;
   const auto add = [&state](const std::string& name, const std::string& fqn, const Tensor& data) {
+    // A further name of a shared parameter; AssignNames has set fqn to the first.
     if (name != fqn) {
       state.aliases[name] = fqn;
     } else {
@@ -80,9 +82,11 @@ absl::Status LoadModuleStateDict(const StateDict& state, Module& module, Stream&
       missing.push_back(key.fqn);
       continue;
     }
+    // All checks come before the first copy, so that an error leaves the module unchanged.
     FSDP_ASSIGN_OR_RETURN(Copy copy, CopyOf(key.fqn, *from, std::get<ShardedTensor>(value)));
     if (copy.to.defined()) copies.push_back(std::move(copy));
   }
+  // The other direction finds names that the module does not have, under any of its aliases.
   for (const auto& [key, value] : state.entries()) {
     if (key.section == StateKey::Section::kModel && !wanted.Resolve(key, state.aliases).has_value()) {
       unexpected.push_back(key.fqn);
@@ -90,6 +94,7 @@ absl::Status LoadModuleStateDict(const StateDict& state, Module& module, Stream&
   }
   FSDP_RETURN_IF_ERROR(NamesDiffer(missing, unexpected));
   for (const Copy& copy : copies) stream.CopyAsync(copy.to.data(), copy.from.data(), copy.to.nbytes());
+  // The state's tensors may go after the return, so the copies must have ended.
   return stream.Synchronize();
 }
 

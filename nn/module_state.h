@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of a module that is not sharded, as a FULL state dict: what FSDP's GetStateDict gives of the same model. So
-// any checkpoint, of any format and any number of ranks, loads into a plain module, and saves from one:
+// The state of a module that is not sharded, as a FULL state dict, the same as FSDP's GetStateDict returns for the same
+// model. So any checkpoint, of any format and any number of ranks, can be loaded into a plain module, and saved from
+// one:
 //
 //   FSDP_RETURN_IF_ERROR(model->Materialize(*device, /*seed=*/0));
 //   FSDP_ASSIGN_OR_RETURN(StateDict state, ModuleStateDict(*model));
@@ -18,13 +19,13 @@
 namespace fsdp {
 
 // Parameters and persistent buffers under their first names, each as a view of the module's memory; further names of
-// shared ones are aliases. Names the module's parameters (AssignNames). kFailedPrecondition, naming the parameter,
-// where one has no memory: before Materialize, or sharded. Does not block.
+// shared ones are aliases. Names the module's parameters (AssignNames). kFailedPrecondition, naming the parameter, if
+// one has no memory: before Materialize, or sharded. Does not block.
 absl::StatusOr<StateDict> ModuleStateDict(Module& module);
 
 // Copies whole tensors of `state`, as FullStateDictConfig makes them, into the module's memory, on `stream`, which must
-// be of the module's device; blocks until they are there. Nothing is changed where it fails: kInvalidArgument lists
-// names that are missing or unexpected, and names a tensor of another shape, another dtype, or that is not whole.
+// be of the module's device; blocks until the copies have ended. An error changes nothing: kInvalidArgument lists names
+// that are missing or unexpected, and names a tensor of another shape, another dtype, or that is not whole.
 absl::Status LoadModuleStateDict(const StateDict& state, Module& module, Stream& stream);
 
 }  // namespace fsdp

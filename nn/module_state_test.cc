@@ -23,7 +23,7 @@ using testing::Pair;
 
 class ModuleStateTest : public testing::Test {
  protected:
-  // A layer and one tied to its weight.
+  // A layer, and another one tied to its weight.
   static std::unique_ptr<Sequential> Tied() {
     auto first = std::make_unique<Conv1D>(2, 2, Initializer::Normal(0, 1));
     auto second = std::make_unique<Linear>(first->own_parameters()[0].second);

@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Two linear maps with one weight, and a bias of its own.
+// Two linear maps that share a weight, and a bias.
 class TiedPair final : public Module {
  public:
   TiedPair() {
@@ -50,8 +50,8 @@ std::vector<std::string> ParameterNames(Module& module) {
   return names;
 }
 
-// (x, mask) to (x + mask, x), with backward to match; a mask that is left out is none. Of its inputs and gradients it
-// keeps whether they were defined.
+// (x, mask) to (x + mask, x), with backward to match; the mask may be left out. Records whether its inputs and
+// gradients were defined.
 class MaskedPair final : public Module {
  public:
   std::string_view type_name() const override { return "MaskedPair"; }
@@ -250,7 +250,7 @@ TEST_F(ModuleTest, SequentialPassesListsOnAndRunsBackwardInReverse) {
   EXPECT_EQ(empty.Forward(Ones({1}), tape)->data_as<float>()[0], 1);
 }
 
-// Writes down who was called.
+// Records the calls.
 class Journal final : public ModuleHooks {
  public:
   absl::Status PreForward(Module& module, absl::Span<Tensor>, Tape&) override { return Note("pre forward", module); }
@@ -292,7 +292,7 @@ TEST_F(ModuleTest, FailedHookStopsTheForward) {
   EXPECT_EQ(journal.lines.size(), 1u);
 }
 
-// A persistent buffer, and a child with one that is not.
+// A persistent buffer, and a child with a buffer that is not persistent.
 class Tables final : public Module {
  public:
   Tables() {

@@ -53,6 +53,7 @@ absl::StatusOr<TensorList> Norm::DoForwardList(const TensorList& inputs, Tape& t
     FSDP_ASSIGN_OR_RETURN(Tensor normed, NormForward(input, tape));
     return TensorList{std::move(normed)};
   }
+  // The caller needs the sum for the path around the norm, so it is an output as well.
   input.residual = inputs[1];
   FSDP_RETURN_IF_ERROR(CheckLastDim(type_name(), input.residual, weight_->shape.dim(0)));
   FSDP_ASSIGN_OR_RETURN(input.sum, tape.Empty(input.x.dtype(), input.x.shape()));
@@ -82,6 +83,7 @@ absl::StatusOr<Tensor> LayerNorm::NormForward(const ResidualSum& input, Tape& ta
   FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {num_rows}));
   if (input.sum.defined()) {
     tape.ops().AddLayerNorm(RowsOf(input), weight, bias, eps_, AsRows(out), mean, rstd, tape.stream());
+    // Backward reads the input of the norm itself, so the addends are not kept.
     tape.Save(input.sum);
   } else {
     tape.ops().LayerNorm(AsRows(input.x), weight, bias, eps_, AsRows(out), mean, rstd, tape.stream());

@@ -3,7 +3,7 @@
 // Norms over the last dimension: LayerNorm and RmsNorm. Inputs [..., normalized_dim], float32, bfloat16 or float16;
 // statistics are kept in float64. kInvalidArgument for another last dimension. norm.cc has the formulas.
 //
-// A norm can do the residual addition beside it in its own kernels, in the same bits (LayerOps::AddLayerNorm):
+// A norm can do the preceding residual addition in its own kernels, with the same bits (LayerOps::AddLayerNorm):
 //
 //   norm->Forward(TensorList{x, residual}, tape)              {norm(sum), sum}, with sum = x + residual
 //   norm->Backward(TensorList{grad_normed, grad_sum}, tape)   {the gradient of sum}
@@ -18,13 +18,13 @@
 
 namespace fsdp {
 
-// What both norms share: the forms with a residual. Backward of two gradients may follow either forward; the second is
-// that of the input, or of the sum, which has come around the norm.
+// The part that both norms share: the forms with a residual. Backward of two gradients may follow either forward; the
+// second is the gradient of the input, or of the sum, along the path that bypasses the norm.
 class Norm : public Module {
  protected:
   explicit Norm(int64_t normalized_dim, double eps);
 
-  // Parameter weight [normalized_dim], which starts at 1, and eps, which is added under the root.
+  // Parameter: weight [normalized_dim], which starts at 1. `eps` is added under the root.
   const std::shared_ptr<Parameter> weight_;
   const float eps_;
 

@@ -157,7 +157,7 @@ TEST_P(NormOpsTest, AFrozenParameterChangesNoOtherGradient) {
 }
 
 // Widths: part of a warp's packs, all of them, several warps, more than a team keeps in registers, no whole packs.
-// Rows: several teams and blocks, one that is alone, none.
+// Rows: several teams and blocks, one row, no row.
 INSTANTIATE_TEST_SUITE_P(Variants, NormOpsTest,
                          testing::Values(Variant{DType::kFloat32, 11, 384, 0}, Variant{DType::kFloat32, 5, 1028, 0},
                                          Variant{DType::kFloat32, 3, 4100, 0}, Variant{DType::kFloat32, 7, 100, 3},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of matrices whose rows are padded or begin at odd addresses: with the results of contiguous, aligned ones.
+// Products of matrices whose rows are padded or begin at odd addresses have the results of contiguous, aligned ones.
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parameter: what a module learns. It is declared with name, shape and initial distribution and owns no memory at first
-// ("meta"): either Module::Materialize gives it some, or FSDP binds `data` and `grad` to views of a unit's unsharded
-// buffers while the unit is unsharded, and unbinds them afterwards, so that a stale use is an error and never a wrong
-// number.
+// Parameter: a tensor that a module learns. It is declared with name, shape and initial distribution and owns no memory
+// at first ("meta"): either Module::Materialize allocates it, or FSDP binds `data` and `grad` to views of a unit's
+// unsharded buffers while the unit is unsharded, and unbinds them afterwards, so that a stale use is an error and never
+// a wrong number.
 #ifndef FSDP_NN_PARAMETER_H_
 #define FSDP_NN_PARAMETER_H_
 
@@ -29,8 +29,8 @@ struct Parameter {
   Initializer initializer;
   bool requires_grad = true;
 
-  // Set where the parameter is a part of a larger tensor, that of the same name on other ranks. Its initializer is that
-  // of the larger tensor.
+  // Set if the parameter is a part of a larger tensor, which has the same name on other ranks. The initializer is for
+  // the larger tensor.
   std::optional<ParameterPart> part;
 
   // The shape that state dicts and checkpoints show.
@@ -42,18 +42,18 @@ struct Parameter {
   Tensor data;  // `shape`, in the compute dtype; undefined while sharded
   Tensor grad;  // `shape`; backward ADDS the gradient to it; undefined outside its unit's backward
 
-  // `data` / `grad`, or kFailedPrecondition naming the parameter when it is not bound. A backward gets what it adds to
-  // by Grad(), which sets grad_used: under FSDP2 a parameter has no gradient if no backward called Grad(), and an
-  // optimizer leaves it alone.
+  // `data` / `grad`, or kFailedPrecondition naming the parameter when it is not bound. A backward gets the tensor that
+  // it adds to by Grad(), which sets grad_used: under FSDP2 a parameter has no gradient if no backward called Grad(),
+  // and an optimizer skips it.
   absl::StatusOr<Tensor> Data() const;
   absl::StatusOr<Tensor> Grad();
 
   bool grad_used = false;  // Grad() was called since `grad` was bound
 };
 
-// Gives `parameter` memory of its own on `device`, in its own dtype: data from its initializer under `seed`, grad zero.
-// Blocks while the values travel. The values are drawn in float32 on the host and rounded once, so they have the same
-// bits on every device. kResourceExhausted when the device has no room.
+// Allocates memory for `parameter` on `device`, in its dtype: data from its initializer under `seed`, grad zero. Blocks
+// until the values have been copied. The values are drawn in float32 on the host and rounded once, so they have the
+// same bits on every device. kResourceExhausted if the device has no room.
 absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rotary position embedding (Su et al., arXiv 2104.09864): pair i of a head at position t is rotated by t *
-// inv_freq[i]. The table of cosines and sines depends on the frequencies, the dtype and the longest sequence alone, so
+// inv_freq[i]. The table of cosines and sines depends only on the frequencies, the dtype and the longest sequence, so
 // it is made on the host, copied once, and kept; LayerOps::RotateQkv applies it.
 #include "fsdp/nn/rotary_embedding.h"
 
@@ -32,7 +32,7 @@ RotaryEmbedding::RotaryEmbedding(const std::vector<float>& inverse_frequencies)
 }
 
 // The buffer may have been cast and moved to a device since the module was built (mixed precision for buffers), so the
-// table is made from the frequencies as the buffer has them now.
+// table is made from the buffer's current frequencies.
 absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) const {
   const Tensor& data = inv_freq_->data;
   std::vector<std::byte> bytes(data.nbytes());
@@ -44,8 +44,8 @@ absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) 
 }
 
 absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, Tape& tape) {
-  // The address of the frequencies stands for their identity: a cast of the buffer gives it other memory.
-  // rotation_inv_freq_ holds a reference, so that this memory cannot be freed and handed out again in between.
+  // The address identifies the frequencies: a cast of the buffer gives it other memory. rotation_inv_freq_ holds a
+  // reference, so that this memory cannot be freed and handed out again in between.
   const bool fits = rotation_.defined() && rotation_.dtype() == dtype && rotation_.shape().dim(0) >= seq_len;
   if (fits && rotation_inv_freq_.data() == inv_freq_->data.data()) return rotation_;
   FSDP_ASSIGN_OR_RETURN(const std::vector<float> frequencies, Frequencies(tape.stream()));
@@ -64,8 +64,7 @@ absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, T
   std::vector<std::byte> bytes(rotation.nbytes());
   FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), dtype, bytes.data(), rotation.numel()));
   tape.stream().CopyAsync(rotation.data(), bytes.data(), rotation.nbytes());
-  FSDP_RETURN_IF_ERROR(
-      tape.stream().Synchronize());  // `bytes` must outlive the copy, and other streams may read at once
+  FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());  // `bytes` must outlive the copy; other streams may read now
   rotation_ = rotation;
   rotation_inv_freq_ = inv_freq_->data;
   return rotation_;

@@ -2,8 +2,8 @@
 //
 // RotaryEmbedding: the angles by which heads are rotated, by position: cosines and sines of position * inverse
 // frequency, computed in float32 and rounded to the compute dtype, as Hugging Face's LlamaRotaryEmbedding does. One is
-// shared by all layers of a model; it has no parameters and no forward of its own. The frequencies are buffers by
-// Hugging Face's names, so mixed precision for buffers changes them as it does there.
+// shared by all layers of a model; it has no parameters and no forward. The frequencies are buffers by Hugging Face's
+// names, so mixed precision for buffers changes them as in PyTorch.
 #ifndef FSDP_NN_ROTARY_EMBEDDING_H_
 #define FSDP_NN_ROTARY_EMBEDDING_H_
 
@@ -36,7 +36,7 @@ class RotaryEmbedding final : public Module {
   // The frequencies as they are now, on the host.
   absl::StatusOr<std::vector<float>> Frequencies(Stream& stream) const;
 
-  // [head_dim / 2]; theta^(-2 i / head_dim) for pair i where the model scales nothing.
+  // [head_dim / 2]; theta^(-2 i / head_dim) for pair i, unless the model scales it.
   std::shared_ptr<ModuleBuffer> inv_freq_;
   Tensor rotation_;
   Tensor rotation_inv_freq_;  // what rotation_ was made from

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sequential: modules that run one after another, named "0", "1", ..., as torch.nn.Sequential. What one gives the next
-// takes: one tensor or several. Without children it gives back its inputs.
+// Sequential: modules that run one after another, named "0", "1", ..., as torch.nn.Sequential. The outputs of one are
+// the inputs of the next: one tensor or several. Without children it returns its inputs.
 #ifndef FSDP_NN_SEQUENTIAL_H_
 #define FSDP_NN_SEQUENTIAL_H_
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The stack of saved tensors, and the bound on how far the host runs ahead. Putting work on a stream takes microseconds
-// and running it takes milliseconds. Where memory is in the order of the stream, a temporary that the host drops serves
-// the next one, and there is nothing to bound. Elsewhere (the host) a temporary is freed only when the work that uses
-// it has run, and a host that issued a whole backward pass would hold the temporaries of all layers at one time. So
+// and running it takes milliseconds. If memory is in the order of the stream, a temporary that the host drops serves
+// the next one, and there is nothing to bound. Otherwise (on the host) a temporary is freed only when the work that
+// uses it has run, and issuing a whole backward pass would hold the temporaries of all layers at the same time. So
 // Empty puts an event on the stream after every 32 MiB that it hands out, and waits for the event before:
 //
 //   handed out   |--- 32 MiB ---|--- 32 MiB ---|--- 32 MiB ---|
 //   events                     e1             e2             e3      at e2 wait for e1, at e3 for e2, ...
 //
-// At most two such distances are in flight. The wait is short where the device keeps up, and never idles it, since the
+// At most two such distances are in flight. The wait is short if the device keeps up, and never idles it, because the
 // last 32 MiB of work are still queued.
 #include "fsdp/nn/tape.h"
 
@@ -47,9 +47,11 @@ absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory->AllocateInOrder(nbytes));
     return Tensor(std::move(buffer), dtype, std::move(shape));
   }
+  // Counted before the allocation: one request above the distance waits for the mark before it, not for itself.
   bytes_since_mark_ += nbytes;
   if (bytes_since_mark_ >= kBytesBetweenMarks) {
     bytes_since_mark_ = 0;
+    // Waits for the previous mark; the new one is left for the next time. An empty event is reached.
     FSDP_RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
   }
   return Tensor::Empty(device(), dtype, std::move(shape));
@@ -128,7 +130,9 @@ void Tape::SaveForReplay(TensorList inputs) {
 
 Tape Tape::Inner() {
   Tape inner(stream_, ops_, /*keep_for_backward=*/false);
+  // Keeps nothing, but layers still behave as in training.
   inner.training_ = training_;
+  // Shared, so that draws inside the part count in the pass.
   inner.draws_ = draws_;
   return inner;
 }
@@ -137,6 +141,7 @@ absl::StatusOr<Tape::Replay> Tape::RestoreForReplay() {
   const SavedList list = saved_lists_.empty() ? SavedList{1} : saved_lists_.back();  // of none, Restore says so
   if (!saved_lists_.empty()) saved_lists_.pop_back();
   Replay replay = {TensorList(list.size), Tape(stream_, ops_)};
+  // Backwards, because the tensors were pushed in order.
   for (size_t i = list.size; i-- > 0;) {
     FSDP_ASSIGN_OR_RETURN(replay.inputs[i], Restore());
   }

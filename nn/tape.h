@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tape: one forward pass and its backward. It says where the work goes (stream, device, kernels) and keeps what
+// Tape: one forward pass and its backward. It holds the stream, device and kernels for the work, and keeps what
 // backward will need. Saved tensors are a stack: a module's Backward restores in reverse what its Forward saved, so
-// several forwards may be open at once, each on its own tape. Not thread-safe. Saved tensors hold their memory until
-// they are restored or the tape is destroyed.
+// several forwards may be open at the same time, each on its own tape. Not thread-safe. Saved tensors hold their memory
+// until they are restored or the tape is destroyed.
 #ifndef FSDP_NN_TAPE_H_
 #define FSDP_NN_TAPE_H_
 
@@ -22,13 +22,13 @@
 
 namespace fsdp {
 
-// The inputs or outputs of a module of several, in the order of its forward's arguments. An undefined tensor stands for
-// an argument that is left out (a mask), and for a gradient that there is none of.
+// The inputs or outputs of a module of several, in the order of its forward's arguments. An undefined tensor is an
+// argument that is left out (a mask), or a gradient that does not exist.
 using TensorList = std::vector<Tensor>;
 
-// What the layers of one pass draw random numbers from (dropout). A draw is a pure function of these, of its number
-// within the pass and of the place of an element in the global batch, so the same samples get the same numbers on any
-// number of ranks and in any division into micro-batches.
+// The source of the random numbers of one pass's layers (dropout). A draw is a pure function of this state, of its
+// number within the pass and of the position of an element in the global batch, so the same samples get the same
+// numbers on any number of ranks and in any division into micro-batches.
 struct RandomState {
   uint64_t seed = 0;         // of the run
   uint64_t step = 0;         // optimizer steps before this one; below 2^40, with at most 2^24 draws
@@ -36,7 +36,7 @@ struct RandomState {
   int64_t samples = 1;       // of this pass: the inputs of a layer that draws hold as many, one after another
 };
 
-// One layer's draw in a pass: the numbers of element i of sample s are those at s * (elements of a sample) + i of the
+// One layer's draw in a pass: the numbers of element i of sample s are at s * (elements of a sample) + i of the
 // sequence, under the state's seed.
 struct RandomDraw {
   RandomState state;
@@ -55,45 +55,46 @@ class Tape {
   // The kernels of the stream's device.
   const LayerOps& ops() const { return ops_; }
   bool keep_for_backward() const { return keep_for_backward_; }
-  // True in a pass that backward follows, also where this tape keeps nothing since activation checkpointing will run
-  // the forward again. Layers that differ in training (dropout) ask it.
+  // True in a pass that backward follows, even if this tape keeps nothing because activation checkpointing will run the
+  // forward again. For layers that differ in training (dropout).
   bool training() const { return training_; }
 
-  // New memory for work on stream(), contents unspecified: in the stream's order (tensor/ordered_memory.h) where it has
-  // that. Elsewhere the caller may run ahead of the stream, whose finished work gives its memory back, by 64 MiB of
-  // such memory; beyond that, this call waits for the stream, and returns the stream's error if it has one.
-  // kResourceExhausted when the device has no room.
+  // New memory for work on stream(), contents unspecified: in the stream's order (tensor/ordered_memory.h) if the
+  // device supports that. Otherwise the caller may run ahead of the stream, whose finished work gives its memory back,
+  // by 64 MiB of such memory; beyond that, this call waits for the stream, and returns the stream's error if it has
+  // one. kResourceExhausted if the device has no room.
   absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
-  // As Empty, with rows as far apart as the device's products like them (LayerOps::RowStride): contiguous on hosts, and
-  // on GPUs perhaps padded. For outputs that only readers of padded rows get: LayerOps says which of its kernels are.
+  // As Empty, with the distance between rows that suits the device's products (LayerOps::RowStride): contiguous on
+  // hosts, perhaps padded on GPUs. Only for outputs whose every reader takes padded rows: LayerOps documents which
+  // kernels do.
   absl::StatusOr<Tensor> EmptyRows(DType dtype, Shape shape);
 
-  // New memory for elements of `dtype` in the places that those of `t` have, padding included.
+  // New memory for elements of `dtype` in the same layout as `t`, padding included.
   absl::StatusOr<Tensor> EmptyLike(const Tensor& t, DType dtype);
 
   // `t` itself if it is contiguous, and else a contiguous copy, made on the stream.
   absl::StatusOr<Tensor> Contiguous(const Tensor& t);
 
-  // Pushes `t` on the stack of saved tensors; nothing where keep_for_backward() is false. O(1); the bytes are shared,
+  // Pushes `t` on the stack of saved tensors; does nothing if keep_for_backward() is false. O(1); the bytes are shared,
   // not copied.
   void Save(Tensor t);
 
-  // The tensor saved last; kFailedPrecondition when there is none: Backward without its Forward, or twice.
+  // The tensor saved last; kFailedPrecondition if the stack is empty: Backward without its Forward, or twice.
   absl::StatusOr<Tensor> Restore();
 
-  // For layers that draw random numbers: what they draw from, until the next call. Layers must draw in the same order
-  // on all ranks. kInvalidArgument for a value out of its range.
+  // For layers that draw random numbers: the state to draw from, until the next call. Layers must draw in the same
+  // order on all ranks. kInvalidArgument for a value out of its range.
   absl::Status set_random_state(const RandomState& state);
 
-  // The next draw, which is saved for backward as a tensor is, on a stack of its own; RestoreDraw gives the one that
+  // The next draw, which is saved for backward as a tensor is, on a separate stack; RestoreDraw returns the one that
   // was saved last. kFailedPrecondition if no state was set, or nothing is saved.
   absl::StatusOr<RandomDraw> NextDraw();
   absl::StatusOr<RandomDraw> RestoreDraw();
 
-  // For activation checkpointing. SaveForReplay saves the inputs of a part of the pass and how many draws there were;
+  // For activation checkpointing. SaveForReplay saves the inputs of a part of the pass and the number of draws so far;
   // Inner is the tape to run that part on, which keeps nothing; Replay is the tape to run it on again, which keeps, and
-  // whose draws are those of the first run.
+  // repeats the draws of the first run.
   void SaveForReplay(TensorList inputs);
   Tape Inner();
   struct Replay;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device that tests of kernels run on, chosen by what a test links: //nn:host_test_device, or
-// //nn:cuda_test_device, which skips all tests where there is no GPU, or its emulated twin.
+// The device that tests of kernels run on, chosen by the test's dependency: //nn:host_test_device, or
+// //nn:cuda_test_device, which skips all tests if there is no GPU, or its emulated twin.
 #ifndef FSDP_NN_TEST_DEVICE_H_
 #define FSDP_NN_TEST_DEVICE_H_
 

@@ -20,7 +20,7 @@ constexpr int64_t kGuardBytes = 64;
 constexpr std::byte kGuard{0x5a};
 
 void Copy(void* to, const void* from, int64_t nbytes) {
-  // Each thread that frees a tensor has a stream of its own.
+  // A stream per thread, because the last reference to a tensor may go on any thread.
   thread_local const std::unique_ptr<Stream> stream = *TestDevice()->CreateStream("test tensor");
   stream->CopyAsync(to, from, nbytes);
   Check(stream->Synchronize().ok(), "test tensors can be copied");
@@ -46,6 +46,7 @@ Buffer Place(const std::vector<std::byte>& bytes, int64_t begin) {
   absl::StatusOr<Buffer> memory = TestDevice()->Allocate(total);
   Check(memory.ok(), "out of memory");
   Copy(memory->data(), guarded.data(), total);
+  // The check holds `memory`, so the guards are freed only after they have been read.
   const auto check = [memory = *memory, begin, end, total] {
     const std::vector<std::byte> now = BytesOf(memory.data(), total);
     EXPECT_TRUE(IsGuard(now.data(), now.data() + begin)) << "a kernel wrote before a tensor";
@@ -65,6 +66,7 @@ Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_
 
 Tensor PaddedTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t row_stride) {
   const int64_t rows = shape.dim(0), columns = shape.dim(1);
+  // NaN in the padding makes a kernel that reads it fail.
   Doubles padded(rows * row_stride, std::numeric_limits<double>::quiet_NaN());
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(values.begin() + row * columns, columns, padded.begin() + row * row_stride);
@@ -102,6 +104,7 @@ Doubles RandomValues(DType dtype, int64_t n, int seed) {
   std::normal_distribution<double> normal;
   Doubles values(n);
   for (double& value : values) value = normal(generator);
+  // Rounded to the dtype, so that a reference in float64 starts from the kernel's own inputs.
   return ValuesOf(TestTensor(dtype, {n}, values));
 }
 
@@ -109,6 +112,7 @@ void ExpectClose(const Tensor& t, const Doubles& expected, double relative) {
   ASSERT_EQ(t.numel(), static_cast<int64_t>(expected.size()));
   double squares = 0;
   for (const double value : expected) squares += value * value;
+  // The root mean square: an element near 0 is a difference of numbers of this size.
   const double size = std::sqrt(squares / std::max<double>(1, static_cast<double>(expected.size())));
   const Doubles actual = ValuesOf(t);
   for (size_t i = 0; i < expected.size(); ++i) {

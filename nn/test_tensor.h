@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For tests of kernels: tensors on TestDevice, at any element offset from a cache line, since parameters are views of
-// flat buffers.
-// Their memory lies between guards, which are checked when it is freed: a kernel that writes outside fails the test.
+// flat buffers. Their memory is between guards, which are checked when it is freed: a kernel that writes outside fails
+// the test.
 #ifndef FSDP_NN_TEST_TENSOR_H_
 #define FSDP_NN_TEST_TENSOR_H_
 
@@ -28,7 +28,7 @@ Tensor TokenTensor(const std::vector<int32_t>& tokens, const Shape& shape);
 // The elements of `t`, which may be on any device, widened exactly. Blocks.
 Doubles ValuesOf(const Tensor& t);
 
-// `n` normal values that `dtype` represents exactly.
+// `n` normally distributed values that `dtype` represents exactly.
 Doubles RandomValues(DType dtype, int64_t n, int seed);
 
 // Fails the test unless each element is within `relative` of `expected` plus `relative` of expected's root mean square.

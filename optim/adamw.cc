@@ -5,7 +5,7 @@
 // and rounded once.
 //
 // In a captured step the scalars cannot be arguments, since a replay repeats its arguments: learning rate and bias
-// corrections would stay those of the capture. There the kernels read them from live_scalars_, which UploadScalars
+// corrections would keep the values of the capture. There the kernels read them from live_scalars_, which UploadScalars
 // fills before each replay.
 #include "fsdp/optim/adamw.h"
 
@@ -130,7 +130,7 @@ absl::Status AdamW::UploadScalars(Stream& stream) {
     FSDP_ASSIGN_OR_RETURN(staged_scalars_, stream.device().AllocatePinned(nbytes));
     FSDP_ASSIGN_OR_RETURN(live_scalars_, Tensor::Empty(stream.device(), DType::kFloat32, {count * kScalars}));
   }
-  // The previous upload still reads the staging memory until it is done, which it usually is a step later.
+  // The previous upload reads the staging memory until it is done, which it usually is a step later.
   FSDP_RETURN_IF_ERROR(uploaded_.Synchronize());
   for (int64_t i = 0; i < count; ++i) {
     const AdamWScalars scalars = ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1);

@@ -32,8 +32,8 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-// kInvalidArgument, naming the field, for a value that is out of its range, as torch.optim.AdamW refuses it: betas
-// outside of [0, 1), others that are negative or not finite.
+// kInvalidArgument, naming the field, for a value that is out of range, as in torch.optim.AdamW: betas outside of [0,
+// 1), others that are negative or not finite.
 absl::Status Validate(const AdamWOptions& options);
 
 // With g the gradient of a parameter p, and t the number of its steps:
@@ -42,13 +42,13 @@ absl::Status Validate(const AdamWOptions& options);
 // States: "exp_avg" (m) and "exp_avg_sq" (v). Its steps can be captured in a graph.
 class AdamW final : public Optimizer {
  public:
-  // Parameters with options of their own.
+  // Parameters with their own options.
   struct Group {
     std::vector<ShardedParameter*> parameters;
     AdamWOptions options;
   };
 
-  // `parameters` are the caller's and outlive the optimizer.
+  // The caller owns `parameters`, which outlive the optimizer.
   AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& options);
   explicit AdamW(std::vector<Group> groups);
 

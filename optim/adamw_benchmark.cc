@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The optimizers' fused passes compared with memcpy, one thread, in one run, because absolute numbers of a shared
-// machine mean little. Sizes: one that fits in a second-level cache and one that fits in none.
+// machine mean little. Sizes: one that fits in a second-level cache and one that fits in no cache.
 //
 //   bytes_per_second   bytes read plus bytes written: 28 a parameter for AdamW with float32 gradients (p, m, v both
 //                      ways, g once), 26 with bfloat16, 20 for SGD with momentum; memcpy twice its size
@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kSmall = int64_t{1} << 15;
 constexpr int64_t kLarge = int64_t{1} << 24;
 
-// 0x3c003c00: read as bfloat16, too, an ordinary number. (With a gradient of 0 the averages would become denormal, and
+// 0x3c003c00 is an ordinary number as bfloat16 as well. (With a gradient of 0 the averages would become denormal, and
 // slow.)
 constexpr float kGrad = 0.00782680511f;
 

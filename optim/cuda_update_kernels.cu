@@ -10,7 +10,7 @@ namespace {
 
 // All arithmetic is by intrinsics (__fadd_rn, ...), each of which rounds: nvcc would fuse plain multiplications and
 // additions, and the bits would no longer be the host's. A slice is one parameter's part of a step; SliceLauncher runs
-// many slices in one launch, and Run handles N elements at i, a full pack where memory is aligned for it.
+// many slices in one launch, and Run handles N elements at i, a full pack if memory is aligned for it.
 
 // UpdateExtras on the GPU.
 struct Extras {
@@ -20,7 +20,7 @@ struct Extras {
 
   __device__ float Factor() const { return grad_factor != nullptr ? __ldg(grad_factor) : 1.0f; }
 
-  // Parameters and state stay as they are. Asked after the computation, which thus waits for no other load.
+  // Parameters and state stay unchanged. Read after the computation, which thus waits for no other load.
   __device__ bool Skips() const { return found_inf != nullptr && __ldg(found_inf) != 0; }
 
   template <int N>
@@ -33,7 +33,7 @@ struct Extras {
   }
 };
 
-// A gradient times the factor, rounded to its own dtype, as if ScaleBy had stored it in between.
+// A gradient times the factor, rounded to the gradient's dtype, as if ScaleBy had stored it in between.
 template <typename G>
 __device__ inline float Times(G grad, float factor) {
   return factor == 1 ? Widen<float>(grad) : RoundTo<G>(__fmul_rn(Widen<float>(grad), factor));
@@ -68,6 +68,7 @@ struct AdamWSlice {
     for (int k = 0; k < N; ++k) {
       const float g = Times(grads.at[k], factor);
       const float difference = __fsub_rn(g, m.at[k]);
+      // The two forms of torch.lerp: the second is exact at the end that a large weight approaches.
       m.at[k] = s.one_minus_beta1 < 0.5f ? __fadd_rn(m.at[k], __fmul_rn(s.one_minus_beta1, difference))
                                          : __fsub_rn(g, __fmul_rn(difference, __fsub_rn(1.0f, s.one_minus_beta1)));
       v.at[k] = __fadd_rn(__fmul_rn(v.at[k], s.beta2), __fmul_rn(__fmul_rn(s.one_minus_beta2, g), g));
@@ -104,6 +105,7 @@ struct SgdSlice {
     const float factor = extras.Factor();
     const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> b{};
+    // The first step sets the buffer without reading it.
     if (s.momentum != 0 && !s.first) b = LoadPack<N>(momentum_buffer + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -120,6 +122,7 @@ struct SgdSlice {
       if (s.momentum != 0) StorePack(b, momentum_buffer + i);
       StorePack(p, parameter + i);
     }
+    // Also if skipped, as above.
     extras.Copy(skips ? old : p, i);
   }
 };
@@ -166,6 +169,7 @@ SgdSlice<G> SliceOf(const SgdUpdate& u) {
 // Updates the slices whose gradients have `grad_dtype`, the dtype of G.
 template <template <typename> typename Slice, typename G, typename Update>
 void LaunchUpdates(const std::vector<Update>& updates, DType grad_dtype, CUstream_st* stream) {
+  // One launch for each dtype of gradients, because the dtype is a template argument.
   SliceLauncher<Slice<G>> launcher(stream);
   for (const Update& update : updates) {
     if (update.grad.dtype() == grad_dtype && update.grad.numel() > 0) launcher.Add(SliceOf<G>(update));

@@ -59,6 +59,7 @@ Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, 
       num_groups_(groups.size()),
       steps_(parameters_.size(), 0),
       state_(std::make_unique<StateBuffers>(std::move(state_names), parameters_)) {
+  // group_of_[i] is the group of parameters_[i]: Flatten keeps the order of the groups.
   for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
 }
 
@@ -72,12 +73,14 @@ absl::StatusOr<Tensor> Optimizer::State(size_t index, std::string_view name, boo
 }
 
 void Optimizer::ZeroGrad() {
+  // Memory is not cleared: a gradient that is not marked counts as absent.
   for (ShardedParameter* parameter : parameters_) parameter->has_grad = false;
 }
 
 absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() {
   FSDP_RETURN_IF_ERROR(CheckStepScalar("grad_factor", grad_factor_));
   FSDP_RETURN_IF_ERROR(CheckStepScalar("found_inf", found_inf_));
+  // Before the first Create, so that TakeBackStep knows which states this step made.
   state_->BeginStep();
   std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -89,6 +92,7 @@ absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() {
 }
 
 absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& indices, const Stream& stream) const {
+  // `indices` is not empty: Step returns before if there is nothing to update.
   const Device& first = *parameters_[indices[0]]->device;
   for (const size_t i : indices) {
     const Device& device = *parameters_[i]->device;
@@ -97,6 +101,7 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
                                                    ", but \"", parameters_[indices[0]]->fqn, "\" on ", first.name(),
                                                    ": an optimizer's parameters are on devices of one kind"));
   }
+  // Any stream may update host parameters, but only a GPU's stream a GPU's parameters.
   if (first.type() != DeviceType::kCpu && stream.device().type() != first.type()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\" is on ",
                                                    first.name(), ": its update cannot run on stream \"",
@@ -118,6 +123,7 @@ void Optimizer::FinishStep(const std::vector<size_t>& indices) {
     parameters_[i]->NoteChanged();
     parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
   }
+  // Both are for one step.
   grad_factor_ = Tensor();
   found_inf_ = Tensor();
   updated_ = indices;
@@ -128,6 +134,7 @@ void Optimizer::TakeBackStep() {
   state_->TakeBackStep();
 }
 
+// A replay runs the captured kernels again, so only the counts need updating.
 void Optimizer::CountReplay() {
   state_->BeginStep();
   FinishStep(std::vector<size_t>(updated_));
@@ -144,6 +151,7 @@ absl::Status Optimizer::SetGroupHyperparameter(size_t group, std::string_view na
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
+  // All groups are checked before the first is changed.
   for (size_t group = 0; group < num_groups_; ++group) FSDP_RETURN_IF_ERROR(CheckHyperparameter(group, name, value));
   for (size_t group = 0; group < num_groups_; ++group) AssignHyperparameter(group, name, value);
   return absl::OkStatus();

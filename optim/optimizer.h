@@ -41,23 +41,23 @@ class Optimizer {
   virtual absl::Status Step(Stream& stream) = 0;
 
   // The next Step multiplies gradients by `factor`, one float32 on the parameters' device, which is read in stream
-  // order, and rounds them to their dtype. The result has the bits of TensorOps::ScaleBy before the Step, whatever the
-  // factor is, without a pass of its own; the gradients in memory do not change. Like grad_scale of PyTorch's fused
+  // order, and rounds them to their dtype. The result has the bits of TensorOps::ScaleBy before the Step, for any
+  // factor, without an extra pass; the gradients in memory do not change. Like grad_scale of PyTorch's fused
   // optimizers.
   void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
   bool has_grad_factor() const { return grad_factor_.defined(); }
 
   // The next Step reads `found_inf`, one float32 on the parameters' device, in stream order: unless it is 0, parameters
-  // and state stay as they are. The host counts such a step as any other, until it learns of it and calls TakeBackStep.
+  // and state do not change. The host counts such a step like any other, until it learns of it and calls TakeBackStep.
   // Like found_inf of PyTorch's fused optimizers.
   void set_found_inf(Tensor found_inf) { found_inf_ = std::move(found_inf); }
 
-  // The last Step, or replay of one, was skipped by its found_inf: its parameters have as many steps as before, and no
-  // state if they had none.
+  // Undoes the counts of the last Step, or replay of one, that its found_inf skipped: its parameters have as many steps
+  // as before, and no state if they had no state before.
   void TakeBackStep();
 
   // For a Step that is captured (tensor/work_graph.h): copies the scalars of the next step, which depend on learning
-  // rate and step count, to device memory, on `stream`, where the captured kernels read them. Call before the step is
+  // rate and step count, to device memory, on `stream`, for the captured kernels to read. Call before the step is
   // captured and before each replay. kUnimplemented for an optimizer whose steps cannot be captured.
   virtual absl::Status UploadScalars(Stream& stream);
 
@@ -67,7 +67,7 @@ class Optimizer {
   // Clears has_grad of all parameters. Their gradient memory stays and is overwritten by the next backward.
   void ZeroGrad();
 
-  // All parameters, in group order. Pointers are the caller's and outlive the optimizer; none is null.
+  // All parameters, in group order. The caller owns them; they outlive the optimizer, and none is null.
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
@@ -84,8 +84,8 @@ class Optimizer {
   // The groups with their current hyperparameters.
   virtual std::vector<ParamGroupState> ParamGroups() const = 0;
 
-  // Whether hyperparameter `name` ("lr") of ParamGroups()[group] may be `value`. kInvalidArgument, naming the group,
-  // for a group or a name that there is not, and for a value out of its range. Changes nothing.
+  // OK if hyperparameter `name` ("lr") of ParamGroups()[group] may be `value`. kInvalidArgument, naming the group, for
+  // an unknown group or name, and for a value out of its range. Changes nothing.
   virtual absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const = 0;
 
   // Sets it, unless CheckHyperparameter refuses it. Counts from the next step on.
@@ -98,7 +98,7 @@ class Optimizer {
   // The value of a hyperparameter that CheckHyperparameter allows.
   virtual void AssignHyperparameter(size_t group, std::string_view name, double value) = 0;
 
-  // kInvalidArgument, with `optimizer` ("AdamW") in front, for a group that there is not.
+  // kInvalidArgument, with `optimizer` ("AdamW") in front, for an unknown group.
   absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
 
   // `groups` are the parameters by group, `state_names` the names of the states that each element has.

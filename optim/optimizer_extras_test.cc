@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The additional work of a step, on every device: gradients scaled by a factor that lies there, a bfloat16 copy of
-// the new parameters, and steps that are captured and replayed.
+// The additional work of a step, on every device: gradients scaled by a factor on the device, a bfloat16 copy of the
+// new parameters, and steps that are captured and replayed.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Two slices with their copies, more elements than a block's, at an odd offset.
+// Two slices with their copies, more elements than a block has, at an odd offset.
 class OptimizerExtrasTest : public OptimizerFixture {
  protected:
   using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(ShardedParameter*)>;
@@ -86,7 +86,7 @@ TEST_F(OptimizerExtrasTest, AFactorHasTheBitsOfScalingBefore) {
   }
 }
 
-// As gradients that were multiplied before: torch.nn.utils.clip_grad_norm_ makes them NaN or 0.
+// As with gradients that were multiplied before: torch.nn.utils.clip_grad_norm_ makes them NaN or 0.
 TEST_F(OptimizerExtrasTest, AFactorThatIsNotFiniteOr0IsAFactor) {
   const auto values_of = [](const Tensor& t) {  // NaNs differ in their bits
     std::vector<std::string> values;
@@ -125,7 +125,7 @@ TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
   }
 }
 
-// The copy that the optimizer makes for the next all-gather is made all the same: it may have been stale.
+// The copy for the next all-gather is still made: it may have been stale.
 TEST_F(OptimizerExtrasTest, AStepThatFoundInfChangesNothingAndCanBeTakenBack) {
   for (const MakeOptimizer& make : Optimizers()) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {

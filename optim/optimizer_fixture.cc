@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values pass through a stream of their own in both directions, since TestDevice() may be a GPU, whose memory the host
+// Values pass through a separate stream in both directions, since TestDevice() may be a GPU, whose memory the host
 // cannot read.
 #include "fsdp/optim/optimizer_fixture.h"
 

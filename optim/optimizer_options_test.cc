@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranges of the optimizers' options, which are torch.optim's, whether they come with the constructor or later.
+// The ranges of the optimizers' options, which are torch.optim's, whether they are set by the constructor or later.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 auto IsRefused(const std::string& message) { return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)); }
 
-// A value out of range, by the field's name, and what the message says of it.
+// A value out of range, by the field's name, and the expected message.
 struct Case {
   std::string field;
   double value;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AdamW and SGD against their formulas written out in float32, equal in every bit on every device and instruction set;
-// and what an Optimizer does around them. torch_steps_test.cc compares with PyTorch itself.
+// and the bookkeeping of Optimizer. torch_steps_test.cc compares with PyTorch itself.
 #include "fsdp/optim/optimizer.h"
 
 #include <cmath>
@@ -263,7 +263,7 @@ TEST_F(OptimizerTest, ParametersOnTwoKindsOfDevicesAreRefused) {
                                                  HasSubstr("parameter \"b\" is on cpu, but \"a\" on cuda:0")));
 }
 
-// Parameters that are kept on the host, and a step that goes on with the GPU's work.
+// Parameters that are kept on the host, and a step that continues with the GPU's work.
 TEST_F(OptimizerTest, AnyStreamUpdatesTheHostsParameters) {
   const std::shared_ptr<Device> host = CreateHostDevice();
   const auto parameter = MakeParameter(*host, "w", 5, 0);

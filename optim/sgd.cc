@@ -2,7 +2,7 @@
 //
 // As in PyTorch, the first step of a parameter with momentum copies its gradient to the buffer instead of mixing it
 // with zero: dampening does not apply to it. Whether a step is the first is decided by the existence of the buffer and
-// not by the step count, so a state that was loaded goes on.
+// not by the step count, so training continues from a loaded state.
 #include "fsdp/optim/sgd.h"
 
 #include <utility>
@@ -91,6 +91,7 @@ absl::Status Sgd::Step(Stream& stream) {
   std::vector<SgdUpdate> updates;
   for (const size_t i : indices) {
     const SgdOptions& options = groups_[group_of(i)].options;
+    // Before Create, which makes the buffer exist.
     const bool first = !state().exists(i);
     Tensor momentum_buffer;
     if (!StateNames().empty()) {
@@ -119,9 +120,10 @@ std::vector<ParamGroupState> Sgd::ParamGroups() const {
   return states;
 }
 
-// Nesterov's demands on the other values are left to Step: values are set one by one.
+// Step checks Nesterov's demands on the other values, because values are set one by one.
 absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
+  // On a copy, so that Validate sees the new value together with the others.
   SgdOptions options = groups_[group].options;
   options.nesterov = false;
   if (double* const field = FieldOf(options, name); field != nullptr) {

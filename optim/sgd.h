@@ -25,23 +25,23 @@ struct SgdOptions {
   bool nesterov = false;  // requires momentum > 0 and no dampening, as in PyTorch
 };
 
-// kInvalidArgument, naming the field, for a value that is out of its range, as torch.optim.SGD refuses it: numbers that
-// are not finite, negative ones other than dampening, and nesterov without momentum or with dampening.
+// kInvalidArgument, naming the field, for a value that is out of range, as in torch.optim.SGD: numbers that are not
+// finite, negative ones other than dampening, and nesterov without momentum or with dampening.
 absl::Status Validate(const SgdOptions& options);
 
 // With g the gradient of a parameter p, and b its momentum buffer:
 //   g = g + weight_decay p;  b = momentum b + (1 - dampening) g, at first b = g
 //   p = p - lr (nesterov ? g + momentum b : b); without momentum p = p - lr g
-// State: "momentum_buffer" (b) if some group has momentum, else none. Its steps cannot be captured in a graph.
+// State: "momentum_buffer" (b) if some group has momentum. Its steps cannot be captured in a graph.
 class Sgd final : public Optimizer {
  public:
-  // Parameters with options of their own.
+  // Parameters with their own options.
   struct Group {
     std::vector<ShardedParameter*> parameters;
     SgdOptions options;
   };
 
-  // `parameters` are the caller's and outlive the optimizer. Whether there are momentum buffers is decided here.
+  // The caller owns `parameters`, which outlive the optimizer. The constructor decides if there are momentum buffers.
   Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options);
   explicit Sgd(std::vector<Group> groups);
 

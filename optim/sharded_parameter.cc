@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A module without FSDP is a single shard: the interval of each parameter is all of it. NamedParameters gives a shared
-// parameter once for each name; an optimizer that had it twice would step it twice, so its first name stands for it.
+// parameter once for each name; an optimizer that had it twice would step it twice, so only its first name is used.
 #include "fsdp/optim/sharded_parameter.h"
 
 #include <set>

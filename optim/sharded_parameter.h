@@ -27,8 +27,8 @@ struct ShardedParameter {
   Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 
-  // Set where the module's parameter is a part of a larger tensor (Parameter::part), which state dicts show, and where
-  // the parameter is cut on another dimension than 0: then `shape` is that of this rank's part of it.
+  // Set if the module's parameter is a part of a larger tensor (Parameter::part), which state dicts show, and if the
+  // parameter is cut on another dimension than 0; then `shape` is the shape of this rank's part.
   std::optional<ParameterPart> part;
   const Shape& whole_shape() const { return part ? part->whole : shape; }
 
@@ -39,12 +39,12 @@ struct ShardedParameter {
   Tensor compute_copy;
   bool compute_copy_current = false;
 
-  // How often `data` was changed. Whoever holds a copy of it, as unsharded units do, compares this with the version
-  // that the copy was made from.
+  // The number of changes of `data`. A holder of a copy, such as an unsharded unit, compares this with the version that
+  // the copy was made from.
   int64_t version = 0;
 
-  // Call after changing `data` other than by an optimizer: no copy of the old values is computed with again. Ranks that
-  // share the parameter must all call it, since they gather the new values together.
+  // Call after changing `data` other than by an optimizer, so that copies of the old values are not used again. Ranks
+  // that share the parameter must all call it, because they gather the new values together.
   void NoteChanged() {
     ++version;
     compute_copy_current = false;

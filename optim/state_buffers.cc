@@ -2,7 +2,7 @@
 //
 // One buffer for each state and device, cut into slices, rather than one for each parameter: a transformer has hundreds
 // of parameters, many of them a few hundred elements on this rank. All memory is taken by the first Create, also for
-// parameters that have no state yet, so a later step never allocates; exists_ says which slices count.
+// parameters that have no state yet, so a later step never allocates; exists_ records which slices are in use.
 #include "fsdp/optim/state_buffers.h"
 
 #include <memory>
@@ -58,8 +58,8 @@ absl::Status StateBuffers::Allocate() {
   return absl::OkStatus();
 }
 
-// Parameters of one optimizer may lie on two devices (offloaded units in host memory), and a slice must be where its
-// parameter is.
+// Parameters of one optimizer may be on two devices (offloaded units in host memory), and a slice must be on the device
+// of its parameter.
 absl::Status StateBuffers::AllocateOn(Device& device) {
   int64_t total = 0;
   for (const ShardedParameter* parameter : parameters_) {

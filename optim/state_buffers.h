@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
-// parameters' slices. Memory for all parameters is allocated at once, by the first step or the first load.
+// parameters' slices. The first step or the first load allocates the memory for all parameters.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 
@@ -24,11 +24,11 @@ class StateBuffers {
   const std::vector<std::string>& names() const { return names_; }
 
   // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call, which allocates
-  // for all parameters; errors are those of the devices' allocators, and a later call tries again.
+  // for all parameters; returns the errors of the devices' allocators, and a later call tries again.
   absl::Status Create(size_t index);
 
   // TakeBackStep undoes the Creates since BeginStep: those states, which are zero, do not exist any more. Their memory
-  // stays. Precondition: nothing was written to them.
+  // is kept. Precondition: nothing was written to them.
   void BeginStep() { created_.clear(); }
   void TakeBackStep();
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AdamW and SGD against steps that the real PyTorch took (testdata/make_torch_steps.py). The bits differ, and neither
-// side's are better: PyTorch's CPU kernels fuse multiplications with additions where the machine can, ours never do,
-// and AdamW's weight decay is rounded elsewhere (update_kernels.h). So each number may be as far from PyTorch's as both
+// side's are better: PyTorch's CPU kernels fuse multiplications with additions if the machine can, ours never do, and
+// AdamW's weight decay is rounded elsewhere (update_kernels.h). So each number may be as far from PyTorch's as both
 // sides' roundings of the terms that it was computed from can carry it.
 #include <cmath>
 #include <fstream>
@@ -33,7 +33,7 @@ json TorchCases() {
 
 Floats FloatsOf(const json& numbers) { return numbers.get<Floats>(); }
 
-// How far each element may be from PyTorch's; grows by each step.
+// The allowed distance of each element from PyTorch's; grows with each step.
 struct Distances {
   Doubles parameter, first, second;
 
@@ -47,8 +47,8 @@ void ExpectWithin(const Tensor& ours, const json& torch, const Doubles& distance
   }
 }
 
-// m has 3 roundings a side, of terms of at most |m| + |g|; v has 4 a side. In p each side rounds p itself up to three
-// times, and p's change by 8, and it takes over the errors of m and v.
+// m has 3 roundings on each side, of terms of at most |m| + |g|; v has 4 on each side. In p each side rounds p itself
+// up to three times, and p's change by 8, and p inherits the errors of m and v.
 void Widen(const json& before, const json& step, int t, const AdamWOptions& options, Distances& distances) {
   const double c1 = 1 - std::pow(options.beta1, t), c2 = 1 - std::pow(options.beta2, t);
   for (size_t i = 0; i < distances.parameter.size(); ++i) {

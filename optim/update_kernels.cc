@@ -15,14 +15,14 @@ namespace HWY_NAMESPACE {
 // One source, compiled for each instruction set (Highway), and the best one is chosen at run time. Loops handle one
 // vector at a time, the last one masked, so every element has the same operations wherever it is in the slice.
 
-// torch.lerp(start, end, weight). PyTorch's CPU kernel fuses product and sum where the machine can; this never does.
+// torch.lerp(start, end, weight). PyTorch's CPU kernel fuses product and sum if the machine can; this never does.
 HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
   const FloatVec difference = hn::Sub(end, start);
   if (weight < 0.5f) return hn::Add(start, hn::Mul(hn::Set(d, weight), difference));
   return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
 }
 
-// Gradients times the factor, rounded to their own dtype, as if ScaleBy had stored them in between.
+// Gradients times the factor, rounded to their dtype, as if ScaleBy had stored them in between.
 template <typename G>
 HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float factor) {
   const FloatVec g = LoadUpTo(d, grad, count);
@@ -55,7 +55,7 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
   });
 }
 
-// The branches depend on the scalars alone, so every element takes the same one.
+// The branches depend only on the scalars, so every element takes the same one.
 template <typename G>
 void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
              float* HWY_RESTRICT momentum_buffer, const UpdateExtras& extras) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The element loops of the optimizers on the host: one fused pass over parameter, gradient and state, memory-bound.
-// Each operation is rounded to float32 on its own (no fused multiply-add), so every instruction set gives the same
+// Each operation is rounded to float32 separately (no fused multiply-add), so every instruction set gives the same
 // bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does.
 #ifndef FSDP_OPTIM_UPDATE_KERNELS_H_
 #define FSDP_OPTIM_UPDATE_KERNELS_H_
@@ -47,7 +47,7 @@ struct UpdateExtras {
   // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before.
   float grad_factor = 1;
 
-  // Where the new parameters are written, rounded to bfloat16; null: nowhere.
+  // The new parameters rounded to bfloat16 are written here; null: not written.
   uint16_t* compute_copy = nullptr;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels register themselves by a static initialiser of the library that has them, so optim/ does not depend on CUDA:
-// a program that links //optim:cuda_update_ops can update parameters on GPUs, another gets an error that says so.
+// a program that links //optim:cuda_update_ops can update parameters on GPUs, any other gets an error that names the
+// library.
 #include "fsdp/optim/update_ops.h"
 
 #include <map>
@@ -23,7 +24,8 @@ constexpr int64_t kGrain = int64_t{1} << 14;
 // A GPU's stream may update parameters on the host, with one thread.
 int ThreadsOf(const Device& device) { return device.type() == DeviceType::kCpu ? KernelThreads(device) : 1; }
 
-// Of the elements from `first` on. Called by work on the stream, since the factor is computed in stream order.
+// The extras of the elements from `first` on. Called by work on the stream, because the factor is computed in stream
+// order.
 UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
           .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
@@ -33,13 +35,13 @@ bool Skips(const TensorExtras& extras) {
   return extras.found_inf.defined() && *extras.found_inf.data_as<const float>() != 0;
 }
 
-// In place of an update that is skipped: the copy may have been stale.
+// In place of a skipped update: the copy may have been stale.
 absl::Status RefreshCopy(const Tensor& data, const Tensor& copy) {
   if (!copy.defined()) return absl::OkStatus();
   return Convert(data.dtype(), data.data(), copy.dtype(), copy.data(), data.numel());
 }
 
-// Calls update(u, i) for the pieces i of each update u, but those that are skipped.
+// Calls update(u, i) for the pieces i of each update u that is not skipped.
 template <typename Update, typename F>
 absl::Status RunUpdates(const std::vector<Update>& updates, int threads, F update) {
   for (const Update& u : updates) {

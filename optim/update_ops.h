@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // UpdateOps: the optimizers' kernels, an interface that each kind of device implements. The host's kernels are always
-// linked; those of another kind come with their library (//optim:cuda_update_ops). Every device gives the same bits:
-// see update_kernels.h.
+// linked; another kind's come with their library (//optim:cuda_update_ops). Every device gives the same bits: see
+// update_kernels.h.
 #ifndef FSDP_OPTIM_UPDATE_OPS_H_
 #define FSDP_OPTIM_UPDATE_OPS_H_
 
@@ -49,7 +49,7 @@ class UpdateOps {
   virtual void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const = 0;
 };
 
-// The kernels for parameters on `device`; kUnimplemented if the program has none for it.
+// The kernels for parameters on `device`; kUnimplemented if the program has no kernels for it.
 absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device);
 
 // Adds the kernels for devices of `type`. Call from a static initialiser of the library that has them; returns true.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AsyncFailure: the errors that the GPU does not report for work that is on it already, such as a communicator whose
+// AsyncFailure: the errors that the GPU does not report for work that has been issued, such as a communicator whose
 // peer died or a token out of range: the work ends, and its results are wrong. A stream that carries such work watches
 // the failure, its events carry it on to the streams that wait for them, and Synchronize returns it as the stream's
 // error.
@@ -21,14 +21,15 @@ class AsyncFailure {
  public:
   virtual ~AsyncFailure() = default;
 
-  // OK, or, for good, the first error. Must be set before the work that failed ends. Never blocks; thread-safe.
+  // OK, or the first error, which is permanent. Must be set before the work that failed ends. Never blocks;
+  // thread-safe.
   virtual absl::Status status() const = 0;
 };
 
 using AsyncFailures = std::vector<std::shared_ptr<const AsyncFailure>>;
 
-// Adds to `failures` those of `more` that it lacks. Both are short: one failure for each process group, and one for the
-// kernels, that a stream has to do with. O(size of `more` * size of `failures`).
+// Appends the elements of `more` that `failures` lacks. Both are short: one failure for each process group that a
+// stream works with, and one for the kernels. O(size of `more` * size of `failures`).
 inline void AddFailures(const AsyncFailures& more, AsyncFailures& failures) {
   for (const auto& failure : more) {
     if (std::find(failures.begin(), failures.end(), failure) == failures.end()) failures.push_back(failure);

@@ -42,7 +42,7 @@ struct AttributeDifference {
   }
 };
 
-// The attributes that differ, in the order of names: those with two values, and those that only one side has.
+// The attributes that differ, in the order of names: with two different values, or present on one side only.
 std::vector<AttributeDifference> CompareAttributes(const Attributes& saved, const Attributes& current);
 
 // As JSON: null, true, 4, 0.001, "relu". A double has a point or an exponent (1.0) and the fewest digits that give the

@@ -6,7 +6,7 @@
 //   begin ... | whole blocks of inner_[d] ... | ... end
 //    head     |          middle               | tail
 //
-// The middle is one box over a range of index d and all of the dimensions below. Head and tail each lie within one
+// The middle is one box over a range of index d and all of the dimensions below. Head and tail are each inside one
 // block and go one dimension deeper. Each dimension but the last adds at most a head and a tail, hence at most 2 * rank
 // - 1 boxes.
 #include "fsdp/tensor/box.h"

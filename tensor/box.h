@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BoxesOf: an interval of row-major elements as boxes of the tensor, the form in which HDF5 wants it. Whole rows are
-// one box; a flat slice that cuts rows is at most 2 * rank - 1. Pure arithmetic.
+// BoxesOf: an interval of row-major elements as boxes of the tensor, the form that HDF5 requires. Whole rows are one
+// box; a flat slice that cuts rows is at most 2 * rank - 1. Pure arithmetic.
 #ifndef FSDP_TENSOR_BOX_H_
 #define FSDP_TENSOR_BOX_H_
 
@@ -20,13 +20,14 @@ struct Box {
 };
 
 // The boxes in row-major order: no box when `interval` is empty, one box without dimensions for a scalar. Precondition:
-// `interval` lies inside the shape. O(rank) boxes.
+// `interval` is inside the shape. O(rank) boxes.
 std::vector<Box> BoxesOf(const Shape& shape, const Interval& interval);
 
 // True when `interval` is whole rows of the first dimension, so that the part is itself a tensor of the same rank.
 bool IsWholeRows(const Shape& shape, const Interval& interval);
 
-// The sizes of the dataset that holds `interval`: its rows where it is whole rows, else one dimension of its elements.
+// The sizes of the dataset that holds `interval`: its rows if it consists of whole rows, else one dimension of its
+// elements.
 std::vector<int64_t> PartDims(const Shape& shape, const Interval& interval);
 
 }  // namespace fsdp

@@ -36,7 +36,7 @@ class Buffer {
   // The address on the buffer's device: only work on that device, or the host for host memory, may use it.
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
-  // Whose memory it is; the host's for the buffer of no bytes.
+  // The device of the memory; the host for the buffer of no bytes.
   const DeviceId& device() const { return device_; }
   // False for the buffer of no bytes. A device's buffer of 0 bytes is not null.
   explicit operator bool() const { return data_ != nullptr; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each rule is a function, used by the host's kernels and by CUDA's, so that both refuse the same operands with the
-// same words.
+// same messages.
 #include "fsdp/tensor/check_operands.h"
 
 #include <string>
@@ -24,7 +24,7 @@ absl::Status CheckFloat32(std::string_view op, std::string_view role, const Tens
                                                  wanted));
 }
 
-// Without begin + numel, which may overflow for an interval that is wrong.
+// Does not compute begin + numel, which may overflow for a wrong interval.
 bool Has(const Tensor& t, int64_t begin, int64_t numel) {
   return begin >= 0 && numel >= 0 && begin <= t.numel() && numel <= t.numel() - begin;
 }
@@ -68,6 +68,7 @@ absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Ten
                             const std::vector<IntervalCopy>& intervals) {
   FSDP_RETURN_IF_ERROR(CheckFloats(op, "source", source));
   FSDP_RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  // All before the first copy, so that a wrong list writes nothing.
   for (size_t i = 0; i < intervals.size(); ++i) {
     const IntervalCopy& copy = intervals[i];
     if (Has(source, copy.from, copy.numel) && Has(destination, copy.to, copy.numel)) continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The rules for operands of the kernels of ops.h, on every device: kInvalidArgument that names the operation, the
-// operand, and what it is. The kernels call these on the stream, so that their errors come in stream order as all
-// others do.
+// operand, and its actual form. The kernels call these on the stream, so that their errors come in stream order like
+// all others.
 #ifndef FSDP_TENSOR_CHECK_OPERANDS_H_
 #define FSDP_TENSOR_CHECK_OPERANDS_H_
 
@@ -27,7 +27,7 @@ absl::Status CheckScalar(std::string_view op, std::string_view role, const Tenso
 // `source` and `destination` are of float dtypes, and of equal numel.
 absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination);
 
-// As CheckPair without the numel; every interval lies inside both. The first that does not is named.
+// As CheckPair, but without the check of equal numel; every interval must be inside both. Names the first that is not.
 absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Tensor& destination,
                             const std::vector<IntervalCopy>& intervals);
 

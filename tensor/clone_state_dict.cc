@@ -16,7 +16,7 @@ absl::StatusOr<Tensor> Clone(const std::string& name, const Tensor& t, Stream& s
   Device& device = stream.device();
   const bool on_host = t.device().type == DeviceType::kCpu;
   if (!on_host && t.device() != device.id()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" lies on ", DeviceName(t.device()),
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" is on ", DeviceName(t.device()),
                                                    ", expected host memory or ", DeviceName(device.id()),
                                                    ", the device of the stream"));
   }

@@ -10,10 +10,10 @@
 
 namespace fsdp {
 
-// Every tensor in memory of its own, texts, aliases, layouts and attributes copied. A tensor on the stream's device is
-// copied there, one in host memory to host memory (pinned, beside a GPU). The copies run on `stream`, after its work so
-// far, and this waits for them. kInvalidArgument for a tensor of another device than these two; kResourceExhausted if
-// there is no memory.
+// Every tensor gets memory of its own; texts, aliases, layouts and attributes are copied. A tensor on the stream's
+// device is copied there, a tensor in host memory to host memory (pinned memory if `stream` is on a GPU). The copies
+// run on `stream`, after the work already on it; this function waits for them. kInvalidArgument for a tensor on any
+// other device; kResourceExhausted if there is no memory.
 absl::StatusOr<StateDict> CloneStateDict(const StateDict& state, Stream& stream);
 
 }  // namespace fsdp

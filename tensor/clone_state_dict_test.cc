@@ -79,7 +79,7 @@ TEST_F(CloneStateDictTest, ATensorOfAnotherDeviceIsNamed) {
   state.Set(StateKey::Model("x"), elsewhere);
   EXPECT_THAT(CloneStateDict(state, *stream_),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tensor \"model/x\" lies on cuda:1, expected host memory or cpu")));
+                       HasSubstr("tensor \"model/x\" is on cuda:1, expected host memory or cpu")));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which loop converts from one dtype to another. Float to float is vectorised (float_kernels.h); everything else is
-// composed of that and of plain loops, tile by tile through a buffer on the stack, so that no conversion needs memory
-// of its own:
+// Chooses the loops that convert from one dtype to another. Float to float is vectorised (float_kernels.h); every other
+// conversion combines that with plain loops, tile by tile through a buffer on the stack, so that no conversion
+// allocates memory:
 //
 //   float  -> rare float     float32 tile, then rare_floats.h         (and the other way)
 //   int    -> float          float32 tile, then as above              float64 and float32 directly
@@ -10,8 +10,8 @@
 //   real   -> complex        a tile of the part, spread out           imaginary parts 0
 //   complex -> real          a tile of both parts                     stops at an imaginary part that is not 0
 //
-// Every step rounds exactly where PyTorch does; where that is twice (float64 to a 16-bit float goes through float32),
-// so is it here. In place works for equal sizes because a tile is read before it is written.
+// Every step rounds exactly as PyTorch does, which may be twice: float64 to a 16-bit float goes through float32. In
+// place works for equal sizes because a tile is read before it is written.
 
 #include "fsdp/tensor/convert.h"
 
@@ -30,7 +30,7 @@
 namespace fsdp {
 namespace {
 
-// Elements that are converted by way of a local buffer at a time: float64 values for half of the first-level cache.
+// Elements that are converted at a time through a local buffer: float64 values for half of the first-level cache.
 constexpr int64_t kTile = 2048;
 
 const std::byte* At(const void* data, DType dtype, int64_t element) {
@@ -45,7 +45,7 @@ absl::Status DoesNotFit(DType from, DType to, int64_t element, int64_t numel, co
                                                  " value ", value, " does not fit in ", std::string(DTypeName(to))));
 }
 
-// Float to float of any two formats; the rare ones by way of float32.
+// Float to float of any two formats; the rare ones through float32.
 void ConvertAnyFloats(DType from, const void* source, DType to, void* destination, int64_t numel) {
   if (from == to) {
     std::memcpy(destination, source, numel * SizeOf(from));
@@ -155,8 +155,8 @@ absl::Status Convert(DType from, const void* source, DType to, void* destination
   return absl::OkStatus();
 }
 
-// The four below are written without the vectorised code's tricks, in the terms of the formats (sign, exponent,
-// mantissa, what is dropped): the tests compare the two.
+// The four functions below do not use the vectorised code's tricks, but the terms of the formats (sign, exponent,
+// mantissa, dropped bits): the tests compare the two.
 
 float BFloat16ToFloat(uint16_t bits) {
   const uint32_t wide = uint32_t{bits} << 16;

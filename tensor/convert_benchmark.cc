@@ -148,7 +148,7 @@ void RegisterAll() {
   Register("normals", Normals);
 }
 
-// Registration needs names made at run time, and benchmark_main has no other door.
+// Registration needs names made at run time, and benchmark_main does not allow that.
 const bool registered = (RegisterAll(), true);
 
 }  // namespace

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Templates make a loop for each pair of types: WithInteger turns a DType into a C++ type, twice for a pair. The
-// loops read and write bytes (memcpy of one element), since elements of a file may lie at any address; compilers make
-// plain moves of that. Not vectorised by hand: integers are token tables and step counters, never the bulk of a
-// checkpoint.
+// Templates make a loop for each pair of types: WithInteger turns a DType into a C++ type, twice for a pair. The loops
+// read and write elements by memcpy, because elements of a file may be at any address; compilers make plain moves of
+// it. Not vectorised by hand: integers are token tables and step counters, never the bulk of a checkpoint.
 
 #include "fsdp/tensor/convert_integers.h"
 

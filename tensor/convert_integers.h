@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plain loops of convert.h in which an integer dtype or bool takes part. Elements may lie at any address. Not for
+// The plain loops of convert.h in which an integer dtype or bool takes part. Elements may be at any address. Not for
 // callers outside tensor/.
 #ifndef FSDP_TENSOR_CONVERT_INTEGERS_H_
 #define FSDP_TENSOR_CONVERT_INTEGERS_H_
@@ -18,8 +18,8 @@ void ConvertIntegers(DType from, const void* source, DType to, void* destination
 void IntegersToFloat32(DType from, const void* source, float* destination, int64_t numel);
 void IntegersToFloat64(DType from, const void* source, double* destination, int64_t numel);
 
-// Towards zero; to bool: 1 for all but 0, NaN included. Stops at the first element whose truncated value the dtype
-// cannot hold (NaN and infinity too) and returns its index; `numel` when there is none. Elements before it are
+// Rounds towards zero; to bool: 1 for all but 0, NaN included. Stops at the first element whose truncated value the
+// dtype cannot hold (NaN and infinity too) and returns its index; returns `numel` if all fit. Elements before it are
 // converted.
 int64_t Float64ToIntegers(const double* source, DType to, void* destination, int64_t numel);
 

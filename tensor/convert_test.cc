@@ -120,7 +120,7 @@ TEST(ConvertTest, Float64RoundsOnceThroughFloat32) {
   });
 }
 
-// The oracles, which are written in another way than the vectorised code.
+// The reference functions, which are written differently from the vectorised code.
 TEST(ConvertTest, AllTargetsAgreeWithTheScalarFunctions) {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 2039) {
@@ -188,7 +188,7 @@ TEST(ConvertTest, Float8CodesHaveTheirOcpValues) {
   });
 }
 
-// The contents of tensor/testdata/dtype_conversion.safetensors: float32 values and what PyTorch makes of them.
+// The contents of tensor/testdata/dtype_conversion.safetensors: float32 values and PyTorch's conversions of them.
 class Golden {
  public:
   Golden() {
@@ -295,7 +295,7 @@ TEST(ConvertTest, SmallWholeNumbersSurviveEveryPair) {
   const auto numel = static_cast<int64_t>(numbers.size());
   for (DType from : AllDTypes()) {
     for (DType to : AllDTypes()) {
-      if (from == DType::kFloat8E8M0FNU || to == DType::kFloat8E8M0FNU) continue;  // has powers of two alone
+      if (from == DType::kFloat8E8M0FNU || to == DType::kFloat8E8M0FNU) continue;  // has only powers of two
       std::string a(numel * SizeOf(from), '\0');
       std::string b(numel * SizeOf(to), '\0');
       std::vector<int8_t> back(numbers.size());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device: where memory lives and work runs. The host device (host_device.h) runs work on threads, the CUDA device
-// (cuda/cuda_device.h) on a GPU; nothing above tensor/ and collectives/ can tell them apart. A Device belongs to one
-// rank and counts that rank's memory, so ranks that are threads of one process are counted apart. Thread-safe. Streams
-// hold a reference to their device, and buffers to its memory, so either may be the last to go.
+// Device: a place that holds memory and runs work. The host device (host_device.h) runs work on threads, the CUDA
+// device (cuda/cuda_device.h) on a GPU; code above tensor/ and collectives/ cannot tell them apart. A Device belongs to
+// one rank and counts that rank's memory, so ranks that are threads of one process are counted separately. Thread-safe.
+// Streams hold a reference to their device, and buffers to its memory, so either may be the last to go.
 //
 // Abilities that only some devices have are optional interfaces, found by dynamic_cast: GraphDevice (work_graph.h),
 // PriorityDevice (stream_priority.h).
@@ -52,7 +52,7 @@ class Device {
   // Bytes held by live buffers of Allocate and NoteAllocation, now and at their highest since ResetPeak.
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t peak_allocated_bytes() const = 0;
-  // The peak becomes the present amount.
+  // Sets the peak to the present amount.
   virtual void ResetPeak() = 0;
 
   // Counts memory that another owner (a process group's shared heap) took on this device's behalf; negative when freed.

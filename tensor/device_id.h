@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceId: which device memory lies on, as torch.device says it: a type and, among several of that type, an index.
+// DeviceId: the device that holds some memory, as in torch.device: a type, and an index among the devices of that type.
 #ifndef FSDP_TENSOR_DEVICE_ID_H_
 #define FSDP_TENSOR_DEVICE_ID_H_
 

@@ -39,11 +39,11 @@ enum class DType : uint8_t {
   kFloat8E8M0FNU = 20,  // powers of two: no sign, no zero
 };
 
-// All dtypes, in the order of their values; for tables and for messages that list them. The span is valid for ever.
+// All dtypes, in the order of their values; for tables and for messages that list them. The span is always valid.
 absl::Span<const DType> AllDTypes();
 
 // Bytes of one element: 1, 2, 4, 8 or 16. A complex number counts with both parts. This function and DTypeName abort on
-// a number that is no enumerator.
+// a number that is not an enumerator.
 int64_t SizeOf(DType dtype);
 
 // "float32", "bfloat16", "float8_e4m3fn", ..., "bool".

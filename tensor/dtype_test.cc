@@ -37,7 +37,7 @@ TEST(DTypeTest, UnknownNamesListTheKnownOnes) {
   }
 }
 
-// The values lie in shared memory between ranks that may run different releases.
+// The values are in memory shared between ranks that may run different releases.
 TEST(DTypeTest, ValuesNeverChange) {
   EXPECT_EQ(static_cast<int>(DType::kFloat64), 0);
   EXPECT_EQ(static_cast<int>(DType::kFloat8E5M2), 5);

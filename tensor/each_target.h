@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// Calls `body()` with AVX-512, AVX2 and the baseline chosen in turn, as far as they exist here. Not thread-safe. The
+// Calls `body()` with AVX-512, AVX2 and the baseline chosen in turn, if this machine has them. Not thread-safe. The
 // baseline always runs. A failed expectation inside of `body` prints the name of the target.
 template <typename Body>
 void ForEachTarget(Body body) {

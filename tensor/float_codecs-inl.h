@@ -42,21 +42,20 @@ constexpr int32_t kFloat32Quiet = 0x00400000;
 
 // Float with kExponentBits + kMantissaBits + a sign in a `Storage`. kInfinities: the highest exponent holds infinity
 // and NaN, as in IEEE formats; otherwise NaN is the one code of all ones (e4m3fn). The method is F. Giesen's:
-// subnormals are made by one float32 addition or subtraction, whose rounding to nearest even is the rounding that is
-// wanted.
+// subnormals are made by one float32 addition or subtraction, whose rounding to nearest even is the required rounding.
 template <typename StorageType, int kExponentBits, int kMantissaBits, bool kInfinities>
 struct SmallFloat {
   using Storage = StorageType;
 
-  // Where the sign, and the mantissa with the exponent, lie relative to float32's.
-  // Bits of a code, from the top: sign, exponent, mantissa.
+  // Shifts of the sign, and of the mantissa with the exponent, relative to float32. Bits of a code, from the top: sign,
+  // exponent, mantissa.
   static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
   static constexpr int kShift = 23 - kMantissaBits;
   // All bits of a code but the sign.
   static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
   // The bias of the format's exponent.
   static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
-  // The code of infinity where the format has it: the highest exponent with an empty mantissa.
+  // The code of infinity if the format has one: the highest exponent with an empty mantissa.
   static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
   // The lowest code that is infinity or NaN.
   static constexpr int32_t kFirstSpecial = kInfinities ? kInfinity : kMagnitude;
@@ -77,7 +76,7 @@ struct SmallFloat {
     const auto signed_code = hn::BitCast(di, code);
     const auto magnitude = hn::And(signed_code, hn::Set(di, kMagnitude));
     const auto sign = hn::ShiftLeft<kSignShift>(hn::Xor(signed_code, magnitude));
-    // Exponent and mantissa where float32 has them; the exponent still has the format's bias.
+    // Exponent and mantissa at float32's bit positions; the exponent still has the format's bias.
     const auto shifted = hn::ShiftLeft<kShift>(magnitude);
     const auto normal = hn::Add(shifted, hn::Set(di, (127 - kBias) << 23));
     // 1.mantissa at the exponent of subnormals, less its leading 1.
@@ -156,7 +155,7 @@ struct BrainFloat {
   }
 };
 
-// float64 lanes rounded to float32, what is too large to infinity. Highway's DemoteTo does it on all targets but the
+// float64 lanes rounded to float32, too large values to infinity. Highway's DemoteTo does it on all targets but the
 // portable ones, which clamp to the largest number.
 template <class D32, class V64>
 HWY_INLINE hn::Vec<D32> RoundToFloat32(D32 d32, V64 value) {
@@ -172,8 +171,8 @@ HWY_INLINE hn::Vec<D32> RoundToFloat32(D32 d32, V64 value) {
   }
 }
 
-// A codec reads and writes as many elements as its tag has lanes; `at` may be unaligned. The tag says whether the lanes
-// are float32 or float64.
+// A codec reads and writes as many elements as its tag has lanes; `at` may be unaligned. The tag selects float32 or
+// float64 lanes.
 template <class Format>
 struct SmallCodec {
   using Storage = typename Format::Storage;
@@ -251,7 +250,7 @@ using Float8E5M2Codec = SmallCodec<SmallFloat<uint8_t, 5, 2, true>>;
 template <class From, class To>
 using ComputeType = std::conditional_t<From::kBytes == 8 || To::kBytes == 8, double, float>;
 
-// How far ahead of a read the memory is asked for: across a few pages, where the hardware's own prefetching stops.
+// How far ahead of a read to prefetch: across a few pages, because the hardware's own prefetching stops at a page.
 constexpr size_t kPrefetchBytes = 2048;
 
 // to[i] = op(from[i]) for `n` elements; `from` and `to` may be equal if their elements have one size. `op` takes the
@@ -263,7 +262,7 @@ HWY_INLINE void Transform(const uint8_t* from, uint8_t* to, size_t n, Op op) {
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    // Measured: a quarter faster on large inputs where reads outweigh writes, slower where they do not.
+    // Measured: a quarter faster on large inputs that read more bytes than they write, slower on others.
     if constexpr (From::kBytes > To::kBytes) hwy::Prefetch(from + i * From::kBytes + kPrefetchBytes);
     To::Store(d, op(d, From::Load(d, from + i * From::kBytes)), to + i * To::kBytes);
   }

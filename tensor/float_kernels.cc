@@ -130,6 +130,7 @@ void AccumulatePair(const uint8_t* from, uint8_t* to, size_t n) {
     To::Store(d, hn::Add(To::Load(d, at), From::Load(d, from + i * From::kBytes)), at);
   }
   if (i == n) return;
+  // The rest through full vectors in zeroed memory: loads and stores beyond the end would fault or race.
   HWY_ALIGN uint8_t addend[hn::MaxLanes(d) * From::kBytes] = {};
   HWY_ALIGN uint8_t sum[hn::MaxLanes(d) * To::kBytes] = {};
   std::memcpy(addend, from + i * From::kBytes, (n - i) * From::kBytes);
@@ -232,6 +233,7 @@ HWY_EXPORT(SquaredNormOnTarget);
 HWY_EXPORT(AllFiniteOnTarget);
 
 void ConvertFloats(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  // Equal dtypes have no instance (ConvertPair).
   Check(from != to, "ConvertFloats between equal dtypes");
   HWY_DYNAMIC_DISPATCH(ConvertFloatsOnTarget)
   (from, static_cast<const uint8_t*>(source), to, static_cast<uint8_t*>(destination), static_cast<size_t>(numel));

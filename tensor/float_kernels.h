@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// The elements of one dtype at `data`, which need not be aligned; how many is a parameter of each function.
+// The elements of one dtype at `data`, which may be unaligned; their number is a parameter of each function.
 struct ConstElements {
   DType dtype;
   const void* data;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host device is a memory (host_memory.h) and a factory of streams (host_stream.h); it has no state of its own that
-// work could race for. Streams hold the device, and buffers the memory, so either may be the last to go.
+// The host device is a memory (host_memory.h) and a factory of streams (host_stream.h); it has no other state that work
+// could race for. Streams hold the device, and buffers the memory, so either may be the last to go.
 
 #include "fsdp/tensor/host_device.h"
 

@@ -12,8 +12,8 @@
 namespace fsdp {
 
 struct HostDeviceOptions {
-  // Threads that a kernel on one stream may use (oneDNN's). Results depend on it in the last bit, so it is never chosen
-  // behind the caller's back.
+  // Threads that a kernel on one stream may use (oneDNN's). Results depend on it in the last bit, so the caller always
+  // chooses it.
   int kernel_threads = 1;
 
   // Keep freed buffers of 64 KiB and more for the next Allocate of the same rounded size: fresh pages cost ten times a
@@ -21,7 +21,7 @@ struct HostDeviceOptions {
   bool cache_freed = true;
 };
 
-// A device with a memory count of its own. Cheap (no thread, no memory until asked), so each rank makes one.
+// A device with its own memory count. Cheap (no thread, no memory before the first request), so each rank makes one.
 std::shared_ptr<Device> CreateHostDevice(const HostDeviceOptions& options = {});
 
 // The kernel_threads of `device`. Precondition: it is a host device.

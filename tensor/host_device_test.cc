@@ -139,7 +139,7 @@ TEST(HostMemoryTest, KeepsNothingWithoutTheCache) {
   EXPECT_EQ(memory->peak_allocated_bytes(), kMiB);
 }
 
-// Sizes that never come again must not pile up.
+// Sizes that are never requested again must not pile up.
 TEST(HostMemoryTest, KeepsLittleMoreThanWasEverLive) {
   auto memory = HostMemory::Create(true);
   for (int64_t i = 1; i <= 300; ++i) {

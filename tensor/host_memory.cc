@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why a cache: a training step frees and allocates the same sizes again and again, and the C library gives large blocks
-// back to the system, whose fresh pages fault one by one. Why a bound: sizes that are never asked for again must not
-// pile up.
+// Why a cache: a training step frees and allocates the same sizes again and again, and the C library returns large
+// blocks to the system, whose fresh pages fault one by one. Why a bound: blocks of sizes that are never requested again
+// must not pile up.
 //
-//   Allocate   a kept block of exactly the rounded size, the warmest first; else a new one; if the system has none,
+//   Allocate   a kept block of exactly the rounded size, the warmest first; else a new one; if the system has no
+//   memory,
 //              free all kept blocks and try once more
 //   Free       keep the block; then free the oldest kept ones until live and kept together are within 1.25 times the
 //              largest amount that was ever live, and 256 MiB
-//   count      what was asked for, not what was rounded: the memory plan of fsdp/ is held against it, byte for byte
+//   count      requested bytes, not rounded ones: fsdp/'s memory plan is compared with the count, byte for byte
 //
 // kept_ is the list from oldest to newest; by_size_ has, for each size, the places of its blocks in that list, in the
 // same order. So taking the newest of a size and dropping the oldest of all are both O(log sizes).
@@ -49,7 +50,7 @@ void* NewBlock(size_t size) {
   if (size < kHugeFrom) return std::aligned_alloc(size < kKeptFrom ? kAlignment : kPage, size);
   const size_t rounded = RoundUp(size, kHugePage);
   void* data = std::aligned_alloc(kHugePage, rounded);
-  // A huge page takes the place of 512 page faults by one. This is advice only: the memory is as good without it.
+  // A huge page replaces 512 page faults by one. This is only advice: the memory is valid without it.
   if (data != nullptr) madvise(data, rounded, MADV_HUGEPAGE);
   return data;
 }
@@ -80,7 +81,7 @@ absl::StatusOr<Buffer> HostMemory::Allocate(int64_t nbytes) {
         absl::StrCat("cpu: cannot allocate ", nbytes, " bytes; ", allocated_bytes(), " bytes are in use"));
   }
   Note(nbytes);
-  // Only what was asked for, so that a write into the rounding is found too.
+  // Only the requested bytes, so that a write into the rounding is found as well.
   ASAN_POISON_MEMORY_REGION(data, size);
   ASAN_UNPOISON_MEMORY_REGION(data, nbytes);
   return Buffer(data, nbytes, [self = shared_from_this(), data, nbytes, size] { self->Free(data, nbytes, size); });
@@ -149,7 +150,7 @@ void* HostMemory::TakeKept(size_t size) {
 }
 
 HostMemory::Blocks HostMemory::TakeSurplus() {
-  // Room for sizes that differ from step to step, above what the job has needed at once.
+  // Room for sizes that differ from step to step, beyond the largest amount that was ever live.
   const int64_t limit = highest_live_ + highest_live_ / 4 + (int64_t{256} << 20) - live_;
   Blocks surplus;
   while (kept_bytes_ > limit) {

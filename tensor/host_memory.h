@@ -56,12 +56,12 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // A kept or new block, or null; `size` is one that is kept when freed.
   void* AllocateLarge(size_t size);
 
-  // Keeps the block, or frees it; `nbytes` as asked for, `size` rounded. Any thread.
+  // Keeps the block, or frees it; `nbytes` as requested, `size` rounded. Any thread.
   void Free(void* data, int64_t nbytes, size_t size);
   // Gives blocks back to the system. Called without mutex_: these are system calls.
   static void FreeBlocks(const Blocks& blocks);
 
-  // These three with mutex_ held.
+  // These three require mutex_.
 
   // A kept block of exactly `size` bytes, the one freed last, or null.
   void* TakeKept(size_t size);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TensorOps on the host: each function puts one closure on the stream, which checks its operands (check_operands.h) and
-// calls a loop of float_kernels.h. Scalars and elements are read through memcpy, since a view of a flat buffer may lie
+// calls a loop of float_kernels.h. Scalars and elements are read through memcpy, because a view of a flat buffer may be
 // at any address.
 
 #include <cmath>
@@ -43,12 +43,13 @@ absl::Status RunCastDivideIntervals(const Tensor& source, const Tensor& destinat
   FSDP_RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
   for (const IntervalCopy& i : intervals) {
     FSDP_RETURN_IF_ERROR(
+        // CheckIntervals has found every interval inside its tensor, so Slice cannot CHECK-fail.
         RunCastDivide(source.Slice({i.from, i.from + i.numel}), destination.Slice({i.to, i.to + i.numel}), divisor));
   }
   return absl::OkStatus();
 }
 
-// A scalar may lie at any address, so it is read and written as bytes.
+// May be at any address, so it is read as bytes.
 float ReadScalar(const Tensor& t) {
   float value;
   std::memcpy(&value, t.data(), sizeof(value));
@@ -68,6 +69,7 @@ absl::Status RunClipCoefficient(const Tensor& squared_norms, float max_norm, con
 class HostOps final : public TensorOps {
  public:
   void Zero(const Tensor& t, Stream& stream) const override {
+    // Every closure owns its tensors by value: the caller may drop its own before the stream runs the closure.
     stream.Run([t]() -> absl::Status {
       FSDP_RETURN_IF_ERROR(CheckDefined("zero", "tensor", t));
       if (t.nbytes() > 0) std::memset(t.data(), 0, t.nbytes());
@@ -122,6 +124,7 @@ class HostOps final : public TensorOps {
       FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
       FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
       const float one = 1;
+      // Never writes 0: found_inf collects the result of many tensors.
       if (!AllFinite(Read(t), t.numel())) std::memcpy(found_inf.data(), &one, sizeof(one));
       return absl::OkStatus();
     });

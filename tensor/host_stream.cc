@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker takes all pending work at once and runs it without the lock, so that a producer waits for tens of
+// The worker takes all pending work in one swap and runs it without the lock, so that a producer waits for tens of
 // nanoseconds at most. How the two threads meet:
 //
 //   Push      under mutex_: append; raise has_pending_; take asleep_ and, if it was set, notify after unlocking
@@ -8,10 +8,10 @@
 //             2. under mutex_: nothing pending -> asleep_ = true, wait for wake_
 //             3. swap the vector out; run its pieces in order; destroy each before the next
 //
-// asleep_ makes a notification, a system call, the exception: a worker that spins or runs needs none. No wake-up is
-// lost, because asleep_ and pending_ change under one mutex.
+// asleep_ makes a notification, a system call, the exception: a worker that spins or runs does not need one. No wake-up
+// is lost, because asleep_ and pending_ change under one mutex.
 //
-// An error stays in status_, which the worker alone reads and writes; others learn it through events, which carry a
+// An error stays in status_, which only the worker reads and writes; others learn it through events, which carry a
 // copy.
 
 #include "fsdp/tensor/host_stream.h"
@@ -30,8 +30,8 @@
 namespace fsdp {
 namespace {
 
-// A copy that shares no reference count. A distribution's Abseil is not built for the race detector, which then reports
-// every error whose last reference goes on another thread than one that copied it.
+// A copy that shares no reference count. Abseil as distributions package it is not built for the race detector, which
+// then reports every error whose last reference is dropped on a different thread than the one that copied it.
 absl::Status Unshared(const absl::Status& status) {
   return status.ok() ? status : WithMessage(status, status.message());
 }
@@ -197,7 +197,7 @@ void HostStream::Execute(const Work& work) {
       HostThreads::Blocked blocked;
       status = awaited.Synchronize();
     }
-    // The error already says on which stream it arose.
+    // The error already names the stream on which it arose.
     if (status_.ok()) status_ = std::move(status);
   }
 }

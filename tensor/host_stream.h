@@ -30,7 +30,7 @@
 
 namespace fsdp {
 
-// HostEvent: what the host device keeps behind an Event: a flag that is raised once, with the stream's error so far.
+// HostEvent: the host device's part of an Event: a flag that is raised once, with the stream's error so far.
 // Thread-safe. It outlives its stream, which raises it at the latest while it is being destroyed, so waiting for it
 // ends.
 class HostEvent final : public Event::State {
@@ -49,9 +49,9 @@ class HostEvent final : public Event::State {
   std::condition_variable raised_;
 };
 
-// Threads that run or spin for host streams, in this process. Spinning for work pays only while a core would be idle
-// without it; where ranks or streams outnumber the cores it takes time from the thread that it waits for. A count of
-// threads is enough: it is compared with the number of cores.
+// Threads that run or spin for host streams, in this process. Spinning for work pays only while a core would otherwise
+// be idle; if ranks or streams outnumber the cores, it takes time from the thread that it waits for. A count of threads
+// is enough: it is compared with the number of cores.
 class HostThreads {
  public:
   // Running marks the calling thread as running until destroyed: a worker, or a thread that computes. Blocked takes the
@@ -83,17 +83,17 @@ class HostThreads {
 // Errors of work are prefixed with the stream's name (OnStream). One producer at a time, as for every Stream.
 class HostStream final : public Stream {
  public:
-  // Starts the thread, named after the stream for debuggers; kResourceExhausted when the system has none left. The
-  // stream holds `device`. Linux cuts the name of the thread to 15 bytes.
+  // Starts the thread, named after the stream for debuggers; kResourceExhausted when the system cannot start another.
+  // The stream holds `device`. Linux cuts the name of the thread to 15 bytes.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, std::string name);
 
-  // Runs all pending work, then ends the thread. Must not be called from work of this very stream.
+  // Runs all pending work, then ends the thread. Must not be called from work of the same stream.
   ~HostStream() override;
 
   // The device and the name are valid for as long as the stream.
   Device& device() const override { return *device_; }
   std::string_view name() const override { return name_; }
-  // None of these but Synchronize blocks; `work` must not be null.
+  // Only Synchronize blocks; `work` must not be null.
   void Run(std::function<absl::Status()> work) override;
   void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) override;
   void CopyAsync(void* destination, const void* source, int64_t nbytes) override;
@@ -114,11 +114,11 @@ class HostStream final : public Stream {
 
   HostStream(std::shared_ptr<Device> device, std::string name) : device_(std::move(device)), name_(std::move(name)) {}
 
-  // Appends a piece of work and, if the worker sleeps, wakes it. A sleeping worker costs a system call, any other none.
+  // Appends a piece of work and, if the worker sleeps, wakes it. Waking a sleeping worker costs a system call.
   void Push(Work work);
 
-  // The worker thread's side. Execute runs one piece: skipped after an error, unless it is RunAlways, an event or a
-  // wait. Ends when the stream closes and nothing is pending.
+  // The worker thread's side; returns when the stream closes and nothing is pending. Execute runs one piece; after an
+  // error it skips the piece, unless it is RunAlways, an event or a wait.
   void Loop();
   bool TakePending(std::vector<Work>& batch);  // blocks; false when the stream is closing and nothing is left
   void Execute(const Work& work);

@@ -40,7 +40,7 @@ class Gate {
 };
 
 std::function<absl::Status()> Failing(absl::Status status) {
-  // Moved, so that the test's thread keeps no reference.
+  // Moved, so that the test's thread does not keep a reference.
   return [status = std::move(status)] { return status; };
 }
 
@@ -77,7 +77,7 @@ TEST_F(HostStreamTest, TheThreadHasTheStreamsName) {
 
 TEST_F(HostStreamTest, WorkRunsInOrder) {
   auto stream = NewStream("s");
-  std::vector<int> order;  // touched by the stream's thread alone until Synchronize
+  std::vector<int> order;  // only the stream's thread touches it until Synchronize
   for (int i = 0; i < 10000; ++i) {
     stream->Run([&order, i] {
       order.push_back(i);

@@ -34,7 +34,7 @@ Interval Dim0Chunk(const Shape& shape, int world_size, int rank) {
   return {rows.begin * row_numel, rows.end * row_numel};
 }
 
-// After sorting by begin, one pass with the end of what is covered so far finds a hole as a begin beyond it and an
+// After sorting by begin, one pass that tracks the end of the covered part finds a hole as a begin beyond it and an
 // overlap as a begin before it. DataLoss, because intervals come from files: a wrong cover there means a damaged
 // checkpoint.
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel) {

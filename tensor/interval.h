@@ -32,7 +32,7 @@ struct Interval {
   bool operator!=(const Interval& other) const { return !(*this == other); }
 };
 
-// The common part; empty (with begin == end) when there is none.
+// The common part; empty (with begin == end) if the two do not overlap.
 Interval Intersect(const Interval& a, const Interval& b);
 
 // torch.chunk's rule on one dimension: chunk `index` of `count` of n elements has ceil(n / count) elements, the last
@@ -45,7 +45,7 @@ Interval Dim0Chunk(const Shape& shape, int world_size, int rank);
 
 // OK when `intervals`, in any order, cover [0, numel) exactly once (empty ones are ignored); else kDataLoss, naming the
 // first hole or overlap: "elements [5, 9) are missing", "elements [2, 4) are held twice". An interval that ends before
-// it begins, or leaves [0, numel), is kDataLoss too. O(n log n) for n intervals.
+// it begins, or is not inside [0, numel), is kDataLoss too. O(n log n) for n intervals.
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel);
 
 // `numel` elements that go from element `from` of one flat tensor to element `to` of another.

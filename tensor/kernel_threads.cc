@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
-// ThreadSanitizer asks for this by its name. oneDNN is not instrumented, so the locks of its primitive cache, made on
-// first use, look like races.
+// ThreadSanitizer looks this function up by its name. oneDNN is not instrumented, so the locks of its primitive cache,
+// made on first use, look like races.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:libdnnl.so\n"; }
 

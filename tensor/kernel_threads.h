@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads of a kernel on the host: those of the OpenMP runtime, which oneDNN uses too, so that a step has one team
-// of threads for each stream and not two that compete for the cores.
+// The threads of a kernel on the host: the OpenMP runtime's, which oneDNN uses too, so that a step has one team of
+// threads for each stream and not two that compete for the cores.
 #ifndef FSDP_TENSOR_KERNEL_THREADS_H_
 #define FSDP_TENSOR_KERNEL_THREADS_H_
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// Whether this program is built with the thread sanitizer, by GCC or Clang.
+// True if this program is built with the thread sanitizer, by GCC or Clang.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kUnderThreadSanitizer = true;
 #elif defined(__has_feature)
@@ -28,17 +28,18 @@ inline constexpr bool kUnderThreadSanitizer = false;
 // exist.
 void SetKernelThreads(int threads);
 
-// How many pieces ParallelFor makes: at most `threads`, none smaller than `grain` except the last. 0 if n is 0.
+// The number of pieces that ParallelFor makes: at most `threads`, none smaller than `grain` except the last. 0 if n is
+// 0.
 int NumPieces(int threads, int64_t n, int64_t grain);
 
-// Calls body(piece, interval) for consecutive intervals of [0, n), each on a thread of its own, piece 0 on the calling
-// one, and returns after all. Intervals begin at multiples of `grain` and depend on the arguments alone. `grain` is at
-// least 1, and as large as is worth a thread, which takes some microseconds to begin. `body` throws nothing. In a call
+// Calls body(piece, interval) for consecutive intervals of [0, n), each on its own thread, piece 0 on the calling one,
+// and returns after all. Intervals begin at multiples of `grain` and depend only on the arguments. `grain` is at least
+// 1, and large enough to be worth a thread, which takes some microseconds to begin. `body` must not throw. In a call
 // within `body` everything runs on one thread.
 void ParallelFor(int threads, int64_t n, int64_t grain, absl::FunctionRef<void(int piece, Interval)> body);
 
-// Calls body(piece, i) for each i of [0, n), those of a piece in order, as ParallelFor with a grain of 1. A piece ends
-// at its first error; that of the lowest piece is returned.
+// Calls body(piece, i) for each i of [0, n), in order within a piece, as ParallelFor with a grain of 1. A piece ends at
+// its first error; the error of the lowest piece is returned.
 absl::Status ParallelForEach(int threads, int64_t n, absl::FunctionRef<absl::Status(int piece, int64_t i)> body);
 
 }  // namespace fsdp

@@ -22,7 +22,7 @@ TEST(KernelThreadsTest, OneUnderTheThreadSanitizer) {
   EXPECT_EQ(omp_get_max_threads(), kUnderThreadSanitizer ? 1 : 3);
 }
 
-// Which is why each kernel sets it, on the worker that runs it.
+// So each kernel sets it, on the worker that runs it.
 TEST(KernelThreadsTest, EachThreadHasItsOwn) {
   SetKernelThreads(2);
   int elsewhere = 0;

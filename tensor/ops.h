@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TensorOps: the elementwise kernels that sharding itself needs, as an interface that each device implements
-// (host_ops.cc, cuda/ops.cu). Calls return at once: the work runs in stream order, on contiguous tensors on the
+// (host_ops.cc, cuda/ops.cu). Calls return immediately: the work runs in stream order, on contiguous tensors on the
 // stream's device, holds references until it has run, and takes any element offset. Operands that are wrong fail the
 // stream with kInvalidArgument (check_operands.h). "Float dtypes" are float64, float32, bfloat16, float16. Thread-safe.
 #ifndef FSDP_TENSOR_OPS_H_
@@ -27,8 +27,9 @@ class TensorOps {
   // only. Equal numel, else the stream fails with kInvalidArgument.
   virtual void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const = 0;
 
-  // As CastDivide, for many intervals of two flat tensors at once: one launch on a GPU, not one an interval. Intervals
-  // of the destination must not overlap; one that leaves its tensor fails the stream with kInvalidArgument.
+  // As CastDivide, for many intervals of two flat tensors in one launch on a GPU, instead of one per interval.
+  // Intervals of the destination must not overlap; one that is not inside its tensor fails the stream with
+  // kInvalidArgument.
   virtual void CastDivideIntervals(const Tensor& source, const Tensor& destination, std::vector<IntervalCopy> intervals,
                                    double divisor, Stream& stream) const = 0;
 
@@ -42,18 +43,18 @@ class TensorOps {
   // are. Summed in float64 in a fixed order, so the result is the same in every run; NaN and infinity come through.
   virtual void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const = 0;
 
-  // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else stays as it is.
+  // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else does not change.
   virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;
 
-  // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] =
-  // ClipFactor(n, max_norm). All in float32. So a norm becomes a factor without a visit to the host.
+  // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] = ClipFactor(n,
+  // max_norm). All in float32. So a norm becomes a factor without the host.
   virtual void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
                                Stream& stream) const = 0;
 };
 
-// The factor by which torch.nn.utils.clip_grad_norm_ multiplies gradients, all of them and whatever it is:
-// max_norm / (norm + 1e-6), but at most 1. So it is 0 for a max_norm of 0 and for an infinite norm, and NaN for a norm
-// of NaN, or if both are infinite.
+// The factor by which torch.nn.utils.clip_grad_norm_ multiplies all gradients, for any norm: max_norm / (norm + 1e-6),
+// but at most 1. So it is 0 for a max_norm of 0 and for an infinite norm, and NaN for a norm of NaN, or if both are
+// infinite.
 inline float ClipFactor(float norm, float max_norm) {
   const float factor = max_norm / (norm + 1e-6f);
   return factor > 1 ? 1 : factor;  // NaN is not above 1

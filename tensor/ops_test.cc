@@ -60,7 +60,7 @@ double Rounded(double value, DType dtype) {
   return back;
 }
 
-// The sum, product or quotient in the type that ops.h asks for.
+// The sum, product or quotient in the type that ops.h specifies.
 bool InFloat64(DType a, DType b) { return a == DType::kFloat64 || b == DType::kFloat64; }
 
 std::vector<double> Ramp(int64_t numel, double scale) {
@@ -179,7 +179,7 @@ TEST_F(OpsTest, SquaredNormKeepsSmallPartsOfLongSums) {
 }
 
 TEST_F(OpsTest, SquaredNormHasTheSameBitsOnEveryTarget) {
-  // With float64, where products are inexact and a fused multiply-add would show.
+  // Float64, because its products are inexact and a fused multiply-add would show.
   const Tensor source = Make(DType::kFloat64, Ramp(100'003, 1.0 / 3));
   std::vector<double> results;
   ForEachTarget([&] {

@@ -2,7 +2,7 @@
 //
 // OrderedMemory: memory in the order of a stream. A buffer that is dropped serves the next one of the same stream
 // although work that uses it may not have run: the new user's work comes later on that stream. So the host can run
-// ahead of the device by any amount of work and holds no more memory than if it did not.
+// ahead of the device by any amount of work without holding more memory.
 #ifndef FSDP_TENSOR_ORDERED_MEMORY_H_
 #define FSDP_TENSOR_ORDERED_MEMORY_H_
 
@@ -25,7 +25,7 @@ class OrderedMemory {
   virtual absl::StatusOr<Buffer> AllocateInOrder(int64_t nbytes) = 0;
 };
 
-// Null for a stream without.
+// Null for a stream without such memory.
 inline OrderedMemory* OrderedMemoryOf(Stream& stream) { return dynamic_cast<OrderedMemory*>(&stream); }
 
 }  // namespace fsdp

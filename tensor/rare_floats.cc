@@ -2,7 +2,7 @@
 //
 // Decoding is a table of 256 values for each format, made on first use. Encoding to fnuz searches that table: positive
 // codes grow with their values, so the nearest value is one of two neighbours, and a tie goes to the even code. Slow
-// and obviously right, which suits formats that are only carried. e8m0 is a float32's exponent byte.
+// and obviously right, which suits formats that are only stored and converted. e8m0 is a float32's exponent byte.
 
 #include "fsdp/tensor/rare_floats.h"
 
@@ -24,6 +24,7 @@ using Values = std::array<float, 256>;  // by code
 
 Values ValuesOfFnuz(int mantissa_bits, int bias) {
   Values values;
+  // Only the codes with sign 0; the negative ones mirror them, except that -0 is the code of NaN.
   for (int code = 0; code < 128; ++code) {
     const int exponent = code >> mantissa_bits;
     const int mantissa = code & ((1 << mantissa_bits) - 1);
@@ -54,7 +55,7 @@ const Values& ValuesOf(DType dtype) {
 uint8_t EncodeFnuz(float value, const Values& values) {
   const float magnitude = std::abs(value);
   const auto* const above = std::upper_bound(values.begin(), values.begin() + 128, magnitude);
-  const auto below = static_cast<int>(above - values.begin()) - 1;  // -1 for NaN as well as for 128 of them
+  const auto below = static_cast<int>(above - values.begin()) - 1;  // >= 0, because values[0] is 0; 127 for NaN too
   if (std::isnan(value)) return kFnuzNan;
   const double step = below == 127 ? double{values[127]} - values[126] : double{values[below + 1]} - values[below];
   const double middle = values[below] + step / 2;
@@ -64,7 +65,7 @@ uint8_t EncodeFnuz(float value, const Values& values) {
   return static_cast<uint8_t>(code != 0 && std::signbit(value) ? code + 128 : code);
 }
 
-// By its bits: the exponent, rounded by the mantissa. A tie goes up, but for that of a subnormal.
+// Computed on the bits: the exponent, rounded by the mantissa. A tie rounds up, except for a subnormal.
 uint8_t EncodeE8M0(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t exponent = bits >> 23 & 0xFF;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The results of PyTorch 2.15, for some numbers by name and for two million by a digest of their codes.
+// The results of PyTorch 2.15: explicit codes for some numbers, and a digest of the codes of two million.
 #include "fsdp/tensor/rare_floats.h"
 
 #include <bit>

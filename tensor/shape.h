@@ -24,8 +24,8 @@ class Shape {
   // For sizes known to be valid; CHECK-fails otherwise. Sizes that come from a file or a user go through Create.
   Shape(std::initializer_list<int64_t> dims);  // NOLINT: implicit, so that {2, 3} is a Shape
 
-  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal, and the others
-  // must then stay below 2^60 by themselves, so that row_numel() is safe too.
+  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal, and the product of
+  // the others must then stay below 2^60, so that row_numel() is safe too.
   static absl::StatusOr<Shape> Create(absl::Span<const int64_t> dims);
 
   int rank() const { return static_cast<int>(dims_.size()); }

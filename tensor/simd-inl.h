@@ -48,7 +48,7 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
-// The same bits on every target, as tensor/convert.h has them.
+// The same bits on every target, as in tensor/convert.h.
 using Float16Format = SmallFloat<uint16_t, 5, 10, true>;
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const Float16Bits* p) {
@@ -84,7 +84,8 @@ HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, Float16Bits* p) {
   hn::StoreU(hn::TruncateTo(d16, Float16Format::Encode(d, v)), d16, reinterpret_cast<uint16_t*>(p));
 }
 
-// `v` as an element T in memory would hold it. For a sum that must be rounded as if each step went through memory.
+// The value that an element T in memory would hold for `v`. For a sum that must be rounded as if each step went through
+// memory.
 template <typename T>
 HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -127,8 +128,8 @@ HWY_INLINE void WithElementType(DType dtype, const F& f) {
   f(float{0});
 }
 
-// Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n, in ascending order; count is Lanes but for the last
-// call, where it is the rest. Nothing is called where n is 0. The body must be a lambda with HWY_ATTR.
+// Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n, in ascending order; count is Lanes, except in the last
+// call, which gets the rest. Not called if n is 0. The body must be a lambda with HWY_ATTR.
 template <typename Body>
 HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   // The number of lanes is known at run time only on some targets, so it is not a constant here.

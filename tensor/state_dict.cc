@@ -72,6 +72,7 @@ bool StateKey::operator<(const StateKey& other) const {
 // entries_ keeps the order of insertion, in which files are written; slots_ finds a key in it, by linear probing.
 // Entries are never removed. absl's hash is seeded by the process, so a file cannot choose names that collide.
 size_t StateDict::SlotOf(const StateKey& key) const {
+  // A power of two, so the mask is the modulus; at most 3/4 full, so probing always finds a free slot.
   const size_t mask = slots_.size() - 1;
   size_t slot = absl::HashOf(key.section, key.fqn, key.state) & mask;
   while (slots_[slot] != 0 && !(entries_[slots_[slot] - 1].first == key)) slot = (slot + 1) & mask;
@@ -83,6 +84,7 @@ void StateDict::GrowSlots(size_t count) {
   while (wanted * 3 / 4 < count) wanted *= 2;
   if (wanted <= slots_.size()) return;
   slots_ = std::vector<uint32_t>(wanted, 0);
+  // Fits 32 bits: a checkpoint has millions of names at most.
   for (size_t i = 0; i < entries_.size(); ++i) slots_[SlotOf(entries_[i].first)] = static_cast<uint32_t>(i + 1);
 }
 
@@ -92,6 +94,7 @@ void StateDict::Reserve(size_t count) {
 }
 
 void StateDict::Set(StateKey key, StateValue value) {
+  // Before SlotOf, because growing moves every slot.
   GrowSlots(entries_.size() + 1);
   uint32_t& place = slots_[SlotOf(key)];
   if (place == 0) {

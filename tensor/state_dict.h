@@ -30,7 +30,7 @@ std::string_view StateDictTypeName(StateDictType type);
 // The inverse; kInvalidArgument for any other name lists the three.
 absl::StatusOr<StateDictType> ParseStateDictType(std::string_view name);
 
-// Where a value belongs. The text forms are the paths of checkpoint.h5, unescaped: "model/transformer.wte.weight",
+// Identifies a value. The text forms are the paths of checkpoint.h5, unescaped: "model/transformer.wte.weight",
 // "optim/state/transformer.wte.weight/exp_avg", "optim/param_groups", "extra/step".
 struct StateKey {
   enum class Section : uint8_t { kModel, kOptimState, kParamGroups, kExtra };
@@ -56,7 +56,7 @@ struct StateKey {
 // Text values are UTF-8: param_groups is JSON, extras may be anything.
 using StateValue = std::variant<ShardedTensor, std::string>;
 
-// How one unit's parameters lie in its flat parameter: by offset, perhaps with padding between them. Kept in
+// How one unit's parameters are placed in its flat parameter: by offset, perhaps with padding between them. Kept in
 // checkpoints so that a LOCAL one can be made of any other.
 struct FlatUnitLayout {
   struct Entry {
@@ -69,7 +69,7 @@ struct FlatUnitLayout {
   int64_t unsharded_numel = 0;    // internal padding counted, padding for the world size not
 };
 
-// For saving it holds what to write; for loading, where to put what is read: loading fills the shards in place.
+// For saving it holds the values to write; for loading, the memory to read into: loading fills the shards in place.
 class StateDict {
  public:
   // A key and its value.
@@ -79,7 +79,7 @@ class StateDict {
   // place.
   void Set(StateKey key, StateValue value);
 
-  // Makes room for `count` entries in all, so that adding them needs no more memory than they take.
+  // Reserves memory for `count` entries in all, so that adding them does not over-allocate.
   void Reserve(size_t count);
 
   // Null when absent or of the other kind. Pointers live until the next Set.
@@ -88,13 +88,13 @@ class StateDict {
   // Lookups take constant time.
   bool contains(const StateKey& key) const { return IndexOf(key).has_value(); }
 
-  // The place of `key` in entries(), which it keeps; nullopt when absent.
+  // The index of `key` in entries(), which never changes; nullopt when absent.
   std::optional<size_t> IndexOf(const StateKey& key) const;
 
-  // The key under which this state holds the value that another state calls `key`: `key` itself, or, where `key` is of
-  // a parameter or its optimizer state, another name of the same shared parameter. Names are shared by this state's
-  // `aliases` and by `other_aliases`, those of the other state; this state's are tried first. nullopt when the value is
-  // under none of them.
+  // The key under which this state holds the value that another state calls `key`: `key` itself or, if `key` is of a
+  // parameter or its optimizer state, another name of the same shared parameter. Names are shared by this state's
+  // `aliases`, which are tried first, and by `other_aliases`, the other state's. nullopt if the value is under no such
+  // name.
   std::optional<StateKey> Resolve(const StateKey& key,
                                   const std::map<std::string, std::string>& other_aliases = {}) const;
 
@@ -102,29 +102,29 @@ class StateDict {
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
 
-  // The kind of state that this is, as GetStateDict made it.
+  // The kind of this state, as GetStateDict made it.
   StateDictType type = StateDictType::kFull;
 
   // Other names of a shared parameter, by alias: "lm_head.weight" -> "transformer.wte.weight".
   std::map<std::string, std::string> aliases;
 
-  // Flat layouts, in unit order; empty where nothing is flat.
+  // Flat layouts, in unit order; empty if nothing is flat.
   std::vector<FlatUnitLayout> units;
 
-  // Facts about the state that its tensors do not show, such as the config of the model (attributes.h); empty where
-  // nothing is known. For saving: what to record. Loading sets them to what was recorded.
+  // Facts about the state that its tensors do not show, such as the config of the model (attributes.h); empty if
+  // nothing is known. For saving: facts to record. Loading sets them to the recorded ones.
   Attributes attributes;
 
  private:
-  // The slot that holds the place of `key`, or the free one where it belongs. Precondition: there are slots.
+  // The slot that holds the place of `key`, or the free slot for it. Precondition: there are slots.
   size_t SlotOf(const StateKey& key) const;
 
   // Makes the number of slots, a power of two, at least 4/3 of `count`.
   void GrowSlots(size_t count);
 
   std::vector<Entry> entries_;
-  // A hash table of places in entries_, plus one; 0: a free slot. It has no keys of its own: a checkpoint may have a
-  // million names, and they are most of what its metadata take in memory.
+  // A hash table of places in entries_, plus one; 0: a free slot. It stores no keys: a checkpoint may have a million
+  // names, and they are most of the memory of its metadata.
   std::vector<uint32_t> slots_;
 };
 

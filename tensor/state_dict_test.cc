@@ -120,7 +120,7 @@ TEST(StateDictTypeTest, NamesParseBack) {
                                                    "unknown state dict type \"Full\"; known: full, local, sharded"));
 }
 
-// The table of places grows several times on the way, and copies have one of their own.
+// The table of places grows several times on the way, and each copy has its own table.
 TEST(StateDictTest, EveryKeyOfManyIsFoundAtItsPlaceAndNoOther) {
   constexpr size_t kKeys = 3000;
   const auto key_of = [](size_t i) {

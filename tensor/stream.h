@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stream and Event: ordered asynchronous work, as in CUDA. Work put on one stream runs in order; work on two streams is
-// ordered by events alone. Collectives are stream work too, so there are no Work objects.
+// ordered only by events. Collectives are stream work too, so there are no Work objects.
 //
 //   Event gathered = unshard_stream.Record();   // everything put on unshard_stream so far
 //   compute_stream.Wait(gathered);              // what follows on compute_stream starts after it
@@ -58,12 +58,12 @@ class Stream {
   virtual Device& device() const = 0;
   virtual std::string_view name() const = 0;
 
-  // Runs `work` on a host thread in stream order. Returns at once. Skipped after an error. On the host device this is
-  // how every kernel runs; on a GPU it is a host callback, in which no device call is allowed.
+  // Runs `work` on a host thread in stream order. Returns immediately. Skipped after an error. On the host device every
+  // kernel runs this way; on a GPU it is a host callback, in which no device call is allowed.
   virtual void Run(std::function<absl::Status()> work) = 0;
 
-  // As Run, but called after an error as well, with that error; what it returns becomes the stream's error if there was
-  // none. For work whose absence others would wait for, such as a collective.
+  // As Run, but called after an error as well, with that error; the status it returns becomes the stream's error if the
+  // stream did not have one. For work whose absence others would wait for, such as a collective.
   virtual void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) = 0;
 
   // Copies bytes in stream order. The memory may be on this device or the host and must live until the copy ran. Ranges

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StreamPriority: which stream's work a GPU begins first where it has room for the work of one. Work that has begun is
-// not interrupted. The host's streams are threads, and have one priority.
+// StreamPriority: which stream's work a GPU begins first if it has room for only one. Work that has begun is not
+// interrupted. The host's streams are threads, and have one priority.
 #ifndef FSDP_TENSOR_STREAM_PRIORITY_H_
 #define FSDP_TENSOR_STREAM_PRIORITY_H_
 
@@ -27,8 +27,8 @@ class PriorityDevice {
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStreamOf(StreamPriority priority, std::string name) = 0;
 };
 
-// A new stream of kHigh priority; an ordinary one where the device has no priorities. For communication that compute
-// waits for. Errors are those of Device::CreateStream.
+// A new stream of kHigh priority, or an ordinary one if the device has no priorities. For communication that compute
+// waits for. Returns the errors of Device::CreateStream.
 inline absl::StatusOr<std::unique_ptr<Stream>> CreateUrgentStream(Device& device, std::string name) {
   auto* const with_priorities = dynamic_cast<PriorityDevice*>(&device);
   return with_priorities != nullptr ? with_priorities->CreateStreamOf(StreamPriority::kHigh, std::move(name))

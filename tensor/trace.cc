@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A mark is a piece of host work that reads the clock when the stream gets to it. Open spans are kept by stream, as a
+// A mark is a piece of host work that reads the clock when the stream reaches it. Open spans are kept by stream, as a
 // stack: End closes the innermost. One steady clock serves all streams, shifted once to the Unix epoch, so that the
 // traces of several processes of one machine line up.
 #include "fsdp/tensor/trace.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trace: when named pieces of stream work really ran. A span is opened and closed by marks put on a stream between
-// other work, so it begins when what was put there before it has run, and spans of one stream nest. Without a Trace
-// nothing is put on any stream.
+// Trace: the times at which named pieces of stream work ran. A span is opened and closed by marks put on a stream
+// between other work, so it begins when all earlier work of the stream has run, and spans of one stream nest. Without a
+// Trace nothing is put on any stream.
 //
 //   {
 //     const TraceScope span(trace, *unshard_stream, [&] { return "all_gather " + unit.name; });
@@ -45,7 +45,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   // run yet are missing, so synchronize the streams first.
   std::vector<TraceSpan> Spans() const;
 
-  // The same, and removes them, so that a run of any length can be looked at bit by bit: the spans that have ended
+  // The same, and removes them, so that a run of any length can be examined piece by piece: the spans that have ended
   // since the last call. Their places count as free again.
   std::vector<TraceSpan> TakeSpans();
 
@@ -66,8 +66,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   bool full_ = false;
 };
 
-// A span as long as this object lives, in the order of what is put on the stream. `trace` may be null; then `name`, a
-// function, is not called.
+// A span as long as this object lives, in stream order. `trace` may be null; then `name`, a function, is not called.
 class TraceScope {
  public:
   template <typename Name>

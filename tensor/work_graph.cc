@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optional interfaces of a device and a stream, found by dynamic_cast here and nowhere else: callers ask these
-// three functions.
+// The optional interfaces of a device and a stream, found by dynamic_cast only here: callers use these three functions.
 #include "fsdp/tensor/work_graph.h"
 
 #include <string>

@@ -4,14 +4,14 @@
 //
 //   FSDP_ASSIGN_OR_RETURN(auto graph, CaptureWork(stream, [&] { return TrainStep(stream); }));   // runs nothing
 //   for (...) {
-//     stream.CopyAsync(tokens.data(), next_batch.data(), nbytes);    // what differs lies in the same memory each time
+//     stream.CopyAsync(tokens.data(), next_batch.data(), nbytes);    // new contents, always at the same address
 //     graph->Replay();
 //   }
 //
-// A replay does what was captured, on the same addresses, whatever the host's variables are by then. So the work must
-// be the same each time: the same shapes and the same decisions of the host; what differs is read from device memory.
-// While it is captured the host may not wait for it, no host work (Stream::Run) may be put on the streams, and the
-// device's memory that is allocated meanwhile belongs to the graph: only `stream` may use it. Other streams take part
+// A replay repeats the captured work, on the same addresses, whatever the host's variables are by then. So the work
+// must be the same each time: the same shapes and the same decisions of the host; values that differ are read from
+// device memory. During the capture the host may not wait for the work, no host work (Stream::Run) may be put on the
+// streams, and device memory that is allocated belongs to the graph: only `stream` may use it. Other streams take part
 // from their first wait for an event of `stream` on. Events of work outside are waited for once, during the capture.
 #ifndef FSDP_TENSOR_WORK_GRAPH_H_
 #define FSDP_TENSOR_WORK_GRAPH_H_
@@ -28,9 +28,9 @@ class WorkGraph {
  public:
   virtual ~WorkGraph() = default;  // waits for the last replay
 
-  // Puts the captured work on the stream that it was captured on, once more. For all its streams that is as if the work
-  // was put on them again: it comes after what they have so far, and before what they get later. An event that was
-  // recorded during the capture is that of the last replay. The streams and groups that took part must live.
+  // Puts the captured work once more on the stream that it was captured on. All streams of the capture behave as if the
+  // work was put on them again: it runs after their work so far, and before any later work. An event that was recorded
+  // during the capture then refers to the last replay. The streams and groups that took part must live.
   virtual void Replay() = 0;
 };
 
@@ -50,15 +50,15 @@ class GraphStream {
   virtual bool capturing() const = 0;
 };
 
-// Whether work on streams of `device` can be captured at all.
+// True if work on streams of `device` can be captured at all.
 bool HasGraphs(const Device& device);
 
-// Calls `work`, and captures what it puts on `stream` and on streams that wait for it, instead of running it. An error,
-// after which nothing was captured, where `work` fails or does what cannot be captured; kUnimplemented for a stream of
-// a device that has no graphs, such as the host.
+// Calls `work`, and captures the work that it puts on `stream` and on streams that wait for it, instead of running it.
+// Returns an error, with nothing captured, if `work` fails or does something that cannot be captured; kUnimplemented
+// for a stream of a device that has no graphs, such as the host.
 absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureWork(Stream& stream, const std::function<absl::Status()>& work);
 
-// True while what is put on `stream` is captured and does not run: nothing may be waited for.
+// True while work that is put on `stream` is captured and does not run: nothing may be waited for.
 bool IsCapturing(const Stream& stream);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The products of a model's head on a GPU, emulated: a vocabulary whose rows of logits would begin at odd addresses, as
-// GPT-2's 50,257 do, in 16 bits.
+// The products of a model's head on an emulated GPU, with a vocabulary for which rows of 16-bit logits would begin at
+// odd addresses, such as GPT-2's 50,257.
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""BUILD and .bzl files use nothing that Bazel 8 or 9 has no longer: rules that are not loaded, and labels that are gone.
-
-The files are those beside the real README.md, which is a link in a test's runfiles.
+"""BUILD and .bzl files use nothing that Bazel 8 or 9 removed: rules that are not loaded, and labels that are gone. The
+files are read next to the real README.md, which is a link in a test's runfiles.
 """
 import ast
 import os
 import pathlib
 import unittest
 
-# What is built into Bazel 9, and is not cc_*, java_*, objc_*, proto_*, py_* or sh_*, which came to be rules of modules.
+# The rules built into Bazel 9, without cc_*, java_*, objc_*, proto_*, py_* and sh_*, which became rules of modules.
 RULES = {
     "alias", "config_setting", "constraint_setting", "constraint_value", "exports_files", "filegroup", "genrule",
     "licenses", "package", "package_group", "platform", "test_suite", "toolchain", "toolchain_type",
@@ -18,7 +17,7 @@ NATIVE = {"existing_rules", "genrule", "package_name", "register_toolchains", "r
 PROVIDERS = {"CcInfo", "CcToolchainInfo", "JavaInfo", "ProtoInfo", "PyInfo", "cc_common", "java_common", "apple_common"}
 PREFIXES = ("cc_", "java_", "objc_", "proto_", "py_", "sh_")
 
-# For Bazel 4 in WORKSPACE mode alone.
+# Only for Bazel 4 in WORKSPACE mode.
 COMPAT = "third_party/compat.bzl"
 
 
@@ -41,7 +40,7 @@ def names_defined(tree):
 
 
 def faults_of(path, text):
-    """Starlark is near enough to Python to be read as such."""
+    """Starlark is close enough to Python to be parsed as such."""
     faults = []
     tree = ast.parse(text)
     known = names_loaded(tree) | names_defined(tree)
@@ -63,7 +62,7 @@ def faults_of(path, text):
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             value = node.value
             if value.startswith("@bazel_tools//"):
-                fault(node, f"{value}: @bazel_tools loses its labels; take those of @rules_cc")
+                fault(node, f"{value}: @bazel_tools loses its labels; use the labels of @rules_cc")
             written = [line.split("(")[0] for line in value.split("\n") if line.startswith(PREFIXES) and "(" in line]
             for rule in written:
                 if f'"{rule}"' not in text.replace("\\", ""):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# For scripts that prove something on a bare Debian: makes a chroot and runs commands in it. Needs root, debootstrap and a
-# Debian mirror. All mounts live in a mount namespace of their own, and all processes in a process namespace, so nothing
-# is left of either when the script ends, however it ends.
+# For scripts that prove something on a bare Debian: makes a chroot and runs commands in it. Needs root, debootstrap and
+# a Debian mirror. All mounts are in a mount namespace of their own, and all processes in a process namespace, so none
+# of them is left when the script ends, however it ends.
 
 # Starts the script again inside new namespaces, once. Call it first: enter_namespaces "$@"
 enter_namespaces() {
@@ -16,11 +16,11 @@ enter_namespaces() {
   fi
 }
 
-# make_chroot SUITE ROOT: a minimal Debian in ROOT, unless one is there, with what a booted one has mounted.
+# make_chroot SUITE ROOT: a minimal Debian in ROOT, unless it exists, with the mounts of a booted system.
 make_chroot() {
   local suite=$1 root=$2
   if [ ! -e "$root/etc/debian_version" ]; then
-    # A suite younger than debootstrap itself has no script there.
+    # debootstrap has no script for a suite that is younger than itself.
     local script=$suite
     [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=sid
     debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}" "$script"

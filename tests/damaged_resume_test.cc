@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of train_gpt that find damaged checkpoints: these are skipped, named, kept under other names and repaired, and
+// Runs of train_gpt that find damaged checkpoints: they are skipped, reported, kept under other names and repaired, and
 // never lost.
 #include <filesystem>
 #include <fstream>
@@ -49,7 +49,7 @@ TEST_F(DamagedResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsReported) {
   ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=8"}));
 }
 
-// Whatever the flags: of the same number as a step that is saved, of a later one, and though only one is to stay.
+// For all flags: also if a step of the same number is saved, or a later one, and if only one step is to be kept.
 TEST_F(DamagedResumeTest, ADamagedCheckpointIsRenamedAndCanBeRepaired) {
   for (const Flags& flags : {Flags{}, Flags{"--keep_last=1"}, Flags{"--async_checkpoint", "--keep_last=1"},
                              Flags{"--overwrite", "--state_dict_type=local"}}) {
@@ -93,11 +93,11 @@ TEST_F(DamagedResumeTest, ADamagedCheckpointThatIsBeingRepairedKeepsItsName) {
   Damage(checkpoint_dir_ + "/step-00000006");
   ASSERT_OK_AND_ASSIGN(DirectoryLock lock, DirectoryLock::Take(checkpoint_dir_ + "/step-00000006"));
   const std::string output = TrainWell(Run(5, 0) + Flags{"--keep_last=1"});
-  EXPECT_THAT(output, HasSubstr("step-00000006 did not verify and is left where it is for now: "));
+  EXPECT_THAT(output, HasSubstr("step-00000006 did not verify and keeps its name for now: "));
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000002", "step-00000004", "step-00000005", "step-00000006"))
       << "nothing is deleted because of a step that is not good";
   ASSERT_OK_AND_ASSIGN(const ProgramResult in_the_way, Train(Run(6, 0)));
-  EXPECT_EQ(in_the_way.exit_status, 75) << "once it is repaired, the same command goes on";
+  EXPECT_EQ(in_the_way.exit_status, 75) << "once it is repaired, the same command continues";
   EXPECT_THAT(in_the_way.output, HasSubstr("step-00000006 is being changed by process"));
   lock.Release();
   TrainWell(Run(6, 0) + Flags{"--keep_last=1"});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of train_gpt that begin where a foreign checkpoint ends: PyTorch's own, and ours in every form that we
-// write for PyTorch.
+// Runs of train_gpt that start from a foreign checkpoint: PyTorch's own, and ours in every form that we write for
+// PyTorch.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +25,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// `flags` but those that begin with one of `prefixes`: a flag may be given once.
+// `flags` without those that begin with one of `prefixes`: a flag may be given once.
 Flags Without(Flags flags, const std::vector<std::string>& prefixes) {
   for (const std::string& prefix : prefixes) {
     flags.erase(std::remove_if(flags.begin(), flags.end(),
@@ -35,7 +35,7 @@ Flags Without(Flags flags, const std::vector<std::string>& prefixes) {
   return flags;
 }
 
-// Runs to the end, which must be good; the metrics by step.
+// Runs to the end, which must succeed; returns the metrics by step.
 std::map<int64_t, StepMetrics> TrainWell(const Flags& flags, const std::string& metrics) {
   const absl::StatusOr<ProgramResult> run = Train(flags + Flags{"--metrics=" + metrics});
   EXPECT_OK(run);
@@ -65,7 +65,7 @@ TEST(ForeignResumeTest, TrainingGoesOnFromPyTorchsCheckpointAsPyTorchDid) {
   }
 }
 
-// Ours, converted, is as good as ours: the same losses bit for bit.
+// A converted checkpoint of ours gives the same losses, bit for bit.
 TEST(ForeignResumeTest, ACheckpointThatBecameATorchFileOrADcpDirectoryResumesInEveryBit) {
   const std::string directory = NewDirectory();
   const auto expected = TrainWell(SmallRun() + Flags{"--steps=6"}, directory + "/whole.jsonl");
@@ -104,8 +104,8 @@ TEST(ForeignResumeTest, AnExportIsReadBackInEveryFormat) {
   EXPECT_THAT(losses, testing::Each(losses[0]));
 }
 
-// FSDP1's LOCAL state dicts, saved by 3 ranks, are flat parameters that do not say what they are made of: the model
-// that is to be filled does. Ours with the same values, made by --flat_layout, is what they are compared with.
+// FSDP1's LOCAL state dicts, saved by 3 ranks, are flat parameters that do not record their contents: the model to be
+// filled determines them. They are compared with our checkpoint of the same values, made by --flat_layout.
 TEST(ForeignResumeTest, FlatParametersAreReadAsTheModelIsLaidOut) {
   const std::string directory = NewDirectory();
   const std::string local = TorchTestData("gpt2_local_w3");
@@ -154,7 +154,7 @@ TEST(ForeignResumeTest, WeightsWithoutAStepAreForInitFrom) {
       Train(SmallRun() + Flags{"--steps=2", "--resume=" + Golden("gpt2_tiny/model.safetensors")});
   ASSERT_OK(run);
   EXPECT_EQ(run->exit_status, 1);
-  EXPECT_THAT(run->output, AllOf(HasSubstr("model.safetensors"), HasSubstr("does not say how many steps")));
+  EXPECT_THAT(run->output, AllOf(HasSubstr("model.safetensors"), HasSubstr("does not record its step")));
 }
 
 TEST(ForeignResumeTest, ADcpExportDoesNotReplaceOtherFiles) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A golden case is trained again in float64 with the flags that train_gpt gets: the global batch of step s is rows
-// s * rows to (s + 1) * rows of the tokens, whatever ranks and micro-steps it was divided among, and the learning rate
-// is the one that PyTorch recorded.
+// Trains a golden case again in float64 with the flags that train_gpt gets. The global batch of step s is rows s * rows
+// to (s + 1) * rows of the tokens, however it was divided among ranks and micro-steps, and the learning rate is the one
+// that PyTorch recorded.
 #include "fsdp/tests/golden_case.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
   return weights;
 }
 
-// null, as JSON writes a number that is not finite, is NaN.
+// JSON writes a number that is not finite as null; it is read as NaN.
 std::vector<double> ReadNumbers(const nlohmann::json& list) {
   std::vector<double> numbers;
   for (const nlohmann::json& value : list) numbers.push_back(value.is_null() ? NAN : value.get<double>());
@@ -59,6 +59,7 @@ std::vector<double> ReadNumbers(const nlohmann::json& list) {
 std::string NameOf(const std::string& flag) { return flag.substr(0, flag.find('=')); }
 
 // 0 for two numbers that are both not finite: a step whose gradients overflowed has no norm in either run.
+// A zero in the golden run would give a quotient that is not finite: count it as infinitely far.
 double Relative(double ours, double golden) {
   if (!std::isfinite(ours) && !std::isfinite(golden)) return 0;
   const double relative = std::abs(ours - golden) / golden;
@@ -67,7 +68,7 @@ double Relative(double ours, double golden) {
 
 }  // namespace
 
-// Flags are the single source of a case's hyperparameters: train_gpt parses them, and so does the float64 run.
+// Flags are the only source of a case's hyperparameters: train_gpt and the float64 run both parse them.
 double GoldenCase::Flag(const std::string& name, double absent) const {
   const std::string prefix = "--" + name + "=";
   for (const std::string& flag : flags) {
@@ -96,6 +97,7 @@ Flags TrainingFlags(const GoldenCase& golden, const Flags& instead) {
                  "--model=" + golden.model.substr(0, golden.model.find('_')),
                  "--device=cpu",
                  "--resume=none"};
+  // train_gpt accepts a flag only once, so `instead` replaces the case's.
   for (const std::string& flag : golden.flags) {
     const auto same = [&](const std::string& other) { return NameOf(other) == NameOf(flag); };
     if (std::none_of(instead.begin(), instead.end(), same)) flags.push_back(flag);
@@ -103,7 +105,7 @@ Flags TrainingFlags(const GoldenCase& golden, const Flags& instead) {
   return flags + instead;
 }
 
-// The flags are the program's, so each gets its value back. absl::FlagSaver would print a line for every one.
+// The flags are global, so each gets its value back. absl::FlagSaver would print a line for each.
 TrainOptions OptionsOf(const Flags& flags) {
   std::map<absl::CommandLineFlag*, std::string> before;
   const auto set = [](absl::CommandLineFlag* flag, const std::string& value) {
@@ -170,7 +172,7 @@ std::vector<Float64Outcome> TrainInFloat64(const GoldenCase& golden, int seed) {
                                    .beta2 = golden.Flag("beta2", 0),
                                    .eps = golden.Flag("eps", 0),
                                    .max_grad_norm = golden.Flag("max_grad_norm", 0)}));
-    // After the step and not within it: weights are stored in float32 between steps, and this is that rounding.
+    // After the step, not within it: weights are stored in float32 between steps, and this is that rounding.
     if (seed > 0) model.Round(random);
   }
   return outcomes;

@@ -18,10 +18,10 @@ namespace fsdp {
 struct GoldenCase {
   std::string name;
   std::string model;      // a directory of testdata/golden; its name begins with its kind
-  Flags flags;            // of train_gpt, which describe it
-  std::string comm_hook;  // what make_losses.py calls the hook of its gradient reductions, for which there is no flag
-  std::vector<double> loss, grad_norm, lr;  // the norm is NaN where gradients overflowed
-  std::vector<double> scale;                // of the gradient scaler; empty without one
+  Flags flags;            // flags of train_gpt that describe it
+  std::string comm_hook;  // the hook of its gradient reductions, by make_losses.py's name; train_gpt has no flag for it
+  std::vector<double> loss, grad_norm, lr;  // the norm is NaN if gradients overflowed
+  std::vector<double> scale;                // scale of the gradient scaler; empty without one
 
   // "0.001" of --lr=0.001; `absent` when there is no such flag.
   double Flag(const std::string& name, double absent) const;
@@ -29,27 +29,27 @@ struct GoldenCase {
 
 GoldenCase ReadGoldenCase(const std::string& name);
 
-// All flags of train_gpt for the case: its own, of which those of the same names in `instead` take the place, and those
-// that name the files of its model and data.
+// All flags of train_gpt for the case: its own, except that `instead` replaces flags of the same names, and those that
+// name the files of its model and data.
 Flags TrainingFlags(const GoldenCase& golden, const Flags& instead = {});
 
-// The options that train_gpt has with these flags, and no others set.
+// The options that train_gpt has with only these flags set.
 TrainOptions OptionsOf(const Flags& flags);
 
-// How far a run is from PyTorch's: relative differences, the largest over all steps, and the median over them for the
-// gradient norm. The median is what tells two dtypes apart: a few steps magnify any rounding, whatever made it.
+// The distance of a run from PyTorch's: relative differences, the largest over all steps, and for the gradient norm
+// also the median. Only the median tells two dtypes apart: a few steps magnify any rounding.
 struct Distance {
   double loss = 0;
   double grad_norm = 0, median_grad_norm = 0;
   double lr = 0;
-  double scale = 0;  // of the gradient scaler; infinite if one of the runs has none
+  double scale = 0;  // of the gradient scaler; infinite if only one of the runs has one
 
-  // No field is larger than that of `tolerance`.
+  // True if no field is larger than the same field of `tolerance`.
   bool IsWithin(const Distance& tolerance) const;
   std::string ToString() const;
 };
 
-// Infinite if the run has not the steps of the case.
+// Infinite if the run does not have the steps of the case.
 Distance DistanceTo(const GoldenCase& golden, const std::vector<StepMetrics>& steps);
 
 // The same steps, trained in float64. With `seed` above 0 the weights are perturbed after each step by as much as

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hooks of the gradient reduction against the real PyTorch. train_gpt has no flag for them, so the cases of
-// testdata/golden/losses that name one are trained here, on ranks that are threads.
+// testdata/golden/losses that name a hook are trained here, on ranks that are threads.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -32,7 +32,7 @@ namespace {
 
 using SetHook = std::function<absl::Status(FullyShardedDataParallel& model)>;
 
-// FSDP1: a hook of a program's own, that leaves half of the mean. PyTorch's is halve_and_reduce of make_losses.py.
+// FSDP1: a custom hook that leaves half of the mean. PyTorch's is halve_and_reduce of make_losses.py.
 absl::Status HalveAndReduce(const Tensor& grad, const Tensor& output, ProcessGroup& group, Stream& stream) {
   stream.device().ops().CastDivide(grad, grad, 2.0f * static_cast<float>(group.size()), stream);
   group.ReduceScatter(grad, output, ReduceOp::kSum, stream);
@@ -54,7 +54,7 @@ absl::Status HalveEveryUnit(FullyShardedDataParallel& model) {
   return absl::OkStatus();
 }
 
-// By the name that make_losses.py has for it.
+// The hook of the case, by make_losses.py's name.
 SetHook HookOf(const GoldenCase& golden) {
   if (golden.comm_hook == "bf16_compress") {
     return [](FullyShardedDataParallel& model) { return model.RegisterCommHook(CompressCommHook(DType::kBFloat16)); };
@@ -67,7 +67,7 @@ SetHook HookOf(const GoldenCase& golden) {
   return [](FullyShardedDataParallel& model) { return model.RegisterCommHook({.reduce = HalveAndReduce}); };
 }
 
-// What train_gpt does with `options`, with the hook of `set_hook`.
+// Trains as train_gpt would with `options`, with the hook of `set_hook`.
 absl::StatusOr<std::vector<StepMetrics>> TrainRank(const TrainOptions& options, const SetHook& set_hook,
                                                    const std::shared_ptr<ProcessGroup>& group) {
   FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<StepMetrics>> TrainRank(const TrainOptions& options, 
 
 absl::StatusOr<std::vector<StepMetrics>> TrainCase(const GoldenCase& golden, const SetHook& set_hook) {
   const TrainOptions options = OptionsOf(TrainingFlags(golden));
-  std::vector<StepMetrics> steps;  // rank 0's; those of the others are equal
+  std::vector<StepMetrics> steps;  // rank 0's; the other ranks have the same
   FSDP_RETURN_IF_ERROR(RunRanks(*options.nproc, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     absl::StatusOr<std::vector<StepMetrics>> mine = TrainRank(options, set_hook, group);
     if (!mine.ok()) group->Abort(mine.status());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // train_gpt against the real PyTorch: loss, gradient norm and learning rate at every step of the cases in
-// testdata/golden/losses. docs/testing.md says where they come from, how close is right, and why two of them need a
-// second measure.
+// testdata/golden/losses. docs/testing.md describes their origin, the tolerances, and why two of them need a second
+// measure.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,20 +20,20 @@
 namespace fsdp {
 namespace {
 
-// A case, how close train_gpt comes to it, and its neighbours: runs with one thing changed, each of which must leave
-// the case, so that an option that is ignored fails.
+// A case, the distance allowed to train_gpt, and its neighbours: runs with one thing changed, each of which must exceed
+// the distance, so that an option that is ignored fails.
 struct Case {
   std::string name;
   Distance tolerance;
   std::vector<Flags> neighbours;  // flags in place of the case's own
 };
 
-// Sums are taken in other orders: a few times what is measured (docs/testing.md).
+// Sums are taken in other orders: a few times the measured distance (docs/testing.md).
 constexpr Distance kFloat32 = {.loss = 1e-6, .grad_norm = 3e-5, .median_grad_norm = 1e-6, .lr = 1e-6};
 const std::vector<Flags> kLessDecay = {{"--weight_decay=0.099"}};
 
-// A float32 run leaves every case in bfloat16 by the median of the norm, 4.1e-4 or more, where ours is at most 2.1e-4.
-// The largest differences are those of a few steps that magnify any rounding.
+// A float32 run differs from every case in bfloat16 by the median of the norm, 4.1e-4 or more; ours by at most 2.1e-4.
+// The largest differences come from a few steps that magnify any rounding.
 Distance BFloat16(double loss, double grad_norm) {
   return {.loss = loss, .grad_norm = grad_norm, .median_grad_norm = 3e-4, .lr = 1e-6};
 }
@@ -44,7 +44,7 @@ Distance Float16(double loss, double grad_norm) {
   return {.loss = loss, .grad_norm = grad_norm, .median_grad_norm = 7e-5, .lr = 1e-6};
 }
 const std::vector<Flags> kOtherScale = {{"--param_dtype=bfloat16", "--grad_scaler=on"},
-                                        {"--grad_scaler=off", "--growth_interval="},  // the latter: not given
+                                        {"--grad_scaler=off", "--growth_interval="},  // without the latter flag
                                         {"--growth_interval=11"}};
 
 std::vector<Case> AllCases() {
@@ -96,7 +96,7 @@ std::vector<Case> AllCases() {
   };
 }
 
-// The steps of the case as train_gpt trains them, with `instead` in place of the case's own flags.
+// Trains the case by train_gpt, with `instead` in place of the case's own flags.
 std::vector<StepMetrics> TrainCase(const GoldenCase& golden, const Flags& instead = {}) {
   const std::string metrics = NewDirectory() + "/metrics.jsonl";
   const auto run = Train(TrainingFlags(golden, instead) + Flags{"--metrics=" + metrics});
@@ -138,7 +138,7 @@ TEST(GoldenClipTest, ClippingBindsAtEveryStep) {
   }
 }
 
-// These options change memory, and nothing else. The gradient norm is summed unit by unit, so its last bit may move.
+// These options change only memory. The gradient norm is summed unit by unit, so its last bit may differ.
 TEST(SavingMemoryTest, OffloadAndRecomputationChangeNoLoss) {
   for (const std::string api : {"fsdp1", "fsdp2"}) {
     std::vector<std::map<int64_t, StepMetrics>> runs;
@@ -155,8 +155,8 @@ TEST(SavingMemoryTest, OffloadAndRecomputationChangeNoLoss) {
 }
 
 // Two curves pass through steps that magnify a rounding of the weights a thousandfold and more: gpt2_full_shard_w3 at
-// step 45, gpt2_full_shard_w2_clip_cosine from step 30 on, where the loss rises to 10 and falls again. No two float32
-// implementations agree there, so the tolerance widens with how far rounding alone moves the float64 curve.
+// step 45, and gpt2_full_shard_w2_clip_cosine from step 30 on, when the loss rises to 10 and falls again. No two
+// float32 implementations agree there, so the tolerance grows with the effect of rounding on the float64 curve.
 double Relative(double ours, double golden) { return std::abs(ours - golden) / golden; }
 
 class UnstableGoldenLossesTest : public testing::TestWithParam<std::string> {};
@@ -189,7 +189,7 @@ TEST_P(UnstableGoldenLossesTest, EveryStepMatchesPyTorchAsWellAsRoundingLetsIt) 
         Relative(steps[s].grad_norm, truth[s].grad_norm), Relative(golden.grad_norm[s], truth[s].grad_norm),
         moved_norm);
   }
-  EXPECT_GE(strict_steps, 25u);  // the measure must not excuse what is stable
+  EXPECT_GE(strict_steps, 25u);  // the measure must not excuse stable steps
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, UnstableGoldenLossesTest,

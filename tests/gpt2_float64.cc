@@ -84,6 +84,7 @@ Doubles Gpt2Float64::NormBackward(const std::string& name, const Doubles& grad_o
 void Gpt2Float64::ScaleQueries(Doubles& qkv) const {
   const int64_t width = config_.n_embd;
   const double scale = 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  // The first third of each row of qkv is q.
   for (size_t i = 0; i < qkv.size(); ++i) {
     if (static_cast<int64_t>(i) % (3 * width) < width) qkv[i] *= scale;
   }
@@ -117,7 +118,7 @@ Doubles Gpt2Float64::BlockBackward(int64_t layer, const Doubles& grad_out, const
   return Sum(NormBackward(name + "ln_1", grad_ln_1, state.x), grad_middle);
 }
 
-// The head is tied: wte.grad has a part from the logits and a part from the embedding.
+// The head is tied: wte.grad gets a part from the logits and a part from the embedding.
 double Gpt2Float64::ForwardBackward(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
                                     int64_t rows) {
   const int64_t width = config_.n_embd;
@@ -175,11 +176,12 @@ void Gpt2Float64::Update(const Float64Step& step, double grad_scale) {
 
 Float64Outcome Gpt2Float64::Step(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, int64_t rows,
                                  const Float64Step& step) {
+  // Gradients of one step only: nothing accumulates over steps here.
   for (auto& [name, parameter] : parameters_) std::fill(parameter.grad.begin(), parameter.grad.end(), 0.0);
   Float64Outcome outcome;
   outcome.loss = ForwardBackward(tokens, targets, rows);
   outcome.grad_norm = GradNorm();
-  // torch.nn.utils.clip_grad_norm_: the 1e-6 is its own.
+  // torch.nn.utils.clip_grad_norm_ adds the 1e-6.
   Update(step, step.max_grad_norm > 0 ? std::min(1.0, step.max_grad_norm / (outcome.grad_norm + 1e-6)) : 1.0);
   return outcome;
 }

@@ -34,7 +34,7 @@ struct Float64Outcome {
 
 class Gpt2Float64 {
  public:
-  // `weights` by Hugging Face's names. Precondition: they are those of a model of `config` with a tied head.
+  // `weights` by Hugging Face's names. Precondition: they are the weights of a model of `config` with a tied head.
   Gpt2Float64(const Gpt2Config& config, const std::map<std::string, std::vector<float>>& weights);
 
   // Forward, backward, clipping and AdamW on `rows` rows of tokens, the global batch.
@@ -59,13 +59,13 @@ class Gpt2Float64 {
   Parameter& At(const std::string& name) { return parameters_.at(name); }
   std::string BlockName(int64_t layer) const;
 
-  // The mean loss over all tokens; adds the gradients of the parameters to theirs.
+  // Returns the mean loss over all tokens; adds the gradients of the parameters to theirs.
   double ForwardBackward(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, int64_t rows);
   Doubles BlockForward(int64_t layer, const Doubles& x, BlockState& state);
   Doubles BlockBackward(int64_t layer, const Doubles& grad_out, const BlockState& state);
 
   // The layers by the names of their parameters: `name` is a prefix such as "transformer.h.0.attn.c_attn". Backward
-  // adds the gradients of the parameters to them and returns that of the input.
+  // adds the gradients of the parameters to them and returns the input's gradient.
   Doubles Linear(const std::string& name, const Doubles& x);
   Doubles LinearBackward(const std::string& name, const Doubles& grad_out, const Doubles& x);
   Doubles Norm(const std::string& name, const Doubles& x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The float64 reference against PyTorch in float64: what judges other runs must itself be right.
+// The float64 reference against PyTorch in float64: it judges other runs, so it must be right itself.
 #include "fsdp/tests/gpt2_float64.h"
 
 #include "fsdp/tests/golden_case.h"

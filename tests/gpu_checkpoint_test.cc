@@ -63,7 +63,7 @@ class GpuCheckpointTest : public testing::Test {
     }
   }
 
-  // Loads what `path` holds straight to the GPU and checks it.
+  // Loads `path` directly to the GPU and checks it.
   void ExpectLoads(const std::string& path, int64_t buffer_bytes) {
     const std::vector<TestTensor> tensors = AwkwardTensors();
     ASSERT_OK_AND_ASSIGN(StateDict wanted, Copy(WantedState(tensors, 1, 0), /*to_gpu=*/true));

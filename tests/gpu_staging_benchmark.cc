@@ -38,7 +38,7 @@
 #include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, mib, 1400, "of the state; a GPT-2 124M with AdamW has 1424");
-ABSL_FLAG(std::string, scratch, "/tmp", "where checkpoints are written, and deleted again");
+ABSL_FLAG(std::string, scratch, "/tmp", "directory in which checkpoints are written and deleted again");
 ABSL_FLAG(std::vector<std::string>, io_threads, {"4"}, "threads of a load; several numbers with commas between");
 
 namespace fsdp {
@@ -47,7 +47,7 @@ namespace {
 constexpr int kRepeats = 5;
 constexpr int64_t kColumns = 768;
 
-// A state like that of a sharded GPT: matrices of a few MiB and vectors of a few KiB by turns.
+// A state like a sharded GPT's: matrices of a few MiB and vectors of a few KiB, alternating.
 absl::StatusOr<StateDict> MakeState(int64_t nbytes, Device& device, Stream& stream) {
   StateDict state;
   int64_t made = 0;
@@ -105,8 +105,8 @@ class StagingBenchmark {
   }
 
  private:
-  // Bytes per second of one copy, the best of a few: noise only makes copies slower, so the best one is nearest to the
-  // speed of the link, which the other rates are compared with.
+  // Bytes per second of one copy, the best of a few. Noise only makes copies slower, so the best one is nearest to the
+  // speed of the link, the reference for the other rates.
   absl::StatusOr<double> Copy(void* destination, const void* source) {
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
@@ -120,7 +120,7 @@ class StagingBenchmark {
   }
 
   // Timed until the last copy to pinned memory is done, on the device's side, not until the file is written: the next
-  // update may then change the parameters. `blocked` is the part of it in which the training thread could not go on.
+  // update may then change the parameters. `blocked` is the part during which the training thread was blocked.
   absl::Status Stage(const StateDict& state, double copy) {
     FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device_}));
     AsyncSaverOptions options;
@@ -143,7 +143,7 @@ class StagingBenchmark {
     return absl::OkStatus();
   }
 
-  // From files that the page cache has: a disk's speed would hide that of the copies. Saves go past the cache.
+  // From files in the page cache: reading a disk would hide the speed of the copies. Saves bypass the cache.
   absl::Status Load(StateDict& state, double copy, int io_threads) {
     FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
     FSDP_RETURN_IF_ERROR(ReadIntoCache(path));

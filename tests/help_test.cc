@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every program says what it is for when it is asked, and that is no failure.
+// Every program prints its purpose for --help, and exits with success.
 #include <memory>
 #include <string>
 

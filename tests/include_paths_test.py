@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every include is a path in the repository, and compile_flags.txt is enough for an editor to parse any file.
 
-include/fsdp is a link to the root, so "fsdp/ROOM/FILE.h" exists as include/fsdp/ROOM/FILE.h. The files are those beside
+include/fsdp is a link to the root, so "fsdp/ROOM/FILE.h" exists as include/fsdp/ROOM/FILE.h. The files are read next to
 the real README.md, which is a link in a test's runfiles.
 """
 import collections
@@ -18,9 +18,9 @@ import unittest
 
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
-# What is not ours to parse: outputs, another repository, other people's sources, stand-ins for CUDA's own headers.
+# Not parsed: outputs, another repository, other people's sources, stand-ins for CUDA's own headers.
 SKIPPED = re.compile(r"(bazel-|include/fsdp|tests/consumer|third_party/registry|cuda/emulator/include|\.)|.*/testdata/")
-# Headers that are found where their library is installed, with the package that has them.
+# Headers that exist only if their library is installed, with the package that has them.
 OPTIONAL = {"nccl.h": "NCCL", "mpi.h": "an MPI", "torch/": "LibTorch", "ATen/": "LibTorch", "c10/": "LibTorch"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 
@@ -82,7 +82,8 @@ class IncludePaths(unittest.TestCase):
             wanted = {path: [name for prefix, name in OPTIONAL.items() if not is_found(prefix)
                              and any(header.startswith(prefix) for header in closure(path))] for path in paths}
             parsed = [path for path in paths if not wanted[path]]
-            # Of those that include ours the one that reads the least, since two processors parse some sixty files.
+            # Parses, of the files that include ours, the one that reads the least: two processors parse some sixty
+            # files.
             if parsed:
                 chosen.append(min(parsed, key=lambda path: (not own_includes(path), len(closure(path)), path)))
             else:

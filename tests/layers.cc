@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Everything here works on text. Markdown tables and BUILD files are read line by line, which is enough for files that
-// a formatter has laid out, and needs no Bazel: the check is a test like any other and takes no second.
+// a formatter has laid out and needs no Bazel: the check is an ordinary test and takes less than a second.
 #include "fsdp/tests/layers.h"
 
 #include <algorithm>
@@ -25,14 +25,14 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// The room of a file. The one header of the root forwards to fsdp/, and is taken for one of that room.
+// The room of a file. The one header of the root forwards to fsdp/ and counts as one of that room.
 std::string RoomOf(const std::string& path) {
   const std::string folder = FolderOf(path);
   return folder.empty() ? "fsdp" : folder;
 }
 
-// Tests, benchmarks, fixtures and fakes lie in the folder of the production code that they serve. Their names tell them
-// apart; Bazel's `testonly` keeps production code from depending on them.
+// Tests, benchmarks, fixtures and fakes are in the folder of the production code that they serve, and recognised by
+// their names; Bazel's `testonly` keeps production code from depending on them.
 bool IsForTests(const std::string& path) {
   static constexpr absl::string_view kBeginnings[] = {"test_",      "fake_",     "fault_",     "golden",
                                                       "recording_", "counting_", "reference_", "state_collector",
@@ -47,7 +47,7 @@ bool IsForTests(const std::string& path) {
                      [&](absl::string_view word) { return absl::EndsWith(stem, word); });
 }
 
-// The path in quotes of a line that is an #include of one; nothing for any other line.
+// The path in quotes if the line is an #include with quotes; nothing for any other line.
 std::optional<std::string> IncludeOf(absl::string_view line) {
   line = absl::StripLeadingAsciiWhitespace(line);
   if (!absl::ConsumePrefix(&line, "#")) return std::nullopt;
@@ -64,8 +64,8 @@ bool IsProgram(const std::string& room) {
   return programs.count(room.substr(0, room.find('/'))) != 0;
 }
 
-// The door that a room is or lies in, or nothing. A door hangs on the core: it registers with it by being linked, and a
-// program without it has none of its code. So no room of the core includes one, whatever the tables say.
+// The door that a room is or is inside of, or nothing. A door registers with the core by being linked, and a program
+// without it has none of its code. So no room of the core includes one, for any tables.
 std::optional<std::string> DoorOf(const std::string& room) {
   static constexpr absl::string_view kDoors[] = {"checkpoint/c_api", "checkpoint/object", "collectives/mpi",
                                                  "libtorch"};
@@ -90,13 +90,14 @@ std::set<std::string> Expanded(const std::vector<std::string>& words, const Room
   return expanded;
 }
 
-// Depth-first search: the rooms from the second visit of `room` back to itself, or none.
+// Depth-first search: the rooms from the first visit of `room` back to itself, or nothing.
 std::optional<std::vector<std::string>> CircleThrough(const std::string& room, const Rooms& rooms,
                                                       std::vector<std::string>& path, std::set<std::string>& done) {
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i] == room) return std::vector<std::string>(path.begin() + static_cast<std::ptrdiff_t>(i), path.end());
   }
   const auto row = rooms.find(room);
+  // A room that was finished before cannot be on a circle: all rooms below it were visited.
   if (row == rooms.end() || !done.insert(room).second) return std::nullopt;
   path.push_back(room);
   for (const std::string& included : row->second.includes) {
@@ -130,7 +131,7 @@ std::string FullLabel(const std::string& label) {
   return absl::StrCat(label, ":", label.substr(label.rfind('/') + 1));
 }
 
-// Whether a part of the path stands for any name: "checkpoint/FORMAT/".
+// True if a part of the path is a placeholder for any name: "checkpoint/FORMAT/".
 bool HasPlaceholder(const std::string& path) {
   const std::vector<std::string> parts = absl::StrSplit(path, '/');
   return std::any_of(parts.begin(), parts.end(), [](const std::string& part) {
@@ -138,7 +139,7 @@ bool HasPlaceholder(const std::string& path) {
   });
 }
 
-// The problem with a name in backticks; empty when it exists or is no name of this tree.
+// The problem with a name in backticks; empty if it exists or is not a name of this tree.
 std::string ProblemOfName(const NamesOfTree& names, const std::string& name) {
   static constexpr char kNotInNames[] = "{}*<>$ ,()=";
   if (name.find_first_of(kNotInNames) != std::string::npos || HasPlaceholder(name)) return "";
@@ -151,6 +152,7 @@ std::string ProblemOfName(const NamesOfTree& names, const std::string& name) {
     if (absl::StrContains(name, "_emulated")) return "";
     return names.tests.count(name.substr(colon + 1)) != 0 ? "" : "no such test";  // npos + 1 is 0
   }
+  // A first part that is not in the tree makes it a path of something else, such as a URL or a repository.
   const size_t slash = name.find('/');
   if (slash == std::string::npos || names.paths.count(name.substr(0, slash)) == 0) return "";
   // Includes are "fsdp/fsdp/..." for the folder fsdp/, and "fsdp/base/..." for the others.
@@ -175,14 +177,14 @@ Rooms ParseRooms(const std::string& markdown) {
     room.is_for_tests = room.declared == "any";
     if (!room.is_for_tests) words[std::string(name)] = absl::StrSplit(room.declared, ' ', absl::SkipEmpty());
   }
+  // After all rows are known, since a wildcard may name rooms of later rows.
   for (const auto& [name, list] : words) {
     rooms[name].includes = Expanded(list, rooms);
   }
   return rooms;
 }
 
-// CircleThrough marks the rooms that it has finished in `done`, so each room is visited once, and each circle found
-// once.
+// CircleThrough marks finished rooms in `done`, so each room is visited once, and each circle is found once.
 std::vector<std::string> FaultsOfRooms(const Rooms& rooms) {
   std::vector<std::string> faults;
   std::set<std::string> done;
@@ -229,7 +231,7 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
       faults.push_back(absl::StrCat(path, ":", line_number, ": #include \"", included, "\": ", rule));
     };
     if (!absl::StartsWith(included, kPrefix)) {
-      // "base/quote.h" would also be found, relative to the repository, but in no other repository.
+      // "base/quote.h" is found in this repository, but not from another repository that depends on it.
       const std::string first = included.substr(0, included.find('/'));
       if (absl::StrContains(included, '/') && rooms.count(first) != 0) {
         fault("headers of this repository are included as \"fsdp/...\"");
@@ -243,7 +245,7 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
     } else if (target == folder) {
       continue;
     } else if (for_tests) {
-      // A test may include every room that its own room may include, and every room that is no program's.
+      // A test may include every room that its own room may include, and every room that does not belong to a program.
       const bool own_program = IsProgram(target) && (folder == "tests" || room->second.includes.count(target) != 0);
       if (IsProgram(target) && !own_program) fault(absl::StrCat("only tests/ and programs include ", target, "/"));
     } else if (target_room->second.is_for_tests) {
@@ -271,7 +273,7 @@ std::set<std::string> ParseGuide(const std::string& markdown) {
 }
 
 // Rules end with a line that is ")", so the text between two of them has one rule, after comments and load statements.
-// Attributes are recognised by their indentation, which keeps those of nested calls apart.
+// Attributes are recognised by their indentation, which separates them from attributes of nested calls.
 std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text) {
   std::vector<BuildTarget> targets;
   const std::vector<std::string> defaults = ListAfter(text, "default_visibility = ");
@@ -321,7 +323,7 @@ std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, con
 }
 
 std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide) {
-  std::map<std::string, std::vector<std::string>> headers;  // by name
+  std::map<std::string, std::vector<std::string>> headers;  // by file name
   for (const std::string& header : guide) headers[header.substr(header.rfind('/') + 1)].push_back(header);
   std::vector<std::string> faults;
   for (const auto& [name, same] : headers) {
@@ -330,11 +332,11 @@ std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide) {
   return faults;
 }
 
-// An odd backtick, where a name in backticks goes over the end of a line, only makes text of a name and a name of text:
-// text has blanks, and is skipped.
+// An odd backtick, if a name in backticks continues on the next line, only swaps names and text; text has blanks, and
+// is skipped.
 std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text) {
   std::vector<std::string> faults;
-  bool in_code = false;  // between lines that are ```
+  bool in_code = false;  // between lines that begin with ```
   int line_number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     ++line_number;

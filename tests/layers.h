@@ -57,11 +57,11 @@ struct BuildTarget {
 // call at the beginning of a line, its end a line that is ")".
 std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text);
 
-// One line for each header that only one of the two has: the guide, and the targets that are public and not for tests.
+// One line for each header that is only in the guide, or only in the targets that are public and not for tests.
 std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const std::vector<BuildTarget>& targets);
 
-// One line for each header of this repository that `text`, the public header `header` (as it is included), includes and
-// that `guide` does not have: "fsdp/shop/door.h includes fsdp/shop/wall.h".
+// One line for each header of this repository that the public header `header` (as it is included), with the text
+// `text`, includes and that is not in `guide`: "fsdp/shop/door.h includes fsdp/shop/wall.h".
 std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, const std::string& header,
                                          const std::string& text);
 

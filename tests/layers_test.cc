@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Holds the source tree to its own pages. README.md is a file of the source tree and a link to it in a test's runfiles,
-// so its real path says where the sources are: a glob of all of them in BUILD would need a target in every package.
+// Compares the source tree with its pages. README.md is a file of the source tree and a link to it in a test's
+// runfiles, so its real path leads to the sources: a glob of all of them in BUILD would need a target in every package.
 #include "fsdp/tests/layers.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ std::vector<std::string> Files() {
   return files;
 }
 
-// The sources that belong to a room: no test data, and not the emulator's stand-ins for CUDA's own headers.
+// The sources that belong to a room, without test data and the emulator's stand-ins for CUDA's own headers.
 std::vector<std::string> Sources() {
   std::vector<std::string> sources = Files();
   const auto is_no_source = [](const std::string& path) {
@@ -139,9 +139,9 @@ TEST(GuideTest, ThePackagesDefaultVisibilityCounts) {
   EXPECT_THAT(targets[0].headers, ElementsAre("fsdp/shop/door.h"));
 }
 
-// What a public header includes is public, too: programs that include it depend on it.
+// A header that a public header includes must be public too: programs that include it depend on it.
 TEST(GuideTest, APublicHeaderIncludesOnlyPublicHeaders) {
-  // Still to be mended. A line that nothing includes any more fails the test, so this list only shrinks.
+  // To be fixed. A line that is no longer needed fails the test, so this list only shrinks.
   const std::set<std::string> known = {
       "fsdp/checkpoint/checkpoint.h includes fsdp/checkpoint/source/flat_layout.h",
       "fsdp/checkpoint/convert/convert.h includes fsdp/checkpoint/convert/name_filter.h",
@@ -201,8 +201,8 @@ TEST(GuideTest, AnIncludeOfAPrivateHeaderIsNamed) {
 }
 
 TEST(GuideTest, PublicHeadersHaveNamesOfTheirOwn) {
-  // Of any format, and of our own; fsdp/fsdp.h forwards to the other; a module's state is loaded before it is sharded,
-  // or never sharded.
+  // The first is for any format, the second for our own; fsdp/fsdp.h forwards to the other; a module's state is loaded
+  // before it is sharded, or never sharded.
   EXPECT_THAT(
       FaultsOfNames(ParseGuide(ReadFile(SourceTree() / "docs/headers.md"))),
       ElementsAre("one name for several headers: fsdp/checkpoint/checkpoint.h, fsdp/checkpoint/native/checkpoint.h",
@@ -271,7 +271,7 @@ TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
   EXPECT_EQ(absl::StrJoin(faults, "\n"), "");
 }
 
-// A permission that no source needs would let one in unseen.
+// An unused permission would let a future include in unnoticed.
 TEST(LayersTest, EveryIncludeThatTheTablesAllowIsUsed) {
   std::map<std::string, std::set<std::string>> used;
   for (const std::string& path : Sources()) {
@@ -294,7 +294,7 @@ TEST(LayersTest, EveryDeclaredRoomHasSources) {
   }
 }
 
-// The two wings of checkpoint/. A row that lets one include the other fails here, whatever the includes are today.
+// The two wings of checkpoint/. A row that lets one include the other fails here, even if no file includes it.
 TEST(LayersTest, NeitherWingOfCheckpointMayIncludeTheOther) {
   const Rooms rooms = ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"));
   const std::vector<std::string> native = RoomsBelow(rooms, "checkpoint/native");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launchers inside launchers, as where a cluster's script already runs under one.
+// Launchers inside launchers, as when a cluster's script already runs under one.
 #include <memory>
 #include <string>
 
@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// The output of train_gpt on two steps, started by `launchers`: words in front of its own.
+// The output of train_gpt on two steps, started by `launchers`: words before its own command.
 std::string OutputOf(const Flags& launchers, const Flags& flags) {
   const absl::StatusOr<std::string> program = FindRunfile("train/train_gpt");
   EXPECT_OK(program);
@@ -40,7 +40,7 @@ TEST(NestedLaunchTest, TrainGptUnderALauncherIsARankOfItsJobWhateverItsNproc) {
   EXPECT_THAT(output, Not(HasSubstr("training with 2 ranks")));
 }
 
-// The two jobs share nothing but the output: their ranks have the same numbers, and other names for their jobs.
+// The two jobs share only the output: their ranks have the same numbers, and their jobs different names.
 TEST(NestedLaunchTest, EachLauncherThatIsARankStartsAJobOfItsOwn) {
   ASSERT_OK_AND_ASSIGN(const std::string launch, FindRunfile("tools/launch"));
   const std::string output = OutputOf({launch, "--nproc=2", "--", launch, "--nproc=3", "--"}, {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The quickstart, as a person runs it: what it leaves, and that the loss falls.
+// The quickstart, as a user runs it: the files it leaves, and that the loss falls.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -46,7 +46,7 @@ TEST(QuickstartTest, TrainsIsKilledContinuesVerifiesAndConverts) {
   EXPECT_EQ(diff.exit_status, 0) << diff.output;
 
   ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(directory + "/metrics.jsonl"));
-  ASSERT_GT(steps.size(), 240u);  // the steps between the checkpoint and the kill are there twice
+  ASSERT_GT(steps.size(), 240u);  // the steps between the checkpoint and the kill occur twice
   EXPECT_EQ(steps.front().step, 0);
   EXPECT_EQ(steps.back().step, 239);
   EXPECT_LT(steps.back().loss, 0.6 * steps.front().loss);

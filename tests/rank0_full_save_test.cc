@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// --rank0_only saves a whole model from ranks that have no memory for it: every rank runs under a limit of what it has
-// while it trains and a few blocks, a third of what the whole state takes.
+// --rank0_only saves a whole model from ranks without the memory for it: every rank runs under a limit of its memory in
+// training and a few blocks, a third of the size of the whole state.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -29,10 +29,10 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// 32 blocks of 3.2 MB: with AdamW's moments a whole state of 304 MB, and of two units of 19 MB.
+// 32 blocks of 3.2 MB: with AdamW's moments the whole state has 304 MB, and two units have 19 MB.
 constexpr int64_t kStateBytes = int64_t{290} << 20;
 
-// Buffers of the writer, stacks of its threads, two units, and what the allocator rounds up.
+// Buffers of the writer, stacks of its threads, two units, and the allocator's rounding.
 constexpr int64_t kExtraBytes = 80 * kMiB;
 
 // Bytes of the memory that a limit on data (RLIMIT_DATA) counts; 0 if the process is gone.
@@ -67,7 +67,7 @@ class Rank0FullSaveTest : public testing::Test {
            Flags{absl::StrCat("--checkpoint_dir=", directory_, "/run"), "--state_dict_type=full", "--rank0_only"};
   }
 
-  // The most that a rank has while it trains and saves nothing.
+  // The peak of a rank that trains and saves nothing.
   absl::StatusOr<int64_t> TrainingBytes() const {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, StartTraining(Run(1'000'000)));
     FSDP_RETURN_IF_ERROR(WaitForStep(directory_ + "/metrics.jsonl", 2));
@@ -104,7 +104,7 @@ TEST_F(Rank0FullSaveTest, SavesAModelForWhichRank0HasNoMemory) {
   EXPECT_EQ(report.problems, std::vector<std::string>());
   EXPECT_GT(static_cast<int64_t>(std::filesystem::file_size(step + "/checkpoint.h5")), kStateBytes);
 
-  // The limit is one: the asynchronous saver would hold the whole state, and says that it has no room for it.
+  // The limit is effective: the asynchronous saver would hold the whole state, and reports that it has no room for it.
   std::filesystem::remove_all(directory_ + "/run");
   ASSERT_OK_AND_ASSIGN(const ProgramResult held, TrainWithin(limit, Save() + Flags{"--async_checkpoint"}));
   EXPECT_NE(held.exit_status, 0) << held.output;

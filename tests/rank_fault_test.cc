@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs of train_gpt of which a rank or the launcher is killed, or whose loss is not finite. A run is killed while it
-// trains, at whatever instant the kill arrives, since no point of a step may leave processes or shared memory behind.
+// trains, at any instant, since no point of a step may leave processes or shared memory behind.
 #include <signal.h>
 
 #include <filesystem>
@@ -40,7 +40,7 @@ std::string SharedMemoryFilesOf(pid_t pid) {
 
 class RankFaultTest : public testing::Test {
  protected:
-  // A run of three ranks that goes on until something ends it; returns once it trains.
+  // A run of three ranks that continues until something ends it; returns once it trains.
   std::unique_ptr<ChildProcess> StartLongRun() {
     Flags flags = SmallRun();
     flags[0] = "--nproc=3";
@@ -74,7 +74,7 @@ TEST_F(RankFaultTest, RanksNeverOutliveTheirLauncher) {
   const std::map<int, pid_t> ranks = RanksOf(metrics_);
   ASSERT_THAT(ranks, SizeIs(3));
   for (const auto& [rank, pid] : ranks) EXPECT_EQ(SharedMemoryFilesOf(pid), "") << "rank " << rank;
-  run->Signal(SIGKILL);  // the launcher alone: nothing is left that could end the ranks
+  run->Signal(SIGKILL);  // only the launcher: no process is left that could end the ranks
   ASSERT_THAT(run->Wait(absl::Seconds(10)), IsOkAndHolds(128 + SIGKILL));
   EXPECT_THAT(Survivors(metrics_), IsEmpty());
 }

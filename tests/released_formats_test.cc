@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What docs/compatibility.md promises of the checkpoint format: checkpoints that were written by the first program of
-// each version of the format are read, verified and continued by this one. testdata/formats/VERSION is never written
-// again; tests/testdata/formats/README.md says how it was made.
+// The promise of docs/compatibility.md for the checkpoint format: this program reads, verifies and continues
+// checkpoints that the first program of each version of the format wrote. testdata/formats/VERSION is never written
+// again; tests/testdata/formats/README.md describes how it was made.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Minutes(1);
 
-// A copy of a folder of testdata/formats/, since whoever verifies or trains locks directories and makes others.
+// A copy of a folder of testdata/formats/, since verifying and training lock directories and make others.
 std::string CopyOf(const std::string& name) {
   const absl::StatusOr<std::string> manifest = FindRunfile("tests/testdata/formats/" + name);
   EXPECT_OK(manifest.status());
@@ -60,7 +60,7 @@ TEST_P(FormatVersionTest, ALostRankFileIsMadeAgainFromParity) {
   EXPECT_EQ(Ckpt({"verify", copy}).exit_status, 0);
 }
 
-// On another number of ranks than saved it.
+// On another number of ranks than the save's.
 TEST_P(FormatVersionTest, ARunGoesOnWithTheLossesThatItsOwnProgramHad) {
   const std::map<int64_t, double> losses = {{2, 3.4456642866134644}, {3, 3.43441641330719}};
   const std::string run = CopyOf(std::string(GetParam()) + "/run/config.json");

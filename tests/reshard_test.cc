@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Train on some ranks, save, and load on other numbers of ranks under other wrappings: the same values, in every bit,
-// of the model and of the optimizer.
+// Train on some ranks, save, and load on other numbers of ranks with other wrappings: the same values, in every bit, of
+// the model and of the optimizer.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ReshardTest,
 
 INSTANTIATE_TEST_SUITE_P(Local, ReshardTest, testing::Values(std::tuple(StateDictType::kLocal, 3)));
 
-// rank0_only without the model in rank 0's memory.
+// rank0_only, without the model in rank 0's memory.
 TEST(StreamedCheckpointTest, IsTheFileOfAGatheredStateInEveryByteAndLoadsAnywhere) {
   const std::string gathered = NewRoot(), streamed = NewRoot();
   Bytes saved, loaded;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs of train_gpt that continue from a checkpoint of another model, other data or other options. The model must be
-// the same unless --allow names the difference, every other difference is printed.
+// the same unless --allow names the difference; every other difference is printed.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -74,7 +74,7 @@ class ResumeOptionsTest : public testing::Test {
 
   static std::string Heads() { return Config("\"n_head\": 4", "\"n_head\": 6"); }
 
-  // The checkpoint as a release without attributes would have saved it.
+  // The checkpoint as an early release, without attributes, would have saved it.
   static std::string WithoutAttributes() {
     const std::string path = NewDirectory() + "/step-00000003";
     std::filesystem::copy(Checkpoint(), path);
@@ -177,7 +177,7 @@ TEST_F(ResumeOptionsTest, AFileOfBeforeIsReadAndSaysWhatItDoesNotKnow) {
   const ProgramResult run = Resume({"--resume=" + before, Heads()});
   EXPECT_EQ(run.exit_status, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr(before + " does not record the config, the data and the options"));
-  EXPECT_THAT(run.output, HasSubstr("the learning rate goes on as "));
+  EXPECT_THAT(run.output, HasSubstr("the learning rate continues as "));
 }
 
 TEST_F(ResumeOptionsTest, AnInitialModelIsComparedToo) {

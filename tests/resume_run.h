@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of train_gpt runs that stop and continue: a run in a directory of its own, and what an undisturbed run
-// gives.
+// For tests of train_gpt runs that stop and continue: a run in a directory of its own, and the metrics of an
+// undisturbed run.
 #ifndef FSDP_TESTS_RESUME_RUN_H_
 #define FSDP_TESTS_RESUME_RUN_H_
 
@@ -58,7 +58,7 @@ inline std::map<int64_t, StepMetrics> Uninterrupted(const Flags& flags) {
 }
 
 inline void ExpectSameBits(const std::string& metrics, const std::map<int64_t, StepMetrics>& expected) {
-  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics));  // fails when a step that was made twice differs
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics));  // fails if a repeated step differs
   ASSERT_EQ(actual.size(), expected.size());
   for (const auto& [step, wanted] : expected) {
     EXPECT_EQ(actual.at(step).loss, wanted.loss) << "step " << step;
@@ -67,7 +67,7 @@ inline void ExpectSameBits(const std::string& metrics, const std::map<int64_t, S
   }
 }
 
-// Every name step-* denotes something whole.
+// Every name step-* is a complete checkpoint.
 inline void ExpectAllVerify(const std::string& checkpoint_dir) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::string> steps, ListCheckpoints(checkpoint_dir));
   for (const std::string& step : steps) {

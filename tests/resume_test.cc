@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of train_gpt that stop, in whatever way, and continue: on as many ranks they give the same losses bit for bit,
-// on others the same up to rounding.
+// Runs of train_gpt that stop, in any way, and continue: on the same number of ranks with the same losses bit for bit,
+// on others up to rounding.
 #include <signal.h>
 
 #include <cstdlib>
@@ -64,7 +64,8 @@ TEST_F(ResumeTest, BFloat16ParametersAlsoContinueBitForBit) {
   ExpectSameBits(metrics_, expected);
 }
 
-// The scale doubles after steps 2 and 5: a scaler that begins anew, or counts anew, has another scale in steps 5 to 7.
+// The scale doubles after steps 2 and 5: a scaler that starts afresh, or counts afresh, has another scale in steps 5 to
+// 7.
 TEST_F(ResumeTest, TheGradientScalerOfFloat16ContinuesWhereItWas) {
   const Flags scaled = SmallRun() + Flags{"--param_dtype=float16", "--init_scale=1024", "--growth_interval=3"};
   const auto expected = Uninterrupted(scaled + Flags{"--steps=8"});
@@ -265,7 +266,7 @@ TEST_F(ResumeTest, KeepEveryKeepsMore) {
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000004", "step-00000008", "step-00000010"));
 }
 
-// Only positions and the last norm are trained: most of each checkpoint is the one before.
+// Only positions and the last norm are trained: most of each checkpoint equals the one before.
 TEST_F(ResumeTest, FrozenLayersAreLinkedAndHaveNoOptimizerStateAndContinueBitForBit) {
   const Flags frozen = {"--freeze=transformer\\.(h\\.|wte)", "--use_orig_params"};
   for (const char* type : {"sharded", "local"}) {

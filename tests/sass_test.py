@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the machine code that ptxas makes of kernels for sm_90 to what their speed needs, which no emulator sees: a
-division that became a call, registers that spill to memory, loads that wait for each other. RULES is the table.
-
-It needs nvdisasm: of the CUDA Toolkit, of PyPI's nvidia-cuda-nvdisasm, or what FSDP_NVDISASM names. Without one it
+"""Checks the machine code that ptxas makes of kernels for sm_90 for properties that their speed needs and no emulator
+sees: a division that became a call, registers that spill to memory, loads that wait for each other. RULES is the table.
+It needs nvdisasm: of the CUDA Toolkit, of PyPI's nvidia-cuda-nvdisasm, or the file in FSDP_NVDISASM. Without one it
 skips.
 """
 
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Rule:
-    """What every kernel of `cubin` whose name `pattern` is found in must keep to."""
+    """The rule for every kernel of `cubin` whose name contains a match of `pattern`."""
     cubin: str
     pattern: str
     calls: bool = False           # may have subroutines, such as the slow path of a division
@@ -42,14 +41,14 @@ RULES = [
     Rule("cuda_cross_entropy", r"Visit<true, .*__nv_bfloat16>", calls=True, loads_in_flight=4, max_registers=64),
     Rule("cuda_attention", r"Forward<.*<64, 1>, __nv_bfloat16>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
     Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),
-    # A few registers that are kept over the loop spill; none within a product.
+    # A few registers kept over the loop spill, none within a product.
     Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS"),
          local_memory=True),
     Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 64>", wide_stores=1,
          needs=("HMMA", "LDSM", "LDGSTS"), max_registers=168),
     Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 128>", wide_stores=1,
          needs=("HMMA", "LDSM", "LDGSTS")),
-    # Divides as IEEE says.
+    # It divides as IEEE requires.
     Rule("cuda_update_kernels", r"AdamWSlice<__nv_bfloat16>", calls=True, loads_in_flight=2, max_registers=64),
 ]
 
@@ -67,7 +66,7 @@ class Kernel:
         return sum(name.startswith("STG") and ".128" in name for name, _ in self.instructions)
 
     def loads_in_flight(self):
-        """Loads of 16 bytes from global memory before the first instruction that reads what one has loaded."""
+        """Loads of 16 bytes from global memory before the first instruction that reads a loaded register."""
         loaded, loads = set(), 0
         for opcode, operands in self.instructions:
             registers = [int(number) for number in re.findall(r"\bR(\d+)\b", operands)]
@@ -94,7 +93,7 @@ def demangled(names):
 
 
 def register_counts(cubin):
-    """Of each kernel, from .nv.info: the records EIATTR_REGCOUNT of (symbol, count)."""
+    """For each kernel, from .nv.info: the records EIATTR_REGCOUNT of (symbol, count)."""
     data = cubin.read_bytes()
     table, = struct.unpack_from("<Q", data, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)

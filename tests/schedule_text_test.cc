@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The schedule of every combination of options, as a table that a person can read, against testdata/schedules/. A line
-// is one computation: the work issued before it, the computation, the work issued after it. To write the files anew,
-// and review the difference:
+// The schedule of every combination of options, as a readable table, against testdata/schedules/. A line is one
+// computation: the work issued before it, the computation, the work issued after it. To write the files again, and
+// review the difference:
 //
 //   bazel run //tests:schedule_text_test -- --update
 #include <cstdlib>
@@ -47,7 +47,7 @@ bool EndsAUnit(const ScheduleEvent& event) {
          event.kind == Kind::kAllReduce || event.kind == Kind::kStep;
 }
 
-// Between two computations: what up to the last end of a unit belongs to the first, the rest to the second.
+// Between two computations: the actions up to the last end of a unit belong to the first, the rest to the second.
 std::string Table(const Schedule& schedule) {
   std::string text;
   size_t at = 0;

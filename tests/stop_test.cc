@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How runs of train_gpt end that are asked to, and that two jobs never mix: ranks are processes, started by --nproc or
-// one by one with torchrun's variables. docs/collectives.md promises 2 s from a signal to the end of all processes; the
-// tests allow kLoaded times as much, since other tests may have all cores.
+// How runs of train_gpt end on request, and that two jobs never mix: ranks are processes, started by --nproc or one by
+// one with torchrun's variables. docs/collectives.md promises 2 s from a signal to the end of all processes; the tests
+// allow kLoaded times as much, since other tests may use all cores.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -119,7 +119,7 @@ TEST_F(StopTest, ARankEndsWhereverItWaitsForTheOthers) {
       {1, FreePort(), "127.0.0.1", SIGTERM},            // rank 0 does not come
       {0, FreePort(), "127.0.0.1", SIGINT},             // rank 1 does not come
       {1, FreePort(), "no-such-host.invalid", SIGINT},  // nor does the name of its host
-      {1, silent.port(), "127.0.0.1", SIGTERM},         // a program that is no store has the port
+      {1, silent.port(), "127.0.0.1", SIGTERM},         // another program, not a store, has the port
       {0, silent.port(), "127.0.0.1", SIGTERM},
   };
   std::vector<std::unique_ptr<ChildProcess>> ranks;
@@ -149,7 +149,7 @@ TEST_F(StopTest, AFifoIsRefusedWhereAFileIsExpected) {
   }
 }
 
-// Rank 0 waits for a reader of the trace, rank 1 for rank 0; one of them is stopped besides.
+// Rank 0 waits for a reader of the trace, rank 1 for rank 0; one of them is also stopped.
 TEST_F(StopTest, ALauncherEndsWhoseRanksWaitForWhatNeverComes) {
   const struct {
     int stopped;
@@ -183,7 +183,7 @@ TEST_F(StopTest, ARankThatWasStoppedFinishesItsStepAndSavesAsTheOthers) {
 }
 
 TEST_F(StopTest, SigintEndsTrainingAtOnceAndLeavesNoHalfCheckpoint) {
-  // Each run is in a save or not when the signal comes; a run that saves after each step mostly is.
+  // When the signal comes, each run is in a save or not; a run that saves after each step mostly is.
   for (const int64_t step : {2, 40, 80, 120}) {
     ASSERT_OK_AND_ASSIGN(const auto run, StartTraining(SmallRun() + Long() + Flags{"--checkpoint_every=1"}));
     ASSERT_OK(WaitForStep(metrics_, step));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run leaves for TensorBoard, read back by other code than wrote it: the numbers of --metrics, and marks of
+// The files of a run for TensorBoard, read back by other code than wrote them: the numbers of --metrics, and marks of
 // saves and restarts. tests/tensorboard/run.sh shows the same to the real TensorBoard.
 #include <fstream>
 #include <map>
@@ -49,7 +49,7 @@ TEST(TensorboardTest, EventsHaveTheMetricsOfEachStepAndTheMarksOfSavesAndRestart
   ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> metrics, ReadMetrics(directory + "/m.jsonl"));
   ASSERT_EQ(metrics.size(), 6u);
   const std::vector<std::string> files = EventFilesOf(directory + "/tb");
-  ASSERT_EQ(files.size(), 2u) << "rank 0 alone writes, one file a run";
+  ASSERT_EQ(files.size(), 2u) << "only rank 0 writes, one file per run";
 
   size_t step = 0;
   for (const std::string& file : files) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Chrome trace of a run: valid JSON in which the spans of each stream nest, every unit is there, and all-gathers
-// run while other units compute.
+// The Chrome trace of a run: valid JSON in which the spans of each stream nest, every unit occurs, and all-gathers run
+// while other units compute.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -26,7 +26,7 @@ struct Span {
   bool Overlaps(const Span& other) const { return begin < other.end && other.begin < end; }
 };
 
-// By --api.
+// Parameterised by --api.
 class TraceTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

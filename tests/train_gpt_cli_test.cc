@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of train_gpt: what it refuses, with which exit status and words, and where it finds things.
+// The command line of train_gpt: what it refuses, with its exit status and message, and how it finds files.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--buffer_dtype=int8"}, {"--buffer_dtype=int8", "float32 or bfloat16"}},
       {{"--checkpoint_every=5"}, {"--checkpoint_every", "--checkpoint_dir"}},
       {{"--model=mamba"}, {"--model=mamba", "gpt2 or llama"}},
-      {{"--freeze=("}, {"--freeze", "\"(\" is no regular expression"}},
+      {{"--freeze=("}, {"--freeze", "\"(\" is not a regular expression"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags, 2, refusal.words);
 }
@@ -130,7 +130,7 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--parity=254", "--seq_len=16", "--checkpoint_dir=" + directory},
        {"--parity=254: expected at most 253 with the files of 2 ranks"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
-      {{config, "--seq_len=16", "--cuda_graph"}, {"--cuda_graph: the model is on cpu", "on a CUDA device alone"}},
+      {{config, "--seq_len=16", "--cuda_graph"}, {"--cuda_graph: the model is on cpu", "only on a CUDA device"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);
@@ -222,7 +222,7 @@ TEST(TrainGptCliTest, JoinsTheJobThatItsEnvironmentNames) {
   for (const auto& [step, line] : launched) EXPECT_EQ(joined.at(step).loss, line.loss) << "step " << step;
 }
 
-// A host that is killed between the start of its ranks and their meeting is missed by nobody else.
+// If a host is killed between the start of its ranks and their meeting, only its peers notice.
 TEST(TrainGptCliTest, ARankWhosePeersDoNotComeAsksForARestartAfterItsJoinTimeout) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   ChildOptions options;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Processes are found through /proc: by their command lines, which contain a path that no other test has, and by RANK
-// in the environment that they were started with. Waiting is polling of files and of /proc with a deadline, since the
+// in the environment that they were started with. Waiting means polling files and /proc with a deadline, since the
 // processes under test must not know that they are watched.
 #include "fsdp/tests/train_gpt_run.h"
 
@@ -26,7 +26,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(2);
 
 // The value of a variable in the environment that a process was started with. The file separates variables by zero
-// bytes; with one more in front, a search cannot find a name that is only the end of another one.
+// bytes; with one more at the front, a search cannot find a name that is only the end of another one.
 std::string VariableOf(pid_t pid, const std::string& name) {
   std::ifstream stream(absl::StrCat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string environment = std::string(1, '\0') + std::string(std::istreambuf_iterator<char>(stream), {});
@@ -43,8 +43,8 @@ ChildOptions TrainingOptions() {
 
 }  // namespace
 
-// Its path is in the command line of every process of a run, by which RanksOf and Survivors find them. Canonical, since
-// programs print the paths that they resolved.
+// RanksOf and Survivors find the processes of a run by this path in their command lines. Canonical, since programs
+// print resolved paths.
 std::string NewDirectory() {
   std::string path = testing::TempDir() + "/run-XXXXXX";
   return std::filesystem::canonical(mkdtemp(path.data()));
@@ -56,7 +56,7 @@ std::string Golden(const std::string& name) {
   return root + name;
 }
 
-// Two ranks and a warm-up that is longer than one step, so that a resume that forgot the step count would show.
+// Two ranks and a warm-up of more than one step, so that a resume that forgets the step count is noticed.
 Flags SmallRun() {
   return {"--nproc=2",
           "--batch_size=1",
@@ -84,8 +84,8 @@ absl::StatusOr<ProgramResult> Train(const Flags& flags) {
   return RunProgram(Flags{program} + flags, absl::Minutes(2), TrainingOptions());
 }
 
-// A resumed run appends to the same file, so a step that was trained again has two lines. Equal losses of both are what
-// most tests are about, so a difference is an error here, once for all of them.
+// A resumed run appends to the same file, so a repeated step has two lines. Most tests are about equal losses of both,
+// so a difference is an error here, for all of them.
 absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> lines, ReadMetrics(path));
   std::map<int64_t, StepMetrics> by_step;
@@ -101,6 +101,7 @@ absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& 
 absl::Status WaitForStep(const std::string& path, int64_t step) {
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (absl::Now() < deadline) {
+    // The file does not exist before the first step, and its last line may be incomplete.
     const absl::StatusOr<std::vector<StepMetrics>> lines = ReadMetrics(path);
     if (lines.ok() && !lines->empty() && lines->back().step >= step) return absl::OkStatus();
     absl::SleepFor(kTick);

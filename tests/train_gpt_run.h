@@ -37,17 +37,17 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> StartTraining(const Flags& flags);
 // The same, to its end; an error when that takes more than two minutes.
 absl::StatusOr<ProgramResult> Train(const Flags& flags);
 
-// The metrics of a run, by step; kFailedPrecondition when a step that is there twice has two different losses.
+// The metrics of a run, by step; kFailedPrecondition if a repeated step has two different losses.
 absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path);
 
 // Blocks until `path` has the metrics of step `step`, or 60 s are over.
 absl::Status WaitForStep(const std::string& path, int64_t step);
 
-// The processes that are ranks of the run whose command line contains `text`, by RANK, or another variable in which
-// their launcher gives it.
+// The processes that are ranks of the run whose command line contains `text`, by RANK, or by another variable in which
+// their launcher sets it.
 std::map<int, pid_t> RanksOf(const std::string& text, const std::string& variable = "RANK");
 
-// Blocks until no process has `text` in its command line, or 10 s are over: the processes that are left.
+// Blocks until no process has `text` in its command line, or 10 s are over; returns the processes that are left.
 std::vector<pid_t> Survivors(const std::string& text);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No output of train_gpt harms what the run reads, nor another checkpoint: each run here is refused before its first
-// step, with every byte as it was.
+// No output of train_gpt harms an input of the run, or another checkpoint: each run here is refused before its first
+// step, with every byte unchanged.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -30,7 +30,7 @@ std::map<std::string, std::string> Snapshot(const std::string& directory) {
   return all;
 }
 
-// What a run reads, in a directory of the test: tokens.u16, model/ (config.json and model.safetensors) and
+// The inputs of a run, in a directory of the test: tokens.u16, model/ (config.json and model.safetensors) and
 // saved/step-00000002, of a run of two steps.
 class TrainGptSourceSafetyTest : public testing::Test {
  protected:
@@ -122,7 +122,7 @@ TEST_F(TrainGptSourceSafetyTest, OutputsBesideStepsAndBesideTheOwnExportAreMadeA
   }
   ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(out + "/metrics.jsonl"));
   EXPECT_EQ(metrics.size(), 3u);
-  // A run goes on from a step of the directory that it saves in.
+  // A run continues from a step of the directory that it saves in.
   Flags flags = Run();
   flags[1] = "--steps=4";
   TrainWell(flags + Flags{"--checkpoint_dir=" + out, "--resume=" + out + "/step-00000003"});
@@ -138,7 +138,7 @@ TEST_F(TrainGptSourceSafetyTest, ADirectoryOfAnotherWithTheNameOfAStepIsLeft) {
   // It has the number of a step that the run would save.
   ASSERT_OK_AND_ASSIGN(const ProgramResult refused, Train(flags));
   EXPECT_EQ(refused.exit_status, 1) << refused.output;
-  EXPECT_THAT(refused.output, AllOf(HasSubstr("step-00000001"), HasSubstr("no checkpoint of this project")));
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("step-00000001"), HasSubstr("not a checkpoint of this project")));
   ASSERT_OK_AND_ASSIGN(const ProgramResult forced, Train(flags + Flags{"--resume=none", "--overwrite"}));
   EXPECT_EQ(forced.exit_status, 1) << forced.output;
   EXPECT_TRUE(fs::exists(saved_ + "/step-00000001/p.txt"));

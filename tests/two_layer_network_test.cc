@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The example for layers that are no Module, as a person runs it: ranks learn a product, are killed, and go on as
+// The example for layers that are not Modules, as a user runs it: ranks learn a product, are killed, and continue on
 // another number of ranks.
 #include <csignal>
 #include <cstdio>
@@ -45,7 +45,7 @@ class TwoLayerNetworkTest : public testing::Test {
     return ChildProcess::Start(flags);
   }
 
-  // What it prints, after it has ended well.
+  // Its output, after it has exited with success.
   std::string Run(const std::vector<std::string>& flags) const {
     const absl::StatusOr<std::unique_ptr<ChildProcess>> child = Start(flags);
     if (!child.ok()) return child.status().ToString();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs of train_gpt that copy their checkpoints to an object store, an S3 server in this process, and that continue
-// from there on a machine without them.
+// from it on a machine without them.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -50,7 +50,7 @@ class UploadTest : public testing::Test {
     return run.ok() ? *std::move(run) : ProgramResult();
   }
 
-  // A run that is refused, by one rank: of several, the one that prints the reason may be ended by the launcher before.
+  // A run of one rank that is refused: with several, the launcher may end the rank that prints the reason.
   static ProgramResult Refused(const std::string& directory, const Flags& flags, int status = 1) {
     Flags run = SmallRun();
     EXPECT_EQ(run[0], "--nproc=2");
@@ -63,8 +63,8 @@ class UploadTest : public testing::Test {
     return *std::move(refused);
   }
 
-  // Four steps, saved and uploaded after the second and the fourth. The second may be left out where the fourth comes
-  // before its turn, so a run of two comes before.
+  // Four steps, saved and uploaded after the second and the fourth. The second may be skipped if the fourth comes
+  // before its turn, so a run of two steps comes first.
   void RunFourSteps() {
     const std::string directory = NewDirectory();
     for (const char* steps : {"--steps=2", "--steps=4"}) {
@@ -147,7 +147,7 @@ TEST_F(UploadTest, ADamagedStepOfTheStoreIsSkippedAndKeptUnlessItIsToBeReplaced)
 }
 
 TEST_F(UploadTest, ALastCheckpointThatDoesNotArriveIsUploadedByARestart) {
-  // The first two requests that the store itself counts are those of the start; from the fourth on it is down.
+  // The first two requests that the store itself counts are from the start; from the fourth on it is down.
   bucket_.InjectFault(FakeObjectStore::Fault::kKill, 4);
   const std::string directory = NewDirectory();
   const ProgramResult run = Refused(directory, {"--steps=2"}, /*status=*/75);

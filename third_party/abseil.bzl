@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed Abseil under upstream's labels, such as @com_google_absl//absl/status:statusor.
 
-Every library of the installed Abseil has a pkg-config file that names its library and its requirements: one cc_library
-each in the root package, with aliases in packages named like the header directories.
+Every library of the installed Abseil has a pkg-config file that names its library and its requirements. Each becomes a
+cc_library in the root package, with aliases in packages named like the header directories.
 """
 
 load(":system_libs.bzl", "find_library", "missing", "sysroot")
@@ -15,7 +15,7 @@ _PKGCONFIG_DIRS = [
     "/usr/lib/pkgconfig",
 ]
 
-# pkg-config names whose label does not follow from their headers.
+# pkg-config names whose label cannot be derived from their headers.
 _EXCEPTIONS = {
     "btree": "container:btree",
     "config": "base:config",

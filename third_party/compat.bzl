@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the rule repositories that Bazel 4 in WORKSPACE mode would download.
 
-They re-export what is built into that Bazel under the labels of the real repositories, so that BUILD files are the same
-for Bazel 4 offline and for Bazel 7 and later, where the real ones are used.
+They re-export the built-in rules of that Bazel under the labels of the real repositories, so that BUILD files are the
+same for Bazel 4 offline and for Bazel 7 and later, which use the real ones.
 """
 
 def _rules_cc_impl(ctx):
@@ -14,7 +14,7 @@ def _rules_cc_impl(ctx):
         for rule in ["cc_binary", "cc_import", "cc_library", "cc_test", "cc_toolchain", "cc_toolchain_suite"]
     ]) + "\n")
 
-    # A file cannot re-export a builtin under its own name, hence two.
+    # A file cannot re-export a builtin under its own name, so there are two.
     ctx.file("cc/common/native.bzl", "NativeCcInfo = CcInfo\nnative_cc_common = cc_common\n")
     ctx.file("cc/common/cc_common.bzl", 'load(":native.bzl", "native_cc_common")\n\ncc_common = native_cc_common\n')
     ctx.file("cc/common/cc_info.bzl", 'load(":native.bzl", "NativeCcInfo")\n\nCcInfo = NativeCcInfo\n')

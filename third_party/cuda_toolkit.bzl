@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed CUDA Toolkit as @local_cuda: headers, static runtime, cuBLASLt, NCCL, and what nvcc rules need to know.
+"""The installed CUDA Toolkit as @local_cuda: headers, static runtime, cuBLASLt, NCCL, and the settings of the nvcc
+rules.
 
-Where there is no toolkit, or with --repo_env=FSDP_CUDA=0, the repository has the same labels as empty libraries, and
+Without a toolkit, or with --repo_env=FSDP_CUDA=0, the repository has the same labels as empty libraries, and
 CUDA_AVAILABLE in its config.bzl is False: BUILD files choose by that constant.
 """
 
@@ -51,7 +52,7 @@ def _library(name, srcs = [], linkopts = [], deps = []):
     return _LIBRARY.format(name = name, srcs = repr(srcs), linkopts = repr(linkopts), deps = repr(deps))
 
 def _shared_library(ctx, name, libraries, directories, deps):
-    """A cc_library of shared libraries that are found at run time where they were found now."""
+    """A cc_library of shared libraries, which the loader searches at run time in the directories that have them now."""
     srcs = []
     linkopts = []
     for library in libraries:

@@ -14,7 +14,7 @@ def _unless(without, rule, name, **kwargs):
         rule(name = name, **kwargs)
 
 def development_repositories(without = []):
-    """What the tests and benchmarks of this repository alone need, as it is installed."""
+    """The installed libraries that only the tests and benchmarks of this repository need."""
     _unless(
         without,
         system_library,
@@ -41,9 +41,9 @@ def development_repositories(without = []):
     )
 
 def system_repositories(without = []):
-    """What the libraries need, as it is installed, but for the repositories that `without` names.
+    """The installed libraries that our libraries need, except the repositories in `without`.
 
-    For WORKSPACE mode and module mode alike.
+    For both WORKSPACE mode and module mode.
     """
     _unless(without, system_abseil, "com_google_absl")
     _unless(without, system_hdf5, "system_hdf5")

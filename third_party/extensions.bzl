@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this module needs in module mode (Bazel 7 and later), as installed or from modules of the consumer's graph.
+"""The dependencies of this module in module mode (Bazel 7 and later): installed, or modules of the consumer's graph.
 
     system = use_extension("@fsdp//third_party:extensions.bzl", "system_deps")
     system.from_modules(
@@ -7,9 +7,9 @@
         nlohmann_json = "@nlohmann_json//:json",
     )
 
-Without the tag every library is the installed one. A program that links Abseil itself must name its own, or two of them
-meet on one link line. The root module decides; where it names no module for a library, one that another module names is
-used, and two that differ are an error.
+Without the tag every library is the installed one. A program that links Abseil itself must name its own, or two copies
+meet on one link line. The root module decides; if it names no module for a library, the module that another one names
+is used, and two that differ are an error.
 """
 
 load(":deps.bzl", "development_repositories", "system_repositories")
@@ -69,7 +69,7 @@ system_deps = module_extension(
     tag_classes = {
         "from_modules": tag_class(
             attrs = dict(
-                {name: attr.label(doc = "The target that stands for @%s//:%s." % place) for name, place in _LIBRARIES.items()},
+                {name: attr.label(doc = "The target that replaces @%s//:%s." % place) for name, place in _LIBRARIES.items()},
                 abseil = attr.label(doc = "Any label in the module abseil-cpp, such as @abseil-cpp."),
             ),
             doc = "Libraries that come from the module graph instead of the system.",

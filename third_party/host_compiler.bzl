@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""host_compiler: @local_compiler//:config.bzl with what BUILD files choose by.
+"""host_compiler: @local_compiler//:config.bzl with the constants by which BUILD files choose.
 
-IS_GCC says whether the C++ compiler that $CC names is gcc, and reads precompiled headers: that for 64-bit ARM crashes at
-its own arm_sve.h after one. ABSEIL_RELEASE is the release of the installed Abseil, such as 20220623, or 0 where there is
-none, or none of a release.
+IS_GCC is true if the C++ compiler that $CC names is gcc and reads precompiled headers: gcc for 64-bit ARM crashes at
+its own arm_sve.h after one. ABSEIL_RELEASE is the release of the installed Abseil, such as 20220623, or 0 if Abseil is
+not installed or is not a release.
 """
 
 load(":system_libs.bzl", "sysroot")
@@ -23,7 +23,7 @@ def _host_compiler_impl(ctx):
     compiler = ctx.os.environ.get("CC", "") or "gcc"
     result = ctx.execute([compiler, "--version"])
 
-    # gcc says so whatever the name by which it was called; clang, also one that is called gcc, does not.
+    # gcc prints this under any name by which it was called; clang, even if it is called gcc, does not.
     is_gcc = result.return_code == 0 and "Free Software Foundation" in result.stdout
     machine = ctx.execute([compiler, "-dumpmachine"])
     is_gcc = is_gcc and not machine.stdout.startswith("aarch64")

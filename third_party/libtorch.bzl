@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """LibTorch, PyTorch's libraries for C++, as @libtorch.
 
-TORCH_PATH names its directory, which has include/ and lib/: that of the PyPI wheel (.../site-packages/torch) or of the
-official archive (libtorch/). Nothing else is searched and nothing installs it, since a torch that happens to be there for
-Python would make every build longer by the minutes that torch/torch.h takes to compile. Where TORCH_PATH is not set, or
-with --repo_env=FSDP_LIBTORCH=0, the repository has the same label as an empty library, and LIBTORCH_AVAILABLE in its
-config.bzl is False: BUILD files choose by that constant. LIBTORCH_CUDA there says whether the CUDA part is linked.
+TORCH_PATH names its directory, which has include/ and lib/: the directory of the PyPI wheel (.../site-packages/torch)
+or of the official archive (libtorch/). No other directory is searched and nothing installs it, because a torch that is
+installed for Python would make every build longer by the minutes that torch/torch.h takes to compile. If TORCH_PATH is
+not set, or with --repo_env=FSDP_LIBTORCH=0, the repository has the same label as an empty library, and
+LIBTORCH_AVAILABLE in its config.bzl is False: BUILD files choose by that constant. LIBTORCH_CUDA in it is true if the
+CUDA part is linked.
 
-A LibTorch for NVIDIA's GPUs is linked with its CUDA part where that loads here, which takes the libraries that its wheel
-or the CUDA Toolkit brings. --repo_env=FSDP_LIBTORCH_CUDA=0 leaves it out, =1 links it even where it does not load, for a
-program that is to run on another machine.
+A LibTorch for NVIDIA's GPUs is linked with its CUDA part if that loads here, which requires the libraries of its wheel
+or of the CUDA Toolkit. --repo_env=FSDP_LIBTORCH_CUDA=0 leaves it out, =1 links it even if it does not load, for a
+program that will run on another machine.
 """
 
-# What LibTorch's headers include of themselves. The directory also holds the headers of libraries that were compiled into
-# it: its dnnl.h, of another release than the installed one, would be found in place of that.
+# The directories that LibTorch's headers include. The wheel also has headers of libraries that were compiled into it:
+# its dnnl.h, of another release than the installed one, would be found instead of that.
 _HEADERS = ["ATen", "c10", "caffe2", "fmt", "torch"]
 
 _STORAGE_IMPL = "/include/c10/core/StorageImpl.h"
 
-# Names the parameter when memory that was given back is used. LibTorch that lacks it ends the process there.
+# Sets the message of an error if memory is used after it was given back. A LibTorch that lacks it ends the process
+# instead.
 _NEEDED = "release_data_and_set_meta_custom_data_ptr_error_msg_"
 
-# Takes that name back. LibTorch 2.11 lacks it.
+# Clears that message. LibTorch 2.11 lacks it.
 _CLEARS = "clear_data_ptr_access_error_msg_"
 
 _LIBRARY = """
@@ -46,14 +48,14 @@ _INSTALLED = """
         "-Wl,--as-needed",
     ],"""
 
-# A program names nothing of these: that they are loaded is what gives LibTorch its GPUs.
+# A program does not refer to these; loading them gives LibTorch its GPUs.
 _CUDA = """
         "-ltorch_cuda",
         "-lc10_cuda",
         "-Wl,--allow-shlib-undefined","""
 
 def _check(ctx, torch):
-    """Fails unless this is a LibTorch that can be compiled with."""
+    """Fails unless our code can be compiled with this LibTorch."""
     for file in ["include/torch/csrc/api/include/torch/torch.h", "include/c10/core/StorageImpl.h", "lib/libtorch_cpu.so", "lib/libc10.so"]:
         if not ctx.path(torch + "/" + file).exists:
             fail(("TORCH_PATH is %s, but it has no %s; expected the directory of LibTorch: .../site-packages/torch of the " +
@@ -100,7 +102,7 @@ def _libtorch_impl(ctx):
 
         has_cuda = _has_cuda(ctx, torch)
 
-        # Linked by path and not as srcs: what libtorch_cpu itself needs, it finds beside where it really lies.
+        # Linked by path and not as srcs: libtorch_cpu finds its own dependencies next to its real path.
         attributes = _INSTALLED.format(lib = torch + "/lib", cuda = _CUDA if has_cuda else "")
     ctx.file(
         "BUILD.bazel",

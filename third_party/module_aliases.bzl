@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repositories of aliases: the labels that BUILD files here use, for what a module of the consumer's own graph builds."""
+"""Repositories of aliases: the labels that BUILD files here use, for targets of a module of the consumer's graph."""
 
 _HEADER = 'package(default_visibility = ["//visibility:public"])\n'
 
@@ -13,12 +13,12 @@ target_alias = repository_rule(
     implementation = _target_alias_impl,
     attrs = {
         "target": attr.string(mandatory = True, doc = "The name here."),
-        "actual": attr.string(mandatory = True, doc = "The canonical label of what is built."),
+        "actual": attr.string(mandatory = True, doc = "The canonical label of the target."),
     },
 )
 
 def _names_of(text):
-    """The `name` of each target in a BUILD file, as a formatter leaves it: one attribute a line."""
+    """The `name` of each target in a BUILD file that a formatter has put into one attribute a line."""
     names = {}
     for line in text.split("\n"):
         words = line.strip().split('"')

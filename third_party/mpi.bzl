@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed MPI as @local_mpi: its headers, its shared library, and its launcher.
 
-What it needs is asked of MPI's own compiler wrapper, `mpicc -show`, which Open MPI, MPICH and those made of them all
-understand. The wrapper is $MPICC, or $MPI_PATH/bin/mpicc, or the mpicc in PATH. Nothing installs MPI for a build: where
-there is none, or with --repo_env=FSDP_MPI=0, the repository has the same labels as empty libraries, and MPI_AVAILABLE in
-its config.bzl is False: BUILD files choose by that constant.
+Its requirements come from MPI's own compiler wrapper, `mpicc -show`, which Open MPI, MPICH and their derivatives all
+support. The wrapper is $MPICC, or $MPI_PATH/bin/mpicc, or the mpicc in PATH. Nothing installs MPI for a build: without
+MPI, or with --repo_env=FSDP_MPI=0, the repository has the same labels as empty libraries, and MPI_AVAILABLE in its
+config.bzl is False: BUILD files choose by that constant.
 """
 
 _DEFAULT_LIB_DIRS = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
 
-# Libraries of a wrapper's command that programs in C call; mpifort, mpi_cxx and mpichcxx are for other languages.
+# Libraries of a wrapper's command for programs in C; mpifort, mpi_cxx and mpichcxx are for other languages.
 _C_LIBRARIES = ["mpi", "mpich", "mpi_cray", "mpi_gnu", "msmpi"]
 
 def _wrapper(ctx):
@@ -23,7 +23,7 @@ def _wrapper(ctx):
     wanted = named or prefix + "/bin/mpicc"
     path = ctx.path(wanted) if wanted.startswith("/") else ctx.which(wanted)
     if not path or not path.exists:
-        fail("%s names %s, which is not there" % ("MPICC" if named else "MPI_PATH", wanted))
+        fail("%s names %s, which does not exist" % ("MPICC" if named else "MPI_PATH", wanted))
     return path
 
 def _show(ctx, wrapper):
@@ -42,7 +42,7 @@ def _find(ctx, directories, name):
     return None
 
 def _launcher(ctx, wrapper):
-    """The mpiexec beside a wrapper: Debian's mpicc.mpich has mpiexec.mpich."""
+    """The mpiexec next to a wrapper: Debian's mpicc.mpich has mpiexec.mpich."""
     path = ctx.path(str(wrapper.dirname) + "/" + wrapper.basename.replace("mpicc", "mpiexec"))
     return str(path) if path.exists else ""
 
@@ -76,7 +76,7 @@ def _mpi_impl(ctx):
                 ctx.symlink(entry, "include/" + entry.basename)
         ctx.symlink(library, "lib/" + library.basename)
 
-        # MPI's bindings for C++ were removed from the standard, and would have to be linked too.
+        # MPI's bindings for C++ were removed from the standard, and would require another library.
         attributes = """
     srcs = [%s],
     hdrs = glob(["include/*.h"]),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repository rules that find installed libraries and give them upstream's labels.
 
-A missing library fails the targets that need it, and them only, with the name of the Debian package. Static libraries are
+A missing library fails only the targets that need it, with the name of the Debian package. Static libraries are
 preferred, so that a binary runs on a machine without the -dev packages.
 
-FSDP_SYSROOT names a directory below which all of them are looked for instead of in "/", for another kind of machine.
+FSDP_SYSROOT names a directory that replaces "/" in the search for all of them, for another kind of machine.
 """
 
 _LIB_DIRS = [
@@ -18,10 +18,10 @@ _LIB_DIRS = [
 _INCLUDE_DIRS = ["/usr/include", "/usr/local/include"]
 
 def sysroot(ctx):
-    """What comes before the path of everything installed: "", or an absolute directory."""
+    """The prefix of the paths of all installed files: "", or an absolute directory."""
     root = ctx.os.environ.get("FSDP_SYSROOT", "").rstrip("/")
     if root and not (root.startswith("/") and ctx.path(root).exists):
-        fail("FSDP_SYSROOT is %s; expected an absolute path of a directory that is there" % root)
+        fail("FSDP_SYSROOT is %s; expected the absolute path of an existing directory" % root)
     return root
 
 def find_library(ctx, name, directories = _LIB_DIRS):
@@ -109,7 +109,7 @@ def _hdf5_impl(ctx):
         elif library == "hdf5":
             missing(ctx, "HDF5 (libhdf5)")
 
-    # libhdf5.a also holds a driver for S3, which wants curl and crypto; nothing here refers to it, so it is not linked.
+    # libhdf5.a also has a driver for S3, which needs curl and crypto; nothing here refers to it, so it is not linked.
     ctx.file("BUILD.bazel", """\
 load("@rules_cc//cc:defs.bzl", "cc_library")
 

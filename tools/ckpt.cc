@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt: looks into checkpoints, verifies and converts them, on any machine: no GPU, no Python, no ranks.
+// ckpt: inspects, verifies and converts checkpoints on any machine: without a GPU, Python or ranks.
 //
 //   ckpt inspect checkpoints                                    # the newest step that verifies
 //   ckpt inspect --diff_options checkpoints/step-00000100 other/step-00000100
@@ -32,12 +32,13 @@ struct Subcommand {
   std::vector<std::string> flags;
   int (*run)(const CommandLine&);
 
-  // A flag, of type bool, with which the operands are others.
+  // A flag of type bool that selects other operands.
   std::string other_form = {};
   std::vector<std::string> other_operands = {};
 };
 
 const std::vector<Subcommand>& Subcommands() {
+  // Never destroyed: an exit during a command must not race with its threads.
   static const auto* subcommands = new std::vector<Subcommand>{
       {"inspect",
        {"PATH"},
@@ -59,7 +60,7 @@ const std::vector<Subcommand>& Subcommands() {
        RunConvert},
       {"view",
        {"SRC", "OUT.h5"},
-       "makes a small HDF5 file that shows a safetensors, torch or DCP checkpoint's tensors where they lie",
+       "makes a small HDF5 file that shows a safetensors, torch or DCP checkpoint's tensors in place",
        {"flat_layout", "force", "json"},
        RunView},
       {"diff",
@@ -79,7 +80,7 @@ const std::vector<Subcommand>& Subcommands() {
        RunRepair},
       {"push",
        {"SRC", "s3://BUCKET/PREFIX"},
-       "verifies SRC and copies it to an object store, as PREFIX/step-*; it is there when all of it is",
+       "verifies SRC and copies it to an object store, as PREFIX/step-*; it appears when it is complete",
        {"endpoint_url", "force", "json"},
        RunPush},
       {"pull",
@@ -106,7 +107,7 @@ std::string Synopsis(const Subcommand& subcommand) {
                       " [flags]");
 }
 
-// The operands that this command line should have. Precondition: its flags are set.
+// The operands that this command line must have. Precondition: its flags are set.
 const std::vector<std::string>& OperandsOf(const Subcommand& subcommand) {
   const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(subcommand.other_form);
   const bool is_other = flag != nullptr && flag->TryGet<bool>().value_or(false);
@@ -131,7 +132,7 @@ void PrintHelp(bool full) {
       "Exit "
       "status:\n"
       "0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n"
-      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all, ckpt --version the release.\n");
+      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull the flags of all, ckpt --version the release.\n");
   if (!full) return;
   for (const Subcommand& subcommand : Subcommands()) {
     std::printf("\n");
@@ -163,7 +164,7 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
 }
 
 int Main(int argc, char** argv) {
-  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process.
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError("ckpt", line.status());
@@ -184,8 +185,8 @@ int Main(int argc, char** argv) {
     PrintHelp(subcommand);
     return kExitDone;
   }
-  return ReportUsageError("ckpt", absl::InvalidArgumentError(
-                                      absl::StrCat("\"", name, "\" is no subcommand; there are ", SubcommandNames())));
+  return ReportUsageError("ckpt",
+                          absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a subcommand; expected ", SubcommandNames())));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ OTHERS = {"loss": "L", "clip_grad_norm": "C", "optimizer": "O"}
 
 
 def read_spans(path, rank):
-    """{stream: [(begin, end, name)]} of one rank, in milliseconds, each in the order of time."""
+    """{stream: [(begin, end, name)]} of one rank, in milliseconds, each sorted by time."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     events = [event for event in events if event["pid"] == rank]
@@ -49,7 +49,7 @@ def label(name, units):
 def draw_row(row, begin, end, columns, units):
     line = [" "] * columns
     scale = columns / (end - begin)
-    for start, stop, name in sorted(row, key=lambda span: span[0] - span[1]):  # the longest first: others lie on it
+    for start, stop, name in sorted(row, key=lambda span: span[0] - span[1]):  # longest first, under the others
         first, last = int((start - begin) * scale), int((stop - begin) * scale)
         text = label(name, units)
         for column in range(first, min(max(last, first + 2), columns)):

@@ -6,8 +6,8 @@
   tools/fsdp_benchmark.py [--bin=bazel-bin] [--models=tiny,small,llama] [--dtypes=float32,bfloat16] [--rounds=3]
                           [--steps=12] [--save=FILE] [--load=FILE...]
 
-The same model, batch and cores for all; a rank has cores / ranks threads. Runs take turns, in an order drawn anew for
-each round, so that ratios are of the same minutes; a figure is the median over all steps but each run's first ones.
+The same model, batch and cores for all; a rank has cores / ranks threads. Runs take turns, in a new random order for
+each round, so that ratios compare the same minutes; a figure is the median over all steps except each run's first ones.
 PyTorch is the one that this python3 imports (with transformers); without it, its columns are empty. --save writes the
 seconds of all steps as JSON; --load prints the tables of such files together, and measures nothing. Standard library
 only.
@@ -27,7 +27,7 @@ import sys
 import tempfile
 
 GPT2 = dict(model_type="gpt2", n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-MODELS = {  # config.json, rows of a batch of each rank
+MODELS = {  # config.json, rows of each rank's batch
     "tiny": (dict(GPT2, n_layer=4, n_embd=256, n_head=4, vocab_size=512), 4),
     "small": (dict(GPT2, n_layer=8, n_embd=512, n_head=8, vocab_size=8192), 2),
     "llama": (dict(model_type="llama", num_hidden_layers=8, hidden_size=512, num_attention_heads=8,
@@ -97,7 +97,7 @@ def hidden_share(trace):
         spans = [event for event in events if event["pid"] == rank and event["ph"] == "X"]
         first = min(event["ts"] + event["dur"] for event in spans if event["name"] == "optimizer")
         spans = [(event["ts"], event["ts"] + event["dur"], event["name"]) for event in spans if event["ts"] >= first]
-        # The root's forward and backward hold those of the blocks, and the waiting between them.
+        # The root's forward and backward contain the blocks' and the waiting between them.
         compute = [span for span in spans if not span[2].startswith(COLLECTIVES) and not span[2].endswith(" root")]
         for begin, end, name in spans:
             if not name.startswith(COLLECTIVES):
@@ -118,7 +118,7 @@ def run_torch(args, scratch, name, dtype, wrap, ranks):
         port = probe.getsockname()[1]
     workers = []
     for rank in range(ranks):
-        # A malloc that keeps freed memory, which makes PyTorch fastest.
+        # A malloc that keeps freed memory, which is fastest for PyTorch.
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                    OMP_NUM_THREADS=str(max(1, args.cores // ranks)), GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1",
                    MALLOC_MMAP_THRESHOLD_="8589934592", MALLOC_TRIM_THRESHOLD_="8589934592")
@@ -163,17 +163,17 @@ class Row:
         self.tokens, self.flops = MODELS[name][1] * SEQ_LEN, flops_per_token(MODELS[name][0])
 
     def speed(self, column, ranks=1):
-        """Tokens per second; None where it was not measured."""
+        """Tokens per second; None if not measured."""
         seconds = self.columns.get(column)
         return ranks * self.tokens / statistics.median(seconds) if seconds else None
 
     def beside(self, peer, ours, ranks=1, ours_ranks=1):
-        """A peer's tokens per second, and how many times as many ours makes."""
+        """A peer's tokens per second, and ours divided by them."""
         theirs = self.speed(peer, ranks)
         return f"{theirs:.0f} ({self.speed(ours, ours_ranks) / theirs:.2f})" if theirs else ""
 
     def share_of_product(self, column):
-        """The share of what the fastest matrix product of the same run reaches on as many threads."""
+        """The share of the fastest matrix product of the same run on as many threads."""
         products = [self.columns[key] for key in (f"product{self.cores}", "torch_product") if key in self.columns]
         best = 1 / min(statistics.median(product) for product in products)
         speed = self.speed(column)
@@ -225,7 +225,7 @@ def main():
                     measured.append([name, dtype, measure(args, pathlib.Path(scratch), name, dtype, with_torch)])
     if args.save:
         pathlib.Path(args.save).write_text(json.dumps(measured))
-    # The same model and dtype from several files is one row.
+    # The same model and dtype from several files make one row.
     columns = collections.defaultdict(lambda: collections.defaultdict(list))
     for name, dtype, seconds in measured:
         for column, values in seconds.items():

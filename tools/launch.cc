@@ -5,13 +5,13 @@
 //
 //   launch --nproc=4 -- bazel-bin/train/train_gpt --steps=100
 //
-// On two hosts, of which host-a is the first; --node_rank=1 on the other:
+// On two hosts, with host-a as the first; --node_rank=1 on the other:
 //
 //   launch --nnodes=2 --node_rank=0 --master_addr=host-a --master_port=29500 --nproc=4 -- train_gpt --steps=100
 //
-// Exit status: that of the first rank that failed, 128 + n when signal n killed it or this program was ended by it, 124
-// when the time was up, 1 when the program cannot be started, 2 for a wrong command line. Ranks of train_gpt exit with
-// 75 where a restart is the cure.
+// Exit status: the status of the first rank that failed, 128 + n if signal n killed it or ended this program, 124 if
+// the time was up, 1 if the program cannot be started, 2 for a wrong command line. Ranks of train_gpt exit with 75 to
+// ask for a restart.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -25,7 +25,7 @@
 #include "fsdp/collectives/launcher.h"
 
 ABSL_FLAG(int, nproc, 0, "ranks to start on this host");
-ABSL_FLAG(int, nnodes, 1, "hosts of the job; each runs launch, with the same flags but --node_rank");
+ABSL_FLAG(int, nnodes, 1, "hosts of the job; each runs launch, with the same flags except --node_rank");
 ABSL_FLAG(int, node_rank, 0, "number of this host, from 0 to nnodes - 1; rank 0 is on host 0");
 ABSL_FLAG(std::string, master_addr, "", "name or address of host 0; with one host 127.0.0.1");
 ABSL_FLAG(int, master_port, 0, "port of host 0 at which the ranks meet; with one host any free one");
@@ -43,13 +43,13 @@ constexpr char kUsage[] =
     "\n"
     "Runs PROGRAM as N ranks, with torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Output lines\n"
     "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. After SIGINT or SIGTERM a rank\n"
-    "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all at\n"
-    "once. When a rank fails the others are stopped, and the first failure is named with its exit status and last\n"
-    "lines.\n"
+    "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all\n"
+    "immediately. When a rank fails the others are stopped, and the first failure is named with its exit status and\n"
+    "last lines.\n"
     "\n"
     "A job on H hosts is started on each of them by hand or by a script, in any order. It has H * N ranks; R * N is "
     "the\n"
-    "first one here. When a rank fails, launch stops those of its own host; the ranks of the others notice it. Where\n"
+    "first one here. When a rank fails, launch stops the ranks of its own host; the ranks of the others notice it. If\n"
     "hosts run the program in different directories or with different flags, give all the same --run_id.";
 
 int Report(const LaunchResult& result) {
@@ -86,6 +86,7 @@ int Main(int argc, char** argv) {
     return ReportUsageError("launch", held);
   }
   const absl::StatusOr<LaunchResult> result = Launch(options);
+  // Launch checks the hosts' flags: an error of the command line, not of a rank.
   if (absl::IsInvalidArgument(result.status())) {
     return ReportUsageError("launch", result.status());
   }

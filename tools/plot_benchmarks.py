@@ -3,10 +3,10 @@
 """Draws the tables of docs/benchmarks.md and docs/formats.md that have peers in the same run as one picture.
 
   tools/plot_benchmarks.py            writes docs/benchmarks.svg
-  tools/plot_benchmarks.py --check    exits with 1 unless docs/benchmarks.svg is what the tables give
+  tools/plot_benchmarks.py --check    exits with 1 unless docs/benchmarks.svg equals the picture of the tables
 
-Bars are numbers of the pages, as they are there: nothing is measured or computed here but a ratio of two of its cells for
-a step. Standard library only.
+Bars are the numbers of the pages: nothing is measured or computed here except, for a step, the ratio of two cells.
+Standard library only.
 """
 
 import html
@@ -18,7 +18,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 FORMATS = DOCS / "formats.md"
 
-# Title, what the bars are, and the rows: a label, the beginning of the table's row, and the column of the number.
+# Title, meaning of the bars, and the rows: a label, the beginning of the table's row, and the column of the number.
 CHECKPOINTS = [
     ("Save", "time / time of one flat file, lower is better", [
         ("ours, SHARDED", "| `save, SHARDED` |"), ("HDF5's H5Dwrite", "| `save, H5Dwrite` |"),
@@ -33,7 +33,7 @@ CHECKPOINTS = [
         ("h5py", "| `load warm, h5py`"), ("torch.load", "| `load warm, torch`"),
         ("torch.distributed.checkpoint", "| `load warm, dcp`")]),
 ]
-# Of docs/formats.md, beside their peers; column 1 is seconds.
+# From docs/formats.md, with their peers; column 1 is seconds.
 CONVERSIONS = [
     ("Convert 2 GB, DCP to a torch file", "seconds, lower is better", [
         ("ours", "| DCP to torch, ours |"), ("torch's format_utils", "| DCP to torch, `format_utils` |")]),
@@ -90,7 +90,7 @@ def draw():
             y += ROW
         y += 12
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" role="img">\n'
-            f"<title>Saves, loads, conversions and training steps beside their peers</title>\n<style>{STYLE}</style>\n"
+            f"<title>Saves, loads, conversions and training steps with their peers</title>\n<style>{STYLE}</style>\n"
             + "\n".join(parts) + "\n</svg>\n")
 
 

@@ -1,19 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes everything that a release is made of, from the commit that is checked out:
+# Makes all files of a release, from the commit that is checked out:
 #
 #   tools/release.sh DIR [OPTION_OF_BAZEL...]
 #
 #   fsdp-VERSION.tar.gz                  the sources, of git archive; equal commits give equal bytes
 #   ckpt, launch                         static programs
-#   ckpt-aarch64, launch-aarch64         the same for 64-bit ARM, where there is a compiler for it
-#   Containerfile                        an image of ckpt alone
+#   ckpt-aarch64, launch-aarch64         the same for 64-bit ARM, if there is a compiler for it
+#   Containerfile                        an image of only ckpt
 #   fsdp_checkpoint-VERSION-*.whl        the Python package
 #   fsdp-tools_VERSION_*.deb             the programs with manual pages and completion
 #   SHA256SUMS                           of all these
 #
-# DIR must be empty or not exist. The working tree must be clean, so that the programs are those of the sources.
+# DIR must be empty or not exist. The working tree must be clean, so that the programs match the sources.
 set -euo pipefail
 
 die() {
@@ -37,7 +37,7 @@ grep -q "^## $version\b" CHANGELOG.md || die "CHANGELOG.md has no section \"## $
 git archive --format=tar --prefix="fsdp-$version/" HEAD | gzip -9 -n >"$output/fsdp-$version.tar.gz"
 ./bazelw build "${options[@]}" //tools:ckpt_static //tools:launch_static //tools:wheel //tools:deb
 for program in ckpt launch; do install -m 755 "bazel-bin/tools/${program}_static" "$output/$program"; done
-# optional COMMAND...: 77 means that it has said why it was skipped.
+# optional COMMAND...: 77 means that it was skipped and has printed the reason.
 optional() {
   local result=0
   "$@" || result=$?

@@ -24,7 +24,7 @@
 #include "fsdp/tools/page/page_file.h"
 
 ABSL_FLAG(std::string, html, "",
-          "the page to make, which replaces a file of that name; must be given, and be no METRICS.jsonl");
+          "the page to make, which replaces a file of that name; must be given, and not be a METRICS.jsonl");
 
 namespace fsdp {
 namespace {
@@ -39,7 +39,7 @@ constexpr char kUsage[] =
     "command\n"
     "line is wrong.";
 
-// Asked before anything is read: the page must be neither what is read nor in a checkpoint.
+// Checked before anything is read: the page must be neither an input nor inside a checkpoint.
 absl::Status CheckPage(const std::string& page, const std::vector<std::string>& metrics) {
   InputPaths inputs;
   for (const std::string& path : metrics) inputs.Add(path);
@@ -55,6 +55,7 @@ absl::Status MakeReport(const std::vector<std::string>& metrics, const std::stri
     lines += run.lines;
     runs.push_back(std::move(run));
   }
+  // All files are read before anything is written, so that a bad one leaves no page.
   const std::string page = ReportPage(runs);
   FSDP_RETURN_IF_ERROR(WritePageFile(page, path));
   std::printf("%s: %zu %s, %lld steps, %s\n", Printable(path).c_str(), runs.size(), runs.size() == 1 ? "run" : "runs",
@@ -73,7 +74,7 @@ absl::Status CheckCommandLine(const std::vector<std::string>& metrics, const std
 }
 
 int Main(int argc, char** argv) {
-  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process.
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   std::vector<std::string> metrics;
   if (const std::optional<int> status = ParseFlags(argc, argv, kUsage, &metrics)) return *status;

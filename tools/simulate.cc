@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// simulate: the speed and memory of a training step on a cluster that is not here, from its schedule. docs/simulate.md
-// says what is modelled and how far the numbers hold.
+// simulate: predicts the speed and memory of a training step on a cluster that is not present, from its schedule.
+// docs/simulate.md describes the model and the accuracy of the numbers.
 //
 //   simulate --config=llama-3.1-8b --ranks=128 --hosts=16 --link=3200gbit --device=h100 --json
 //
@@ -31,36 +31,36 @@ ABSL_FLAG(std::string, config, "llama-3.1-8b",
 ABSL_FLAG(int, ranks, 8, "ranks of the job, one on each device");
 ABSL_FLAG(int, hosts, 1, "hosts with equally many ranks");
 ABSL_FLAG(std::string, link, "400gbit", "all links of a host to the others together, in each direction");
-ABSL_FLAG(double, link_latency, 14e-6, "seconds that a step of a ring takes between hosts beside its bytes");
+ABSL_FLAG(double, link_latency, 14e-6, "seconds that a step of a ring takes between hosts in addition to its bytes");
 ABSL_FLAG(std::string, local_link, "", "from a rank to the next on its host; default: the device's own");
 ABSL_FLAG(double, local_link_latency, 3.4e-6, "as --link_latency, within a host");
-ABSL_FLAG(double, collective_latency, 8.4e-6, "seconds that any collective takes beside its steps");
+ABSL_FLAG(double, collective_latency, 8.4e-6, "seconds that any collective takes in addition to its steps");
 ABSL_FLAG(std::string, all_reduce, "auto", "auto, ring or tree");
 ABSL_FLAG(std::string, device, "h100", "a100, h100, h100-500w or h200");
 ABSL_FLAG(double, achievable, 0, "share of the device's peak that matrix products achieve; 0: the device's preset");
 ABSL_FLAG(double, flops, 0, "of a device without preset: FLOP/s that matrix products and attention achieve");
 ABSL_FLAG(std::string, memory_bandwidth, "", "of a device without preset, such as 20GB/s; with --flops");
-ABSL_FLAG(std::string, dtype, "bfloat16", "what linear layers compute in: float32, bfloat16 or float8");
-ABSL_FLAG(std::string, reduce_dtype, "float32", "what gradients are reduced in: float32 or bfloat16");
+ABSL_FLAG(std::string, dtype, "bfloat16", "dtype in which linear layers compute: float32, bfloat16 or float8");
+ABSL_FLAG(std::string, reduce_dtype, "float32", "dtype in which gradients are reduced: float32 or bfloat16");
 ABSL_FLAG(std::string, sharding_strategy, "full_shard",
           "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
-ABSL_FLAG(int, shard_group_size, 0, "ranks of a shard group of the hybrid strategies; 0: those of a host");
+ABSL_FLAG(int, shard_group_size, 0, "ranks of a shard group of the hybrid strategies; 0: the ranks of a host");
 ABSL_FLAG(std::string, api, "fsdp1", "fsdp1 or fsdp2: which layout parameters have");
-ABSL_FLAG(int64_t, batch_size, 1, "rows of a rank in a micro-step");
-ABSL_FLAG(int64_t, seq_len, 0, "tokens of a row; 0: 8192, or as many as the model takes");
-ABSL_FLAG(int, grad_accum, 1, "micro-steps of a step");
+ABSL_FLAG(int64_t, batch_size, 1, "rows per rank and micro-step");
+ABSL_FLAG(int64_t, seq_len, 0, "tokens per row; 0: 8192, or as many as the model takes");
+ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
 ABSL_FLAG(std::string, activation_checkpointing, "none", "none, selective_op, selective_layer or full");
 ABSL_FLAG(std::string, kernels, "eager", "eager: each operation by itself; fused: as torch.compile");
 ABSL_FLAG(bool, fused_attention, true, "attention as one kernel, without scores in memory");
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
-ABSL_FLAG(double, issue_seconds, 0, "that the host takes to issue the computation of a unit");
+ABSL_FLAG(double, issue_seconds, 0, "seconds that the host takes to issue the computation of a unit");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before a forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "share slots; off: one for each unit");
-ABSL_FLAG(std::string, disk, "2GB/s", "that a host writes a checkpoint with");
-ABSL_FLAG(std::string, disk_read, "", "that a host reads a checkpoint with; default: --disk");
+ABSL_FLAG(std::string, disk, "2GB/s", "speed at which a host writes a checkpoint");
+ABSL_FLAG(std::string, disk_read, "", "speed at which a host reads a checkpoint; default: --disk");
 ABSL_FLAG(bool, json, false, "print one JSON object");
-ABSL_FLAG(std::string, trace, "", "write the timeline of the step there, as Chrome trace JSON");
-ABSL_FLAG(std::string, published, "", "print a file of published runs beside what is simulated, and nothing else");
+ABSL_FLAG(std::string, trace, "", "write the timeline of the step to this file, as Chrome trace JSON");
+ABSL_FLAG(std::string, published, "", "only print a file of published runs with their simulated values");
 
 namespace fsdp {
 namespace {
@@ -69,13 +69,14 @@ constexpr char kUsage[] =
     "simulate --config=FILE|PRESET --ranks=N --hosts=H --link=BANDWIDTH [flags] [--json]\n"
     "simulate --published=FILE\n"
     "\n"
-    "Predicts a training step on a cluster that is not here: tokens a second, communication that nothing hides, "
+    "Predicts a training step on a cluster that is not present: tokens a second, communication that is not hidden, "
     "memory\n"
     "of a rank, and the time of a save and a load.";
 
 absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
   const double flops = absl::GetFlag(FLAGS_flops), achievable = absl::GetFlag(FLAGS_achievable);
   const std::string bandwidth = absl::GetFlag(FLAGS_memory_bandwidth);
+  // Half of a device would silently be filled from the preset.
   if ((flops != 0) != !bandwidth.empty()) {
     return absl::InvalidArgumentError("--flops and --memory_bandwidth are of one device: wanted both or neither");
   }
@@ -85,6 +86,7 @@ absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
     FSDP_ASSIGN_OR_RETURN(device.memory_bandwidth, ParseBandwidth(bandwidth));
     device.name = "given by --flops";
     device.float32_flops = device.bfloat16_flops = device.float8_flops = device.attention_flops = flops;
+    // One number for all rates, as for a processor without tensor cores: ranks on a host meet in its memory.
     device.local_bandwidth = device.memory_bandwidth;
   } else {
     FSDP_ASSIGN_OR_RETURN(device, DevicePreset(absl::GetFlag(FLAGS_device), precision));
@@ -95,6 +97,7 @@ absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
 
 absl::Status SetLinks(SimulatedJob& job) {
   FSDP_ASSIGN_OR_RETURN(job.links.host_bandwidth, ParseBandwidth(absl::GetFlag(FLAGS_link)));
+  // The device knows its links within a host; the flag overrides that.
   job.links.local_bandwidth = job.device.local_bandwidth;
   if (const std::string local = absl::GetFlag(FLAGS_local_link); !local.empty()) {
     FSDP_ASSIGN_OR_RETURN(job.links.local_bandwidth, ParseBandwidth(local));
@@ -104,6 +107,7 @@ absl::Status SetLinks(SimulatedJob& job) {
   job.links.base_latency = absl::GetFlag(FLAGS_collective_latency);
   FSDP_ASSIGN_OR_RETURN(job.links.all_reduce, ParseAllReduceAlgorithm(absl::GetFlag(FLAGS_all_reduce)));
   FSDP_ASSIGN_OR_RETURN(job.disk_write, ParseBandwidth(absl::GetFlag(FLAGS_disk)));
+  // Without --disk_read a disk reads as fast as it writes.
   job.disk_read = job.disk_write;
   if (const std::string read = absl::GetFlag(FLAGS_disk_read); !read.empty()) {
     FSDP_ASSIGN_OR_RETURN(job.disk_read, ParseBandwidth(read));
@@ -120,6 +124,7 @@ absl::Status SetPlan(SimulatedJob& job) {
     return absl::InvalidArgumentError(absl::StrCat("--api=", api, ": expected fsdp1 or fsdp2"));
   }
   job.plan.reduce_dtype = reduce_dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  // The simulation sees the two interfaces only as two layouts of shards.
   job.plan.layout = api == "fsdp1" ? LayoutKind::kFlat : LayoutKind::kDim0;
   FSDP_ASSIGN_OR_RETURN(job.plan.strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
   FSDP_ASSIGN_OR_RETURN(job.plan.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
@@ -134,6 +139,7 @@ absl::Status SetWork(SimulatedJob& job) {
   job.work.seq_len = absl::GetFlag(FLAGS_seq_len);
   if (job.work.seq_len == 0) {
     const std::optional<SequenceLimit> limit = SequenceLimitOf(job.config);
+    // GPT-2 has a table of positions and so a limit; Llama does not.
     job.work.seq_len = limit.has_value() ? limit->seq_len : 8192;
   }
   FSDP_ASSIGN_OR_RETURN(job.work.checkpointing, ParseCheckpointing(absl::GetFlag(FLAGS_activation_checkpointing)));
@@ -151,6 +157,7 @@ absl::StatusOr<SimulatedJob> JobOfFlags() {
   FSDP_ASSIGN_OR_RETURN(job.precision, ParseComputePrecision(absl::GetFlag(FLAGS_dtype)));
   FSDP_ASSIGN_OR_RETURN(job.device, DeviceOf(job.precision));
   FSDP_ASSIGN_OR_RETURN(job.config, ReadModelConfig(absl::GetFlag(FLAGS_config)));
+  // In this order: the plan and the work use the device and the config.
   FSDP_RETURN_IF_ERROR(SetLinks(job));
   FSDP_RETURN_IF_ERROR(SetPlan(job));
   FSDP_RETURN_IF_ERROR(SetWork(job));
@@ -191,6 +198,7 @@ std::string Text(const SimulatedJob& job, const SimulatedStep& step) {
   absl::StrAppendFormat(&text, "memory of a rank       %.1f GiB: FSDP %.1f, optimizer %.1f, activations %.1f\n",
                         step.memory.peak() / kGibibyte, step.memory.fsdp / kGibibyte, step.memory.optimizer / kGibibyte,
                         step.memory.activations / kGibibyte);
+  // 0: given by --flops, without a size. More than the device has is a result, not an error.
   if (job.device.memory_bytes > 0 && step.memory.peak() > job.device.memory_bytes) {
     absl::StrAppendFormat(&text, "                       more than the %.1f GiB that the device has\n",
                           job.device.memory_bytes / kGibibyte);
@@ -224,7 +232,9 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<SimulatedJob> job = JobOfFlags();
   if (!job.ok()) return ReportUsageError("simulate", job.status());
   const absl::StatusOr<SimulatedStep> step = SimulateStep(*job);
+  // Every error here is a job that cannot be, and so an error of the flags.
   if (!step.ok()) return ReportUsageError("simulate", step.status());
+  // Before the result is printed, so that a failure has no output that looks complete.
   if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
     std::ofstream file(path);
     file << TimelineJson(step->timeline, step->unit_names);

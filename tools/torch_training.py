@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of fsdp_benchmark.py: a rank that trains a model of transformers and prints how long its steps took.
+"""PyTorch's side of fsdp_benchmark.py: a rank that trains a model of transformers and prints the time of its steps.
 
   RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT OMP_NUM_THREADS=2 \\
   torch_training.py --config=FILE --wrap=eager|compile|ddp|fsdp1|fsdp2 --dtype=float32|bfloat16 --rows=2 \\
                     --seq_len=256 --warmup=3 --steps=12
 
-FILE is a config.json of gpt2 or llama. In bfloat16 parameters are float32 and compute is bfloat16: by MixedPrecision
-where the API has it, with float32 reduction, else by autocast. Rank 0 prints {"step": [seconds of each measured step],
+FILE is a config.json of gpt2 or llama. In bfloat16 parameters are float32 and compute is bfloat16: by MixedPrecision if
+the API has it, with float32 reduction, else by autocast. Rank 0 prints {"step": [seconds of each measured step],
 "product": [seconds of one matrix product after each], "product_flops": its operations}.
 """
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// async_save_benchmark measures how much an asynchronous save slows down the training that goes on meanwhile. One
+// async_save_benchmark measures how much an asynchronous save slows down the training that continues meanwhile. One
 // process trains with the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are
-// threads; --cycles times in turn it makes steps without a save, then starts a SHARDED save of model and optimizer and
-// makes steps until that is durable, then makes steps during the floor: threads as nice and as many that write as many
-// bytes of memory into a flat file and fsync it (raw_file.h), which is the price that the disk and the machine ask of
-// training for any such write.
+// threads. It repeats a cycle --cycles times: steps without a save; then the start of a SHARDED save of model and
+// optimizer, and steps until it is durable; then steps during the floor. The floor is the cost of any such write for
+// the disk and the machine: as many threads, of the same niceness, write as many bytes of memory into a flat file and
+// fsync it (raw_file.h).
 //
 //   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
 //
-// A step counts as one of a save when it began after AsyncSaver::Save returned and ended before the commit. Prints the
-// mean, median, lowest and highest seconds of the three kinds of steps, the ratios, and of the saves: seconds in
-// flight, the share of all time that this is, seconds that training was blocked (the copy), bytes. --json: one object.
+// A step counts as one during a save if it began after AsyncSaver::Save returned and ended before the commit. Prints
+// the mean, median, lowest and highest seconds of the three kinds of steps, the ratios, and for the saves: seconds in
+// flight, their share of all time, seconds that training was blocked (the copy), bytes. --json: one object.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -57,11 +57,11 @@ namespace fsdp {
 namespace {
 
 constexpr int kWarmupSteps = 3;
-constexpr int kLeastSteps = 4;  // without a save, in a cycle
+constexpr int kLeastSteps = 4;  // without a save, per cycle
 
 constexpr char kTextName[] = "/text";
 
-// The data, for samples of `seq_len`: it makes no difference to the time.
+// The data, for samples of `seq_len`. They do not affect the time.
 void WriteText(const std::string& root, int64_t seq_len) {
   std::filesystem::create_directories(root);
   std::ofstream text(root + kTextName);
@@ -175,8 +175,8 @@ class AsyncSaveBenchmark {
     return status;
   }
 
-  // Makes steps until `done` is set on rank 0, which all ranks learn after each step, since all must make the same
-  // number. Adds the seconds of each step but the last, which ended after the save did; returns the seconds of all.
+  // Makes steps until `done` is set on rank 0. All ranks learn that after each step, since all must make the same
+  // number. Adds the seconds of each step except the last, which ended after the save did; returns the seconds of all.
   absl::StatusOr<double> StepUntil(const std::atomic<bool>& done, std::vector<double>& steps) {
     const absl::Time start = absl::Now();
     while (true) {

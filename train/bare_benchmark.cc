@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bare_benchmark measures the cost of FSDP itself: the training step of a bare model, and of FullyShardedDataParallel
-// with one rank around the same model, in turns within one process, so that a busy machine slows both alike; and, in
-// the same turns, of one large matrix product, the most that the processor's arithmetic gives. Takes the flags of
-// train_gpt that describe model, batch and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...],
-// "product": [seconds of each], "product_flops": of each}; tools/fsdp_benchmark.py makes a table of it.
+// with one rank around the same model, in turns within one process, so that a busy machine slows both alike. In the
+// same turns it times one large matrix product, the limit of the processor's arithmetic. Takes the flags of train_gpt
+// that describe model, batch and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...], "product": [seconds
+// of each], "product_flops": of each}; tools/fsdp_benchmark.py makes a table of it.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -41,7 +41,7 @@ struct Batch {
   Tensor tokens, targets;
 };
 
-// Any tokens do: the time of a step does not depend on them.
+// Any tokens will do: the time of a step does not depend on them.
 absl::StatusOr<Batch> MakeBatch(Device& device, const TrainOptions& options, int64_t vocab_size) {
   const Shape shape = {options.batch_size, options.seq_len};
   FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, shape));
@@ -49,8 +49,8 @@ absl::StatusOr<Batch> MakeBatch(Device& device, const TrainOptions& options, int
   return Batch{tokens, tokens.View({tokens.numel()})};
 }
 
-// The step that FSDP's mixed precision makes, without FSDP: parameters are float32, compute runs on copies in
-// param_dtype, and gradients are cast back before the optimizer.
+// The step of FSDP's mixed precision, without FSDP: parameters are float32, compute runs on copies in param_dtype, and
+// gradients are cast back before the optimizer.
 class BareTraining {
  public:
   static absl::StatusOr<std::unique_ptr<BareTraining>> Create(Device& device, const CausalLmConfig& config,
@@ -139,7 +139,7 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& step) {
   return absl::ToDoubleSeconds(absl::Now() - began);
 }
 
-// A product of square matrices in the dtype of compute, large enough that memory does not matter.
+// A product of square matrices in the compute dtype, large enough that memory does not matter.
 class Product {
  public:
   static constexpr int64_t kSize = 1024;
@@ -172,8 +172,8 @@ class Product {
   Tensor a_, b_, c_;
 };
 
-// One step of each in turn, so that both see the same load of the machine. The first steps warm caches and allocators
-// up.
+// One step of each in turn, so that both see the same load of the machine. The first steps warm up caches and
+// allocators.
 absl::Status Compare(const TrainOptions& options) {
   const std::shared_ptr<Device> device = CreateHostDevice({.kernel_threads = absl::GetFlag(FLAGS_kernel_threads)});
   FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A batch is staged as one pinned buffer, int32 [2, batch_size * seq_len]: all tokens, then all targets, each row after
-// row. One copy brings it to the device, where `tokens` and `targets` are two views of one tensor of the same layout.
+// A batch is staged as one pinned buffer, int32 [2, batch_size * seq_len]: all tokens, then all targets, row by row.
+// One copy brings it to the device; `tokens` and `targets` are two views of one tensor of the same layout.
 #include "fsdp/train/batch_loader.h"
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace fsdp {
 
 absl::StatusOr<int> MicroStepsOf(int64_t global_batch, int64_t batch_size, int world_size) {
-  const int64_t rows = batch_size * world_size;  // of one micro-step
+  const int64_t rows = batch_size * world_size;  // rows per micro-step
   const int64_t micro_steps = global_batch / rows;
   if (micro_steps * rows == global_batch && micro_steps <= INT32_MAX) return static_cast<int>(micro_steps);
   const std::string nearest = micro_steps > 0 ? absl::StrCat(micro_steps * rows, " or ") : "";
@@ -48,8 +48,10 @@ absl::StatusOr<BatchSlot> BatchLoader::NewSlot(Stream& stream) const {
 }
 
 absl::Status BatchLoader::Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const {
+  // The copy of the last batch may still be reading the staging memory.
   FSDP_RETURN_IF_ERROR(slot.copied.Synchronize());
   Stage(step, micro_step, slot.staging);
+  // tokens comes first, so this address is also the whole tensor's; targets are copied too.
   stream.CopyAsync(slot.batch.tokens.data(), slot.staging.data(), slot.staging.nbytes());
   slot.copied = stream.Record();
   return absl::OkStatus();

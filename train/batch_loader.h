@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BatchLoader: the rows that one rank trains on in one micro-step, on its device. Which samples these are follows from
-// step, micro-step and rank alone, so a resumed run needs no data position, and with another world size but the same
-// global batch the same samples make up a step. Used by one thread.
+// BatchLoader: the rows that one rank trains on in one micro-step, on its device. The samples depend only on step,
+// micro-step and rank, so a resumed run needs no data position, and with another world size but the same global batch a
+// step has the same samples. Used by one thread.
 #ifndef FSDP_TRAIN_BATCH_LOADER_H_
 #define FSDP_TRAIN_BATCH_LOADER_H_
 
@@ -38,7 +38,7 @@ struct BatchShape {
 };
 
 // The micro-steps in which `world_size` ranks train `global_batch` rows a step, `batch_size` rows each at a time.
-// kInvalidArgument, naming --global_batch and the nearest sizes that would do, if no whole number of them does.
+// kInvalidArgument, naming --global_batch and the nearest possible sizes, if there is no whole number of micro-steps.
 absl::StatusOr<int> MicroStepsOf(int64_t global_batch, int64_t batch_size, int world_size);
 
 // Rows of tokens and the tokens that follow them. Targets are flat, as CrossEntropyLoss takes them.
@@ -47,10 +47,10 @@ struct Batch {
   Tensor targets;  // int32 [batch_size * seq_len]
 };
 
-// A batch whose addresses never change, so that a graph may have them.
+// A batch whose addresses never change, so that a graph may refer to them.
 struct BatchSlot {
   Batch batch;
-  Buffer staging;  // pinned memory of the host, which the batch is copied from
+  Buffer staging;  // pinned host memory, the source of the copy
   Event copied;    // the last copy from `staging` ran
 };
 

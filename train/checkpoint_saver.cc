@@ -2,18 +2,17 @@
 //
 // The steps of a save, in order; steps 1 to 3 and 5 are collective:
 //
-//   1. SetAsideDamaged  steps that did not verify when the run started leave the names that this run will use. Only
-//      now,
-//                       because a run that ends before its first save should change nothing.
-//   2. GatherState      the form that the options ask for, with the run's position as texts, and its attributes.
+//   1. SetAsideDamaged  steps that did not verify when the run started give up the names that this run will use. Only
+//                       now, because a run that ends before its first save should change nothing.
+//   2. GatherState      the form that the options select, with the run's position as texts, and its attributes.
 //   3. SaveCheckpoint, or AsyncSaver, which copies the state and writes it in a thread.
-//   4. uploader_        is given the new step (with --upload, on rank 0), which it uploads in a thread of its own.
+//   4. uploader_        gets the new step (with --upload, on rank 0), and uploads it in its own thread.
 //      DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
 //                       In this order a good checkpoint exists at every instant.
-//   5. AgreeOn          an error of the deletion on rank 0 is every rank's.
+//   5. AgreeOn          an error of the deletion on rank 0 is returned on every rank.
 //
-// In the background step 4 runs on the saver's thread of rank 0 (`committed`), where superseded_ is used from the first
-// asynchronous save on; has_damaged_ is atomic because the main thread writes it.
+// In the background step 4 runs on the saver's thread of rank 0 (`committed`), the only user of superseded_ from the
+// first asynchronous save on; has_damaged_ is atomic because the main thread writes it.
 #include "fsdp/train/checkpoint_saver.h"
 
 #include <cstdio>
@@ -40,10 +39,10 @@ namespace fsdp {
 namespace {
 
 // The form in which the state is taken from the model. A FULL checkpoint is gathered on rank 0 only with --rank0_only;
-// otherwise every rank writes its flat shards to their places in the one file, as it writes them to a file of its own
-// for LOCAL, and nothing is gathered. FSDP2 has no flat shards: its ranks write their chunks. Files are written from
-// host memory. AsyncSaver copies a GPU's memory to the host by itself, so offload_to_cpu is only needed without it, and
-// with rank0_only, which gathers.
+// otherwise every rank writes its flat shards to their places in the one file, as it writes them to its own file for
+// LOCAL, and nothing is gathered. FSDP2 has no flat shards: its ranks write their chunks. Files are written from host
+// memory. AsyncSaver copies a GPU's memory to the host by itself, so offload_to_cpu is needed only without it, and with
+// rank0_only, which gathers.
 StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) {
   const bool offload_to_cpu = options.offload_to_cpu ||
                               (device.type() != DeviceType::kCpu && (options.rank0_only || !options.async_checkpoint));
@@ -90,8 +89,8 @@ bool CheckpointSaver::IsDue(int64_t steps_done) const {
 
 bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.async_checkpoint; }
 
-// Without it, memory would run out between two of the many tensors that are gathered, in any thread and in an
-// allocation that has no status to return.
+// Checked first: otherwise memory would run out between two of the many tensors that are gathered, in any thread and in
+// an allocation that cannot return a status.
 absl::Status CheckpointSaver::CheckRoomOnRank0() const {
   FSDP_ASSIGN_OR_RETURN(const StateDict described, model_.DescribeFullState(&optimizer_));
   int64_t nbytes = 0;
@@ -99,7 +98,7 @@ absl::Status CheckpointSaver::CheckRoomOnRank0() const {
     if (const auto* tensor = std::get_if<ShardedTensor>(&value))
       nbytes += tensor->shape.numel() * SizeOf(tensor->dtype);
   }
-  // The first save also allocates the arena in which the saver keeps its copy.
+  // The first save also allocates the arena for the saver's copy.
   const int copies = async_saver_ == nullptr ? 2 : 1;
   const absl::Status room = CreateHostDevice({.cache_freed = false})->Allocate(copies * nbytes).status();
   if (room.ok()) return room;
@@ -122,7 +121,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
     FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
   }
-  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: what follows is rank 0's
+  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: the rest is only for rank 0
   state.attributes = attributes_;
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
@@ -140,7 +139,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
 
 SaveOptions CheckpointSaver::OptionsOfSave() {
   SaveOptions save;
-  save.overwrite = !superseded_.empty();  // a step of the same number was found when the run started
+  save.overwrite = !superseded_.empty();  // a step of that number was found when the run started
   save.parity = options_.parity;
   save.type = options_.state_dict_type;
   if (options_.incremental) save.base = last_;
@@ -154,6 +153,7 @@ absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
   absl::StatusOr<std::vector<std::string>> remaining = std::vector<std::string>();
   if (group.rank() == 0) remaining = SetAsideOnRank0(step);
   FSDP_RETURN_IF_ERROR(AgreeOn(group, remaining.status()));
+  // All ranks must know the names: each checks for them before the next save.
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*remaining, ",")));
   damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
   has_damaged_ = !damaged_.empty();
@@ -161,14 +161,14 @@ absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
 }
 
 // Returns the names that remain. kNotFound: another process has removed or renamed the step. kUnavailable: a repair
-// holds its lock; only if that step has the number that is to be saved now, it is in the way and an error.
+// holds its lock; this is an error only if the step has the number that is to be saved now.
 absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_t step) {
   std::vector<std::string> remaining;
   for (const std::string& name : damaged_) {
     const absl::StatusOr<SetAsideStep> aside = SetAsideCheckpoint(PosixFileSystem(), options_.checkpoint_dir, name);
     if (absl::IsNotFound(aside.status())) continue;
     if (absl::IsUnavailable(aside.status()) && name != StepName(step)) {
-      absl::PrintF("%s did not verify and is left where it is for now: %s\n", name, aside.status().message());
+      absl::PrintF("%s did not verify and keeps its name for now: %s\n", name, aside.status().message());
       remaining.push_back(name);
       continue;
     }
@@ -190,6 +190,8 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   }
   FSDP_ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
   absl::Status deleted;
+  // Before the deletion: the uploader locks a step during its upload, and retention postpones the deletion of such
+  // steps.
   if (uploader_ != nullptr) uploader_->Add(last_);
   if (model_.group().rank() == 0) deleted = DeleteOld(last_);
   superseded_.clear();
@@ -230,10 +232,11 @@ absl::Status CheckpointSaver::FinishUploads() { return uploader_ == nullptr ? ab
 
 absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   for (const std::string& name : superseded_) {
+    // SaveCheckpoint has replaced a step of the same name.
     if (name == std::filesystem::path(saved).filename()) continue;
     FSDP_RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
   }
-  // While a damaged step keeps its name, it would count as one of the newest and push out a good one.
+  // A damaged step under its name would count as one of the newest and push out a good one.
   if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
   std::vector<std::string> left;
   FSDP_RETURN_IF_ERROR(PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every, &left));
@@ -241,7 +244,7 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   return absl::OkStatus();
 }
 
-// What a save or a deletion leaves alone it finds again the next time.
+// A save or a deletion finds the same leftovers again the next time.
 void CheckpointSaver::SayOnce(const std::string& sentence) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!said_.insert(sentence).second) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointSaver: saves model and optimizer as TrainOptions ask: when, in which form, and how many checkpoints are
-// kept. step-K holds the state after K steps. Every rank has one, and calls it alike; used by one thread of each rank.
+// CheckpointSaver: saves model and optimizer as TrainOptions require: when, in which form, and how many checkpoints are
+// kept. step-K holds the state after K steps. Every rank has one and makes the same calls; used by one thread of each
+// rank.
 #ifndef FSDP_TRAIN_CHECKPOINT_SAVER_H_
 #define FSDP_TRAIN_CHECKPOINT_SAVER_H_
 
@@ -27,7 +28,7 @@ namespace fsdp {
 
 // The keys of the extras that a run saves: texts of decimal digits.
 StateKey StepKey();        // steps done
-StateKey TokensSeenKey();  // in these steps, over all ranks
+StateKey TokensSeenKey();  // tokens in these steps, over all ranks
 
 // JSON objects: the schedule of the learning rate, the next sample, and the seed of all random numbers.
 StateKey LearningRateKey();
@@ -45,7 +46,7 @@ std::string DescribeLearningRate(const LearningRateOptions& options);
 
 // The contents of checkpoint_dir when the run starts.
 struct EarlierCheckpoints {
-  // Steps that this run replaces; they are deleted once its first checkpoint is committed, so that there always is a
+  // Steps that this run replaces; they are deleted once its first checkpoint is committed, so that there is always a
   // good one.
   std::vector<std::string> superseded;
 
@@ -53,7 +54,8 @@ struct EarlierCheckpoints {
   // writes.
   std::vector<std::string> damaged;
 
-  // The path of the checkpoint that the run continues from, whose files an incremental save links; empty: none.
+  // The path of the checkpoint that the run continues from, whose files an incremental save links; empty if there is
+  // none.
   std::string last;
 };
 
@@ -67,7 +69,7 @@ class CheckpointSaver {
   // The attributes of all checkpoints that are saved from now on, the same on every rank.
   void set_attributes(Attributes attributes) { attributes_ = std::move(attributes); }
 
-  // The scaler whose state checkpoints hold; the caller's, and outlives the saver. Null: none.
+  // The scaler whose state checkpoints hold; owned by the caller, and must outlive the saver. Null without a scaler.
   void set_grad_scaler(const ShardedGradScaler* scaler) { scaler_ = scaler; }
 
   // True when a checkpoint is due after `steps_done` steps.
@@ -78,32 +80,32 @@ class CheckpointSaver {
   // error of the write. Any rank's failure is returned on all ranks.
   absl::StatusOr<std::string> Save(int64_t steps_done, int64_t tokens_seen);
 
-  // Reached when parameters and optimizer state may change after the last Save: already, except on a GPU with
-  // async_checkpoint, where a stream may still be copying them.
+  // Reached when parameters and optimizer state may change after the last Save: immediately, except on a GPU with
+  // async_checkpoint, whose stream may still be copying them.
   const Event& copied() const { return copied_; }
 
   // Blocks until the last checkpoint is durable.
   absl::Status Finish();
 
-  // Uploads the checkpoints that are saved from now on, on rank 0, which alone calls it. Nothing waits for an upload
-  // but FinishUploads: a slow store must not hold up the other ranks in a collective.
+  // Uploads the checkpoints that are saved from now on; only rank 0 calls it. Only FinishUploads waits for an upload: a
+  // slow store must not hold up the other ranks in a collective.
   void set_uploader(std::unique_ptr<BackgroundUploader> uploader) { uploader_ = std::move(uploader); }
 
   // Blocks until the last checkpoint is in the object store. Not collective: rank 0 returns the error of that upload,
-  // other ranks OK at once. Call it last.
+  // other ranks return OK immediately. Call it last.
   absl::Status FinishUploads();
 
  private:
-  // True if rank 0 alone writes and receives the state unit by unit while it writes, so that no rank holds a whole
+  // True if only rank 0 writes, and receives the state unit by unit while it writes, so that no rank holds a whole
   // copy.
   bool Streams() const;
 
   // Renames the damaged steps, on rank 0, before `step` is saved. A step that is being repaired at this moment keeps
-  // its name until the next save, or is an error when it has the number `step`. Collective.
+  // its name until the next save, or is an error if it has the number `step`. Collective.
   absl::Status SetAsideDamaged(int64_t step);
   absl::StatusOr<std::vector<std::string>> SetAsideOnRank0(int64_t step);
 
-  // An error unless rank 0, which calls it, can allocate what it is about to gather and keep.
+  // An error unless rank 0, which calls it, can allocate the state that it is about to gather and keep.
   absl::Status CheckRoomOnRank0() const;
 
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
@@ -119,8 +121,8 @@ class CheckpointSaver {
   Attributes attributes_;
   std::vector<std::string> superseded_;
   std::vector<std::string> damaged_;
-  std::atomic<bool> has_damaged_;  // for the thread that deletes
-  std::mutex mutex_;               // of said_
+  std::atomic<bool> has_damaged_;  // read by the thread that deletes
+  std::mutex mutex_;               // guards said_
   std::set<std::string> said_;     // printed so far
   Event copied_;
   std::string last_;                              // path of the checkpoint saved last, or resumed from

@@ -5,8 +5,8 @@
 //   uint64 length | uint32 masked CRC-32C of the length | the bytes of an Event | uint32 masked CRC-32C of the bytes
 //
 // An Event is a protocol buffer of tensorflow/core/util/event.proto. Of it and of tensorflow/core/framework/
-// {summary,tensor,tensor_shape}.proto a run needs the few fields below, which all have the three wire types that the
-// encoder here knows, so that neither TensorFlow nor a protocol compiler is needed:
+// {summary,tensor,tensor_shape}.proto a run needs the few fields below, whose wire types the encoder here supports, so
+// that neither TensorFlow nor a protocol compiler is needed:
 //
 //   Event               double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
 //                       SessionLog session_log = 7
@@ -16,7 +16,7 @@
 //   SummaryMetadata     PluginData plugin_data = 1; enum data_class = 4 (TENSOR: 2)
 //   PluginData          string plugin_name = 1
 //   TensorProto         enum dtype = 1 (DT_STRING: 7); TensorShapeProto tensor_shape = 2; repeated bytes string_val = 8
-//   TensorShapeProto    repeated Dim dim = 2, where Dim is int64 size = 1
+//   TensorShapeProto    repeated Dim dim = 2; Dim: int64 size = 1
 #include "fsdp/train/event_file.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@
 namespace fsdp {
 namespace {
 
-// The version by which readers know that a START event makes them forget later steps.
+// The version for which readers drop later steps at a START event.
 constexpr std::string_view kFileVersion = "brain.Event:2";
 
 static_assert(std::endian::native == std::endian::little);
@@ -78,7 +78,7 @@ std::string Text(std::string_view tag, std::string_view text) {
   return Bytes(1, absl::StrCat(Bytes(1, tag), Bytes(8, tensor), Bytes(9, metadata)));
 }
 
-// So that a checksum of bytes that hold their own checksum is no fixed point.
+// Without the mask, the checksum of bytes that contain their own checksum would be constant.
 uint32_t Masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8U; }
 
 std::string Record(std::string_view data) {
@@ -100,12 +100,12 @@ std::string HostName() {
 }  // namespace
 
 uint32_t Crc32c(std::string_view bytes) {
-  // ISA-L does not write to what it reads, though its parameter is not const; it leaves both inversions to its caller.
+  // ISA-L does not write to its input, although the parameter is not const; it leaves both inversions to its caller.
   auto* begin = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
   return ~crc32_iscsi(begin, static_cast<int>(bytes.size()), ~0U);
 }
 
-// A new name each time: a file that is there belongs to an earlier run, perhaps of the same second.
+// A new name each time: an existing file belongs to an earlier run, perhaps of the same second.
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& directory, int64_t start_step) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -122,6 +122,7 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& 
     if (fd < 0 && errno != EEXIST) return FileError(path, "make it");
   }
   std::unique_ptr<EventFile> file(new EventFile(fd, path));
+  // Readers expect the version in the first event.
   FSDP_RETURN_IF_ERROR(file->WriteEvent(0, Bytes(3, kFileVersion)));
   FSDP_RETURN_IF_ERROR(file->WriteEvent(start_step, Bytes(7, Integer(1, 1))));
   return file;

@@ -75,7 +75,7 @@ TEST(EventFileTest, ADirectoryThatCannotBeMadeIsNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/proc/self/events: cannot be made")));
 }
 
-// As a full disk: the file may not grow.
+// Acts as a full disk: the file may not grow.
 TEST(EventFileTest, AWriteThatFailsIsAnErrorWithThePath) {
   ASSERT_OK_AND_ASSIGN(const auto file, EventFile::Create(PathOf("full"), 0));
   std::signal(SIGXFSZ, SIG_IGN);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Freezing sets Parameter::requires_grad before the model is sharded. Everything else follows from that flag: sharding
-// gives such a parameter no gradient, the optimizer is made of the others, and state dicts have no optimizer state of
-// it. A checkpoint keeps the names (FrozenKey), because on resume missing optimizer state must be distinguished from
-// lost state: of a parameter that was frozen it starts anew, of any other it is an error.
+// gives such a parameter no gradient, the optimizer gets only the others, and state dicts have no optimizer state for
+// it. A checkpoint keeps the names (FrozenKey), because a resume must distinguish missing optimizer state from lost
+// state: for a parameter that was frozen it starts afresh, for any other it is an error.
 #include "fsdp/train/frozen_parameters.h"
 
 #include <algorithm>
@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<std::string>> DecodeFrozen(const std::string& text) {
 StateDict WithoutOptimState(const StateDict& wanted, const std::vector<std::string>& names) {
   const std::set<std::string> left_out(names.begin(), names.end());
   StateDict left;
+  // The rest of what a restore needs, apart from the entries.
   left.type = wanted.type;
   left.aliases = wanted.aliases;
   left.units = wanted.units;

@@ -36,7 +36,7 @@ TEST(FrozenParametersTest, ExactlyTheParametersInWhoseNamesThePatternMatchesAreF
   }
 }
 
-// The head is the embedding, which comes first.
+// The head is the embedding, whose name comes first.
 TEST(FrozenParametersTest, ASharedParameterIsFrozenUnderAnyOfItsNames) {
   const std::unique_ptr<Module> module = MakeGpt2();
   ASSERT_OK(FreezeParameters("^lm_head", *module));
@@ -51,7 +51,7 @@ TEST(FrozenParametersTest, APatternThatFreezesNothingOrEverythingIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("--freeze=adapter: matches none"), HasSubstr("transformer.wte.weight"))));
   EXPECT_THAT(FreezeParameters("(", *module),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--freeze: \"(\" is no regular expression")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--freeze: \"(\" is not a regular expression")));
   EXPECT_THAT(FreezeParameters("weight|bias", *module),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves none to train")));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// train_gpt's whole run on a GPU, with ranks that are threads and share it: it follows the run on the host, and its
-// checkpoints continue on either.
+// train_gpt's whole run on a GPU, with ranks that are threads and share it: its losses follow the run on the host, and
+// its checkpoints continue on either.
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,9 +27,9 @@ using ::testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
-// Losses of two runs that differ in the order of their float32 sums alone: the longest is over some hundred terms, each
-// of which rounds by 2^-24, and the loss is of order 1. In bfloat16 a rounding that falls the other way is 2^-9 of one
-// activation, of thousands.
+// Losses of two runs that differ only in the order of their float32 sums: the longest is over some hundred terms, each
+// of which rounds by 2^-24, and the loss is of order 1. In bfloat16 a rounding in the other direction is 2^-9 of one
+// activation among thousands.
 double ToleranceOf(DType param_dtype) { return param_dtype == DType::kFloat32 ? 1e-5 : 4e-3; }
 
 class GpuTrainingTest : public TrainingFixture {
@@ -133,7 +133,7 @@ TEST_F(GpuTrainingTest, CheckpointsOfEveryKindContinueOnTheGpuBitForBitAndOnTheH
   std::vector<StepMetrics> whole;
   for (size_t i = 0; i < forms.size(); ++i) {
     TrainOptions options = Options();
-    options.fsdp.auto_wrap_policy = {};  // the gradients' norm of each unit takes an emulated GPU seconds
+    options.fsdp.auto_wrap_policy = {};  // computing the gradients' norm of each unit takes an emulated GPU seconds
     TrainOptions resumed = options;
     options.checkpoint_dir = absl::StrCat(directory_, "/checkpoints", i);
     options.checkpoint_every = 1;
@@ -147,7 +147,7 @@ TEST_F(GpuTrainingTest, CheckpointsOfEveryKindContinueOnTheGpuBitForBitAndOnTheH
     EXPECT_EQ(saved[2].loss, whole[2].loss) << i;
     ASSERT_OK(DescribeCheckpoint(options.export_to));
 
-    // The last loss tells whether the optimizer's state came back too.
+    // The last loss shows whether the optimizer's state was restored too.
     resumed.resume = {ResumeChoice::Kind::kPath, options.checkpoint_dir + "/step-00000001"};
     ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> on_gpu, Train(resumed, 2, /*on_gpu=*/true));
     ASSERT_EQ(on_gpu.size(), 2u);

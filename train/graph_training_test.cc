@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// train_gpt's run with --cuda_graph: steps that are replayed have the bits of steps that are not, and so has what is
+// train_gpt's run with --cuda_graph: replayed steps have the bits of steps without a graph, and so have the states
 // saved and resumed between them.
 #include <fstream>
 #include <iterator>
@@ -26,7 +26,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int kSteps = 6;  // two as they come, one captured, three replayed
+constexpr int kSteps = 6;  // two eager, one captured, three replayed
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> NcclGroup(ProcessGroup& meeting) {
   FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting.rank()));
@@ -110,7 +110,7 @@ TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCastsHaveTheSameB
   ExpectGraphIsEager(options, 2);
 }
 
-// Their parameters are cast for each step, and their gradients all-reduced.
+// Parameters of such units are cast in each step, and their gradients all-reduced.
 TEST_F(GraphTrainingTest, UnitsThatAreNotShardedHaveTheSameBitsInBFloat16) {
   TrainOptions options = Options();
   options.fsdp.sharding_strategy = ShardingStrategy::kNoShard;
@@ -157,14 +157,14 @@ TEST_F(GraphTrainingTest, CheckpointsBetweenReplaysAreThoseOfEagerStepsAndContin
   }
 }
 
-// Each with what to do.
+// Each message has the remedy.
 
 TEST_F(GraphTrainingTest, TheHostIsRefused) {
   TrainOptions options = Options();
   options.cuda_graph = true;
   EXPECT_THAT(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) { return TrainRank(options, group); }),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("--cuda_graph: the model is on cpu: a step can be captured on a CUDA device alone")));
+                       HasSubstr("--cuda_graph: the model is on cpu: a step can be captured only on a CUDA device")));
 }
 
 TEST_F(GraphTrainingTest, RanksThatAreThreadsAreRefused) {

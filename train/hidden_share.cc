@@ -17,9 +17,9 @@ bool IsCollective(const TraceSpan& span) {
   return begins("all_gather") || begins("reduce_scatter") || begins("all_reduce");
 }
 
-// The times at which a span computes that holds no other span of its stream, as intervals that do not meet, in order.
-// Spans of a stream nest, so in the order of their begins, the longer first, a span that holds others is followed by
-// one of them.
+// The times at which a span computes, without spans that contain another one of their stream, as disjoint intervals in
+// order. Spans of a stream nest, so sorted by begin, the longer first, a span that contains others is followed by one
+// of them.
 std::vector<Interval> ComputeTimes(const std::vector<TraceSpan>& spans) {
   std::map<std::string, std::vector<Interval>> streams;
   for (const TraceSpan& span : spans) {
@@ -57,6 +57,7 @@ std::optional<double> HiddenShare(const std::vector<TraceSpan>& spans) {
     if (!IsCollective(span)) continue;
     total += span.end_ns - span.begin_ns;
     const auto ends_before = [](const Interval& time, int64_t begin) { return time.end <= begin; };
+    // The intervals are disjoint and in order, so their ends are in order too.
     auto time = std::lower_bound(compute.begin(), compute.end(), span.begin_ns, ends_before);
     for (; time != compute.end() && time->begin < span.end_ns; ++time) {
       hidden += std::min(span.end_ns, time->end) - std::max(span.begin_ns, time->begin);

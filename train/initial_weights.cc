@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A model is published under one of two spellings of its names: as the whole model ("transformer.wte.weight" and
-// "lm_head.weight") or as the base model ("wte.weight", no head). The wanted state always has the first one. So the
-// file is described first, without reading values, and the wanted state is renamed if none of the file's names has the
+// "lm_head.weight") or as the base model ("wte.weight", no head). The wanted state always has the first spelling. So
+// the file is described first, without reading values, and the wanted state is renamed if no name in the file has the
 // prefix.
 #include "fsdp/train/initial_weights.h"
 
@@ -36,7 +36,7 @@ bool AnyHasPrefix(const StateDict& state, std::string_view prefix) {
                      [prefix](const auto& entry) { return absl::StartsWith(entry.first.fqn, std::string(prefix)); });
 }
 
-// `layout` under the names without `prefix`. A parameter without it (the head) is no part of the base model.
+// `layout` under the names without `prefix`. A parameter without it (the head) is not part of the base model.
 FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
   FlatLayout base = {{}, layout.units};
   for (const auto& [fqn, shape] : layout.parameters) {
@@ -47,8 +47,8 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
   return base;
 }
 
-// The names, shapes and dtypes of the model at `path`. If `layout` does not fit, it is tried in the spelling without
-// `prefix`, and replaced by that one if it fits; if neither fits, the error is that of the first.
+// The names, shapes and dtypes of the model at `path`. If `layout` does not fit, the spelling without `prefix` is
+// tried, and replaces it if it fits; if neither fits, the error is the first one's.
 absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
                                    std::optional<FlatLayout>& layout) {
   absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout});
@@ -68,6 +68,7 @@ absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model) {
   FlatLayout layout;
   std::set<const Parameter*> seen;
   for (const auto& [name, parameter] : model.NamedParameters()) {
+    // A shared parameter is in the flat parameter once, under its first name.
     if (seen.insert(parameter.get()).second) layout.parameters.push_back({name, parameter->shape});
   }
   return layout;
@@ -81,7 +82,7 @@ absl::Status LoadInitialWeights(const std::string& path, std::string_view base_p
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
                                      [&](const auto& entry) { return contents.contains(entry.first); });
-  // If the file has none of the names in either spelling, loading `wanted` fails and lists the names that it lacks.
+  // If the file has no name in either spelling, loading `wanted` fails and lists the missing names.
   return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The weights that a run starts from: LoadInitialWeights reads the file or directory that --init_from names into a
-// model's live state, and ModelLayout describes the flat parameters of FSDP1 in a checkpoint: LOCAL state dicts do not
-// say which parameters they hold, but the model that is to be filled knows its parameters and their order.
+// The weights that a run starts from. LoadInitialWeights reads the file or directory of --init_from into a model's live
+// state. ModelLayout describes the flat parameters of FSDP1 in a checkpoint: LOCAL state dicts do not record which
+// parameters they hold, but the model to be filled knows its parameters and their order.
 #ifndef FSDP_TRAIN_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_INITIAL_WEIGHTS_H_
 
@@ -23,7 +23,7 @@ absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model);
 
 // Fills `wanted`, a model's shards, from any format that LoadCheckpoint reads. Models are published under two
 // spellings: with `base_prefix` ("transformer.", "model.") before all names except the head's, and without it. Both are
-// read, and options.flat_layout, which has the prefix, is tried in both. Errors are those of LoadCheckpoint.
+// read, and options.flat_layout, which has the prefix, is tried in both. Returns the errors of LoadCheckpoint.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
                                 const LoadOptions& options = {});
 

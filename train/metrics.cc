@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-// A double has every integer up to it.
+// A double represents every integer up to this.
 constexpr int64_t kMaxStep = int64_t{1} << 53;
 
 absl::Status FileError(const std::string& path, std::string_view what) {
@@ -39,24 +39,27 @@ absl::Status CutUnfinishedLine(int fd, const std::string& path) {
     if (last == '\n') break;
     --end;
   }
+  // The common case needs no write: the file ends with a newline.
   struct stat info = {};
   if (fstat(fd, &info) != 0) return FileError(path, "read its size");
   if (info.st_size != end && ftruncate(fd, end) != 0) return FileError(path, "cut its unfinished last line off");
   return absl::OkStatus();
 }
 
-// Whether `line` has all members of StepMetrics. Further members are ignored, so that newer files can be read.
+// True if `line` has all members of StepMetrics. Further members are ignored, so that newer files can be read.
 bool IsMetrics(const nlohmann::json& line) {
   if (!line.is_object()) return false;
   for (const char* name : {"step", "loss", "grad_norm", "lr", "tokens_per_second", "step_seconds", "peak_bytes"}) {
     if (!line.contains(name) || !(line[name].is_number() || line[name].is_null())) return false;
   }
+  // Optional members of newer versions; null is not among their values.
   for (const char* name : {"scale", "hidden_share"}) {
     if (line.contains(name) && !line[name].is_number()) return false;
   }
   for (const char* name : {"restart", "save"}) {
     if (line.contains(name) && !line[name].is_boolean()) return false;
   }
+  // The members above may be null, but not these two.
   if (!line["step"].is_number_integer() || !line["peak_bytes"].is_number_integer()) return false;
   const auto step = line["step"].get<int64_t>();
   return step >= 0 && step <= kMaxStep;
@@ -87,6 +90,7 @@ std::string WithNulls(std::string_view line) {
   std::string result;
   bool in_string = false;
   for (size_t i = 0; i < line.size(); ++i) {
+    // A quote after a backslash does not end the string.
     if (in_string && line[i] == '\\' && i + 1 < line.size()) {
       result += line[i++];
     } else if (line[i] == '"') {
@@ -135,14 +139,16 @@ std::string MetricsLine(const StepMetrics& metrics) {
 absl::StatusOr<StepMetrics> ParseMetricsLine(std::string_view line) {
   constexpr size_t kShown = 200;
   nlohmann::json json = ParseJson(line);
+  // Only then: most lines are valid JSON, and need not be copied.
   if (json.is_discarded()) json = ParseJson(WithNulls(line));
   if (IsMetrics(json)) return Decode(json);
-  return absl::InvalidArgumentError(absl::StrFormat("is no JSON object with a step's metrics: %s%s",
+  return absl::InvalidArgumentError(absl::StrFormat("is not a JSON object with a step's metrics: %s%s",
                                                     Printable(line.substr(0, kShown)),
                                                     line.size() > kShown ? "..." : ""));
 }
 
 absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::string& path, Mode mode) {
+  // Readable too, for the search for the last newline.
   const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (mode == Mode::kTruncate ? O_TRUNC : 0);
   const int fd = open(path.c_str(), flags, 0666);
   if (fd < 0) return FileError(path, "open for writing");
@@ -167,7 +173,7 @@ absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   return absl::OkStatus();
 }
 
-// A line counts once its newline is there: the run that writes the file may be in the middle of one.
+// A line counts once it has its newline: the writing run may be in the middle of it.
 absl::StatusOr<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return absl::NotFoundError(absl::StrFormat("%s: cannot be opened", path));

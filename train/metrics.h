@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The metrics of a run: one line of JSON for each step. MetricsWriter puts a line into the file as soon as its step is
-// done, so a killed run has reported all its steps; ReadMetrics reads the lines back. Doubles are written with as many
-// digits as it takes to read the same double back.
+// done, so a killed run has reported all its steps; ReadMetrics reads the lines back. Doubles are written with enough
+// digits to read the same double back.
 #ifndef FSDP_TRAIN_METRICS_H_
 #define FSDP_TRAIN_METRICS_H_
 
@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// A step, as a line of the file has it.
+// A step, as in a line of the file.
 struct StepMetrics {
   // Counted from 0.
   int64_t step = 0;
@@ -28,31 +28,30 @@ struct StepMetrics {
   // The 2-norm of all gradients before clipping. A value that is not finite is written as null.
   double grad_norm = 0;
 
-  // The learning rate that the step was updated with.
+  // The learning rate of the step's update.
   double lr = 0;
 
   // Tokens of all ranks.
   double tokens_per_second = 0;
 
-  // Wall time since the step before was done.
+  // Wall time since the end of the step before.
   double step_seconds = 0;
 
   // Most device memory that a rank had allocated so far, in bytes; the largest of the ranks.
   int64_t peak_bytes = 0;
 
-  // What the losses of the step were multiplied by; absent without a gradient scaler. A step whose grad_norm is null
-  // was left out.
+  // The factor of the step's losses; absent without a gradient scaler. A step whose grad_norm is null was skipped.
   std::optional<double> scale = std::nullopt;
 
-  // The share of rank 0's time in collectives, from 0 to 1, during which it computed (hidden_share.h); absent where it
-  // was not measured.
+  // The share of rank 0's time in collectives, from 0 to 1, during which it computed (hidden_share.h); absent if it was
+  // not measured.
   std::optional<double> hidden_share = std::nullopt;
 
-  // True, and then in the line, for the first step of a run that continues from a checkpoint.
+  // True, and then written, for the first step of a run that continues from a checkpoint.
   bool restart = false;
 
-  // True, and then in the line, for a step whose result is saved as a checkpoint. The line is written before the save,
-  // so the last line of a run that was killed may announce one that was never committed.
+  // True, and then written, for a step whose result is saved as a checkpoint. The line is written before the save, so
+  // the last line of a run that was killed may announce a save that was never committed.
   bool save = false;
 };
 
@@ -69,7 +68,7 @@ class MetricsWriter {
  public:
   enum class Mode {
     kTruncate,  // a new run
-    kAppend,    // a resumed run; an unfinished last line, which a crash left, is cut off
+    kAppend,    // a resumed run; cuts off an incomplete last line, which a crash left
   };
 
   // kInvalidArgument, with the path and the system's reason, when the file cannot be opened or cut.

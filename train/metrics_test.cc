@@ -97,7 +97,7 @@ TEST(MetricsWriterTest, ValuesThatPythonWritesAsWordsAreNaN) {
     EXPECT_FALSE(ParseMetricsLine(absl::StrCat("{\"step\": ", step, rest)).ok()) << step;
   }
   EXPECT_THAT(ParseMetricsLine(R"({"step": NaN, "loss": 1})"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no JSON object with a step's metrics: {")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a JSON object with a step's metrics: {")));
 }
 
 TEST(MetricsWriterTest, ReadingNamesTheLineThatIsNotOurs) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole model is gathered on rank 0 in host memory and written from there: an export is what one process of another
-// library loads, so it must fit in one process's memory anyway. config.json is written last, so that a directory which
-// has it has the weights too.
+// The whole model is gathered on rank 0 in host memory and written from there: one process of another library will load
+// an export, so it must fit in one process's memory anyway. config.json is written last, so a directory that has it has
+// the weights too.
 #include "fsdp/train/model_export.h"
 
 #include <cstddef>
@@ -33,7 +33,7 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return staged->Commit();
 }
 
-// OK when `directory` does not exist or holds an export of this format alone, so that it may be replaced as a whole.
+// OK if `directory` does not exist or holds only an export of this format, so that it may be replaced as a whole.
 absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriver& driver) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -45,7 +45,7 @@ absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriv
   return absl::OkStatus();
 }
 
-// `state` without its values, which the writer pulls from a reader.
+// `state` without its values, which the writer reads through a reader.
 FormatContents ContentsOf(const StateDict& state, int world_size) {
   FormatContents contents = {.world_size = world_size};
   for (const auto& [key, value] : state.entries()) {
@@ -62,12 +62,13 @@ FormatContents ContentsOf(const StateDict& state, int world_size) {
   return contents;
 }
 
-// A format whose model is one file in a directory of Hugging Face's leaves other files there alone; a format whose
-// directory is itself the checkpoint replaces the directory.
+// If a format's model is one file in a Hugging Face directory, other files there are kept; if the format's directory is
+// itself the checkpoint, the directory is replaced.
 absl::Status WriteWeights(const std::string& directory, const StateDict& state, const FormatTarget& target,
                           int world_size) {
   const FormatDriver& driver = DriverOf(target);
   const std::string file(driver.traits().model_file);
+  // Before anything is written: replacing the directory would delete other files in it.
   if (file.empty()) FSDP_RETURN_IF_ERROR(CheckHoldsExportOnly(directory, driver));
   FSDP_RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), file.empty() ? SplitPath(directory).directory : directory));
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);

@@ -13,14 +13,14 @@
 
 namespace fsdp {
 
-// The file that an export has beside its weights.
+// The config file next to the weights of an export.
 inline constexpr char kModelConfigName[] = "config.json";
 
 // Makes `directory`, if needed, with config.json and the weights in their original dtype, whole, gathered on rank 0,
-// which alone writes. `target` is the format of the weights: model.safetensors, pytorch_model.bin, or, for DCP, the
-// directory itself, of as many ranks as the model has. Each file appears whole or not at all, and replaces one that has
-// its name; of a DCP directory all files are replaced together, and it is refused where there are others. Collective;
-// any rank's failure is returned on all.
+// the only writer. `target` is the format of the weights: model.safetensors, pytorch_model.bin, or, for DCP, the
+// directory itself, with a file for each rank of the model. Each file appears complete or not at all, and replaces one
+// of its name; the files of a DCP directory are replaced together, and it is refused if it has others. Collective; any
+// rank's failure is returned on all.
 absl::Status ExportModel(const std::string& directory, const CausalLmConfig& config, FullyShardedDataParallel& model,
                          const FormatTarget& target = SafetensorsTarget());
 

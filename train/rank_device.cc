@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A CUDA context does not survive fork(), and the launcher forks the ranks. So a process that has yet to start ranks
-// must not touch the driver: CountGpus asks in a child process, which exits with the count.
+// must not touch the driver: CountGpus asks the driver in a child process, which exits with the count.
 #include "fsdp/train/rank_device.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ absl::StatusOr<int> CountGpus(DeviceChoice choice) {
   if (choice == DeviceChoice::kCpu) return 0;
   const int gpus = CountInChild();
   if (gpus > 0 || choice == DeviceChoice::kAuto) return gpus;
-  const absl::StatusOr<int> why = CudaDeviceCount();  // without a GPU this starts no driver; it gives the reason
+  const absl::StatusOr<int> why = CudaDeviceCount();  // without a GPU this starts no driver, and returns the reason
   return why.ok() ? *why : absl::StatusOr<int>(NoGpu(why.status()));
 }
 
@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, 
                                                      *gpus == 1 ? " GPU" : " GPUs", ": expected at most ", *gpus,
                                                      ", or --share_gpu"));
     }
-    // NCCL tells hosts apart by this name: with one for each rank it accepts several of them on one GPU.
+    // NCCL tells hosts apart by this name: with one for each rank it accepts several ranks on one GPU.
     setenv("NCCL_HOSTID", absl::StrCat("rank-", job.rank).c_str(), /*overwrite=*/0);
   }
   return CreateCudaDevice(job.local_rank % *gpus);

@@ -19,8 +19,8 @@ absl::StatusOr<int> CountGpus(DeviceChoice choice);
 
 // The device of this process, the rank that `job` describes: its share of the host's cores, or the GPU of its local
 // rank. With share_gpu it sets NCCL_HOSTID in the environment, unless it is set, because NCCL refuses two ranks of one
-// host on one GPU; call it before other threads start that read the environment. kFailedPrecondition for kCuda on a
-// host without a GPU; kInvalidArgument when ranks outnumber GPUs that they may not share.
+// host on one GPU; call it before starting threads that read the environment. kFailedPrecondition for kCuda on a host
+// without a GPU; kInvalidArgument when ranks outnumber GPUs that they may not share.
 absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, const RankDeviceOptions& options);
 
 }  // namespace fsdp

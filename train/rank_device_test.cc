@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// The emulator's.
+// The number of the emulator's GPUs.
 constexpr int kGpus = 4;
 
 Rendezvous RankOf(int rank, int world_size) {

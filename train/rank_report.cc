@@ -6,7 +6,7 @@
 //   device  gathered_, own row   <- copy        then all-gather in place
 //   host    staging_, all rows   <- copy of gathered_
 //
-// float64 holds a loss, a flag and a number of bytes (exact up to 2^53) alike.
+// float64 represents a loss, a flag and a number of bytes (exact up to 2^53).
 #include "fsdp/train/rank_report.h"
 
 #include <cmath>
@@ -21,6 +21,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kFields = 3;
+// A report is copied as it is: no padding, and kFields doubles.
 static_assert(sizeof(RankReport) == kFields * sizeof(double));
 
 }  // namespace
@@ -42,6 +43,7 @@ void RankReports::Gather(std::function<RankReport()> mine, Stream& stream) {
   const Interval slot = {rank * kFields, (rank + 1) * kFields};
   const Tensor own = gathered_.Slice(slot);
   const Tensor own_staging = staging_.Slice(slot);
+  // In stream order, so that `mine` sees the losses of all micro-steps.
   stream.Run([mine = std::move(mine), own_staging] {
     const RankReport report = mine();
     std::memcpy(own_staging.data(), &report, sizeof(report));
@@ -65,7 +67,7 @@ absl::StatusOr<double> MeanLoss(const std::vector<RankReport>& reports, int64_t 
     if (!std::isfinite(loss)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("step %d: the loss of rank %d is %g, expected a finite number; the optimizer did not step",
-                          step, rank, std::isnan(loss) ? std::abs(loss) : loss));  // the sign of a NaN has no meaning
+                          step, rank, std::isnan(loss) ? std::abs(loss) : loss));  // the sign of a NaN is meaningless
     }
     sum += loss;
   }

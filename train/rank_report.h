@@ -19,7 +19,7 @@ struct RankReport {
   // The mean over the rank's micro-steps.
   double loss = 0;
 
-  // 1: a signal asked the rank to stop. 0: none did.
+  // 1 if a signal asked the rank to stop, else 0.
   double stop_requested = 0;
 
   // The most memory that was allocated on the rank's device so far. All fields are float64, so that one tensor holds
@@ -30,11 +30,11 @@ struct RankReport {
 // Gathers reports through one tensor that is allocated once. Used by one thread.
 class RankReports {
  public:
-  // `group` is the caller's and outlives it.
+  // `group` is owned by the caller and must outlive it.
   static absl::StatusOr<std::unique_ptr<RankReports>> Create(ProcessGroup& group);
 
-  // Puts two things on `stream`: a call of `mine` on the host, once all earlier work of the stream ran, and the
-  // gathering of its result. Does not block. Collective.
+  // Puts two things on `stream`: a call of `mine` on the host, after all earlier work of the stream, and the gathering
+  // of its result. Does not block. Collective.
   void Gather(std::function<RankReport()> mine, Stream& stream);
 
   // The reports of the last Gather, by rank. Precondition: the stream has been synchronised since.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RemoteSteps: the steps of a run in the object store that --upload names, as its start sees them (run_start.h). Rank 0
-// alone asks the store; what it takes is downloaded to checkpoint_dir, where all ranks read it.
+// RemoteSteps: the steps of a run in the object store of --upload, for the start of a run (run_start.h). Only rank 0
+// queries the store; it downloads a step to checkpoint_dir, and all ranks read it there.
 #ifndef FSDP_TRAIN_REMOTE_STEPS_H_
 #define FSDP_TRAIN_REMOTE_STEPS_H_
 
@@ -19,13 +19,12 @@ namespace fsdp {
 
 class RemoteSteps {
  public:
-  // Opens the store; without --upload there are no steps. Errors are those of OpenObjectStore.
+  // Opens the store; without --upload there are no steps. Returns the errors of OpenObjectStore.
   static absl::StatusOr<RemoteSteps> Open(const TrainOptions& options);
 
   // Downloads the newest step beyond `step` that verifies to checkpoint_dir, verified on its way, and returns its path;
-  // "" when there is none. A directory that has its name, and so does not verify, is set aside
-  // (checkpoint/native/set_aside.h). Adds a sentence to `notes` for that and for each newer step that is damaged.
-  // Blocks while bytes are copied.
+  // "" if there is none. A directory of the same name did not verify, and is set aside (checkpoint/native/set_aside.h).
+  // Adds a sentence to `notes` for that and for each newer step that is damaged. Blocks while bytes are copied.
   absl::StatusOr<std::string> Fetch(int64_t step, std::vector<std::string>& notes);
 
   // kFailedPrecondition when the store has a step beyond `step`, which this run would replace, unless --overwrite is

@@ -37,15 +37,16 @@ std::string DigestOfTokens(std::string_view bytes) {
     // The product may exceed 64 bits.
     const __int128 product = static_cast<__int128>(nbytes - kSampledBlockBytes) * i;
     const auto begin = static_cast<size_t>(product / (kSampledBlocks - 1));
+    // The first block is at 0 and the last ends with the file, so a change of length moves the others.
     builder.Update(bytes.substr(begin, kSampledBlockBytes));
   }
   return absl::StrCat("xxh3-128-of-", kSampledBlocks, "-blocks:", builder.Finish().ToHex());
 }
 
-// Attributes are UTF-8; what was typed need not be.
+// Attributes are UTF-8; the user's input need not be.
 std::string Utf8Of(const std::string& text) { return CheckUtf8(text, "").ok() ? text : absl::CEscape(text); }
 
-// The path as it was given.
+// The path as given by the user.
 std::string PathOf(const TrainOptions& options) {
   if (!options.tokens.empty()) return Utf8Of(options.tokens);
   return options.data.empty() ? "this repository's sources" : Utf8Of(options.data);
@@ -55,9 +56,10 @@ std::string NameOf(const std::optional<DType>& dtype, DType otherwise = DType::k
   return std::string(DTypeName(dtype.value_or(otherwise)));
 }
 
-// Seeds have 64 bits and no sign, attributes a sign.
+// Seeds are unsigned 64-bit integers, attributes signed ones.
 AttributeValue SeedValue(uint64_t seed) {
   if (seed <= uint64_t{std::numeric_limits<int64_t>::max()}) return static_cast<int64_t>(seed);
+  // A text, so that no seed is recorded as a negative number.
   return absl::StrCat(seed);
 }
 
@@ -83,7 +85,7 @@ std::vector<std::string> KnownNames(const std::string& model_type) {
 
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
 
-// The sections of `differences` in which `saved` has nothing.
+// The sections of `differences` that `saved` has no attributes of.
 std::set<std::string> SectionsWithout(const Attributes& saved, const std::vector<AttributeDifference>& differences) {
   std::set<std::string> sections;
   for (const AttributeDifference& difference : differences) sections.insert(SectionOf(difference.name));
@@ -91,10 +93,11 @@ std::set<std::string> SectionsWithout(const Attributes& saved, const std::vector
   return sections;
 }
 
-// The sentence about one difference; empty: none.
+// The sentence about one difference; empty if it need not be reported.
 std::string DescribeDifference(const std::string& checkpoint, const RestoreOptions& run,
                                const AttributeDifference& difference) {
   const std::string text = ToString(difference);
+  // A difference of the model is worth a sentence even if it is allowed.
   if (run.allowed.count(difference.name) != 0) {
     return run.required.count(difference.name) != 0 ? absl::StrCat("allowed to differ from ", checkpoint, ": ", text)
                                                     : "";
@@ -107,8 +110,9 @@ absl::StatusOr<Attributes> DecodeBlob(const std::string& blob) {
   return DecodeAttributes(document);
 }
 
-// OK when rank `rank` trains as rank 0 does: whatever may differ but the path of its tokens.
+// OK if rank `rank` trains as rank 0 does: nothing may differ except the path of its tokens.
 absl::Status CheckSameRun(const Attributes& first, const Attributes& other, int rank) {
+  // The digest first: its message explains the likely cause, files that differ between hosts.
   if (first.at(kDigest) != other.at(kDigest)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", rank, " reads other tokens than rank 0, from ", ToString(other.at(kPath)), ": digest ",
@@ -122,7 +126,7 @@ absl::Status CheckSameRun(const Attributes& first, const Attributes& other, int 
   return absl::OkStatus();
 }
 
-// Whether the optimizer casts parameters (unit.cc says when).
+// True if the optimizer casts parameters (unit.cc has the conditions).
 bool OptimizerCasts(const FsdpOptions& options, DeviceType device) {
   return options.optimizer_casts.value_or(device != DeviceType::kCpu) && !options.cpu_offload.offload_params &&
          options.mixed_precision.param_dtype == DType::kBFloat16;
@@ -140,6 +144,7 @@ Attributes DataAttributes(const TrainOptions& options, const TokenData& data) {
 Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceType device) {
   const FsdpOptions& fsdp = options.fsdp;
   const MixedPrecision& precision = fsdp.mixed_precision;
+  // The options that results depend on, so flags about speed, memory or output are missing.
   const Attributes attributes = {
       {"nproc", world_size},
       {"device", device == DeviceType::kCpu ? "cpu" : "cuda"},
@@ -176,7 +181,9 @@ Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceT
 RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const Attributes& data,
                              const ProcessGroup& group) {
   RestoreOptions run;
+  // Models with equal attributes compute the same; a difference here is refused.
   run.required = InSection("model", CausalLmAttributes(config));
+  // No number of a trained model depends on these, so they are only listed.
   run.listed = InSection("model", OtherCausalLmAttributes(config));
   run.listed.insert(data.begin(), data.end());
   run.listed.merge(OptionAttributes(options, group.size(), group.device()->type()));
@@ -206,10 +213,12 @@ absl::StatusOr<std::set<std::string>> ParseAllowed(std::string_view text, const 
     const std::string wanted(absl::StripAsciiWhitespace(part));
     bool is_known = false;
     for (const std::string& name : known) {
+      // A name matches by itself, by its section, or without its section.
       if (name != wanted && !IsIn(wanted, name) && !absl::EndsWith(name, "." + wanted)) continue;
       allowed.insert(name);
       is_known = true;
     }
+    // A misspelled name would allow nothing, and the run would be refused later for another reason.
     if (is_known) continue;
     return absl::InvalidArgumentError(absl::StrFormat("--allow=%s: expected %s, or one of %s", Printable(wanted),
                                                       absl::StrJoin(kSections, ", "), absl::StrJoin(known, ", ")));
@@ -226,6 +235,7 @@ std::vector<std::string> DescribeDifferences(const std::string& checkpoint, cons
                                              const std::vector<AttributeDifference>& differences) {
   std::vector<std::string> sentences;
   if (run.saved.empty()) return sentences;
+  // A whole section without a record is one sentence, not one for each name.
   const std::set<std::string> unrecorded = SectionsWithout(run.saved, differences);
   for (const std::string& section : unrecorded) {
     sentences.push_back(absl::StrCat(checkpoint, " records nothing in the section ", section));
@@ -235,15 +245,16 @@ std::vector<std::string> DescribeDifferences(const std::string& checkpoint, cons
     std::string sentence = DescribeDifference(checkpoint, run, difference);
     if (sentence.empty()) continue;
     sentences.push_back(std::move(sentence));
+    // A digest says nothing to a person.
     if (difference.name == kDigest && difference.saved.has_value()) {
       sentences.push_back(absl::StrCat("these are other tokens than ", checkpoint,
-                                       " was trained on; --allow=data says that this is meant"));
+                                       " was trained on; pass --allow=data if this is intended"));
     }
   }
   return sentences;
 }
 
-// All attributes are gathered at once; every rank has all of them, and finds the same error.
+// All attributes are gathered in one call; every rank has all of them, and finds the same error.
 absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group) {
   const Attributes mine = AllAttributes(run);
   FSDP_RETURN_IF_ERROR(CheckAttributes(mine));
@@ -253,6 +264,7 @@ absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group) {
     FSDP_ASSIGN_OR_RETURN(const Attributes other, DecodeBlob(blobs[rank]));
     FSDP_RETURN_IF_ERROR(CheckSameRun(first, other, static_cast<int>(rank)));
   }
+  // Paths may differ between ranks, but a checkpoint records one.
   run.listed[kPath] = first.at(kPath);
   return absl::OkStatus();
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run is, as attributes that its checkpoints keep and a resume compares, in three sections:
+// The properties of a run, as attributes that its checkpoints keep and a resume compares, in three sections:
 //
 //   model    the config, by Hugging Face's names: model.n_head, model.layer_norm_epsilon, ...
 //   data     the tokens: data.path as it was given, data.bytes, data.token_bytes and data.digest
-//   options  what the results depend on, by the names of the flags: options.lr, options.batch_size, ...
+//   options  the options that affect results, by the names of the flags: options.lr, options.batch_size, ...
 //
 // A model that differs is refused, unless --allow names the difference; the data and the options may differ, and are
 // listed.
@@ -27,41 +27,42 @@
 
 namespace fsdp {
 
-// The section `data`. The digest is the XXH3-128 of all tokens as they lie in the file, "xxh3-128:<hex>", up to 64 MiB.
-// Of more it is that of 64 blocks of 1 MiB, the first, the last and others at equal distances, and is called so,
-// "xxh3-128-of-64-blocks:<hex>": a file of any size is digested in less than a second, and one that differs only
-// between these blocks is not noticed.
+// The section `data`. Up to 64 MiB the digest is the XXH3-128 of all tokens as in the file, "xxh3-128:<hex>". For more
+// it covers 64 blocks of 1 MiB, the first, the last and others at equal distances, and is named
+// "xxh3-128-of-64-blocks:<hex>": a file of any size is digested in less than a second, and a difference between these
+// blocks is not noticed.
 Attributes DataAttributes(const TrainOptions& options, const TokenData& data);
 
-// The section `options`, of a run with so many ranks on `device`.
+// The section `options`, of a run with `world_size` ranks on `device`.
 Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceType device);
 
-// What a restore compares: `required` is the model, `listed` the rest, `allowed` is options.allow; `saved` is empty.
+// The attributes for a restore: `required` is the model, `listed` the rest, `allowed` is options.allow; `saved` is
+// empty.
 RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const Attributes& data,
                              const ProcessGroup& group);
 
-// Those of `attributes` that are in the section `model`.
+// The attributes in the section `model`.
 Attributes ModelAttributes(const Attributes& attributes);
 
 // All attributes of `run`, as a checkpoint records them.
 Attributes AllAttributes(const RestoreOptions& run);
 
-// The names that --allow=`text` lists, separated by commas and spaces, for a model of kind `model_type`. A name is that
-// of an attribute, "model.n_head", or what follows its section, "n_head"; a section stands for all in it.
-// kInvalidArgument lists the known names if one is not.
+// The names that --allow=`text` lists, separated by commas and spaces, for a model of kind `model_type`. A name is an
+// attribute's, "model.n_head", or the part after its section, "n_head"; a section means all its attributes.
+// kInvalidArgument lists the known names if one is unknown.
 absl::StatusOr<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& model_type);
 
 // The sentence about a checkpoint without attributes.
 std::string NotRecorded(const std::string& checkpoint);
 
-// Sentences for people about a run that continues from `checkpoint`, whose attributes were `run.saved`, and differs so:
-// one for each difference, but none for data and options that run.allowed names; one for each section in which nothing
-// was recorded; none where nothing was recorded at all.
+// Sentences for people about a run that continues from `checkpoint`, whose attributes were `run.saved`: one for each
+// difference, except for data and options that run.allowed names; one for each section in which nothing was recorded;
+// empty if nothing was recorded at all.
 std::vector<std::string> DescribeDifferences(const std::string& checkpoint, const RestoreOptions& run,
                                              const std::vector<AttributeDifference>& differences);
 
-// Makes sure that all ranks train the same: their attributes are equal, but for data.path, as where each rank has the
-// tokens at a place of its own; `run` then has rank 0's on every rank. kFailedPrecondition, on every rank, names the
+// Makes sure that all ranks train the same: their attributes must be equal, except data.path, since ranks may have the
+// tokens at different places; `run` then has rank 0's on every rank. kFailedPrecondition, on every rank, names the
 // first attribute that differs. Collective.
 absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group);
 

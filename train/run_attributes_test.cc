@@ -68,7 +68,7 @@ TEST(DataAttributesTest, PathSizeAndWidthOfTheTokensAreRecorded) {
   EXPECT_THAT(std::get<std::string>(attributes.at("data.path")), HasSubstr("/\\377.u32"));  // attributes are UTF-8
 }
 
-// Runs AgreeOnAttributes on two ranks, which have rank 0's and rank 1's of these; *agreed is what rank 1 has then.
+// Runs AgreeOnAttributes on two ranks, with `first` on rank 0 and `second` on rank 1; *agreed is rank 1's result.
 absl::Status Agree(const Attributes& first, const Attributes& second, Attributes* agreed = nullptr) {
   return RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     RestoreOptions run;
@@ -112,7 +112,8 @@ TEST(OptionAttributesTest, ADefaultHasTheNameThatTheFlagHas) {
   EXPECT_EQ(OptionAttributes(options, 3, DeviceType::kCpu).at("options.output_dtype"), AttributeValue("bfloat16"));
 }
 
-// A run without --attention is recorded as what it computed: a resume on another kind of device says that it differs.
+// A run without --attention records the attention that it computed: a resume on another kind of device reports a
+// difference.
 TEST(OptionAttributesTest, AttentionIsOnlineIn16BitsOnAGpuAndEagerElsewhereUnlessItIsChosen) {
   const auto attention = [](const TrainOptions& options, DeviceType device) {
     return OptionAttributes(options, 1, device).at("options.attention");
@@ -145,7 +146,7 @@ TEST(ParseAllowedTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   EXPECT_THAT(ParseAllowed("n_head", "llama"), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// Every attribute of a run can be named.
+// --allow knows every attribute of a run.
 TEST(ParseAllowedTest, EveryAttributeOfARunIsKnown) {
   ASSERT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     for (const char* kind : {"gpt2", "llama"}) {
@@ -168,7 +169,7 @@ TEST(DescribeDifferencesTest, OtherTokensAreSaidInASentenceAndAllowedOptionsAreN
       {"data.digest", "a", "b"}, {"model.n_head", 3, 4}, {"options.lr", 0.1, 0.2}, {"options.eps", 0.1, 0.2}};
   EXPECT_THAT(DescribeDifferences("step-1", run, differences),
               ElementsAre("differs from step-1: data.digest: \"a\" -> \"b\"",
-                          "these are other tokens than step-1 was trained on; --allow=data says that this is meant",
+                          "these are other tokens than step-1 was trained on; pass --allow=data if this is intended",
                           "allowed to differ from step-1: model.n_head: 3 -> 4",
                           "differs from step-1: options.eps: 0.1 -> 0.2"));
   run.saved.clear();

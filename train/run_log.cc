@@ -15,12 +15,13 @@
 namespace fsdp {
 namespace {
 
-// As many as a Trace keeps.
+// A Trace keeps as many.
 constexpr size_t kMaxSpans = 200'000;
 
 }  // namespace
 
 std::shared_ptr<Trace> RunLog::MakeTrace(const TrainOptions& options, const ProcessGroup& group) {
+  // A replayed graph runs without the host, which therefore sees no spans.
   const bool measures = !options.tensorboard.empty() && !options.cuda_graph && !options.print_schedule;
   return !options.trace.empty() || (measures && group.rank() == 0) ? Trace::Create() : nullptr;
 }
@@ -54,9 +55,11 @@ absl::Status RunLog::AddStep(StepMetrics metrics) {
   if (!is_rank0()) return absl::OkStatus();
   metrics.restart = std::exchange(is_restart_, false);
   if (events_ != nullptr) {
+    // Every step must take the spans, or they would count for a later step.
     metrics.hidden_share = MeasureHiddenShare();
     FSDP_RETURN_IF_ERROR(WriteEvents(metrics));
   }
+  // Before progress is printed, so that a reader of the output finds the line in the file.
   if (metrics_ != nullptr) FSDP_RETURN_IF_ERROR(metrics_->Write(metrics));
   SayProgress(metrics);
   return absl::OkStatus();
@@ -79,7 +82,7 @@ absl::Status RunLog::AddSave(int64_t step, const std::string& saved, double seco
   return events_->WriteScalars(step, {{"checkpoint/blocked_seconds", static_cast<float>(seconds)}});
 }
 
-// A step's collectives have ended when its gradients were clipped; its update may still run, and counts with the next
+// A step's collectives have ended when its gradients were clipped; its update may still run, and counts for the next
 // step.
 std::optional<double> RunLog::MeasureHiddenShare() {
   if (trace_ == nullptr) return std::nullopt;
@@ -92,7 +95,7 @@ std::optional<double> RunLog::MeasureHiddenShare() {
   return HiddenShare(taken);
 }
 
-// The last step, and others twice a second.
+// Prints the last step, and others at most twice a second.
 void RunLog::SayProgress(const StepMetrics& metrics) {
   const absl::Time now = absl::Now();
   const bool last = metrics.step + 1 == options_.learning_rate.steps;
@@ -106,6 +109,7 @@ absl::Status RunLog::FinishTrace() {
   if (options_.trace.empty()) return absl::OkStatus();
   if (events_ != nullptr) (void)MeasureHiddenShare();  // the last step's update
   const std::vector<TraceSpan> mine = events_ != nullptr ? std::exchange(spans_, {}) : trace_->Spans();
+  // Collective, so every rank takes part, though only rank 0 needs the spans.
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(group_, mine));
   FSDP_RETURN_IF_ERROR(AgreeOn(group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
   if (is_rank0()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RunLog: what a run leaves about its steps, for people and programs: lines of progress on stdout, --metrics,
-// --tensorboard and --trace. Rank 0 writes all of it. Every rank has one and calls it alike; used by one thread.
+// RunLog: a run's output about its steps, for people and programs: progress lines on stdout, --metrics, --tensorboard
+// and --trace. Rank 0 writes all of it. Every rank has one and makes the same calls; used by one thread.
 #ifndef FSDP_TRAIN_RUN_LOG_H_
 #define FSDP_TRAIN_RUN_LOG_H_
 
@@ -26,20 +26,20 @@ namespace fsdp {
 
 class RunLog {
  public:
-  // What the model is to be traced by: with --trace, and on rank 0 with --tensorboard, which shows how much of the
-  // communication is hidden, but not with --cuda_graph, whose work the host does not see. Null: by nothing.
+  // The trace for the model: with --trace, and on rank 0 with --tensorboard, which shows how much of the communication
+  // is hidden, but not with --cuda_graph, whose work the host does not see. Null: no trace.
   static std::shared_ptr<Trace> MakeTrace(const TrainOptions& options, const ProcessGroup& group);
 
-  // Opens the files that `options` name, on rank 0, so that a path that cannot be written is an error before training
-  // and not after it. `options` and `group` are the caller's and outlive the log; `trace` is MakeTrace's. Not
+  // Opens the files of `options`, on rank 0, so that a path that cannot be written is an error before training, not
+  // after it. `options` and `group` are owned by the caller and must outlive the log; `trace` is MakeTrace's. Not
   // collective.
   static absl::StatusOr<std::unique_ptr<RunLog>> Open(const TrainOptions& options, const RunStart& start,
                                                       ProcessGroup& group, std::shared_ptr<Trace> trace);
 
-  // Writes what is to be written of a step. Not collective. An error of a file ends the run: its owner wanted it whole.
+  // Writes a step to all outputs. Not collective. An error of a file ends the run: the user wants the file complete.
   absl::Status AddStep(StepMetrics metrics);
 
-  // Marks that a checkpoint was saved after `step`, in the words of CheckpointSaver::Save, while training waited for
+  // Marks that a checkpoint was saved after `step`, with the text of CheckpointSaver::Save, while training waited for
   // `seconds`. Not collective.
   absl::Status AddSave(int64_t step, const std::string& saved, double seconds);
 
@@ -60,12 +60,12 @@ class RunLog {
   ProcessGroup& group_;
   const std::shared_ptr<Trace> trace_;
 
-  // Null unless asked for, and on other ranks than 0.
+  // Null unless requested, and on ranks other than 0.
   std::unique_ptr<TraceFile> trace_file_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<EventFile> events_;
 
-  // With --trace, rank 0's spans that were taken from trace_ for the hidden share: at most kMaxSpans.
+  // With --trace, rank 0's spans taken from trace_ for the hidden share: at most kMaxSpans.
   std::vector<TraceSpan> spans_;
   bool left_out_ = false;
 

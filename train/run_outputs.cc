@@ -16,13 +16,14 @@
 namespace fsdp {
 namespace {
 
-// --resume=auto reads steps of --checkpoint_dir, which is where the run saves: steps have names of their own.
+// --resume=auto reads steps of --checkpoint_dir, to which the run also saves: each step has its own name.
 InputPaths InputsOf(const TrainOptions& options, const TokenData& data) {
   InputPaths inputs;
   for (const std::string& file : data.files()) inputs.Add(file);
   inputs.Add(ModelConfigPath(options));
   inputs.Add(options.flat_layout);
   AddCheckpoint(options.init_from, inputs);
+  // Only an explicit path is an input; see above for auto.
   if (options.resume.kind == ResumeChoice::Kind::kPath) AddCheckpoint(options.resume.path, inputs);
   return inputs;
 }
@@ -33,8 +34,8 @@ absl::Status CheckFlag(const char* flag, const std::string& path, const InputPat
   return Annotate(CheckOutput(path, inputs, options), absl::StrFormat("--%s=%s", flag, path));
 }
 
-// An export replaces files in the directory, or the directory, so this must not hold another model in another form: the
-// two would be taken for one.
+// An export replaces files in the directory, or the directory itself, so it must not hold another model in another
+// form: a reader could not tell which one is meant.
 absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) {
   const std::string& directory = options.export_to;
   const std::optional<FormatTarget> target = FindTarget(options.export_format);
@@ -45,6 +46,7 @@ absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) 
     return Annotate(CheckOutput(path, inputs, output), absl::StrFormat("--export=%s", directory));
   };
   FSDP_RETURN_IF_ERROR(check(directory, {.kind = model_file.empty() ? OutputKind::kDirectory : OutputKind::kFile}));
+  // A former export in the same form is replaced, not an obstacle.
   const bool is_replaced =
       model_file.empty() ? driver.IsCheckpointDirectory(directory) : HasEntry(directory, model_file);
   const OutputOptions member = {.own_directory = is_replaced ? directory : ""};
@@ -56,6 +58,7 @@ absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) 
 
 absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data) {
   const InputPaths inputs = InputsOf(options, data);
+  // Metrics and events may be next to a model's files, under names that its format does not use.
   const OutputOptions file = {.may_lie_beside_models = true};
   const OutputOptions root = {.kind = OutputKind::kRoot, .may_lie_beside_models = true};
   FSDP_RETURN_IF_ERROR(CheckFlag("metrics", options.metrics, inputs, file));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The outputs of a run against what it reads: CheckRunOutputs refuses, before anything is written, a --metrics,
+// The outputs of a run against its inputs: CheckRunOutputs refuses, before anything is written, a --metrics,
 // --tensorboard, --trace, --export or --checkpoint_dir that would harm the tokens, texts, config or weights of the run,
 // or any checkpoint.
 #ifndef FSDP_TRAIN_RUN_OUTPUTS_H_
@@ -16,12 +16,11 @@
 
 namespace fsdp {
 
-// OK when no output of `options` is what the run reads, or lies in it, or lies in a checkpoint (CheckOutput,
-// checkpoint/formats/output_path.h). kFailedPrecondition names the flag and both paths. A run reads its tokens or
-// texts, --config, --flat_layout, --init_from and --resume. Metrics, events, trace and checkpoints may lie beside the
-// steps of
-// --checkpoint_dir, and in the directory of a model that is not read, such as that of --export, under names that the
-// model's format has no use for. For rank 0; changes nothing.
+// OK if no output of `options` is an input of the run, or is inside one, or is inside a checkpoint (CheckOutput,
+// checkpoint/formats/output_path.h). kFailedPrecondition names the flag and both paths. Inputs are the tokens or texts,
+// --config, --flat_layout, --init_from and --resume. Metrics, events, trace and checkpoints may be next to the steps of
+// --checkpoint_dir, and in the directory of a model that is not read, such as --export, under names that the model's
+// format does not use. For rank 0; changes nothing.
 absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data);
 
 // OK unless one of `steps`, names in options.checkpoint_dir that this run replaces, holds the weights that it starts

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which checkpoint a run continues from, decided by rank 0 alone, which verifies files, and sent to the others as JSON,
-// so that ranks that see a directory at different moments cannot start at different steps.
+// Only rank 0 decides which checkpoint a run continues from, since it verifies files, and sends the result to the
+// others as JSON, so that ranks that see a directory at different moments cannot start at different steps.
 //
-//   --resume=auto  the newest step that verifies of checkpoint_dir and of the object store that --upload names; one of
-//                  the store is downloaded to checkpoint_dir first. Newer steps that do not verify are `damaged`: kept,
-//                  and renamed before this run saves. If none verifies and there are some, the run stops unless
-//                  --overwrite is given: starting anew by mistake would cost more than asking.
+//   --resume=auto  the newest step that verifies in checkpoint_dir and in the object store of --upload; a step of the
+//                  store is first downloaded to checkpoint_dir. Newer steps that do not verify are `damaged`: kept,
+//                  and renamed before this run saves. If none verifies although there are some, the run stops unless
+//                  --overwrite is given: a fresh start by mistake would cost more than a question.
 //   --resume=PATH  that checkpoint, or the newest one in that directory.
 //   --resume=none  step 0.
 //
@@ -38,9 +38,9 @@
 namespace fsdp {
 namespace {
 
-// Steps of checkpoint_dir beyond the start, whose numbers this run will save too: those that `prove` proves to be of
-// this project. Anything else with such a name is nobody's to rename or delete: a note, or an error when it has a
-// number that this run reaches.
+// Steps of checkpoint_dir beyond the start, whose numbers this run will save too: those for which `prove` shows that
+// they are from this project. Anything else of such a name must not be renamed or deleted: it gives a note, or an error
+// if this run reaches its number.
 absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options,
                                                      absl::Status (*prove)(FileSystem&, const std::string&),
                                                      RunStart& start) {
@@ -50,15 +50,16 @@ absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options
   for (const std::string& name : names) {
     const int64_t step = ParseStepName(name).value_or(0);
     if (step <= start.step) continue;
+    // By its contents: the name could be a coincidence.
     const std::string path = JoinPath(options.checkpoint_dir, name);
     const absl::Status proof = prove(PosixFileSystem(), path);
     if (proof.ok()) {
       beyond.push_back(name);
     } else if (step > options.learning_rate.steps) {
-      start.notes.push_back(absl::StrFormat("%s is left alone: %s", path, proof.message()));
+      start.notes.push_back(absl::StrFormat("%s is left in place: %s", path, proof.message()));
     } else {
       return absl::FailedPreconditionError(
-          absl::StrFormat("%s has the name of a step that this run saves, but is no checkpoint of this project: %s; "
+          absl::StrFormat("%s has the name of a step that this run saves, but is not a checkpoint of this project: %s; "
                           "move it, or choose another --checkpoint_dir",
                           path, proof.message()));
     }
@@ -69,13 +70,13 @@ absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options
 absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options) {
   if (start.superseded.empty() || options.overwrite) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "%s holds %s, beyond step %d where this run starts; pass --resume=auto to continue from the newest, "
+      "%s holds %s, beyond step %d at which this run starts; pass --resume=auto to continue from the newest, "
       "--overwrite to replace them, or another --checkpoint_dir",
       options.checkpoint_dir, absl::StrJoin(start.superseded, ", "), start.step));
 }
 
-// A checkpoint beyond the last step is refused, and not taken as done: an --export would be a model of more steps than
-// were asked for.
+// A checkpoint beyond the last step is refused instead of counted as done: an --export would be a model of more steps
+// than requested.
 absl::Status CheckSteps(const TrainOptions& options, const RunStart& start) {
   const int64_t steps = options.learning_rate.steps;
   if (start.step <= steps) return absl::OkStatus();
@@ -87,8 +88,9 @@ absl::Status CheckSteps(const TrainOptions& options, const RunStart& start) {
 }
 
 // Reads step, tokens, frozen parameters and attributes from the metadata of `start.checkpoint`. A checkpoint without
-// attributes still has a text about the learning rate: a different schedule is a note.
+// attributes still has a text about the learning rate: a different schedule gives a note.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
+  // Before anything else is read: the number of steps may make the checkpoint useless.
   FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
   FSDP_RETURN_IF_ERROR(CheckSteps(options, start));
   FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
@@ -111,12 +113,12 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
   const std::string current = DescribeLearningRate(options.learning_rate);
   if (start.saved.empty() && schedule != nullptr && *schedule != current) {
     start.notes.push_back(
-        absl::StrFormat("the learning rate goes on as %s, and not as the checkpoint has it, %s", current, *schedule));
+        absl::StrFormat("the learning rate continues as %s, not as in the checkpoint, %s", current, *schedule));
   }
   return absl::OkStatus();
 }
 
-// The newest checkpoint of checkpoint_dir that verifies; step 0 when there is none at all.
+// The newest checkpoint of checkpoint_dir that verifies; step 0 if there is no checkpoint.
 absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayout& layout, RemoteSteps& remote) {
   RunStart start;
   if (options.checkpoint_dir.empty()) return start;
@@ -133,6 +135,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
                         JoinPath(options.checkpoint_dir, step.name), step.nbytes));
   }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
+  // -1, so that step 0 of the store counts as newer.
   const int64_t local = newest.ok() ? ParseStepName(SplitPath(*newest).name).value_or(0) : -1;
   FSDP_ASSIGN_OR_RETURN(std::string fetched, remote.Fetch(local, start.notes));
   if (!fetched.empty()) newest = std::move(fetched);
@@ -140,8 +143,8 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
     start.checkpoint = *std::move(newest);
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
-  // Steps beyond the start did not verify, or one of them would be the start. Even --overwrite keeps them, renamed,
-  // because a repair may restore them.
+  // Steps beyond the start did not verify, or one of them would be the start. Even --overwrite keeps them, under other
+  // names, because a repair may restore them.
   FSDP_ASSIGN_OR_RETURN(start.damaged, StepsBeyond(options, ProveLeftover, start));
   for (const std::string& name : start.damaged) {
     start.notes.push_back(
@@ -160,6 +163,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
   FSDP_ASSIGN_OR_RETURN(RemoteSteps remote, RemoteSteps::Open(options));
   if (options.resume.kind == ResumeChoice::Kind::kAuto) {
     FSDP_ASSIGN_OR_RETURN(RunStart start, FindNewest(options, layout, remote));
+    // After the search, which may have continued from one of the store's steps.
     FSDP_RETURN_IF_ERROR(remote.RefuseBeyond(start.step));
     return start;
   }
@@ -173,7 +177,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
       }
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
-      start.checkpoint = options.resume.path;  // a foreign format, without digests that could be verified now
+      start.checkpoint = options.resume.path;  // a foreign format, without digests to verify now
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
@@ -184,8 +188,8 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
   return start;
 }
 
-// Reads the attributes of the model that --init_from names, if that is a checkpoint of ours. Whatever is wrong with the
-// path is an error of the load.
+// Reads the attributes of the model of --init_from, if it is a checkpoint of ours. The load itself reports any error of
+// the path.
 void ReadInitialModel(const TrainOptions& options, RunStart& start) {
   const absl::StatusOr<const FormatDriver*> driver = FindFormat(options.init_from);
   if (!driver.ok() || !(*driver)->traits().is_ours) return;
@@ -204,14 +208,14 @@ std::string Encode(const RunStart& start) {
                         {"grad_scaler", start.grad_scaler},
                         {"notes", start.notes},
                         {"superseded", start.superseded},
-                        {"damaged", start.damaged}}
+                        {"damaged", start.damaged}}  // Paths and notes need not be UTF-8, but JSON must be.
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 absl::StatusOr<RunStart> Decode(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
-    return absl::InternalError("the message of rank 0 about the start of the run is no JSON object");
+    return absl::InternalError("the message of rank 0 about the start of the run is not a JSON object");
   RunStart start;
   start.step = json.at("step").get<int64_t>();
   start.tokens_seen = json.at("tokens_seen").get<int64_t>();
@@ -231,6 +235,7 @@ absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLay
   absl::StatusOr<RunStart> found = RunStart();
   if (group.rank() == 0) found = FindOnRank0(options, layout);
   if (group.rank() == 0 && found.ok() && !found->resumed()) ReadInitialModel(options, *found);
+  // An error of rank 0 must end all ranks, which wait for its message.
   FSDP_RETURN_IF_ERROR(AgreeOn(group, found.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));

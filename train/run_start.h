@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RunStart: where a run begins: at step 0, or after the checkpoint that --resume finds. Rank 0 searches and verifies,
-// and sends the result to the others, so that all ranks begin at the same step.
+// RunStart: the start of a run: step 0, or the checkpoint that --resume finds. Rank 0 searches and verifies, and sends
+// the result to the others, so that all ranks begin at the same step.
 #ifndef FSDP_TRAIN_RUN_START_H_
 #define FSDP_TRAIN_RUN_START_H_
 
@@ -22,17 +22,17 @@ struct RunStart {
   int64_t step = 0;
   int64_t tokens_seen = 0;
 
-  // The path of the checkpoint to restore; empty: none.
+  // The path of the checkpoint to restore; empty without one.
   std::string checkpoint;
 
-  // The attributes that `checkpoint` records, or, without one, the model's of those that options.init_from does; empty
-  // if it records none.
+  // The attributes recorded in `checkpoint`, or, without a checkpoint, the model's attributes recorded in
+  // options.init_from; empty if none are recorded.
   Attributes saved;
 
-  // The parameters that the run that saved `checkpoint` did not train.
+  // The parameters that were frozen in the run that saved `checkpoint`.
   std::vector<std::string> frozen;
 
-  // The state of that run's gradient scaler, as ShardedGradScaler::AddStateDict writes it; empty: it had none.
+  // The state of that run's gradient scaler, as ShardedGradScaler::AddStateDict writes it; empty if it had no scaler.
   std::string grad_scaler;
 
   // Sentences for people: newer checkpoints that were skipped, and why.
@@ -49,8 +49,8 @@ struct RunStart {
 
 // Finds the start that `options` ask for, the same on every rank; `layout` is the model's, for checkpoints that hold
 // flat parameters. Collective. kFailedPrecondition when committed steps in checkpoint_dir would be replaced without
-// --overwrite; kInvalidArgument when the checkpoint holds more steps than --steps asks for; kNotFound when
-// --resume=PATH is no checkpoint that verifies.
+// --overwrite; kInvalidArgument when the checkpoint holds more steps than --steps asks for; kNotFound if --resume=PATH
+// is not a checkpoint that verifies.
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Say: a line for people, on stdout. Rank 0's alone, since ranks share the terminal.
+// Say: prints a line for people to stdout. Only rank 0 calls it, since ranks share the terminal.
 #ifndef FSDP_TRAIN_SAY_H_
 #define FSDP_TRAIN_SAY_H_
 

@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// A config.json has some kilobytes.
+// The largest config.json that is read; real ones have some kilobytes.
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 // One dimension, or (replicate, shard) for the hybrid strategies.
@@ -28,6 +28,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> MeshOf(const FsdpOptions& opti
   const int ranks = group->size();
   if (!IsHybrid(options.sharding_strategy)) return DeviceMesh::Create(std::move(group), {ranks}, {"shard"});
   int shards = options.shard_group_size.value_or(0);
+  // Without a size the ranks of a host shard, since links within a host are the fastest.
   if (!options.shard_group_size.has_value()) {
     FSDP_ASSIGN_OR_RETURN(shards, RanksPerHost(*group));
   }
@@ -55,7 +56,7 @@ FullyShardOptions FullyShardOptionsOf(const TrainOptions& options) {
   return fully_shard;
 }
 
-// FullyShard must be called bottom-up, and AutoWrap lists outer modules before inner ones, so the list is walked
+// FullyShard must be called bottom-up, and AutoWrap lists outer modules before inner ones, so the list is traversed
 // backwards; the whole model comes last, as the root.
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(std::unique_ptr<Module> module,
                                                                                 const TrainOptions& options,
@@ -68,8 +69,8 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(
   for (auto unit = wrapped.rbegin(); unit != wrapped.rend(); ++unit) {
     FSDP_RETURN_IF_ERROR(FullyShard(*unit->module, mesh, fully_shard).status());
   }
-  // Only the root's output leaves the model. The root is not recomputed, since its
-  // forward contains that of every unit.
+  // Only the root's output leaves the model. The root is not recomputed, since its forward contains the forward of
+  // every unit.
   fully_shard.mp_policy.output_dtype = options.output_dtype;
   fully_shard.activation_checkpointing = false;
   fully_shard.trace = std::move(trace);
@@ -105,6 +106,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
+  // Found here, not when the first layer runs: the device is known only now.
   if (options.fsdp.mixed_precision.param_dtype == DType::kFloat16 && group->device()->type() != DeviceType::kCpu) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--param_dtype=float16: the layers of %s compute in float32 and bfloat16; "
@@ -114,6 +116,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
   CausalLmConfig with_attention = config;
   SetAttention(options.AttentionOn(group->device()->type()), with_attention);
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_attention));
+  // Before sharding, which reads requires_grad.
   if (!options.freeze.empty()) FSDP_RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {
     return MakeFullyShardedModel(std::move(module), options, std::move(group), std::move(trace));

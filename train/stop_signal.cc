@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A handler can reach nothing but globals, may write only lock-free atomics, and may call only what signal-safety(7)
+// A handler can reach only globals, may write only lock-free atomics, and may call only functions that signal-safety(7)
 // lists: alarm, clock_gettime, raise, sigaction.
 //
-// alarm may be called too late: the handler finds a step under way, the step ends and stops the alarm, and then the
-// handler starts it. So the alarm's handler looks again whether a step is under way.
+// alarm may be called too late: the handler finds a step in progress, the step ends and stops the alarm, and then the
+// handler starts it. So the alarm's handler checks again whether a step is in progress.
 #include "fsdp/train/stop_signal.h"
 
 #include <time.h>
@@ -23,8 +23,8 @@ namespace fsdp {
 namespace {
 
 std::atomic<bool> stop_requested = false;
-std::atomic<int64_t> terminated_at_ns = 0;  // when SIGTERM came first; 0: not yet
-std::atomic<int> steps_under_way = 0;       // more than 1 where ranks are threads
+std::atomic<int64_t> terminated_at_ns = 0;  // time of the first SIGTERM; 0: none so far
+std::atomic<int> steps_under_way = 0;       // more than 1 if ranks are threads
 std::atomic<uint32_t> grace_seconds = 0;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
               std::atomic<int>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
@@ -37,6 +37,7 @@ int training = 0;  // GracefulStops that exist; guarded by training_mutex
 void Handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
+  // Interrupted reads and writes of the training continue by themselves.
   action.sa_flags = SA_RESTART;
   sigaction(signal, &action, nullptr);
 }
@@ -56,9 +57,11 @@ void End(int signal) {
 void RequestStop(int /*signal*/) { stop_requested.store(true); }
 
 void RequestStopWithinGrace(int signal) {
+  // The interrupted code may be about to read errno.
   const int error = errno;
   const int64_t now = NowNs();
   int64_t first = 0;
+  // The first signal stores its time; `first` is then 0, and otherwise the time of an earlier one.
   if (!terminated_at_ns.compare_exchange_strong(first, now) && now - first >= kSameRequestNs) {
     End(signal);
   }
@@ -98,6 +101,7 @@ GracefulStop::GracefulStop(absl::Duration grace) {
   const std::lock_guard<std::mutex> lock(training_mutex);
   if (training++ > 0) return;
   grace_seconds.store(WholeSeconds(grace));
+  // SIGALRM first: the handler of SIGTERM may start the alarm immediately.
   Handle(SIGALRM, EndStuckStep);
   Handle(SIGTERM, RequestStopWithinGrace);
 }
@@ -105,12 +109,13 @@ GracefulStop::GracefulStop(absl::Duration grace) {
 GracefulStop::~GracefulStop() {
   const std::lock_guard<std::mutex> lock(training_mutex);
   if (--training > 0) return;
+  // SIGTERM first, so that no alarm starts after it was stopped.
   Handle(SIGTERM, SIG_DFL);
   alarm(0);
   Handle(SIGALRM, SIG_DFL);
 }
 
-// A request that came between two steps counts from here.
+// A request that came between two steps is timed from here.
 StepUnderWay::StepUnderWay() : began_(absl::Now()) {
   if (steps_under_way.fetch_add(1) == 0 && terminated_at_ns.load() != 0) {
     alarm(grace_seconds.load());
@@ -120,6 +125,7 @@ StepUnderWay::StepUnderWay() : began_(absl::Now()) {
 StepUnderWay::~StepUnderWay() {
   if (steps_under_way.fetch_sub(1) > 1) return;
   alarm(0);
+  // A step that was slow without any fault must not be taken for a stuck one.
   const uint32_t of_this_step = WholeSeconds(3 * (absl::Now() - began_));
   grace_seconds.store(std::max(grace_seconds.load(), of_this_step));
 }

@@ -7,13 +7,13 @@
 //   in a step            asks for a stop; the step has the grace   ends it    asks for a stop
 //   between steps        asks for a stop                           ends it    asks for a stop
 //
-// Outside of training there is nothing to finish, and whatever the rank waits for - peers, a file, a name server - no
-// handler is needed that the wait would have to notice. A request is part of the rank's report at the end of a step
-// (rank_report.h), so all ranks stop after the same step and save. A second SIGTERM ends the process; one that comes
-// within a second of the first is the same request, since some schedulers signal both the launcher and its ranks.
+// Outside of training there is nothing to finish, and no wait of the rank - for peers, a file, a name server - needs to
+// notice a handler. A request is part of the rank's report at the end of a step (rank_report.h), so all ranks stop
+// after the same step and save. A second SIGTERM ends the process; one that comes within a second of the first counts
+// as the same request, since some schedulers signal both the launcher and its ranks.
 //
-// A step that does not end within the grace waits for a rank that is stuck: the process ends by SIGTERM then. A save is
-// not timed here. Whoever sent the signal may time it: //tools:launch sends SIGKILL after its own --grace, a scheduler
+// A step that does not end within the grace waits for a rank that is stuck: the process then ends by SIGTERM. A save is
+// not timed here. The sender of the signal may time it: //tools:launch sends SIGKILL after its own --grace, a scheduler
 // after its own.
 #ifndef FSDP_TRAIN_STOP_SIGNAL_H_
 #define FSDP_TRAIN_STOP_SIGNAL_H_
@@ -26,20 +26,20 @@ namespace fsdp {
 // commands in the background; SIGUSR1 asks for a stop. For the beginning of main.
 void ObeyStopSignals();
 
-// True once a signal has asked this process to stop. Any thread.
+// True once a signal has requested a stop of this process. Any thread.
 bool StopRequested();
 
-// This process trains while one of these exists: SIGTERM asks for a stop. Any thread; several may exist at a time.
+// While one of these exists this process trains: SIGTERM requests a stop. Any thread; several may exist at a time.
 class GracefulStop {
  public:
-  // `grace`: rounded up to seconds; three times the longest step so far if that is more.
+  // `grace` is rounded up to seconds; the step has three times the longest step so far if that is more.
   explicit GracefulStop(absl::Duration grace);
   ~GracefulStop();
   GracefulStop(const GracefulStop&) = delete;
   GracefulStop& operator=(const GracefulStop&) = delete;
 };
 
-// A step is under way while one of these exists.
+// A step is in progress while one of these exists.
 class StepUnderWay {
  public:
   StepUnderWay();

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// Bit by bit, by the definition: the writer has a table.
+// Bit by bit, by the definition; the writer uses ISA-L.
 uint32_t PlainCrc32c(std::string_view bytes) {
   uint32_t crc = 0xffffffff;
   for (const char c : bytes) {
@@ -24,6 +24,7 @@ uint32_t PlainCrc32c(std::string_view bytes) {
 
 bool HasChecksum(std::string_view bytes, uint32_t masked) {
   const uint32_t rotated = masked - 0xa282ead8;
+  // The reverse of the mask: the writer rotates by 15 and adds the constant.
   return PlainCrc32c(bytes) == (rotated >> 17 | rotated << 15);
 }
 
@@ -39,6 +40,7 @@ absl::StatusOr<std::vector<Field>> FieldsOf(std::string_view text) {
   size_t at = 0;
   const auto varint = [&] {
     uint64_t value = 0;
+    // At most 64 bits: a longer varint is damage, not a loop.
     for (int shift = 0; at < text.size() && shift < 64; shift += 7) {
       const auto byte = static_cast<uint8_t>(text[at++]);
       value |= static_cast<uint64_t>(byte & 0x7f) << shift;
@@ -47,6 +49,7 @@ absl::StatusOr<std::vector<Field>> FieldsOf(std::string_view text) {
     return value;
   };
   while (at < text.size()) {
+    // The low three bits are the wire type, the others the number of the field.
     const uint64_t key = varint();
     Field field;
     field.id = key >> 3;
@@ -54,6 +57,7 @@ absl::StatusOr<std::vector<Field>> FieldsOf(std::string_view text) {
     const size_t nbytes = type == 1 ? 8 : type == 5 ? 4 : 0;
     if (type == 0 || type == 2) field.number = varint();
     const size_t size = type == 2 ? field.number : nbytes;
+    // Groups (3, 4) are not in the format, and a size from the file may point beyond it.
     if (type > 5 || type == 3 || type == 4 || size > text.size() - at) return absl::DataLossError("a torn field");
     if (type == 2) field.bytes = text.substr(at, size);
     if (nbytes != 0) std::memcpy(&field.number, text.data() + at, nbytes);
@@ -65,6 +69,7 @@ absl::StatusOr<std::vector<Field>> FieldsOf(std::string_view text) {
 
 template <typename T>
 T As(uint64_t number) {
+  // FieldsOf has copied the value to the first bytes; the file and this machine are little-endian.
   T value;
   std::memcpy(&value, &number, sizeof(T));
   return value;
@@ -73,6 +78,7 @@ T As(uint64_t number) {
 absl::Status ReadValue(std::string_view bytes, ReadEvent& event) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<Field> fields, FieldsOf(bytes));
   std::string tag;
+  // The tag comes first: the writer puts fields in the order of their numbers.
   for (const Field& field : fields) {
     if (field.id == 1) tag = field.bytes;
     if (field.id == 2) event.scalars[tag] = As<float>(field.number);
@@ -110,6 +116,7 @@ absl::StatusOr<std::vector<ReadEvent>> ReadEvents(const std::string& bytes) {
     const absl::Status torn = absl::DataLossError(absl::StrFormat("byte %d: a torn record", at));
     uint64_t size = 0;
     uint32_t checksums[2] = {};
+    // The length, two checksums and no data.
     if (rest.size() < 16) return torn;
     std::memcpy(&size, rest.data(), 8);
     std::memcpy(&checksums[0], rest.data() + 8, 4);
@@ -130,6 +137,7 @@ absl::StatusOr<std::vector<ReadEvent>> ReadEvents(const std::string& bytes) {
 std::vector<std::string> EventFilesOf(const std::string& directory) {
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) paths.push_back(entry.path());
+  // Names begin with the time, so this is the order of the runs.
   std::sort(paths.begin(), paths.end());
   return paths;
 }

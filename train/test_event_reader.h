@@ -25,7 +25,7 @@ struct ReadEvent {
 // The events in the bytes of a file. kDataLoss names the byte at which a record is torn or a checksum is wrong.
 absl::StatusOr<std::vector<ReadEvent>> ReadEvents(const std::string& bytes);
 
-// The event files of a directory, in TensorBoard's order, which is that of their names.
+// The event files of a directory, in TensorBoard's order, by name.
 std::vector<std::string> EventFilesOf(const std::string& directory);
 
 }  // namespace fsdp

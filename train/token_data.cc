@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Token files are mapped, not read: a run looks at a small part of a large file, and ranks of one host share the page
+// Token files are mapped, not read: a run reads a small part of a large file, and ranks of one host share the page
 // cache. Texts are read whole, since they are small and several files become one sequence. A token is 1, 2 or 4 bytes,
 // assembled byte by byte, so the file is little-endian on every machine and needs no alignment.
 #include "fsdp/train/token_data.h"
@@ -94,6 +94,7 @@ absl::StatusOr<TokenData> TokenData::FromTextFiles(const std::string& pattern) {
   if (text->empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: the files that match are empty", pattern));
   const int64_t nbytes = static_cast<int64_t>(text->size());
   const void* data = text->data();
+  // Shares ownership of the string, but points at its bytes: `bytes_` is the same type as for a mapping.
   return TokenData(std::shared_ptr<const void>(std::move(text), data), nbytes, 1, pattern, files);
 }
 
@@ -109,8 +110,8 @@ uint32_t TokenData::at(int64_t index) const {
 }
 
 int64_t TokenData::SampleStart(int64_t index, int64_t seq_len) const {
-  // The product may exceed 64 bits in a long run. The modulus is N - seq_len and not N, so that the sample and its last
-  // target lie within the tokens.
+  // The product may exceed 64 bits in a long run. The modulus is N - seq_len, not N, so that the sample and its last
+  // target are within the tokens.
   const __int128 product = static_cast<__int128>(index) * seq_len;
   return static_cast<int64_t>(product % (size_ - seq_len));
 }
@@ -131,7 +132,7 @@ absl::Status TokenData::CheckLength(int64_t seq_len) const {
 }
 
 absl::Status TokenData::CheckVocabulary(int64_t vocab_size, const Interval& range) const {
-  // Tokens of so few bytes cannot exceed the vocabulary: no byte needs to be read.
+  // Tokens of so few bytes are always below the vocabulary: no byte needs to be read.
   if (vocab_size >= int64_t{1} << (8 * token_bytes_)) return absl::OkStatus();
   for (int64_t i = range.begin; i < range.end; ++i) {
     if (at(i) < vocab_size) continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TokenData: the tokens that a run trains on, and which of them are sample i. Raw token files (little-endian uint16,
-// or uint32 in a .u32 file) are mapped into memory; text files become one sequence of byte-level tokens, in the order
-// of their names. Read-only, so any number of threads may use it. Copies share the memory.
+// TokenData: the tokens that a run trains on, and the tokens of sample i. Raw token files (little-endian uint16, or
+// uint32 in a .u32 file) are mapped into memory; text files become one sequence of byte-level tokens, in the order of
+// their names. Read-only, so any number of threads may use it. Copies share the memory.
 #ifndef FSDP_TRAIN_TOKEN_DATA_H_
 #define FSDP_TRAIN_TOKEN_DATA_H_
 
@@ -23,7 +23,7 @@ class TokenData {
   // kNotFound / kInvalidArgument when the file cannot be read or is not a whole number of tokens.
   static absl::StatusOr<TokenData> FromTokenFile(const std::string& path);
 
-  // Every file that `pattern` (as in a shell) matches, sorted by name; kNotFound when there is none.
+  // Every file that `pattern` (as in a shell) matches, sorted by name; kNotFound if no file matches.
   static absl::StatusOr<TokenData> FromTextFiles(const std::string& pattern);
 
   // Number of tokens, N.
@@ -32,7 +32,7 @@ class TokenData {
   // The path or the pattern that was read, for messages.
   const std::string& origin() const { return origin_; }
 
-  // The tokens as they lie in memory, token_bytes() each, little-endian; they live as long as a copy of this.
+  // The tokens as in memory, token_bytes() each, little-endian; valid while any copy of this lives.
   std::string_view bytes() const;
   int token_bytes() const { return token_bytes_; }
 
@@ -42,7 +42,7 @@ class TokenData {
   // The token at `index`. Precondition: 0 <= index < size().
   uint32_t at(int64_t index) const;
 
-  // Where sample `index` of `seq_len` tokens starts: (index * seq_len) mod (N - seq_len). Precondition: N > seq_len.
+  // The start of sample `index` of `seq_len` tokens: (index * seq_len) mod (N - seq_len). Precondition: N > seq_len.
   int64_t SampleStart(int64_t index, int64_t seq_len) const;
 
   // tokens = seq_len tokens of sample `index`, targets = the same range shifted by one. The spans have seq_len

@@ -21,10 +21,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// GatherBlobs is made for small texts, so spans are sent in pieces of this size.
+// GatherBlobs is for small texts, so spans are sent in pieces of this size.
 constexpr size_t kBytesPerRound = 512 << 10;
 
-// One line for each span: begin, end, stream, name. Names have no tab or newline.
+// Text, since GatherBlobs sends texts.
+// One line for each span: begin, end, stream, name. Names contain no tab or newline.
 std::string Encode(const std::vector<TraceSpan>& spans) {
   std::string text;
   for (const TraceSpan& span : spans) {
@@ -40,7 +41,7 @@ absl::StatusOr<std::vector<TraceSpan>> Decode(const std::string& text, int rank)
     TraceSpan span;
     if (fields.size() != 4 || !absl::SimpleAtoi(fields[0], &span.begin_ns) ||
         !absl::SimpleAtoi(fields[1], &span.end_ns)) {
-      return absl::InternalError(absl::StrCat("trace of rank ", rank, ": \"", line, "\" is no span"));
+      return absl::InternalError(absl::StrCat("trace of rank ", rank, ": \"", line, "\" is not a span"));
     }
     span.stream = fields[2];
     span.name = fields[3];
@@ -49,7 +50,7 @@ absl::StatusOr<std::vector<TraceSpan>> Decode(const std::string& text, int rank)
   return spans;
 }
 
-// The category, by which Perfetto can filter.
+// The category, for filters in Perfetto.
 std::string CategoryOf(const std::string& name) {
   for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce"}) {
     if (name.rfind(collective, 0) == 0) return "collective";
@@ -89,7 +90,7 @@ absl::Status TraceFile::Write(const std::vector<std::vector<TraceSpan>>& ranks) 
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const int pid = static_cast<int>(rank);
     put(NameOf("process_name", pid, 0, absl::StrCat("rank ", rank)));
-    std::vector<std::string> streams;  // in the order in which they first ended a span
+    std::vector<std::string> streams;  // in the order of their first ended span
     for (const TraceSpan& span : ranks[rank]) {
       const size_t tid = std::find(streams.begin(), streams.end(), span.stream) - streams.begin();
       if (tid == streams.size()) {
@@ -111,13 +112,14 @@ absl::Status TraceFile::Write(const std::vector<std::vector<TraceSpan>>& ranks) 
   return absl::DataLossError(absl::StrFormat("--trace=%s: writing failed", path_));
 }
 
-// All ranks send a piece in each round until a round in which no rank sent a full one. A rank whose text has ended
+// All ranks send a piece in each round until a round in which no rank sent a full one. A rank whose text is complete
 // sends empty pieces, so every rank makes the same number of calls.
 absl::StatusOr<std::vector<std::vector<TraceSpan>>> GatherSpans(ProcessGroup& group,
                                                                 const std::vector<TraceSpan>& mine) {
   const std::string text = Encode(mine);
   std::vector<std::string> texts(group.size());
   for (bool more = true; more;) {
+    // A rank receives its own pieces too, so their length is its position.
     const size_t sent = std::min(texts[group.rank()].size(), text.size());
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> pieces, group.GatherBlobs(text.substr(sent, kBytesPerRound)));
     more = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TraceFile: the work of the streams of all ranks as Chrome trace JSON, which Perfetto and chrome://tracing open: a
-// process for each rank, and in it a row for each stream. Times of different hosts are comparable only as far as their
+// process for each rank, and in it a row for each stream. Times of different hosts are comparable only as well as their
 // clocks agree.
 #ifndef FSDP_TRAIN_TRACE_FILE_H_
 #define FSDP_TRAIN_TRACE_FILE_H_
@@ -19,8 +19,8 @@ namespace fsdp {
 
 class TraceFile {
  public:
-  // Creates the file, empty, so that a path that cannot be written is an error before training and not after it. Used
-  // by rank 0 alone.
+  // Creates the file, empty, so that a path that cannot be written is an error before training, not after it. Used only
+  // by rank 0.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path);
 
   // Writes the spans of each rank, by rank, and closes the file. Call once.

@@ -36,7 +36,7 @@ TEST(TraceFileTest, HasAProcessPerRankAndARowPerStream) {
 
 TEST(TraceFileTest, ManySpansAreGatheredInPieces) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    std::vector<TraceSpan> mine;  // rank 0 has none, rank 2 more than one round
+    std::vector<TraceSpan> mine;  // rank 0 has no spans, rank 2 more than one round
     for (int i = 0; i < group->rank() * 8000; ++i) {
       mine.push_back({"compute", "backward transformer.h." + std::to_string(i), i, i + group->rank()});
     }

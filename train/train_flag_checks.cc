@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Choices and numbers by themselves come first, then combinations. A flag that the chosen interface or device has no
-// use for is refused, so that no run ignores what it was asked for.
+// Single choices and numbers are checked first, then combinations. A flag that does not apply to the chosen interface
+// or device is refused, so that no run ignores a request.
 #include "fsdp/train/train_flag_checks.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ absl::Status CheckAtLeast(std::string_view flag, int64_t value, int64_t least) {
   return BadFlagValue(flag, absl::StrFormat("%d", value), absl::StrFormat("at least %d", least));
 }
 
-// OK when `value` is finite and at least 0, and below `limit`, if there is one.
+// OK if `value` is finite and at least 0, and below `limit`, if there is one.
 absl::Status CheckNumber(std::string_view flag, double value, double limit = INFINITY) {
   if (std::isfinite(value) && value >= 0 && value < limit) return absl::OkStatus();
   return BadFlagValue(flag, absl::StrFormat("%g", value),
@@ -71,10 +71,12 @@ absl::Status CheckJob() {
   const std::string run_id = absl::GetFlag(FLAGS_run_id);
   if (run_id.size() > 128 ||
       !std::all_of(run_id.begin(), run_id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
+    // Ranks compare the name byte by byte; blanks would make messages ambiguous.
     return BadFlagValue("run_id", run_id, "at most 128 printable characters without spaces");
   }
   for (const auto& [name, value] :
        {std::pair("grace", absl::GetFlag(FLAGS_grace)), std::pair("join_timeout", absl::GetFlag(FLAGS_join_timeout))}) {
+    // The grace becomes an alarm(2) of whole seconds, for which 0 means no limit.
     if (value < absl::Seconds(1)) return BadFlagValue(name, absl::FormatDuration(value), "at least 1s");
   }
   return absl::OkStatus();
@@ -107,7 +109,7 @@ absl::Status CheckNumbers() {
   return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
 }
 
-// Each flag that belongs to the other interface than --api chooses is an error, never ignored.
+// A flag that belongs to the interface that --api does not choose is an error, never ignored.
 absl::Status CheckApi() {
   if (absl::GetFlag(FLAGS_api) != "fsdp2") {
     if (!absl::GetFlag(FLAGS_output_dtype).has_value()) return absl::OkStatus();
@@ -132,7 +134,7 @@ absl::Status CheckApi() {
   return absl::OkStatus();
 }
 
-// A graph of GPU work has no steps on the host in it.
+// A graph of GPU work cannot contain steps on the host.
 absl::Status CheckCudaGraph() {
   if (absl::GetFlag(FLAGS_device) == "cpu") {
     return absl::InvalidArgumentError("--cuda_graph: expected a GPU, not --device=cpu");
@@ -150,7 +152,7 @@ absl::Status CheckCudaGraph() {
   return absl::OkStatus();
 }
 
-// Which names it matches is known once there is a model (frozen_parameters.h).
+// The names that it matches are known only with a model (frozen_parameters.h).
 absl::Status CheckFreeze() {
   return Annotate(NameFilter::Create({{absl::GetFlag(FLAGS_freeze)}, {}, {}}).status(), "--freeze");
 }
@@ -160,6 +162,7 @@ absl::Status CheckGradScaler() {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
       return absl::InvalidArgumentError("--cuda_graph: expected no --grad_scaler: the host decides which steps count");
     }
+    // The library checks the numbers, with its own names for them.
     return Annotate(Validate(GradScalerFromFlags()), "--grad_scaler");
   }
   if (!absl::GetFlag(FLAGS_init_scale).has_value() && !absl::GetFlag(FLAGS_growth_interval).has_value()) {
@@ -173,6 +176,7 @@ absl::Status CheckGradScaler() {
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
+  // Without offloading there is no such memory.
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");
   }
@@ -203,10 +207,11 @@ absl::Status CheckCombinations() {
   if (const std::string upload = absl::GetFlag(FLAGS_upload); !upload.empty()) {
     FSDP_RETURN_IF_ERROR(Annotate(ParseS3Url(upload).status(), "--upload"));
   }
+  // The flags below need a directory.
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
   if (!absl::GetFlag(FLAGS_upload).empty()) {
     return absl::InvalidArgumentError(
-        "--upload: expected together with --checkpoint_dir, since what is saved there is what is uploaded");
+        "--upload: expected together with --checkpoint_dir, since the checkpoints saved there are uploaded");
   }
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
     return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected together with --checkpoint_dir");
@@ -220,7 +225,7 @@ absl::Status BadFlagValue(std::string_view flag, std::string_view value, std::st
   return absl::InvalidArgumentError(absl::StrFormat("--%s=%s: expected %s", flag, value, expected));
 }
 
-// As PyTorch users do it: float16 is scaled, other dtypes need no scale.
+// As PyTorch users do: float16 is scaled, other dtypes need no scale.
 bool ScalesGradients() {
   const std::string scaler = absl::GetFlag(FLAGS_grad_scaler);
   if (scaler != "auto") return scaler == "on";
@@ -235,6 +240,7 @@ GradScalerOptions GradScalerFromFlags() {
 }
 
 absl::Status CheckTrainFlags() {
+  // In this order: the first message should be about the flag itself, not about its combination with others.
   FSDP_RETURN_IF_ERROR(CheckChoices());
   FSDP_RETURN_IF_ERROR(CheckNumbers());
   FSDP_RETURN_IF_ERROR(CheckJob());

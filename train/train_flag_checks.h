@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckTrainFlags: what can be said of train_gpt's flags before anything is built: choices, numbers, and flags that
-// have a meaning only together.
+// CheckTrainFlags: the checks of train_gpt's flags that are possible before anything is built: choices, numbers, and
+// flags that have a meaning only together.
 #ifndef FSDP_TRAIN_TRAIN_FLAG_CHECKS_H_
 #define FSDP_TRAIN_TRAIN_FLAG_CHECKS_H_
 
@@ -15,10 +15,10 @@ namespace fsdp {
 // kInvalidArgument: "--FLAG=VALUE: expected EXPECTED".
 absl::Status BadFlagValue(std::string_view flag, std::string_view value, std::string_view expected);
 
-// OK, or kInvalidArgument that names the flag, its value and what was expected, for the first flag that is wrong.
+// OK, or kInvalidArgument for the first wrong flag, naming the flag, its value and what was expected.
 absl::Status CheckTrainFlags();
 
-// Whether losses are scaled, and how, as the flags are.
+// True if the flags ask for scaled losses.
 bool ScalesGradients();
 GradScalerOptions GradScalerFromFlags();
 

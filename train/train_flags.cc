@@ -4,23 +4,23 @@
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
-          "ranks to start on this host (default: its GPUs, else 2); where RANK and WORLD_SIZE are in the environment, "
+          "ranks to start on this host (default: its GPUs, else 2); if RANK and WORLD_SIZE are in the environment, "
           "join that job instead");
 ABSL_FLAG(std::string, run_id, "",
           "name of the job, the same for all its ranks: ranks of jobs with other names never join it (default: the "
           "launcher's, torchrun's, Slurm's or MPI's, else user, directory and command line)");
 ABSL_FLAG(absl::Duration, join_timeout, absl::Minutes(10),
           "how long a rank waits at the start for all others, before it ends with status 75; 1m is enough under a "
-          "launcher that starts all ranks at once, such as torchrun");
+          "launcher that starts all ranks together, such as torchrun");
 ABSL_FLAG(
     absl::Duration, grace, absl::Seconds(60),
-    "how long the step under way may take after SIGTERM (at least: three times the longest step so far); then the "
-    "run ends without a save; a save is not timed, but by `launch --grace` (30 s) or a scheduler that sent the signal");
+    "how long the current step may take after SIGTERM (at least: three times the longest step so far); then the "
+    "run ends without a save; a save is timed only by `launch --grace` (30 s) or a scheduler that sent the signal");
 ABSL_FLAG(std::string, device, "auto", "auto (a GPU if there is one), cpu or cuda");
 ABSL_FLAG(bool, share_gpu, false, "let ranks outnumber GPUs; NCCL then talks through sockets, which is slow");
 ABSL_FLAG(
     std::string, backend, "auto",
-    "what joins the ranks: auto (nccl on GPUs, else shm on one host and net between hosts), shm, net (UCX), mpi (the "
+    "transport of ranks: auto (nccl on GPUs, else shm on one host and net between hosts), shm, net (UCX), mpi (the "
     "MPI that this program was built with; its launcher starts the ranks) or nccl");
 ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
 ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
@@ -32,9 +32,9 @@ ABSL_FLAG(
     "ours; its model only");
 ABSL_FLAG(
     std::string, flat_layout, "",
-    "JSON file that says what FSDP1's flat parameters are made of in what --init_from and --resume name: "
+    "JSON file with the contents of FSDP1's flat parameters in the files of --init_from and --resume: "
     "{\"parameters\": [{\"name\", \"shape\"}, ...], \"units\": [...]} (default: the parameters of --config, in order, "
-    "with the units that their names and sizes tell)");
+    "in the units that follow from their names and sizes)");
 ABSL_FLAG(std::string, data, "",
           "text files by pattern, as byte-level tokens (default: this repository's own sources)");
 ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
@@ -45,7 +45,7 @@ ABSL_FLAG(int64_t, seq_len, 64, "tokens per row");
 ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
 ABSL_FLAG(int64_t, global_batch, 0,
           "rows per step over all ranks: grad_accum follows from it and the number of ranks, so that a run which "
-          "continues on another number trains the same steps (0: as batch_size and grad_accum say)");
+          "continues on another number trains the same steps (0: from batch_size and grad_accum)");
 ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
 ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
           "learning rate at the end of the cosine (default: lr, constant)");
@@ -56,7 +56,7 @@ ABSL_FLAG(double, beta2, 0.95, "AdamW's");
 ABSL_FLAG(double, eps, 1e-8, "AdamW's");
 ABSL_FLAG(std::string, freeze, "",
           "parameters that stay as they are: a regular expression that matches anywhere in their names; units that mix "
-          "them with others want --use_orig_params or --api=fsdp2");
+          "them with others need --use_orig_params or --api=fsdp2");
 ABSL_FLAG(double, max_grad_norm, 1.0, "gradients are scaled down to this norm (0: never)");
 ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
 
@@ -66,7 +66,7 @@ ABSL_FLAG(int, shard_group_size, 0,
           "ranks per shard group of the hybrid strategies; the groups replicate; 0: the ranks of each host");
 ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
 ABSL_FLAG(std::string, api, "fsdp1",
-          "fsdp1, or fsdp2: fully_shard, where full_shard keeps the root unsharded after forward and shard_grad_op is "
+          "fsdp1, or fsdp2: fully_shard; full_shard then keeps the root unsharded after forward and shard_grad_op is "
           "reshard_after_forward=False");
 ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
 ABSL_FLAG(std::string, param_dtype, "float32",
@@ -77,9 +77,9 @@ ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
           "with --api=fsdp2, of the logits: float32, bfloat16 or float16 (default: param_dtype)");
 ABSL_FLAG(
     std::string, attention, "auto",
-    "where attention rounds in bfloat16 and float16: eager, as Hugging Face's models do op by op; online, as kernels "
+    "how attention rounds in bfloat16 and float16: eager, as Hugging Face's models do op by op; online, as kernels "
     "that visit each score once; own, online without cuDNN; auto, online on GPUs and eager on hosts, or in float32, "
-    "where nothing is rounded");
+    "which is not rounded");
 ABSL_FLAG(
     std::string, grad_scaler, "auto",
     "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "
@@ -96,20 +96,19 @@ ABSL_FLAG(bool, activation_checkpointing, false,
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
-ABSL_FLAG(
-    bool, optimizer_casts, true,
-    "on GPUs, let the optimizer write the bfloat16 parameters that all-gathers start from, beside the float32 ones");
+ABSL_FLAG(bool, optimizer_casts, true,
+          "on GPUs, let the optimizer also write the bfloat16 parameters that all-gathers start from");
 
 ABSL_FLAG(bool, cuda_graph, false,
           "on GPUs, capture a training step after two and replay it from then on, with the same results; without "
           "--cpu_offload and --trace");
 
-ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
+ABSL_FLAG(std::string, checkpoint_dir, "", "directory for step-K directories; made if needed");
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
 ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
 ABSL_FLAG(int64_t, keep_every, 0, "with --keep_last, keep the checkpoints of steps that N divides too (0: none)");
 ABSL_FLAG(std::string, state_dict_type, "sharded", "full, sharded or local");
-ABSL_FLAG(bool, rank0_only, false, "with full: rank 0 alone writes, and gets the state unit by unit");
+ABSL_FLAG(bool, rank0_only, false, "with full: only rank 0 writes, and gets the state unit by unit");
 ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
 ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
 ABSL_FLAG(bool, incremental, false, "link what a checkpoint has in common with the one before, such as frozen layers");
@@ -120,13 +119,13 @@ ABSL_FLAG(
     "a DCP directory");
 ABSL_FLAG(
     std::string, allow, "",
-    "what may differ from the checkpoint that --resume or --init_from names, separated by commas: names as the log and "
+    "attributes that may differ from --resume's or --init_from's, separated by commas: names as the log and "
     "ckpt inspect --diff_options print them (model.n_head, data.digest, options.lr), or all of model, data or options; "
     "a model that differs in a name that is not here is refused, other differences are listed");
 ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir and --upload hold");
 ABSL_FLAG(std::string, upload, "",
-          "s3://BUCKET/PREFIX: also copy each checkpoint to this object store, while training goes on; --resume=auto "
-          "asks it too (keys and endpoint: AWS_* and ~/.aws)");
+          "s3://BUCKET/PREFIX: also copy each checkpoint to this object store, while training runs; --resume=auto "
+          "searches it too (keys and endpoint: AWS_* and ~/.aws)");
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
 ABSL_FLAG(

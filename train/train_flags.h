@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags of train_gpt, in the order of its help, which says what each means. TrainOptionsFromFlags
-// (train_options.h) makes options of them.
+// The flags of train_gpt, in the order of its help, which describes them. TrainOptionsFromFlags (train_options.h) makes
+// options of them.
 #ifndef FSDP_TRAIN_TRAIN_FLAGS_H_
 #define FSDP_TRAIN_TRAIN_FLAGS_H_
 

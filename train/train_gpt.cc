@@ -8,9 +8,9 @@
 //
 // Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
 //
-// Exit status: 0 when all is done, also after a stop by SIGTERM or SIGUSR1 while it trains; 1 when it failed; 2 for a
-// wrong command line; 75 when a restart is the cure: a peer was lost or did not come, another job holds the port;
-// 128 + n when signal n ended it.
+// Exit status: 0 if all is done, also after a stop by SIGTERM or SIGUSR1 during training; 1 if it failed; 2 for a wrong
+// command line; 75 if it should be started again: a peer was lost or did not come, or another job holds the port; 128 +
+// n if signal n ended it.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -45,11 +45,11 @@ constexpr char kProgram[] = "train_gpt";
 // Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
 
-// Launchers end a job when the first of its ranks fails, and what another one prints then, or has just printed, may be
-// lost (MPICH's does that most times). So a rank that fails waits for the others to have their say.
+// Launchers end a job when the first of its ranks fails, and may lose the output of the others from that moment, or
+// from just before (MPICH's does so most times). So a rank that fails waits until the others have printed theirs.
 constexpr absl::Duration kLastWords = absl::Milliseconds(300);
 
-// checkpoint/ calls an option by its C++ name; users of this program know flags.
+// checkpoint/ names an option by its C++ name; users of this program know flags.
 void Report(absl::string_view message) {
   const std::string text =
       absl::StrReplaceAll(message, {{"LoadOptions::flat_layout", "--flat_layout"},
@@ -67,7 +67,7 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-// Completes `job` by what only the ranks together know.
+// Completes `job` with the values that only the ranks together know.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const TrainOptions& train) {
   InitOptions options;
   options.join_timeout = train.join_timeout;
@@ -88,6 +88,7 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 }
 
 int RunRank(const TrainOptions& options) {
+  // InstalledCudnn reads the variable when the first kernel is chosen.
   if (options.own_attention) setenv("FSDP_CUDNN", "0", /*overwrite=*/1);
   absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
   if (!job.ok()) return Fail(job.status());
@@ -96,21 +97,21 @@ int RunRank(const TrainOptions& options) {
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;
   (*group)->Abort(status);
-  // After an abort all ranks have the same error, which names its rank: one of each host prints it.
+  // After an abort all ranks have the same error, which names its rank: one rank of each host prints it.
   const int exit_code = job->local_rank == 0 ? Fail(status) : ExitCodeOf(status);
   absl::SleepFor(kLastWords);
   return exit_code;
 }
 
-// A rank that was killed was lost, whoever killed it: the operator, or the kernel for want of memory. The others have
-// ended because of it.
+// A rank that was killed counts as lost, whether the user or, for lack of memory, the kernel killed it. The other ranks
+// have ended because of it.
 int ExitCodeOf(const LaunchResult& result) {
   const bool is_lost = result.stop_signal == 0 && result.exit_code == 128 + SIGKILL;
   return is_lost ? kExitRestart : result.exit_code;
 }
 
-// Removes what ranks that a signal ended in a save have left: hidden directories in which no process saves any more.
-// What cannot be removed now the next save removes.
+// Removes leftovers of ranks that a signal ended during a save: hidden directories in which no process saves any more.
+// The next save removes those that cannot be removed now.
 void WithdrawSave(const std::string& checkpoint_dir) {
   const absl::StatusOr<std::vector<Leftover>> leftovers = FindLeftovers(PosixFileSystem(), checkpoint_dir);
   if (!leftovers.ok()) return;
@@ -132,8 +133,9 @@ int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
   if (const absl::Status held = CheckNproc(options.nproc); !held.ok()) return ReportUsageError(kProgram, held);
   options.command = {SelfPath()};
   options.command.insert(options.command.end(), argv + 1, argv + argc);
+  // Ranks print whole lines of their own, and only rank 0 prints progress.
   options.prefix_output = false;
-  options.stop_grace = absl::InfiniteDuration();  // a rank knows --grace, and when it saves
+  options.stop_grace = absl::InfiniteDuration();  // a rank knows --grace, and whether it saves
   const absl::StatusOr<LaunchResult> result = Launch(options);
   if (!result.ok()) return Fail(result.status());
   if (result->stop_signal != 0 && !train.checkpoint_dir.empty()) WithdrawSave(train.checkpoint_dir);
@@ -142,14 +144,14 @@ int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
-  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process. Ranks
-  // inherit it.
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process. Ranks
+  // inherit this.
   std::signal(SIGXFSZ, SIG_IGN);
   ObeyStopSignals();
   if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());
-  // Before the rank asks the environment for its job. Ranks of --nproc have the flag on their command lines.
+  // Before the rank reads its job from the environment. Ranks of --nproc have the flag on their command lines.
   if (!options->run_id.empty()) setenv(kRunIdVariable, options->run_id.c_str(), /*overwrite=*/1);
   return InsideJob() ? RunRank(*options) : LaunchRanks(*options, argc, argv);
 }

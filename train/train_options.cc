@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags are checked (train_flag_checks.h) before anything is made of them; the few that have to be parsed are checked
-// by that.
+// Flags are checked (train_flag_checks.h) before they are used; parsing checks the few that must be parsed.
 #include "fsdp/train/train_options.h"
 
 #include <optional>
@@ -45,7 +44,7 @@ DeviceChoice ParseDevice(std::string_view name) {
   return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
 }
 
-// Likewise; unset: auto.
+// `name` is one of the choices that CheckChoices allows; empty for auto.
 std::optional<AttentionKind> ParseAttention(std::string_view name) {
   if (name == "auto") return std::nullopt;
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
@@ -100,6 +99,7 @@ absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
   FSDP_ASSIGN_OR_RETURN(fsdp.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
   fsdp.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   fsdp.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  // Unset means that the device decides, so the flag's default must not set it to true.
   if (!absl::GetFlag(FLAGS_optimizer_casts)) fsdp.optimizer_casts = false;
   return fsdp;
 }
@@ -113,6 +113,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   }
   options.attention = ParseAttention(absl::GetFlag(FLAGS_attention));
   options.own_attention = absl::GetFlag(FLAGS_attention) == "own";
+  // Unset without scaling: the trainer then makes no scaler.
   if (ScalesGradients()) options.grad_scaler = GradScalerFromFlags();
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
@@ -131,6 +132,7 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
   options.async_checkpoint = absl::GetFlag(FLAGS_async_checkpoint);
   options.incremental = absl::GetFlag(FLAGS_incremental);
   options.parity = absl::GetFlag(FLAGS_parity);
+  // After options.model: the names depend on the kind of model.
   FSDP_ASSIGN_OR_RETURN(options.allow, ParseAllowed(absl::GetFlag(FLAGS_allow), options.model));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
   options.upload = absl::GetFlag(FLAGS_upload);
@@ -155,6 +157,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.join_timeout = absl::GetFlag(FLAGS_join_timeout);
   options.grace = absl::GetFlag(FLAGS_grace);
   options.model = absl::GetFlag(FLAGS_model);
+  // The default preset depends on the kind of model.
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.flat_layout = absl::GetFlag(FLAGS_flat_layout);

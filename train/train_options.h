@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainOptions: the task of a run of train_gpt: the values of its flags, checked, and nothing else. Options of
-// the library (FsdpOptions, AdamWOptions) are held as they are; a test fills them in without a command line.
+// TrainOptions: the task of a run of train_gpt: only the values of its flags, checked. Options of the library
+// (FsdpOptions, AdamWOptions) are held unchanged; a test fills them in without a command line.
 #ifndef FSDP_TRAIN_TRAIN_OPTIONS_H_
 #define FSDP_TRAIN_TRAIN_OPTIONS_H_
 
@@ -42,7 +42,7 @@ struct RankDeviceOptions {
 // The checkpoint that a run continues from (run_start.h).
 struct ResumeChoice {
   enum class Kind {
-    kAuto,  // the newest checkpoint of checkpoint_dir that verifies, if there is one
+    kAuto,  // the newest checkpoint of checkpoint_dir that verifies, or the beginning
     kNone,  // from the beginning
     kPath,  // from `path`, a checkpoint or a directory of them
   };
@@ -59,16 +59,16 @@ struct TrainOptions {
   std::optional<int> nproc;
   RankDeviceOptions device;
 
-  // InitOptions::backend; empty: what fits.
+  // InitOptions::backend; empty: chosen by the device and the job.
   std::string backend;
 
-  // The name of the job (collectives/job/job_identity.h); empty: what the environment says.
+  // The name of the job (collectives/job/job_identity.h); empty: from the environment.
   std::string run_id;
 
   // How long a rank waits at the start for all others.
   absl::Duration join_timeout = absl::Minutes(10);
 
-  // How long the step under way may take once SIGTERM has asked for a stop (stop_signal.h).
+  // How long the current step may take once SIGTERM has asked for a stop (stop_signal.h).
   absl::Duration grace = absl::Seconds(60);
 
   // The kind of the model, by Hugging Face's name: "gpt2" or "llama".
@@ -83,11 +83,11 @@ struct TrainOptions {
   // A file that describes flat parameters; empty: the layout of the model itself.
   std::string flat_layout;
 
-  // A regular expression of parameters that are not trained; empty: none.
+  // A regular expression of parameters that are not trained; empty: all are trained.
   std::string freeze;
 
   // The data: a pattern of text files, read as byte-level tokens, or a file of raw tokens (token_data.h). At most one
-  // of the two is given; if both are empty, this repository's own sources.
+  // of the two; if both are empty, this repository's own sources.
   std::string data;
   std::string tokens;
 
@@ -95,12 +95,12 @@ struct TrainOptions {
   int64_t batch_size = 0;             // rows per rank and micro-step
   int64_t seq_len = 0;                // tokens per row
   int grad_accum = 1;                 // micro-steps per step
-  int64_t global_batch = 0;           // rows per step over all ranks, from which grad_accum follows; 0: not given
-  LearningRateOptions learning_rate;  // holds the number of steps
+  int64_t global_batch = 0;           // rows per step over all ranks, which determine grad_accum; 0: not given
+  LearningRateOptions learning_rate;  // includes the number of steps
   AdamWOptions adamw;                 // lr is set each step
   double max_grad_norm = 0;           // 0: no clipping
 
-  // max_grad_norm as ClipGradNorm takes it: there 0 is a limit, and infinity is none.
+  // max_grad_norm for ClipGradNorm, for which 0 is a limit and infinity means no clipping.
   float clip_limit() const {
     return max_grad_norm > 0 ? static_cast<float>(max_grad_norm) : std::numeric_limits<float>::infinity();
   }
@@ -111,32 +111,32 @@ struct TrainOptions {
   // block by default; FsdpOptions does not.
   TrainApi api = TrainApi::kFsdp1;
   FsdpOptions fsdp;
-  std::string wrap = "none";                     // what fsdp.auto_wrap_policy was made of, for the record
-  std::optional<AttentionKind> attention;        // where it rounds; default: by device and dtype (AttentionOn)
-  bool own_attention = false;                    // by our kernels, also where cuDNN is installed
+  std::string wrap = "none";                     // the source of fsdp.auto_wrap_policy, for the record
+  std::optional<AttentionKind> attention;        // how attention rounds; default: by device and dtype (AttentionOn)
+  bool own_attention = false;                    // by this project's kernels, even if cuDNN is installed
   std::optional<DType> output_dtype;             // of FSDP2's root; default: the dtype that it computed in
   std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
   bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
   bool cuda_graph = false;                       // replay steps as graphs
 
-  // `attention`, or what it is for models on such a device: online on GPUs in 16 bits, else eager.
+  // `attention`, or the default for models on such a device: online on GPUs in 16 bits, else eager.
   AttentionKind AttentionOn(DeviceType device) const;
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved
   int64_t checkpoint_every = 0;  // steps; 0: only after the last
   int keep_last = 0;             // 0: all are kept
-  int64_t keep_every = 0;        // 0: none is kept for good
+  int64_t keep_every = 0;        // 0: no step is kept for good
   StateDictType state_dict_type = StateDictType::kSharded;
-  bool rank0_only = false;        // of kFull: rank 0 alone writes, and receives the state unit by unit
+  bool rank0_only = false;        // for kFull: only rank 0 writes, and receives the state unit by unit
   bool offload_to_cpu = false;    // gather state dicts in host memory
   bool async_checkpoint = false;  // train on while a checkpoint is written; costs memory for a copy of the state
   bool incremental = false;       // link rank files with tensors that have not changed since the last checkpoint
-  int parity = 0;                 // extra files, from which so many lost rank files can be made again
+  int parity = 0;                 // extra files, from which as many lost rank files can be made again
   ResumeChoice resume;
   std::set<std::string> allow;  // attributes that may differ from the checkpoint's (run_attributes.h)
   bool overwrite = false;       // replace committed steps beyond the start of this run
-  std::string upload;           // "s3://bucket/run", where each checkpoint is copied; empty: nowhere
+  std::string upload;           // "s3://bucket/run", to which each checkpoint is copied; empty: no uploads
 
   // Other outputs.
   std::string metrics;                        // a file of JSON lines; empty: none
@@ -147,7 +147,7 @@ struct TrainOptions {
   bool print_schedule = false;                // print the schedule of one step instead of training
 };
 
-// The flags of train_gpt as they are now, once the command line was parsed. Every flag that exists does something.
+// The current flags of train_gpt; call it after the command line was parsed. Every flag that exists does something.
 // kInvalidArgument names the flag, its value and what was expected; the program then exits with status 2.
 absl::StatusOr<TrainOptions> TrainOptionsFromFlags();
 

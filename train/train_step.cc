@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One step, as it is put on streams (time goes down):
+// The work of one step on its streams (time goes down):
 //
 //   host                          compute stream                              report stream
 //   issue micro-steps             forward, loss, backward; gradients          |
@@ -11,16 +11,16 @@
 //   issue Report                  |                                           copy this rank's report, all-gather the
 //   issue Update                  AdamW, which multiplies gradients by the    reports, copy them to the host
 //                                 coefficient as it reads them, and changes   |
-//                                 nothing where found_inf_ is set             |
+//                                 nothing if found_inf_ is set                |
 //   wait for the reports          |                                           |
 //   check losses and norm
 //
-// So a loss of any rank or a norm that is not finite stops all ranks with their weights as they were, and the device
-// waits for no host: while the host looks, the update runs. With StepGraph the columns are the same, but the gradients
-// and the update are replayed as graphs.
+// So a loss of any rank or a norm that is not finite stops all ranks with unchanged weights, and the device never waits
+// for the host: while the host checks, the update runs. With StepGraph the columns are the same, but the gradients and
+// the update are replayed as graphs.
 //
-// With a scaler, or gradients that are not all in the device's memory, it is the host that decides: it waits for the
-// reports and the norm, and issues the update then.
+// With a scaler, or with gradients that are not all in the device's memory, the host decides: it waits for the reports
+// and the norm, and then issues the update.
 #include "fsdp/train/train_step.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@
 namespace fsdp {
 namespace {
 
-// An update along a gradient that is not finite would leave no finite weight, and the next checkpoint would save that.
+// An update along a gradient that is not finite would leave no finite weight, and the next checkpoint would save them.
 absl::Status CheckFinite(float grad_norm, int64_t step) {
   if (std::isfinite(grad_norm)) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -86,8 +86,8 @@ absl::Status TrainStep::Allocate() {
   return absl::OkStatus();
 }
 
-// The batches are copied to the same memory in each step: the host then holds none until it was copied, and a graph has
-// its addresses.
+// The batches are copied to the same memory in each step: the host need not keep a batch until it is copied, and a
+// graph has its addresses.
 absl::Status TrainStep::FillBatches(int64_t step) {
   for (size_t a = 0; a < slots_.size(); ++a) {
     FSDP_RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));
@@ -98,9 +98,11 @@ absl::Status TrainStep::FillBatches(int64_t step) {
 absl::Status TrainStep::ForwardBackward() {
   Stream& stream = model_.stream();
   const int grad_accum = batches_.shape().grad_accum;
+  // One flag for the whole step: any micro-step may set it.
   found_inf_->Begin(stream);
   for (int a = 0; a < grad_accum; ++a) {
     std::optional<NoSyncGuard> no_sync;
+    // Only the last micro-step reduces; the others add to the gradients.
     if (a + 1 < grad_accum) no_sync.emplace(model_);
     FSDP_RETURN_IF_ERROR(MicroStep(slots_[a].batch, a));
     if (no_sync.has_value() && OrderedMemoryOf(stream) == nullptr) {
@@ -119,7 +121,7 @@ absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
 }
 
 // The copy to the host reads the loss tensor after this returns, so losses_ holds it until the next step. The gradient
-// is divided by the number of micro-steps here, since gradients of micro-steps are added up, and scaled.
+// is divided by the number of micro-steps, since their gradients are added up, and multiplied by the scale.
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
@@ -143,12 +145,13 @@ double TrainStep::LocalLoss() const {
 absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(FillBatches(step));
   FSDP_RETURN_IF_ERROR(graph_ != nullptr ? graph_->ComputeGradients(max_grad_norm) : ComputeGradients(max_grad_norm));
-  // Not in a graph, because the host function in it reads the stop flag of the moment.
+  // Not in a graph, because its host function reads the current stop flag.
   const Event reported = Report();
   const bool issued = device_decides();
   if (issued) FSDP_RETURN_IF_ERROR(Update());
   FSDP_RETURN_IF_ERROR(reported.Synchronize());
   const absl::StatusOr<StepOutcome> outcome = Look(step);
+  // The device did not update (found_inf_), so the optimizer's count of steps must not include this step.
   if (!outcome.ok() && issued) optimizer_.TakeBackStep();
   if (outcome.ok() && !issued) FSDP_RETURN_IF_ERROR(Update());
   return outcome;
@@ -162,6 +165,7 @@ absl::StatusOr<StepOutcome> TrainStep::Look(int64_t step) const {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
+  // The norm is on the host by now: its copy is before the reports in stream order.
   FSDP_ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
   if (scaler_ == nullptr) FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
@@ -177,7 +181,7 @@ absl::Status TrainStep::ComputeGradients(float max_grad_norm) {
   return absl::OkStatus();
 }
 
-// On a stream of its own, so that the host function, which the device's stream would wait for, holds up no work.
+// On a separate stream: the device's stream would wait for the host function, which would hold up work.
 Event TrainStep::Report() {
   report_stream_->Wait(model_.stream().Record());
   reports_->Gather(
@@ -201,6 +205,7 @@ absl::Status TrainStep::Clip(float max_grad_norm) {
 absl::Status TrainStep::Update() {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
+  // An asynchronous save may still be copying the parameters that the update will change.
   stream.Wait(std::exchange(update_after_, Event()));
   if (graph_ != nullptr) return graph_->Update();
   optimizer_.set_grad_factor(clip_->coefficient());
@@ -210,7 +215,7 @@ absl::Status TrainStep::Update() {
   return absl::OkStatus();
 }
 
-// A step that the scaler leaves out leaves its grad_factor, a NaN, which the next one replaces.
+// A step that the scaler skips keeps its grad_factor, a NaN, which the next one replaces.
 absl::Status TrainStep::StepOptimizer() {
   Stream& stream = model_.stream();
   if (scaler_ == nullptr) return optimizer_.Step(stream);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainStep: one optimizer step of a sharded model: micro-steps, of which only the last one reduces gradients, the
-// losses of all ranks, clipping, and the update. It reads like training in a single process: nothing in it depends on
+// TrainStep: one optimizer step of a sharded model: micro-steps, of which only the last one reduces gradients; the
+// losses of all ranks; clipping; and the update. It reads like training in a single process: nothing in it depends on
 // how the parameters are sharded. Used by one thread.
 #ifndef FSDP_TRAIN_TRAIN_STEP_H_
 #define FSDP_TRAIN_TRAIN_STEP_H_
@@ -44,14 +44,14 @@ class TrainStep {
                                                            ShardedGradScaler* scaler = nullptr);
 
   // The same step, captured as graphs after the first few steps and replayed from then on, with the same results. Every
-  // call of Run must have the same max_grad_norm. Errors are those of StepGraph::Create (fsdp/step_graph.h).
+  // call of Run must have the same max_grad_norm. Returns the errors of StepGraph::Create (fsdp/step_graph.h).
   static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
                                                                    Optimizer& optimizer, const BatchLoader& batches);
 
-  // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
-  // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
-  // is not finite; parameters and optimizer are then as before the step. With a scaler a norm that is not finite is no
-  // error: the step is left out, and the scale falls.
+  // Runs step `step`, from 0, with the optimizer's current learning rate. Collective. The update itself may still be
+  // running on the model's stream when it returns. kFailedPrecondition on every rank if any rank's loss or the norm is
+  // not finite; parameters and optimizer are then as before the step. With a scaler a norm that is not finite is not an
+  // error: the step is skipped, and the scale is reduced.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
   // The next step's update waits for `event`; its forward and backward do not.
@@ -61,7 +61,7 @@ class TrainStep {
   TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
             std::shared_ptr<Trace> trace, ShardedGradScaler* scaler);
 
-  // Allocates what the steps keep.
+  // Allocates the memory that the steps keep.
   absl::Status Allocate();
 
   // Puts the batches of step `step` into slots_, in stream order.
@@ -74,10 +74,10 @@ class TrainStep {
   // Puts the gradients and their norm on the stream, without a graph.
   absl::Status ComputeGradients(float max_grad_norm);
 
-  // Puts the ranks' reports on report_stream_. The event is reached when they can be read on the host.
+  // Puts the ranks' reports on report_stream_. The event is reached when the host can read them.
   Event Report();
 
-  // The step's results once its reports are there; an error if a loss or the norm is not finite.
+  // The step's results, after its reports have arrived; an error if a loss or the norm is not finite.
   absl::StatusOr<StepOutcome> Look(int64_t step) const;
 
   // The loss and its copy to the host; returns the gradient of `logits`.
@@ -87,8 +87,8 @@ class TrainStep {
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
 
-  // Whether found_inf_ decides about the update. Else the host does: of a scaler, and where gradients are not all in
-  // the device's memory.
+  // True if found_inf_ decides about the update. Otherwise the host decides: with a scaler, or if some gradients are
+  // not in the device's memory.
   bool device_decides() const { return scaler_ == nullptr && clip().norm_on_device().defined(); }
   absl::Status Update();
   absl::Status StepOptimizer();
@@ -102,7 +102,7 @@ class TrainStep {
   const std::shared_ptr<Trace> trace_;
   ShardedGradScaler* const scaler_;  // null: losses are not scaled
 
-  // float32 [grad_accum] in pinned host memory, and the tensors that it is copied from, which live until the copy ran.
+  // float32 [grad_accum] in pinned host memory, and the source tensors of the copies to it, kept until the copies ran.
   Buffer host_losses_;
   std::vector<Tensor> losses_;
   std::unique_ptr<RankReports> reports_;
@@ -112,7 +112,7 @@ class TrainStep {
   // The clipping of the last step; used only if graph_ is null.
   std::optional<GradClip> clip_;
 
-  // The memory that batches are read from, by micro-step.
+  // The memory of the batches, by micro-step.
   std::vector<BatchSlot> slots_;
 
   std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured

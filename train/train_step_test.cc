@@ -37,7 +37,7 @@ constexpr int kGoodSteps = StepGraph::kEagerSteps + 2;  // the last of them is a
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A language model that adds numbers, 0 at first, to the logits of its first row, and to their gradients.
+// A language model that adds numbers, at first 0, to the logits of its first row and to their gradients.
 class Spoiled final : public Module {
  public:
   explicit Spoiled(std::unique_ptr<Module> model) : model_(AddChild("model", std::move(model))) {}
@@ -52,7 +52,7 @@ class Spoiled final : public Module {
     return absl::OkStatus();
   }
 
-  // From the third token on, as the first target is one of those.
+  // From the third token on, since the first target is one of those.
   void AddToLogits(float value) { logits_.Set(value); }
   void AddToGradients(float value) { gradients_.Set(value); }
 
@@ -67,7 +67,7 @@ class Spoiled final : public Module {
     }
     Tensor AddTo(const Tensor& rows, Tape& tape) const {
       tape.stream().CopyAsync(tensor.data(), host.data(), tensor.nbytes());
-      // The first row, also of rows that are padded.
+      // The first row, also if rows are padded.
       const Tensor row(rows.buffer(), rows.dtype(), {tensor.numel()});
       tape.device().ops().Accumulate(tensor, row, tape.stream());
       return rows;
@@ -154,7 +154,7 @@ class TrainStepTest : public TrainingFixture, public testing::WithParamInterface
     TrainingFixture::SetUp();
   }
 
-  // `rank_main` on a rig of each of `ranks` ranks.
+  // Runs `rank_main` on a rig for each of `ranks` ranks.
   void OnRanks(int ranks, const std::function<absl::Status(Rig& rig)>& rank_main) {
     if (GetParam().gpu && gpus_ < ranks) GTEST_SKIP() << "nccl wants " << ranks << " GPUs, there are " << gpus_;
     EXPECT_OK(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
@@ -182,7 +182,7 @@ class TrainStepTest : public TrainingFixture, public testing::WithParamInterface
   int gpus_ = 0;
 };
 
-// A step on the last of two ranks is spoiled, and then the run goes on as if that step had not been.
+// A step on the last of two ranks is spoiled; the run then continues as if that step had not happened.
 TEST_P(TrainStepTest, ALossOrNormThatIsNotFiniteLeavesEverythingAsItWasOnAllRanks) {
   struct Case {
     float logits, gradients;
@@ -195,7 +195,7 @@ TEST_P(TrainStepTest, ALossOrNormThatIsNotFiniteLeavesEverythingAsItWasOnAllRank
     if (rig.model->group().rank() == 0) undisturbed = std::move(seen);
     return absl::OkStatus();
   });
-  // On the host an infinite loss whose gradients are finite; a loss that is NaN; finite losses whose gradients are not.
+  // On the host: an infinite loss with finite gradients; a loss that is NaN; finite losses with gradients that are not.
   for (const Case& c : {Case{-kInfinity, 0, "the loss of rank 1 is "}, Case{kNan, 0, "the loss of rank 1 is nan"},
                         Case{0, kNan, "the norm of the gradients is nan"}}) {
     OnRanks(2, [&](Rig& rig) -> absl::Status {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run, in the order in which the collective calls are made. Every rank makes the same ones:
+// A run, in the order of its collective calls. Every rank makes the same ones:
 //
 //   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AgreeOn makes one rank's error
 //                  every rank's, so that no rank waits in a collective for one that has returned. Rank 0 makes sure
-//                  that no output would harm what is read (run_outputs.h), and all that they are one run
+//                  that no output would harm an input (run_outputs.h), and all ranks that they are one run
 //                  (run_attributes.h).
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
-//   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
-//   4. OpenLog     metrics, events and trace (run_log.h), before hours of training depend on a path that cannot be
-//   written.
+//   3. FillModel   the start of the run (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
+//   4. OpenLog     metrics, events and trace (run_log.h), so that a path that cannot be written is found before
+//                  hours of training.
 //   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
-//                  last, on rank 0 alone, the wait for uploads.
+//                  last, only on rank 0, the wait for uploads.
 //
 // A rank that fails outside of AgreeOn aborts the group, which ends the others' waits with its error.
 #include "fsdp/train/trainer.h"
@@ -67,7 +67,7 @@ absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
                       sources.status().message()));
 }
 
-// The ranks divide the check of the vocabulary among themselves: each looks at one chunk of the tokens.
+// The ranks divide the check of the vocabulary among themselves: each checks one chunk of the tokens.
 absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const CausalLmConfig& config,
                                       const ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(TokenData data, ReadData(options));
@@ -84,15 +84,14 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
                                                     options.seq_len, limit->field, options.config, limit->seq_len));
 }
 
-// Checked before training, not at the first save. Each rank writes at most one file of its own.
+// Checked before training, not at the first save. Each rank writes at most one file.
 absl::Status CheckParity(const TrainOptions& options, int world_size) {
   if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d with the files of %d ranks",
                                                     options.parity, ParityCode::kMaxRuns - world_size, world_size));
 }
 
-// Done before training, so that a directory that cannot be made or written fails the run at once, not at its first
-// save.
+// Before training, so that a directory that cannot be made or written fails the run immediately, not at its first save.
 absl::Status MakeCheckpointDir(const TrainOptions& options) {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
   std::error_code error;
@@ -106,7 +105,7 @@ absl::Status MakeCheckpointDir(const TrainOptions& options) {
                                                     options.checkpoint_dir, std::generic_category().message(errno)));
 }
 
-// Of a load to a GPU: the cores of this host divided evenly among its ranks. Collective.
+// Threads of a load to a GPU: the cores of this host divided evenly among its ranks. Collective.
 absl::StatusOr<int> LoadThreads(ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(group));
   const auto ranks = static_cast<int>(hosts.layout.ranks_on(hosts.layout.host_of(group.rank())).size());
@@ -127,6 +126,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& opt
   if (options.global_batch > 0) {
     FSDP_ASSIGN_OR_RETURN(cut.grad_accum, MicroStepsOf(options.global_batch, options.batch_size, group->size()));
   }
+  // From here on grad_accum is fixed, whichever of the two flags was given.
   std::unique_ptr<Trainer> trainer(new Trainer(cut, std::move(group)));
   const absl::Status built = trainer->Build();
   if (built.ok()) return trainer;
@@ -146,6 +146,7 @@ absl::Status Trainer::OpenData() {
   absl::StatusOr<CausalLmConfig> config = CheckedConfig(options_, &notes);
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, config.status()));
   config_ = *std::move(config);
+  // After the config, whose vocabulary bounds the tokens.
   absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, data.status()));
   FSDP_RETURN_IF_ERROR(
@@ -165,6 +166,7 @@ absl::Status Trainer::OpenData() {
 absl::Status Trainer::BuildModel() {
   trace_ = RunLog::MakeTrace(options_, *group_);
   FSDP_ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
+  // Frozen parameters are left out: they have neither gradients nor optimizer state.
   optimizer_ =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
   if (options_.grad_scaler.has_value()) scaler_ = std::make_unique<ShardedGradScaler>(*group_, *options_.grad_scaler);
@@ -179,6 +181,7 @@ absl::Status Trainer::BuildModel() {
 }
 
 absl::Status Trainer::FillModel() {
+  // Without weights: the schedule depends only on the model's structure.
   if (options_.print_schedule) return absl::OkStatus();
   LoadOptions load_options;
   load_options.device = &model_->device();
@@ -197,18 +200,19 @@ absl::Status Trainer::FillModel() {
   if (!options_.checkpoint_dir.empty() && group_->size() > 1) {
     FSDP_RETURN_IF_ERROR(CheckSharedRoot(PosixFileSystem(), options_.checkpoint_dir, *group_));
   }
-  // An incremental save hard-links files of the checkpoint before it, so that one must lie in the same directory.
+  // An incremental save hard-links files of the checkpoint before it, so that one must be in the same directory.
   const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
   saver_->set_attributes(AllAttributes(run_));
   saver_->set_grad_scaler(scaler_.get());
+  // Before the restore, so that keys or an endpoint that are wrong are found without a long load.
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
   run_.saved = start_.saved;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
-      // Parameters that the saving run had frozen have no optimizer state in the checkpoint: theirs starts anew.
+      // Parameters that the saving run had frozen have no optimizer state in the checkpoint: theirs starts afresh.
       StateDict present = WithoutOptimState(wanted, start_.frozen);
       return LoadCheckpoint(source, present, load_options);
     };
@@ -218,14 +222,14 @@ absl::Status Trainer::FillModel() {
     const auto load = [&](StateDict& wanted) {
       return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
     };
-    run_.listed = ModelAttributes(run_.listed);  // the model is all that is taken
+    run_.listed = ModelAttributes(run_.listed);  // only the model is loaded
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizer=*/nullptr, load));
   }
   if (is_rank0()) SayStart(source);
   return absl::OkStatus();
 }
 
-// The checkpoint's scale and rule take the place of --init_scale and --growth_interval, as PyTorch's load_state_dict.
+// The checkpoint's scale and rule replace --init_scale and --growth_interval, as in PyTorch's load_state_dict.
 absl::Status Trainer::RestoreScaler() {
   if (scaler_ == nullptr || start_.grad_scaler.empty()) return absl::OkStatus();
   StateDict state;
@@ -239,19 +243,19 @@ absl::Status Trainer::StartUploads() {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> store, OpenObjectStore(url));
   BackgroundUploader::Options uploads;
   uploads.overwrite = options_.overwrite;
-  // In one call: it is made while other threads print.
+  // In one call, since other threads print at the same time.
   uploads.say = [](const std::string& sentence) {
     absl::PrintF("%s\n", sentence);
     std::fflush(stdout);
   };
   auto uploader = std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads));
-  // The run that saved it may have ended before its upload did.
+  // The run that saved it may have ended before its upload was complete.
   if (IsIn(options_.checkpoint_dir, start_.checkpoint)) uploader->Add(start_.checkpoint);
   saver_->set_uploader(std::move(uploader));
   return absl::OkStatus();
 }
 
-// Errors of the load name files of `source`; those of the comparison with the model do not, and get its name here.
+// Errors of the load name files of `source`; errors of the comparison with the model do not, and get its name here.
 absl::Status Trainer::RestoreFrom(const std::string& source, Optimizer* optimizer,
                                   const std::function<absl::Status(StateDict& wanted)>& load) {
   absl::Status loaded;
@@ -296,17 +300,17 @@ absl::Status Trainer::Train() {
   return saver_->FinishUploads();
 }
 
-// Users of several hosts see that the job has found them, and what their placement of ranks costs.
+// Shows users of several hosts that the job has found them, and the cost of their placement of ranks.
 absl::Status Trainer::SayHosts() const {
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(*group_));
   if (!is_rank0() || hosts.layout.hosts() == 1) return absl::OkStatus();
   const bool flat = !hosts.layout.is_regular() && group_->backend() == "net";
   Say("%s%s", hosts.ToString(),
-      flat ? "; collectives between all ranks are flat, as if each were on a host alone" : "");
+      flat ? "; collectives between all ranks are flat, as if each had a host of its own" : "");
   return absl::OkStatus();
 }
 
-// On a GPU attention may be cuDNN's, on which speed and the last bits depend.
+// On a GPU attention may be cuDNN's, which affects speed and the last bits.
 absl::Status Trainer::SayAttention() const {
   const DeviceType device = model_->device().type();
   if (!is_rank0() || device == DeviceType::kCpu) return absl::OkStatus();
@@ -330,6 +334,7 @@ absl::Status Trainer::TrainAndExport() {
   step_began_ = absl::Now();
   for (int64_t step = start_.step; step < steps; ++step) {
     FSDP_ASSIGN_OR_RETURN(const bool stop, TrainOneStep(step));
+    // After the last step a stop needs no other end than the usual one.
     if (!stop || step + 1 == steps) continue;
     if (is_rank0()) {
       Say("stopped by a signal after step %d of %d%s", step, steps,
@@ -351,8 +356,8 @@ absl::Status Trainer::TrainAndExport() {
   return absl::OkStatus();
 }
 
-// Spans are complete once their streams ran, so the model's stream is waited for even without a trace: the run is then
-// known to have ended without an error.
+// Spans are complete once their streams have run. The model's stream is waited for even without a trace, so that the
+// run is known to have ended without an error.
 absl::Status Trainer::FinishTrace() {
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
   return log_->FinishTrace();
@@ -363,7 +368,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(int64_t step) {
   return train_step_->Run(step, options_.clip_limit());
 }
 
-// All ranks agree on saving, since IsDue depends on the step alone and the request to stop is the same on all of them.
+// All ranks agree on saving, since IsDue depends only on the step and the request to stop is the same on all of them.
 absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double lr = LearningRate(options_.learning_rate, step);
   FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
@@ -373,6 +378,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   step_began_ = now;
   const int64_t tokens = batches_->shape().tokens_per_step();
   const bool saves = saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty());
+  // Before the save, so that a run that is killed in it has reported its step.
   FSDP_RETURN_IF_ERROR(log_->AddStep({.step = step,
                                       .loss = outcome.loss,
                                       .grad_norm = outcome.grad_norm,
@@ -385,6 +391,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   if (saves) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
     FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
+    // The next forward may start while the state is copied; only the update must wait.
     train_step_->UpdateAfter(saver_->copied());
     if (is_rank0()) Say("%s", saved);
     FSDP_RETURN_IF_ERROR(log_->AddSave(step, saved, absl::ToDoubleSeconds(absl::Now() - now)));
@@ -394,6 +401,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
 }
 
 absl::Status Trainer::PrintSchedule() {
+  // The first step records the order of the units; the schedule is known after it.
   FSDP_RETURN_IF_ERROR(train_step_->Run(0, options_.clip_limit()).status());
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
   if (is_rank0())

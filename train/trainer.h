@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. Rank 0 alone prints, on stdout. Every
+// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. Only rank 0 prints, on stdout. Every
 // rank makes one Trainer and calls the same methods in the same order.
 #ifndef FSDP_TRAIN_TRAINER_H_
 #define FSDP_TRAIN_TRAINER_H_
@@ -47,7 +47,7 @@ class Trainer {
   Trainer(const TrainOptions& options, std::shared_ptr<ProcessGroup> group)
       : options_(options), group_(std::move(group)) {}
 
-  // The parts of Create, in order; trainer.cc says what each does. All are collective.
+  // The parts of Create, in order, described in trainer.cc. All are collective.
   absl::Status Build();
   absl::Status OpenData();
   absl::Status BuildModel();
@@ -62,7 +62,7 @@ class Trainer {
   absl::Status OpenLog();
   absl::Status FinishTrace();
 
-  // Train without the wait for uploads, which are rank 0's alone.
+  // Train without the wait for uploads, which only rank 0 makes.
   absl::Status TrainAndExport();
 
   // Computes one step.
@@ -80,12 +80,12 @@ class Trainer {
   // The model's config; set by OpenData.
   CausalLmConfig config_;
 
-  // What this run is (run_attributes.h): of the data when OpenData is done, all from FillModel on; and how that differs
-  // from what it starts from.
+  // The properties of this run (run_attributes.h): the data's after OpenData, all after FillModel; and the differences
+  // from the checkpoint that it starts from.
   RestoreOptions run_;
   std::vector<AttributeDifference> differences_;
 
-  // Where this run begins; step 0 until FillModel.
+  // The start of this run; step 0 until FillModel.
   RunStart start_;
 
   // Each of these refers to some of those before it, so they must be destroyed in reverse order.
@@ -102,7 +102,7 @@ class Trainer {
   // Null with --print_schedule.
   std::unique_ptr<RunLog> log_;
 
-  // When the step before was done.
+  // The time at which the step before ended.
   absl::Time step_began_;
 };
 

@@ -22,7 +22,7 @@ constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 61, "n_positi
 
 void TrainingFixture::SetUp() {
   directory_ = absl::StrCat(testing::TempDir(), "/", testing::UnitTest::GetInstance()->current_test_info()->name());
-  std::filesystem::remove_all(directory_);  // what an earlier process left
+  std::filesystem::remove_all(directory_);  // leftovers of an earlier process
   std::filesystem::create_directories(directory_);
   std::ofstream(directory_ + "/config.json") << kConfig;
   std::ofstream tokens(directory_ + "/tokens.u16", std::ios::binary);
@@ -45,6 +45,7 @@ TrainOptions TrainingFixture::Options(int64_t steps) const {
 absl::Status TrainingFixture::TrainRank(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
   const absl::Status status = trainer->Train();
+  // Ranks are threads: the others would wait for this one until their timeout.
   if (!status.ok()) group->Abort(status);
   return status;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainingFixture: a whole run of train_gpt inside a test, with a directory of its own. The model is small, since an
-// emulated GPU is slow, and its sizes are odd, so that they divide nothing.
+// TrainingFixture: a whole run of train_gpt inside a test, with its own directory. The model is small, since an
+// emulated GPU is slow, and its sizes are odd, so that no number of ranks divides them.
 #ifndef FSDP_TRAIN_TRAINING_FIXTURE_H_
 #define FSDP_TRAIN_TRAINING_FIXTURE_H_
 
@@ -23,10 +23,10 @@ class TrainingFixture : public testing::Test {
   // The options of a run of `steps` steps at a constant learning rate, with each block as a unit.
   TrainOptions Options(int64_t steps) const;
 
-  // The run on one rank; an error ends it on all.
+  // The run on one rank; an error ends it on all ranks.
   static absl::Status TrainRank(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group);
 
-  // A path in the directory that no other run has.
+  // A new path in the directory.
   std::string NewRunPath();
 
   std::string directory_;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that h5py, torch.save and torch.distributed.checkpoint take for the tensors of checkpoint_benchmark.
+"""Times h5py, torch.save and torch.distributed.checkpoint on the tensors of checkpoint_benchmark.
 
 usage: benchmark_peers.py DIRECTORY ROWS...
 
-Reads questions, one a line: h5py-save, h5py-load, torch-save, torch-load, dcp-save or dcp-load; dcp is one process
-without a group. Answers each with a line: seconds, or "no: " and why there are none. DIRECTORY/flat holds the tensors'
-bytes, float32, one after the other; tensor i has ROWS[i] rows of 16. A save makes new files and ends with fsync. A load
-makes a save first where there was none, untimed.
+Reads questions, one per line: h5py-save, h5py-load, torch-save, torch-load, dcp-save or dcp-load; dcp is one process
+without a group. Answers each with a line: seconds, or "no: " and the reason. DIRECTORY/flat holds the tensors' bytes,
+float32, one after the other; tensor i has ROWS[i] rows of 16. A save makes new files and ends with fsync. A load makes
+a save first, untimed, if there is no file yet.
 """
 import importlib
 import os
@@ -116,12 +116,12 @@ def answer(what):
     return timed(peer.load, path, *arguments)[0]
 
 
-# Output of the libraries goes to stderr: stdout has the answers alone.
+# Output of the libraries goes to stderr: stdout has only the answers.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for line in sys.stdin:
     try:
         answers.write("%r\n" % answer(line.strip()))
-    except Exception as error:  # whatever a library throws
+    except Exception as error:  # libraries throw exceptions of any type
         answers.write("no: %s: %s\n" % (type(error).__name__, " ".join(str(error).split())))
     answers.flush()

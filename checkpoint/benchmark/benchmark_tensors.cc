@@ -17,7 +17,7 @@ constexpr int64_t kPage = 4096;
 }  // namespace
 
 // Sizes grow linearly, so that ranks get unequal work. Values repeat after 1021, a prime: neighbouring blocks differ.
-// Every page is written, or the first save would pay for page faults.
+// Every page is written, so that the first save does not pay for page faults.
 BenchmarkTensors::BenchmarkTensors(int count, int64_t nbytes) {
   for (int i = 0; i < count; ++i) {
     const int64_t rows = std::max<int64_t>(1, nbytes / kRowBytes / count * 2 * (i + 1) / (count + 1));

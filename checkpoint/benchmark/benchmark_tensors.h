@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BenchmarkTensors: float32 tensors of unequal sizes, one after another in two pieces of memory: the source of saves
+// BenchmarkTensors: float32 tensors of unequal sizes, one after another, in two pieces of memory: the source of saves
 // and the destination of loads. Any rank's part of them is a StateDict whose tensors are views of that memory.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-// Owns both pieces of memory. Immutable but for the bytes.
+// Owns both pieces of memory. Immutable except for the bytes.
 class BenchmarkTensors {
  public:
   struct Entry {
@@ -25,7 +25,7 @@ class BenchmarkTensors {
     int64_t offset = 0;  // of its first byte
   };
 
-  // `count` tensors of about `nbytes` together, their sizes as 1 : 2 : ... : count.
+  // `count` tensors of about `nbytes` in total, with sizes in the ratio 1 : 2 : ... : count.
   BenchmarkTensors(int count, int64_t nbytes);
 
   const std::vector<Entry>& entries() const { return entries_; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Durable save and verified load, compared with the floor that the disk sets and with other libraries, in one run and
-// on the same bytes; checkpoint_rows.h defines the rows, paired_rows.h the columns.
+// Measures durable save and verified load, compared with the floor set by the disk and with other libraries, in one run
+// and on the same bytes; checkpoint_rows.h defines the rows, paired_rows.h the columns.
 //
 //   bazel run -c opt //checkpoint/benchmark:checkpoint_benchmark -- --directory=DISK --megabytes=1000 --repetitions=3
 #include <stdio.h>
@@ -21,13 +21,13 @@
 #include "fsdp/checkpoint/benchmark/paired_rows.h"
 
 ABSL_FLAG(std::string, directory, "",
-          "where to write; a new directory is made in it (default: the temporary directory)");
+          "directory to write to; a new directory is made in it (default: the temporary directory)");
 ABSL_FLAG(int, megabytes, 512, "payload, in units of 10^6 bytes");
 ABSL_FLAG(int, tensors, 100, "tensors that share it");
-ABSL_FLAG(int, repetitions, 5, "counted runs of each row; one more comes before them");
+ABSL_FLAG(int, repetitions, 5, "counted runs of each row, after one warm-up run");
 ABSL_FLAG(int, io_threads, 2, "threads of a save or load");
 ABSL_FLAG(std::string, rows, "", "only rows whose name contains this, and their floors");
-ABSL_FLAG(std::string, python, "python3", "the interpreter that may have h5py and torch; empty: none");
+ABSL_FLAG(std::string, python, "python3", "the interpreter with h5py and torch; empty: no rows for them");
 ABSL_FLAG(bool, json, false, "print one JSON object instead of a table");
 
 namespace fsdp {
@@ -45,7 +45,7 @@ std::string FindPeers() {
   return script;
 }
 
-// The load average is part of the result: it tells a reader whether the machine was busy with other work.
+// The load average is part of the result: it shows whether the machine was busy with other work.
 absl::StatusOr<nlohmann::json> Measure(const std::string& directory) {
   CheckpointRowsOptions options;
   options.directory = directory;

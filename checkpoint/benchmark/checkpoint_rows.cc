@@ -30,7 +30,7 @@ std::string StepPath(const std::string& directory, int64_t step) {
   return absl::StrCat(directory, "/step-000000", step < 10 ? "0" : "", step);
 }
 
-// The threads of one rank: all ranks together have as many as one rank alone.
+// The threads of one rank: all ranks together have as many as a single rank.
 int ThreadsOf(int io_threads, int world_size) { return std::max(1, io_threads / world_size); }
 
 }  // namespace
@@ -44,7 +44,7 @@ CheckpointRows::CheckpointRows(const CheckpointRowsOptions& options, std::unique
   std::memset(copy_.get(), 0, tensors_.nbytes());
 }
 
-// The files that loads read are written once, here, and kept.
+// The files for the loads are written once, here, and kept.
 absl::StatusOr<std::unique_ptr<CheckpointRows>> CheckpointRows::Create(const CheckpointRowsOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
   std::unique_ptr<CheckpointRows> rows(new CheckpointRows(options, std::move(pool)));
@@ -63,7 +63,8 @@ std::vector<PairedRow> CheckpointRows::Rows() {
   return rows;
 }
 
-// The name decides what is prepared: "save" deletes the files of the row before, "cold" and "warm" set the page cache.
+// The name selects the preparation: "save" deletes the files of the previous save, "cold" and "warm" set the page
+// cache.
 PairedRow CheckpointRows::Row(const std::string& name, const std::string& floor, std::function<absl::Status()> run) {
   PairedRow row = {name, floor, [run = std::move(run)] { return Timed(run); }};
   if (absl::StartsWith(name, "save")) row.prepare = [this] { return RemoveSaved(); };
@@ -72,14 +73,14 @@ PairedRow CheckpointRows::Row(const std::string& name, const std::string& floor,
   return row;
 }
 
-// As Row, but the peer measures itself: starting Python and importing is not what is compared.
+// As Row, but the peer measures its time itself: starting Python and importing are not part of the comparison.
 PairedRow CheckpointRows::PeerRow(const std::string& name, const std::string& floor, const std::string& what) {
   PairedRow row = Row(name, floor, {});
   row.run = [this, what] { return Peer(what); };
   return row;
 }
 
-// Every form writes the same bytes, so one floor serves them all, but parity, which writes half as many again.
+// Every form writes the same bytes, so they share one floor, except parity, which writes half as many bytes more.
 void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
   const std::string floor = "save, floor";
   const auto save = [&](const std::string& name, const SaveForm& form) {
@@ -132,7 +133,7 @@ void CheckpointRows::AddStaging(std::vector<PairedRow>& rows) {
   rows.back().run = [this] { return StageOnly(); };
 }
 
-// Ranks are threads of this process that share the threads for I/O: a machine's disk does not get faster with more
+// Ranks are threads of this process that share the threads for I/O: a machine's disk does not become faster with more
 // ranks.
 absl::Status CheckpointRows::Save(const SaveForm& form) const {
   // FULL of several ranks is made from their dim-0 chunks.
@@ -148,7 +149,7 @@ absl::Status CheckpointRows::Save(const SaveForm& form) const {
   });
 }
 
-// Ranks are threads here as well; each wants its dim-0 chunk, whatever the number of ranks that saved.
+// Ranks are threads here as well; each wants its dim-0 chunk, for any number of ranks that saved.
 absl::Status CheckpointRows::Load(int64_t step, int world_size, bool verify) const {
   const LoadOptions options = {.verify = verify, .io_threads = ThreadsOf(options_.io_threads, world_size)};
   return RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -175,7 +176,7 @@ absl::Status CheckpointRows::CopyAll() {
   });
 }
 
-// Only the time for which Save blocks its caller, without waiting for the save before. The first save allocates the
+// Only the time for which Save blocks its caller, without waiting for the previous save. The first save allocates the
 // arena; MeasureRows does not count it.
 absl::StatusOr<double> CheckpointRows::StageOnly() {
   constexpr int64_t kStep = 8;
@@ -192,7 +193,7 @@ absl::StatusOr<double> CheckpointRows::StageOnly() {
   return absl::ToDoubleSeconds(report.blocked - report.waited);
 }
 
-// The program is started by the first row that asks, and a failure is kept: each row of a missing peer reports it.
+// The first row of a peer starts the program. A failure is kept, so that each row of a missing peer reports it.
 absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
   if (options_.python.empty()) return absl::UnavailableError("no python was given");
   if (peer_.ok() && *peer_ == nullptr) {
@@ -210,7 +211,7 @@ absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
   return (*peer_)->Ask(what);
 }
 
-// Deleting frees blocks of the disk, which takes time: it is done before a row and not in it.
+// Deleting frees blocks of the disk, which takes time: it is done before a row, not during it.
 absl::Status CheckpointRows::RemoveSaved() const {
   std::error_code error;
   for (int64_t step = 1; step < kSavedByOne && !error; ++step) {

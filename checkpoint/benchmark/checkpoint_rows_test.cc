@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The benchmark runs, on a few megabytes: each row does what it is named for, whatever that takes.
+// Runs the benchmark on a few megabytes: each row does the work in its name, in any time.
 #include "fsdp/checkpoint/benchmark/checkpoint_rows.h"
 
 #include <cstring>
@@ -66,7 +66,7 @@ TEST(PairedRowsTest, ARowIsComparedWithTheFloorOfTheSameRepetition) {
   const nlohmann::json summary = SummariseRows(rows, 1000);
   ASSERT_EQ(summary.size(), 2);
   EXPECT_EQ(summary[1]["name"], "twice");
-  EXPECT_EQ(summary[1]["seconds"], 6.0);  // of 4, 6 and 8: the first run is not counted
+  EXPECT_EQ(summary[1]["seconds"], 6.0);  // the median of 4, 6 and 8: the first run is not counted
   EXPECT_EQ(summary[1]["ratio"], 2.0);
   EXPECT_EQ(summary[1]["highest_ratio"], 2.0);
   EXPECT_THAT(RowTable(summary), HasSubstr("twice                          6.000     4.000     8.000"));

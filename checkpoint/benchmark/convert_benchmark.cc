@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast conversions are, compared with the disk:
+// Measures the speed of conversions, compared with the disk:
 //
 //   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
 //
 // A model of that many bytes is converted between safetensors, a torch file, a DCP directory and checkpoints of ours,
 // FULL and SHARDED by four ranks, in every direction; and every form is compared with safetensors, summed up for
-// inspect's page, and verified. Each row is a process of its own; targets are durable. What is read, by cp too, is
-// dropped from the page cache before (--cold), as what training has just written by direct I/O, or read once
-// (--nocold). The disk is synced before each measurement, so that none pays for the pages of another; the disk's own
-// rate still changes from one second to the next, so cp + sync of the same bytes runs before each row and after it.
+// inspect's page, and verified. Each row runs in its own process; targets are durable. Before each row and cp, their
+// input is dropped from the page cache (--cold), as after training has written it by direct I/O, or read once
+// (--nocold). The disk is synced before each measurement, so that no measurement pays for the pages of another; the
+// disk's own rate still varies from second to second, so cp + sync of the same bytes runs before and after each row.
 //
 //   seconds, GB/s   the median of the row; payload bytes / that
 //   cp              the median of cp + sync
 //   of cp           the row's seconds / the mean of cp's before and after it: the median, the lowest and the highest
 //   peak            largest resident set of the process, in MB
 //
-// Where --python has them, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes, and the
+// If --python has them, torch's own format_utils run dcp_to_torch and torch_to_dcp on the same bytes, and the
 // safetensors package reads the model and writes it again.
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -52,12 +52,11 @@
 #include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
-ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
-ABSL_FLAG(bool, cold, true,
-          "drop what is read from the page cache before each measurement; false: read it once before");
+ABSL_FLAG(std::string, directory, "", "directory to write to; by default a new directory in /tmp, removed at the end");
+ABSL_FLAG(bool, cold, true, "drop the input from the page cache before each measurement; false: read it once before");
 ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
 ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
-ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: none");
+ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: skip them");
 ABSL_FLAG(std::vector<std::string>, rows, {}, "only rows whose names hold one of these, comma separated");
 
 namespace fsdp {
@@ -65,7 +64,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One run of a row in a process of its own: wall time, largest resident set, and whether it exited with 0.
+// One run of a row in its own process: wall time, largest resident set, and success (exit status 0).
 struct Measurement {
   double seconds = 0;
   double peak_bytes = 0;
@@ -91,7 +90,7 @@ int Shell(const std::string& command) {
   return 127;
 }
 
-// Runs in the child. The reason of a failure goes to the file `log`, where the parent reads it.
+// Runs in the child. The reason of a failure goes to the file `log`, which the parent reads.
 int Convert(const std::string& from, const std::string& to, const FormatTarget& target, const std::string& log) {
   ConvertOptions options;
   options.target = target;
@@ -102,7 +101,7 @@ int Convert(const std::string& from, const std::string& to, const FormatTarget& 
   return report.ok() ? 0 : 1;
 }
 
-// Runs in the child, as Convert does: what `work` does with the checkpoint `path`.
+// Runs in the child, as Convert does: runs `work` on the checkpoint `path`.
 int Read(const std::string& path, const std::string& log,
          const std::function<absl::Status(const TensorSource& source)>& work) {
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
@@ -111,7 +110,7 @@ int Read(const std::string& path, const std::string& log,
   return status.ok() ? 0 : 1;
 }
 
-// Matrices of 64 MB and vectors of 16 KB in turns, about `bytes` together, as the layers of a model have them.
+// Alternating matrices of 64 MB and vectors of 16 KB, about `bytes` in total, like the layers of a model.
 StateDict Model(int64_t bytes) {
   StateDict state;
   const int64_t rows = std::max<int64_t>(1, std::min<int64_t>(4096, bytes / 16384));
@@ -141,7 +140,8 @@ class Benchmark {
     const std::string model = Path("model.safetensors");
     SafetensorsOptions options;
     options.overwrite = true;
-    // In a child too: blocks that this process kept for I/O would be copied page by page in every child that uses them.
+    // In a child too: blocks that this process keeps for I/O would be copied page by page in every child that uses
+    // them.
     Check(Measure([&] { return WriteSafetensors(model, state, ReadNumbers, options).ok() ? 0 : 1; }).done,
           "the model cannot be written");
     bytes_ = static_cast<double>(fs::file_size(model));
@@ -180,7 +180,7 @@ class Benchmark {
                                        [&](const std::string& row) { return name.find(row) != std::string::npos; });
   }
 
-  // The path of the model in that form, which is made, untimed, the first time.
+  // The path of the model in that form, which the first call makes, untimed.
   std::string SourceOf(const Form& form) {
     std::string path =
         Path(DriverOf(form.target).traits().model_only ? "model.safetensors" : absl::StrCat("from.", form.name));
@@ -190,7 +190,7 @@ class Benchmark {
     return path;
   }
 
-  // What reads a checkpoint and writes next to nothing.
+  // The rows that read a checkpoint and write almost nothing.
   bool ReadingRows(const Form& form) {
     const std::string source = SourceOf(form);
     const std::string model = Path("model.safetensors");
@@ -211,8 +211,8 @@ class Benchmark {
            done;
   }
 
-  // torch's own converters, started as a user starts them: importing torch is part of their time. Not measured, and no
-  // failure, if the interpreter lacks torch.
+  // torch's own converters, started as a user starts them: importing torch is part of their time. Not measured, without
+  // a failure, if the interpreter lacks torch.
   bool PeerRows() {
     const std::string python = absl::GetFlag(FLAGS_python);
     const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
@@ -262,13 +262,13 @@ class Benchmark {
     return last;
   }
 
-  // A row that cannot be measured here, which is no failure.
+  // Reports a row that cannot be measured here, which is not a failure.
   static bool NoNumber(const std::string& name, const std::string& why) {
     std::printf("%-26s not measured: %s\n", name.c_str(), why.c_str());
     return true;
   }
 
-  // The page cache as a measurement of reading `path` is to find it. False if that fails.
+  // Prepares the page cache for a measurement that reads `path`. False if that fails.
   bool Prepare(const std::string& path) const {
     sync();
     if (absl::GetFlag(FLAGS_cold)) return DropFromPageCache(directory_).ok();
@@ -331,7 +331,7 @@ int main(int argc, char** argv) {
       "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5, "
       "and "
       "what reads one, compared with cp + sync of the same bytes, and with torch's format_utils and the safetensors "
-      "package where --python has them; a line each");
+      "package if --python has them; one line each");
   if (status) return *status;
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();

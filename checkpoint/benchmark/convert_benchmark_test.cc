@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The benchmark has a row for every direction, on a model that is small. How fast it is, is not looked at.
+// The benchmark has a row for every direction, on a small model. The speed is not tested.
 #include <array>
 #include <cstdio>
 #include <regex>

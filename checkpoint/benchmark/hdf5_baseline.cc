@@ -28,8 +28,8 @@ bool WriteDataset(hid_t file, hid_t creation, const BenchmarkTensors::Entry& ten
 
 }  // namespace
 
-// The settings are the fastest that HDF5 has for this, so that the comparison is fair: 1.8 format, datasets of 2 KiB
-// and more aligned to pages, no fill values.
+// The fastest settings of HDF5 for this, so that the comparison is fair: 1.8 format, datasets of 2 KiB and more aligned
+// to pages, no fill values.
 absl::Status WriteByHdf5(const BenchmarkTensors& tensors, const std::string& path) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18);
@@ -50,7 +50,7 @@ absl::Status WriteByHdf5(const BenchmarkTensors& tensors, const std::string& pat
   return synced ? absl::OkStatus() : Failed("fsync", path);
 }
 
-// One H5Dread for each tensor, straight into its memory.
+// One H5Dread for each tensor, directly into its memory.
 absl::Status ReadByHdf5(const BenchmarkTensors& tensors, const std::string& path) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   bool read = file >= 0;

@@ -30,7 +30,7 @@ absl::Status ForEachFile(const std::string& directory, const std::function<bool(
 
 }  // namespace
 
-// Advice, not a command: the kernel drops clean pages only, so files must have been synced.
+// Advice, not a command: the kernel drops only clean pages, so files must have been synced.
 absl::Status DropFromPageCache(const std::string& directory) {
   return ForEachFile(directory, [](int fd) { return posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0; });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page cache before a row is timed: without the files of a directory, or with them. On a virtual machine the host
-// may still have them cached.
+// Sets the page cache before a row is timed: without or with the files of a directory. On a virtual machine the host
+// may still cache them.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PAGE_CACHE_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PAGE_CACHE_H_
 

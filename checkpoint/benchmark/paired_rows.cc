@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// Not the mean: one repetition that a neighbour disturbed must not move it.
+// Not the mean: one disturbed repetition must not change it.
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;

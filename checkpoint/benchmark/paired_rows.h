@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MeasureRows: rows that are timed in turns, each compared with its floor. The absolute numbers of a shared machine
-// mean little; the ratio of a row to the floor of the same repetition, and its spread, can be compared between
-// machines.
+// MeasureRows: times rows alternately and compares each with its floor. The absolute numbers of a shared machine mean
+// little; the ratio of a row to the floor of the same repetition, and its spread, can be compared between machines.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
 
@@ -21,33 +20,33 @@ struct PairedRow {
   std::string name;
   // The name of the row that the ratio refers to; a floor names itself.
   std::string floor;
-  // Returns the seconds that it measured; kUnavailable if the row cannot be run on this machine.
+  // Returns the measured seconds; kUnavailable if the row cannot run on this machine.
   std::function<absl::StatusOr<double>()> run;
   // Runs before `run`, untimed; may be empty.
   std::function<absl::Status()> prepare = {};
-  // Results: one for each counted repetition, or the reason why there is none.
+  // Results: one for each counted repetition, or the reason why they are missing.
   std::vector<double> seconds = {};
   std::string missing = {};
 };
 
-// Seconds that `run` takes, by the wall's clock.
+// The wall time of `run`, in seconds.
 absl::StatusOr<double> Timed(const std::function<absl::Status()>& run);
 
 // The rows whose name contains `wanted`, and their floors.
 std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std::string& wanted);
 
-// Runs all rows `repetitions` times and once before, which is not counted; in an order that is drawn for each
-// repetition, since how fast a disk is depends on what it has just done. The error names the row.
+// Runs all rows `repetitions` times, after one uncounted run; in a random order for each repetition, since the speed of
+// a disk depends on its previous work. The error names the row.
 absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions);
 
-// One object for each row that could be run: name, median, lowest and highest of its seconds, gigabytes_per_second =
-// payload / median / 1e9, and the median, lowest and highest of its ratios.
+// One object for each row that was run: name, median, lowest and highest of its seconds, gigabytes_per_second = payload
+// / median / 1e9, and the median, lowest and highest of its ratios.
 nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload_bytes);
 
-// One object for each row that could not: name, why.
+// One object for each row that could not run: name, why.
 nlohmann::json MissingRows(const std::vector<PairedRow>& rows);
 
-// The same as tables with a line for each row.
+// The same as tables, one line per row.
 std::string RowTable(const nlohmann::json& summary);
 std::string MissingTable(const nlohmann::json& missing);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PeerProcess: a program that times other libraries (benchmark_peers.py), started once, since importing them takes
-// longer than what is timed. A question is a line; the answer is a line: seconds, or "no: " and the reason. Used by one
-// thread.
+// longer than the timed work. A question is a line; the answer is a line: seconds, or "no: " and the reason. Used by
+// one thread.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 
@@ -19,10 +19,11 @@ namespace fsdp {
 
 class PeerProcess {
  public:
-  // Starts `command`, a program and its arguments; its errors go nowhere. kUnavailable when it cannot be started.
+  // Starts `command`, a program and its arguments; its error output is discarded. kUnavailable when it cannot be
+  // started.
   static absl::StatusOr<std::unique_ptr<PeerProcess>> Start(const std::vector<std::string>& command);
 
-  // Closes the program's input, at which it ends, and waits for it.
+  // Closes the program's input, which ends it, and waits for it.
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans that a rank makes before it moves a byte, at 10,000 tensors and 1,024 and 16,384 ranks: their time, and the
-// most memory that they hold beside what they are given ("peak_MiB"). No plan communicates: no function here takes a
-// process group.
+// Measures the plans that a rank makes before it moves a byte, for 10,000 tensors and 1,024 and 16,384 ranks: their
+// time, and their peak memory in addition to their inputs ("peak_MiB"). Plans do not communicate: no function here
+// takes a process group.
 //
 //   bazel run -c opt //checkpoint/benchmark:planning_benchmark
 //
 // SaveSharded, SaveLocal: PlanSave of one rank's parts of 10,000 tensors, and their places in flat datasets for LOCAL.
-// Load: PlanReads of one rank of as many as saved, of the manifest that they wrote, open already. Reshard: the same of
-// one of three quarters as many ranks. The manifest of 16,384 ranks is 164 million intervals, which take 5.3 GB.
+// Load: PlanReads of one rank, of as many ranks as saved, from their open manifest. Reshard: the same with three
+// quarters as many ranks. The manifest of 16,384 ranks is 164 million intervals, which take 5.3 GB.
 #include <malloc.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 
 namespace {
 
-// All memory of this program that operator new gave, now and at most since the last Reset.
+// Counts the memory from operator new in this program: the current amount, and the peak since the last Reset.
 class HeapCount {
  public:
   void Add(int64_t nbytes) {
@@ -66,13 +66,13 @@ namespace fsdp {
 namespace {
 
 constexpr int kTensors = 10000;
-constexpr int kUnit = 16;          // tensors of a unit of LOCAL
-const Shape kShape = {16384, 16};  // each rank has a row of each
+constexpr int kUnit = 16;          // tensors per unit of LOCAL
+const Shape kShape = {16384, 16};  // each rank has at least one row of each, up to 16,384 ranks
 constexpr double kMebibyte = 1 << 20;
 
 std::string NameOf(int i) { return absl::StrCat("transformer.h.", i / 16, ".mlp.experts.", i % 16, ".weight"); }
 
-// The part of tensor `i` that a rank has in its shard of the tensor's flat unit.
+// The part of tensor `i` in a rank's shard of the tensor's flat unit.
 Interval FlatPart(int i, int ranks, int rank) {
   const Interval shard = ChunkOf(kUnit * kShape.numel(), ranks, rank);
   const int64_t offset = (i % kUnit) * kShape.numel();
@@ -126,14 +126,13 @@ void PlanSaveOf(benchmark::State& benchmark, StateDictType type) {
 void SaveSharded(benchmark::State& benchmark) { PlanSaveOf(benchmark, StateDictType::kSharded); }
 void SaveLocal(benchmark::State& benchmark) { PlanSaveOf(benchmark, StateDictType::kLocal); }
 
-// The manifest of a SHARDED save and its index, as an open checkpoint has them.
+// The manifest of a SHARDED save and its index, as in an open checkpoint.
 struct Stored {
   Manifest manifest;
   TensorIndex index;
 };
 
-// Every interval of every tensor is there; extents only of the files that hold `wanted` rows, since a plan looks at no
-// other.
+// Has every interval of every tensor, but extents only for files that hold `wanted` rows, since a plan uses no others.
 Stored StoredBy(int ranks, const Interval& wanted) {
   Stored stored;
   stored.manifest.files.resize(ranks);

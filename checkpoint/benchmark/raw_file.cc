@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// As many as a save and a load have in flight: the floor must not win by a deeper queue.
+// As many as a save or load has in flight: the floor must not win by a deeper queue.
 constexpr int kInFlight = 4;
 
 ByteRange BlockOf(int64_t block, size_t nbytes) {
@@ -49,7 +49,7 @@ absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) c
   return file->Sync();
 }
 
-// The fastest way of a program without direct I/O: parallel pwrite, and the kernel writes back at fsync.
+// The fastest way without direct I/O: parallel pwrite, and the kernel writes back at fsync.
 absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
   FSDP_RETURN_IF_ERROR(pool_.ParallelFor(BlockCount(static_cast<int64_t>(bytes.size())), [&](int64_t block) {
@@ -59,7 +59,7 @@ absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
   return file->Sync();
 }
 
-// Into the place of each block, with no digest to compare, so the callback for a block that has arrived has no work.
+// Reads each block to its place without comparing digests, so the callback for an arrived block has no work.
 absl::Status RawFile::Read(absl::Span<std::byte> out) const {
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, PosixFileSystem().Open(path_));
   return ReadInParallel(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RawFile: the floor that saves and loads are compared with: memory into one flat file and back, by the same I/O, but
-// with no format, no digest, no copy and no commit. Memory is page-aligned and has room for whole pages.
+// RawFile: the floor for saves and loads: copies memory to one flat file and back with the same I/O, but without
+// format, digests, copies and commit. Memory is page-aligned and has room for whole pages.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
 #define FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
 
@@ -22,8 +22,8 @@ class RawFile {
   const std::string& path() const { return path_; }
 
   // Writes a new file of `nbytes` bytes: space is reserved, blocks of 4 MiB go through a write queue of each thread,
-  // four in flight in each, then one fsync. If `nbytes` exceeds the bytes, the first block stands in for those that
-  // lack.
+  // four in flight in each, then one fsync. If `nbytes` exceeds the bytes, the first block is written in place of the
+  // missing ones.
   absl::Status Write(absl::Span<const std::byte> bytes, int64_t nbytes) const;
 
   // The same blocks by pwrite through the page cache, one fsync. A new file.
@@ -32,7 +32,7 @@ class RawFile {
   // Blocks of 4 MiB through a read queue for each thread, four in flight in each.
   absl::Status Read(absl::Span<std::byte> out) const;
 
-  // The same blocks by pread through the page cache, with as much read-ahead as the kernel gives.
+  // The same blocks by pread through the page cache, with the kernel's read-ahead.
   absl::Status ReadBuffered(absl::Span<std::byte> out) const;
 
  private:

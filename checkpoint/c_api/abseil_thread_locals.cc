@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of three objects in Abseil's archives that no shared library can hold: distributions compile them for
-// programs, so their thread-local variables have places that only a program knows. Same names and meaning as in
-// Abseil's headers, for one release of it: the names of another differ, and bazel/link.bzl then links its shared
-// libraries.
+// Replaces the functions of three objects in Abseil's archives that cannot be part of a shared library: distributions
+// compile them for programs, so their thread-local variables have addresses that only a program can resolve. Same names
+// and meaning as in Abseil's headers, for one release of it: the names of other releases differ, and bazel/link.bzl
+// then links their shared libraries.
 #include "absl/base/config.h"
 
 #if ABSL_LTS_RELEASE_VERSION == 20220623
@@ -28,7 +28,7 @@ ABSL_NAMESPACE_BEGIN
 
 namespace base_internal {
 
-// Only for profiles of a mutex's waiters, which nothing here asks for.
+// Used only for profiles of a mutex's waiters, which are not enabled here.
 double NominalCPUFrequency() { return 1.0; }
 
 int NumCPUs() {
@@ -52,7 +52,7 @@ alignas(16) ABSL_CONST_INIT const ctrl_t kEmptyGroup[16] = {
     ctrl_t::kEmpty,    ctrl_t::kEmpty, ctrl_t::kEmpty, ctrl_t::kEmpty, ctrl_t::kEmpty, ctrl_t::kEmpty,
     ctrl_t::kEmpty,    ctrl_t::kEmpty, ctrl_t::kEmpty, ctrl_t::kEmpty};
 
-// Makes the order of a table's elements vary, so that no program comes to depend on it. Abseil counts for each thread.
+// Varies the order of a table's elements, so that programs cannot depend on it. Abseil counts per thread.
 bool ShouldInsertBackwards(size_t hash, const ctrl_t* ctrl) {
   static std::atomic<size_t> counter = 0;
   return (H1(hash, ctrl) ^ counter.fetch_add(1, std::memory_order_relaxed)) % 13 > 6;
@@ -62,12 +62,12 @@ void ConvertDeletedToEmptyAndFullToDeleted(ctrl_t* ctrl, size_t capacity) {
   for (ctrl_t* pos = ctrl; pos < ctrl + capacity; pos += Group::kWidth) {
     Group{pos}.ConvertSpecialToEmptyAndFullToDeleted(pos);
   }
-  // The first bytes stand again behind the last, for a look at a whole group there.
+  // The first bytes are repeated after the last, so that a whole group can be read there.
   std::memcpy(ctrl + capacity + 1, ctrl, NumClonedBytes());
   ctrl[capacity] = ctrl_t::kSentinel;
 }
 
-// That which the header declares extern.
+// The instance that the header declares extern.
 template FindInfo find_first_non_full(const ctrl_t*, size_t, size_t);
 
 void HashTableSizeOverflow() {
@@ -77,7 +77,7 @@ void HashTableSizeOverflow() {
 
 }  // namespace container_internal
 
-// Samples of Cords for a profiler: there is none.
+// Sampling of Cords for a profiler: disabled.
 namespace cord_internal {
 
 ABSL_CONST_INIT thread_local int64_t cordz_next_sample = std::numeric_limits<int64_t>::max();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a caller may get wrong: each is an error with a text, and none ends the program.
+// Mistakes of callers: each gives an error with a text, and no mistake ends the program.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -129,13 +129,13 @@ TEST_F(CApiErrorsTest, ANumberThatIsNoDtypeIsRefused) {
     const fsdp_read read = {0, 0, 1, dtype, text_};
     EXPECT_EQ(fsdp_reader_read(reader_, &read, 1, 0), FSDP_INVALID_ARGUMENT);
     EXPECT_EQ(fsdp_state_add_tensor(state_, "model/a", dtype, 0, nullptr, nullptr, 0), FSDP_INVALID_ARGUMENT);
-    EXPECT_THAT(fsdp_error_message(), HasSubstr("is no fsdp_dtype"));
+    EXPECT_THAT(fsdp_error_message(), HasSubstr("is not an fsdp_dtype"));
   }
   EXPECT_STREQ(fsdp_dtype_name(FSDP_FLOAT8_E8M0FNU), "float8_e8m0fnu");
   EXPECT_EQ(fsdp_dtype_size(FSDP_COMPLEX128), 16);
 }
 
-// Whether a dtype may be read as another one is the format's to say; a complex number is never a real one.
+// Formats decide which dtypes can be read as another; complex numbers can never be read as real ones.
 TEST_F(CApiErrorsTest, AComplexTensorIsNotReadAsRealNumbers) {
   const std::string root = testing::TempDir() + "/complex";
   std::filesystem::remove_all(root);
@@ -166,14 +166,14 @@ TEST_F(CApiErrorsTest, APathWithoutACheckpointIsAnErrorThatNamesIt) {
   EXPECT_EQ(fsdp_verify("no/such/path", -1, nullptr), FSDP_INVALID_ARGUMENT);
 }
 
-// Shown as "w", "w" with a NUL and "w" with another would be one name, which stands for neither.
+// In C, "w" and "w" followed by a NUL and another letter would be the same name.
 TEST_F(CApiErrorsTest, AFileWithANameThatIsNoStringOfCIsRefusedByThatName) {
   const auto open = [](const std::string& name, const std::string& bytes) {
     const std::string path = testing::TempDir() + "/" + name;
     std::ofstream(path, std::ios::binary) << bytes;
     fsdp_open_options options = {};
     options.struct_size = sizeof(options);
-    options.no_verify = 1;  // the archive's checksum is not changed with the name
+    options.no_verify = 1;  // the archive's checksum still belongs to the old name
     fsdp_reader* reader = nullptr;
     const int32_t code = fsdp_reader_open(path.c_str(), &options, &reader);
     EXPECT_EQ(reader, nullptr);
@@ -187,7 +187,7 @@ TEST_F(CApiErrorsTest, AFileWithANameThatIsNoStringOfCIsRefusedByThatName) {
   EXPECT_THAT(fsdp_error_message(), HasSubstr("model/w"));
   EXPECT_THAT(fsdp_error_message(), HasSubstr("has a NUL"));
 
-  // A surrogate, which strings of Python and so pickles may have.
+  // A surrogate, which Python strings, and so pickles, can contain.
   std::string archive = ManyTensorsArchive(1, false);
   const size_t at = archive.find("experts");
   ASSERT_NE(at, std::string::npos);
@@ -230,7 +230,7 @@ TEST_F(CApiErrorsTest, TensorsThatCannotBeSavedAreRefusedByName) {
   };
   EXPECT_EQ(add("weights", dims, &all, 1), FSDP_INVALID_ARGUMENT);
   EXPECT_STREQ(fsdp_error_message(),
-               "name \"weights\" is none of model/NAME, optim/state/NAME/STATE, optim/param_groups and extra/NAME");
+               "name \"weights\" is not one of model/NAME, optim/state/NAME/STATE, optim/param_groups and extra/NAME");
   EXPECT_EQ(add("", dims, &all, 1), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(add("model/", dims, &all, 1), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(add("optim/state/w", dims, &all, 1), FSDP_INVALID_ARGUMENT);

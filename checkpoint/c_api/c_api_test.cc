@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of fsdp_checkpoint.h, called in the shared library as programs in C call them. Ranks are threads.
+// The functions of fsdp_checkpoint.h, called in the shared library, as C programs call them. Ranks are threads.
 #include <pthread.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class Ranks {
     return group;
   }
 
-  // Calls `rank_main` as every rank at once; the codes that it returns.
+  // Calls `rank_main` concurrently for every rank; returns its codes.
   std::vector<int32_t> Run(const std::function<int32_t(int32_t rank, const fsdp_group& group)>& rank_main) {
     std::vector<int32_t> codes(blobs_.size());
     std::vector<std::thread> threads;
@@ -290,7 +290,7 @@ TEST(CApiTest, TheFailureOfOneRankIsEveryRanks) {
     const State state = NewState(FSDP_SHARDED);
     const std::vector<float> data(4);
     const int64_t dims[] = {4};
-    // Elements [2, 3) are nobody's.
+    // No rank has elements [2, 3).
     const fsdp_shard shard = rank == 0 ? fsdp_shard{0, 2, data.data()} : fsdp_shard{3, 4, data.data()};
     EXPECT_EQ(fsdp_state_add_tensor(state.get(), "model/w", FSDP_FLOAT32, 1, dims, &shard, 1), FSDP_OK);
     const int32_t code = fsdp_save(state.get(), root.c_str(), 0, &group, nullptr, nullptr);
@@ -348,7 +348,7 @@ TEST(CApiTest, AGatherThatFailsOrGivesBlobsWronglyIsAnError) {
   EXPECT_STREQ(fsdp_error_message(), "group: rank 2 of 2");
 }
 
-// As CPython ends a thread that calls back into an interpreter which exits. The process went with it.
+// CPython ends a thread this way if it calls back into an exiting interpreter. Regression: this ended the process.
 TEST(CApiTest, AThreadThatEndsInItsGatherEndsAlone) {
   const std::string root = NewDirectory();
   fsdp_state* state = nullptr;

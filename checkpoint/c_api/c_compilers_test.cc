@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header and the examples as compilers of C and Fortran take them, each as strict as it can be, and what the
-// programs then read of a model.
+// Compiles the header and the examples with C and Fortran compilers in their strictest modes, and runs the examples on
+// a model.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,13 +20,15 @@ using ::testing::HasSubstr;
 constexpr char kFolder[] = "checkpoint/c_api";
 constexpr char kModel[] = "checkpoint/testdata/hf_sharded";
 
-// Compiles `source`, of this folder, with `command`; the program's path, or "" where that compiler is not installed.
+// Compiles `source`, of this folder, with `command`; returns the program's path, or "" if the compiler is not
+// installed.
 std::string Compiled(std::vector<std::string> command, const std::string& source) {
   const std::string program = absl::StrCat(testing::TempDir(), "/", source, ".program");
   const std::string folder = std::filesystem::absolute(kFolder);
   const std::string compiler = command[0];
 #if defined(__SANITIZE_ADDRESS__)
-  // The library wants the sanitizer's runtime, which must be the program's, and the examples are tested with it, too.
+  // The library needs the sanitizer's runtime, which must be part of the program; so the examples are tested with it
+  // too.
   command.emplace_back("-fsanitize=address,undefined");
 #endif
   for (const std::string& argument :

@@ -30,7 +30,7 @@ absl::StatusOr<FormatTarget> TargetOf(const std::string& destination, const fsdp
     target = *named;
   }
   if (options.kind < FSDP_FULL || options.kind > FSDP_SHARDED) {
-    return absl::InvalidArgumentError(absl::StrCat("options->kind: ", options.kind, " is no fsdp_kind"));
+    return absl::InvalidArgumentError(absl::StrCat("options->kind: ", options.kind, " is not an fsdp_kind"));
   }
   auto* const ours = std::get_if<Hdf5Target>(&target);
   if (ours == nullptr) {
@@ -46,13 +46,14 @@ absl::StatusOr<FormatTarget> TargetOf(const std::string& destination, const fsdp
 absl::StatusOr<ConvertReport> Convert(const char* source, const char* destination, const fsdp_convert_options* given) {
   FSDP_RETURN_IF_ERROR(CheckPointer(source, "source"));
   FSDP_RETURN_IF_ERROR(CheckPointer(destination, "destination"));
+  // A copy, completed with defaults: the caller's struct may be shorter, from an older header.
   fsdp_convert_options options = {};
   FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
   ConvertOptions convert;
   FSDP_ASSIGN_OR_RETURN(convert.target, TargetOf(destination, options));
   if (options.dtype_given != 0) {
     if (fsdp_dtype_size(options.dtype) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("options->dtype: ", options.dtype, " is no fsdp_dtype"));
+      return absl::InvalidArgumentError(absl::StrCat("options->dtype: ", options.dtype, " is not an fsdp_dtype"));
     }
     convert.dtype = static_cast<DType>(options.dtype);
   }
@@ -69,12 +70,14 @@ absl::StatusOr<VerifyReport> Verify(const char* path, int32_t threads) {
   VerifyOptions options;
   options.io_threads = threads == 0 ? kDefaultThreads : threads;
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  // Only our own format has a digest of every byte. Other formats, and the newest step of a ROOT, are verified by
+  // reading all tensors.
   if (driver->traits().is_ours && !driver->traits().is_root) return VerifyCheckpoint(path, options);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
   return VerifySource(*source, options);
 }
 
-// What a reader of the report must know of one tensor that both have.
+// A line of the report about a tensor that both checkpoints have.
 std::string Sentence(const TensorDiff& tensor) {
   if (tensor.dtype_a != tensor.dtype_b || tensor.shape_a != tensor.shape_b) {
     return absl::StrCat(tensor.name, ": ", std::string(DTypeName(tensor.dtype_a)), " ", tensor.shape_a.ToString(),
@@ -106,6 +109,7 @@ absl::StatusOr<DiffReport> Diff(const char* a, const char* b, double atol, doubl
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_b, OpenTensorSource(b));
   DiffOptions options;
   options.tolerance = {.atol = atol, .rtol = rtol};
+  // A report of a large model would otherwise name thousands of equal tensors.
   options.list_equal = false;
   return DiffCheckpoints(*source_a, *source_b, options);
 }
@@ -121,9 +125,11 @@ int32_t fsdp_convert(const char* source, const char* destination, const fsdp_con
 }
 
 int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
+  // Set before anything can fail, so that the caller may always call fsdp_free.
   if (report != nullptr) *report = nullptr;
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const fsdp::VerifyReport found, fsdp::Verify(path, threads));
+    // The report is given for damage too, so it is set before the error is returned.
     FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found.problems, "\n"), report));
     return found.problems.empty() ? absl::OkStatus() : absl::DataLossError(found.problems.front());
   });

@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
-// Filled when it is opened, and never changed: so every function may read it on any thread.
+// Filled on opening and never changed, so every function may read it on any thread.
 struct fsdp_reader {
   struct Tensor {
     fsdp::StateKey key;
@@ -30,7 +30,7 @@ struct fsdp_reader {
   std::vector<Tensor> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
   std::vector<std::pair<std::string, std::string>> aliases;
-  std::unordered_map<std::string, int64_t> numbers;  // by name, aliases included
+  std::unordered_map<std::string, int64_t> numbers;  // by name, including aliases
 };
 
 namespace fsdp {
@@ -39,13 +39,13 @@ namespace {
 constexpr int kDefaultThreads = 4;
 constexpr int kMostThreads = 1024;
 
-// Other formats may have names that a C string cannot hold: a name with a NUL would be cut there. Names that are not
-// UTF-8 are refused too, since the header promises UTF-8.
+// Other formats may have names that a C string cannot hold: a NUL would end the name. Names that are not UTF-8 are
+// refused too, since the header promises UTF-8.
 absl::Status CheckName(const std::string& name) {
   const bool has_nul = name.find('\0') != std::string::npos;
   if (!has_nul && CheckUtf8(name, "").ok()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("name ", Quote(name), has_nul ? " has a NUL" : " is not UTF-8",
-                                               ", so it is no string of C; ckpt convert --rename gives another"));
+                                               ", so it is not a C string; ckpt convert --rename gives another"));
 }
 
 absl::Status AddAliases(fsdp_reader& reader) {
@@ -55,6 +55,7 @@ absl::Status AddAliases(fsdp_reader& reader) {
     FSDP_RETURN_IF_ERROR(CheckName(name));
     reader.aliases.emplace_back(alias, name);
     const auto found = reader.numbers.find(StateKey::Model(name).ToString());
+    // An alias of a tensor that contents() does not have stays in the list, but has no number.
     if (found != reader.numbers.end()) reader.numbers.emplace(StateKey::Model(alias).ToString(), found->second);
   }
   return absl::OkStatus();
@@ -64,9 +65,11 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   fsdp_open_options options = {};
   FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
   auto reader = std::make_unique<fsdp_reader>();
+  // Strings that the C functions return must live as long as the reader, so all names are copied into it here.
   FSDP_ASSIGN_OR_RETURN(reader->source, OpenTensorSource(path, {.verify = options.no_verify == 0,
                                                                 .model_only = options.model_only != 0,
                                                                 .skip_links = options.skip_links != 0}));
+  // A copy, since string_view has no NUL at its end that C requires.
   reader->format = std::string(reader->source->format());
   for (const auto& [key, value] : reader->source->contents().entries()) {
     FSDP_RETURN_IF_ERROR(CheckName(key.ToString()));
@@ -97,8 +100,10 @@ absl::StatusOr<TensorRead> ReadOf(const fsdp_reader& reader, const fsdp_read& re
         absl::StrCat("tensor \"", tensor.name, "\": elements [", read.begin, ", ", read.end, ") of ", tensor.numel));
   }
   if (fsdp_dtype_size(read.dtype) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", read.dtype, " is no fsdp_dtype"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", tensor.name, "\": ", read.dtype, " is not an fsdp_dtype"));
   }
+  // An empty read may come from an empty array of the caller, whose address can be NULL.
   if (read.begin != read.end) FSDP_RETURN_IF_ERROR(CheckPointer(read.out, "fsdp_read.out"));
   return TensorRead{
       tensor.key, {read.begin, read.end}, static_cast<DType>(read.dtype), static_cast<std::byte*>(read.out)};
@@ -111,9 +116,11 @@ absl::Status Read(const fsdp_reader& reader, const fsdp_read* reads, int64_t cou
   }
   if (count > 0) FSDP_RETURN_IF_ERROR(CheckPointer(reads, "reads"));
   std::vector<TensorRead> all;
+  // `reads` is an array of the caller of `count` entries, so the reservation is bounded by memory that exists.
   all.reserve(count);
   for (int64_t i = 0; i < count; ++i) {
     FSDP_ASSIGN_OR_RETURN(TensorRead read, ReadOf(reader, reads[i]));
+    // All reads are checked before the first byte is read, so a wrong argument leaves every `out` unchanged.
     if (!read.interval.empty()) all.push_back(std::move(read));
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
@@ -129,6 +136,7 @@ int32_t fsdp_reader_open(const char* path, const fsdp_open_options* options, fsd
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(path, "path"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<fsdp_reader> opened, fsdp::Open(path, options));
+    // Set only on success: a failure leaves the caller's pointer unchanged.
     *reader = opened.release();
     return absl::OkStatus();
   });
@@ -152,6 +160,7 @@ int64_t fsdp_reader_alias_count(const fsdp_reader* reader) {
 }
 
 int64_t fsdp_reader_find(const fsdp_reader* reader, const char* name) {
+  // Functions without a status cannot report NULL, so they treat it as a reader without contents.
   if (reader == nullptr || name == nullptr) return -1;
   const auto found = reader->numbers.find(name);
   return found == reader->numbers.end() ? -1 : found->second;

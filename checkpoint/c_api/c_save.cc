@@ -12,7 +12,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/async_saver.h"
 
-// The saver splits a group of its own from `group`; it goes first.
+// The saver splits its own group from `group`, so it is destroyed first.
 struct fsdp_saver {
   std::unique_ptr<fsdp::CallbackGroup> group;
   std::unique_ptr<fsdp::AsyncSaver> saver;
@@ -23,12 +23,12 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 
-// As AgreeOn; one rank's error stays as it is.
+// Like AgreeOn, but in a group of one rank the error stays unchanged, without a prefix.
 absl::Status AgreeAmong(CallbackGroup& group, const absl::Status& mine) {
   return group.size() == 1 ? mine : AgreeOn(group, mine);
 }
 
-// Sets the options that a caller has given; the others keep the values that they have.
+// Sets the options that a caller has given; the others keep their values.
 absl::Status ReadOptions(const fsdp_save_options* given, SaveOptions& save) {
   fsdp_save_options options = {};
   FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
@@ -51,7 +51,7 @@ absl::Status CheckState(const fsdp_state* state) {
 absl::StatusOr<std::string> Save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* given,
                                  const fsdp_save_options* options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<CallbackGroup> group, CallbackGroup::Create(given));
-  // A rank that is refused here must not leave the others waiting in their gather.
+  // A rank whose arguments are refused must not leave the others waiting in their gather.
   SaveOptions save;
   absl::Status mine = CheckState(state);
   if (mine.ok()) mine = CheckPointer(root, "root");
@@ -63,13 +63,16 @@ absl::StatusOr<std::string> Save(const fsdp_state* state, const char* root, int6
 absl::StatusOr<std::unique_ptr<fsdp_saver>> CreateSaver(const char* root, const fsdp_group* given,
                                                         const fsdp_save_options* options) {
   AsyncSaverOptions async;
-  // What the program computes with, and where, is not known here: its own niceness decides.
+  // The library does not know whether the program computes on these cores, so only the niceness of the threads limits
+  // them.
   async.processor_share = 1;
   auto saver = std::make_unique<fsdp_saver>();
+  // An error of the group itself cannot be agreed on: it has no gather to do so.
   FSDP_ASSIGN_OR_RETURN(saver->group, CallbackGroup::Create(given));
   absl::Status mine = CheckPointer(root, "root");
   if (mine.ok()) mine = ReadOptions(options, async.save);
   FSDP_RETURN_IF_ERROR(AgreeAmong(*saver->group, mine));
+  // Collective: it splits the group, so all ranks must have passed the agreement above.
   FSDP_ASSIGN_OR_RETURN(saver->saver, AsyncSaver::Create(root, *saver->group, async));
   return saver;
 }
@@ -98,7 +101,7 @@ int32_t fsdp_saver_create(const char* root, const fsdp_group* group, const fsdp_
 int32_t fsdp_saver_save(fsdp_saver* saver, const fsdp_state* state, int64_t step) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(saver, "saver"));
-    // Both use the program's gather, which has one call at a time.
+    // The save in progress and AgreeAmong use the program's gather, which allows one call at a time.
     FSDP_RETURN_IF_ERROR(saver->saver->Wait().status());
     FSDP_RETURN_IF_ERROR(fsdp::AgreeAmong(*saver->group, fsdp::CheckState(state)));
     return saver->saver->Save(state->state, step).status();

@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// The key that StateKey::ToString writes as `name`. Names of optimizer states have no '/', those of parameters may.
+// The key that StateKey::ToString writes as `name`. Names of optimizer states have no '/', names of parameters may.
 absl::StatusOr<StateKey> KeyOf(const char* given) {
   FSDP_RETURN_IF_ERROR(CheckPointer(given, "name"));
   absl::string_view name = given;
@@ -27,17 +27,19 @@ absl::StatusOr<StateKey> KeyOf(const char* given) {
   } else if (absl::ConsumePrefix(&name, "extra/")) {
     key = StateKey::Extra(std::string(name));
   } else if (absl::ConsumePrefix(&name, "optim/state/") && absl::StrContains(name, "/")) {
+    // State names contain no slash, so the last one separates them from the parameter's name.
     const size_t slash = name.rfind('/');
     key = StateKey::OptimState(std::string(name.substr(0, slash)), std::string(name.substr(slash + 1)));
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
-        "name ", Quote(given), " is none of model/NAME, optim/state/NAME/STATE, optim/param_groups and extra/NAME"));
+        "name ", Quote(given), " is not one of model/NAME, optim/state/NAME/STATE, optim/param_groups and extra/NAME"));
   }
   FSDP_RETURN_IF_ERROR(CheckStateKey(key));
   return key;
 }
 
 absl::Status CheckNew(const StateDict& state, const StateKey& key) {
+  // Set would replace the value silently, and with it the caller's mistake.
   if (!state.contains(key)) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat("the state has ", Quote(key.ToString()), " already"));
 }
@@ -45,7 +47,7 @@ absl::Status CheckNew(const StateDict& state, const StateKey& key) {
 absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, absl::Span<const int64_t> dims,
                                        absl::Span<const fsdp_shard> shards) {
   if (fsdp_dtype_size(dtype) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": ", dtype, " is no fsdp_dtype"));
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": ", dtype, " is not an fsdp_dtype"));
   }
   ShardedTensor tensor;
   tensor.dtype = static_cast<DType>(dtype);
@@ -54,7 +56,7 @@ absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, a
   for (const fsdp_shard& shard : shards) {
     if (shard.begin < last || shard.end <= shard.begin || shard.end > tensor.shape.numel()) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": shard [", shard.begin, ", ", shard.end,
-                                                     ") is empty, overlaps the one before, or leaves the ",
+                                                     ") is empty, overlaps the previous one, or exceeds the ",
                                                      tensor.shape.numel(), " elements"));
     }
     FSDP_RETURN_IF_ERROR(CheckPointer(shard.data, "fsdp_shard.data"));
@@ -63,9 +65,10 @@ absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, a
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": shard [", shard.begin, ", ", shard.end,
                                                      ") has more bytes than there are addresses"));
     }
-    // Saving only reads.
+    // Saving only reads, so casting const away is safe.
     Buffer buffer = Buffer::Unowned(const_cast<void*>(shard.data), numel * SizeOf(tensor.dtype));
     tensor.shards.push_back({{shard.begin, shard.end}, Tensor(std::move(buffer), tensor.dtype, {numel})});
+    // Only order is checked here: a gap between a rank's shards is refused by the save (save_plan.cc).
     last = shard.end;
   }
   return tensor;
@@ -76,7 +79,7 @@ absl::Status CheckCount(int64_t count, const char* name, const void* pointer, co
   return count == 0 ? absl::OkStatus() : CheckPointer(pointer, array);
 }
 
-// Parameters are in order, apart from each other, and inside of the flat parameter.
+// Parameters must be in order, disjoint, and inside the flat parameter.
 absl::Status CheckLayout(const FlatUnitLayout& unit) {
   if (unit.unsharded_numel < 0) {
     return absl::InvalidArgumentError(
@@ -84,6 +87,7 @@ absl::Status CheckLayout(const FlatUnitLayout& unit) {
   }
   int64_t last = 0;
   for (const FlatUnitLayout::Entry& entry : unit.parameters) {
+    // Subtraction, not addition: offset + numel of a caller may overflow. After this check `last` cannot.
     if (entry.offset < last || entry.numel < 0 || entry.offset > unit.unsharded_numel ||
         entry.numel > unit.unsharded_numel - entry.offset) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -97,6 +101,7 @@ absl::Status CheckLayout(const FlatUnitLayout& unit) {
 
 }  // namespace
 
+// Checked by a save, not by fsdp_state_add_unit, since units and tensors may be added in any order.
 absl::Status CheckUnitsOf(const StateDict& state) {
   for (const FlatUnitLayout& unit : state.units) {
     for (const FlatUnitLayout::Entry& entry : unit.parameters) {
@@ -117,7 +122,7 @@ int32_t fsdp_state_create(int32_t kind, fsdp_state** state) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
     if (kind != FSDP_FULL && kind != FSDP_LOCAL && kind != FSDP_SHARDED) {
-      return absl::InvalidArgumentError(absl::StrCat(kind, " is no fsdp_kind"));
+      return absl::InvalidArgumentError(absl::StrCat(kind, " is not an fsdp_kind"));
     }
     *state = new fsdp_state;
     (*state)->state.type = static_cast<fsdp::StateDictType>(kind);
@@ -149,6 +154,7 @@ int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* tex
     FSDP_RETURN_IF_ERROR(fsdp::CheckCount(bytes, "bytes", text, "text"));
     FSDP_ASSIGN_OR_RETURN(fsdp::StateKey key, fsdp::KeyOf(name));
     FSDP_RETURN_IF_ERROR(fsdp::CheckNew(state->state, key));
+    // NULL passes CheckCount only with 0 bytes.
     std::string value(text == nullptr ? "" : text, static_cast<size_t>(bytes));
     FSDP_RETURN_IF_ERROR(fsdp::CheckUtf8(value, absl::StrCat("text ", name)));
     state->state.Set(std::move(key), std::move(value));
@@ -161,6 +167,7 @@ int32_t fsdp_state_add_alias(fsdp_state* state, const char* alias, const char* n
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(alias, "alias"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(name, "name"));
+    // Names are checked by the save (AddAliases), when all tensors are known.
     state->state.aliases[alias] = name;
     return absl::OkStatus();
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fsdp_state: what a program in another language saves, as a StateDict whose shards are the program's memory.
+// fsdp_state: the state that a program in another language saves, as a StateDict whose shards are the program's memory.
 #ifndef FSDP_CHECKPOINT_C_API_C_STATE_H_
 #define FSDP_CHECKPOINT_C_API_C_STATE_H_
 
@@ -14,7 +14,8 @@ struct fsdp_state {
 
 namespace fsdp {
 
-// kInvalidArgument, by name, for a parameter of a unit that the state has not, or has with another number of elements.
+// kInvalidArgument, by name, for a parameter of a unit that the state does not have, or has with another number of
+// elements.
 absl::Status CheckUnitsOf(const StateDict& state);
 
 }  // namespace fsdp

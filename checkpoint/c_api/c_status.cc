@@ -13,6 +13,7 @@ namespace fsdp {
 namespace {
 
 std::string& LastMessage() {
+  // Per thread, so that a message stays valid until the thread's own next failure, as the header promises.
   static thread_local std::string message;
   return message;
 }
@@ -21,7 +22,7 @@ bool IsDType(int32_t dtype) { return dtype >= 0 && dtype < static_cast<int32_t>(
 
 }  // namespace
 
-// The codes are absl's; one that is not in the header is for callers an unknown one.
+// The codes are absl's; a code that is not in the header becomes FSDP_UNKNOWN.
 int32_t CodeOf(const absl::Status& status) {
   if (status.ok()) return FSDP_OK;
   LastMessage() = std::string(status.message());
@@ -36,6 +37,7 @@ absl::Status CheckPointer(const void* pointer, const char* name) {
 
 absl::Status GiveString(const std::string& text, char** out) {
   if (out == nullptr) return absl::OkStatus();
+  // malloc, not new: a program may replace operator new, and fsdp_free calls free.
   *out = static_cast<char*>(std::malloc(text.size() + 1));
   if (*out == nullptr) return absl::ResourceExhaustedError("out of memory");
   std::memcpy(*out, text.c_str(), text.size() + 1);

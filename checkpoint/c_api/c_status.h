@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The border between the C functions and ours: every function of fsdp_checkpoint.h runs in Guard, which keeps
-// exceptions inside, turns a status into a code, and keeps the text of a failure for fsdp_error_message. Thread-safe.
+// exceptions inside, turns a status into a code, and stores the text of a failure for fsdp_error_message. Thread-safe.
 #ifndef FSDP_CHECKPOINT_C_API_C_STATUS_H_
 #define FSDP_CHECKPOINT_C_API_C_STATUS_H_
 
@@ -19,11 +19,11 @@
 
 namespace fsdp {
 
-// Keeps the message of a failure for this thread, and returns the code of any status.
+// Stores the message of a failure for this thread, and returns the code of any status.
 int32_t CodeOf(const absl::Status& status);
 
-// A thread that ends while a program's callback runs (pthread_exit, pthread_cancel; CPython ends threads so while it
-// exits) unwinds these frames. Guard lets that through: the C library ends a process whose code catches it.
+// A thread that ends while a program's callback runs (pthread_exit, pthread_cancel; CPython ends threads this way while
+// it exits) unwinds these frames. Guard rethrows it: the C library ends a process whose code catches it.
 template <typename Function>
 int32_t Guard(const Function& function) {
   try {
@@ -42,8 +42,8 @@ int32_t Guard(const Function& function) {
 // kInvalidArgument, by name, for a pointer that must not be null.
 absl::Status CheckPointer(const void* pointer, const char* name);
 
-// A struct of options as its caller knows it: the members that an older caller does not know keep their default.
-// kInvalidArgument for one without a size, or with one that only a newer header could have.
+// Copies a caller's struct of options: members that an older caller does not know keep their default. kInvalidArgument
+// without a size, or with a size that only a newer header could have.
 template <typename Options>
 absl::Status CopyOptions(const Options* given, const char* name, Options& options) {
   if (given == nullptr) return absl::OkStatus();
@@ -56,7 +56,7 @@ absl::Status CopyOptions(const Options* given, const char* name, Options& option
   return absl::OkStatus();
 }
 
-// Sets *out, if there is one, to a copy of `text` for fsdp_free.
+// Sets *out, unless `out` is null, to a copy of `text` for fsdp_free.
 absl::Status GiveString(const std::string& text, char** out);
 
 }  // namespace fsdp

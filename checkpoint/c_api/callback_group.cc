@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// What the program's function has handed over so far.
+// The blobs that the program's function has passed so far.
 struct Blobs {
   std::vector<std::string> by_rank;
   std::vector<int> times;
@@ -19,6 +19,8 @@ struct Blobs {
 
 void Take(void* sink, int32_t rank, const void* blob, int64_t bytes) {
   auto& blobs = *static_cast<Blobs*>(sink);
+  // Called by the program, in the middle of its own function: an error is kept for GatherBlobs, since nothing can be
+  // returned or thrown from here.
   if (rank < 0 || rank >= static_cast<int32_t>(blobs.by_rank.size()) || bytes < 0 || (bytes > 0 && blob == nullptr)) {
     blobs.is_outside = true;
     return;
@@ -53,11 +55,12 @@ absl::StatusOr<std::vector<std::string>> CallbackGroup::GatherBlobs(std::string_
     return absl::UnavailableError(
         absl::StrCat("rank ", group_.rank, " of ", group_.world_size, ": the program's gather returned ", result));
   }
+  // A missing blob would be taken for an empty one, and a save would agree on it.
   for (int32_t rank = 0; rank < group_.world_size; ++rank) {
     if (blobs.times[rank] == 1 && !blobs.is_outside) continue;
     return absl::InternalError(absl::StrCat(
         "rank ", group_.rank, " of ", group_.world_size, ": the program's gather gave the blob of rank ", rank, " ",
-        blobs.times[rank], " times, wanted once", blobs.is_outside ? ", and one of a rank that there is not" : ""));
+        blobs.times[rank], " times, wanted once", blobs.is_outside ? ", and one of a rank that does not exist" : ""));
   }
   return std::move(blobs.by_rank);
 }
@@ -68,7 +71,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CallbackGroup::Split(int color, in
     if (other == colors[0]) continue;
     return absl::UnimplementedError("a group of callbacks is not split into parts");
   }
-  (void)key;  // all ranks stay, in their order
+  (void)key;  // all ranks stay in their order
   return std::unique_ptr<ProcessGroup>(new CallbackGroup(group_));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CallbackGroup: the ranks of a program in another language as a ProcessGroup, of which the program brings rank, size
-// and the gathering of blobs. That is all that saving needs; collectives on tensors are kUnimplemented.
+// CallbackGroup: the ranks of a program in another language as a ProcessGroup. The program provides rank, size and the
+// gathering of blobs, which is all that saving needs; collectives on tensors are kUnimplemented.
 #ifndef FSDP_CHECKPOINT_C_API_CALLBACK_GROUP_H_
 #define FSDP_CHECKPOINT_C_API_CALLBACK_GROUP_H_
 
@@ -18,7 +18,7 @@ namespace fsdp {
 
 class CallbackGroup final : public ProcessGroup {
  public:
-  // Null: one rank. kInvalidArgument for a rank outside of the group, and for several ranks without `gather`.
+  // Null means one rank. kInvalidArgument for a rank outside of the group, and for several ranks without `gather`.
   static absl::StatusOr<std::unique_ptr<CallbackGroup>> Create(const fsdp_group* group);
 
   int rank() const override { return group_.rank; }
@@ -32,13 +32,13 @@ class CallbackGroup final : public ProcessGroup {
   void Broadcast(const Tensor&, int, Stream& stream) override { Refuse(stream); }
   void Barrier(Stream& stream) override { Refuse(stream); }
 
-  // kUnavailable when the program's function fails; kInternal when it has not given every rank's blob once.
+  // kUnavailable when the program's function fails; kInternal when it does not give every rank's blob exactly once.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
 
-  // For a saver, which wants all ranks in their order; kUnimplemented otherwise. The part has the same callback.
+  // For a saver, which needs all ranks in their order; kUnimplemented otherwise. The new group has the same callback.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
 
-  // The program's ranks learn of it when their next save fails, or from their own communication.
+  // Does nothing: the program's ranks notice when their next save fails, or from their own communication.
   void Abort(const absl::Status&) override {}
   absl::Duration timeout() const override { return absl::InfiniteDuration(); }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints the name, dtype, shape and mean of every floating-point weight of a model, whatever the format of its checkpoint.
+ * Prints the name, dtype, shape and mean of every floating-point weight of a model, for any format of its checkpoint.
  *
  *   cc -std=c99 example.c -I DIRECTORY_OF_THE_HEADER -L DIRECTORY_OF_THE_LIBRARY -lfsdp_checkpoint -o example
  *   ./example checkpoints
@@ -12,7 +12,7 @@
 
 #include "fsdp_checkpoint.h"
 
-/* Elements that are in memory at a time: a tensor may be larger than memory. */
+/* Elements in memory at a time: a tensor may be larger than memory. */
 enum { PIECE = 1 << 20 };
 
 static int fail(const char* what) {

@@ -1,6 +1,6 @@
 ! SPDX-License-Identifier: Apache-2.0
 !
-! Reads one weight of a model into an array of Fortran, and prints its shape, sum and first element. Fortran's first index
+! Reads one weight of a model into a Fortran array, and prints its shape, sum and first element. Fortran's first index
 ! runs fastest, so the array has the dimensions of the tensor in reverse.
 !
 !   gfortran example.f90 -L DIRECTORY_OF_THE_LIBRARY -lfsdp_checkpoint -o example

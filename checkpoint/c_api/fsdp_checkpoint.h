@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints for programs in C, Fortran, Python and whatever else can call C: libfsdp_checkpoint.so.
+ * Checkpoints for programs in C, Fortran, Python and other languages that can call C: libfsdp_checkpoint.so.
  *
  *   fsdp_reader* reader = NULL;
  *   if (fsdp_reader_open("checkpoints", NULL, &reader) != FSDP_OK) die(fsdp_error_message());
@@ -9,15 +9,15 @@
  *   if (fsdp_reader_read(reader, &read, 1, 4) != FSDP_OK) die(fsdp_error_message());
  *   fsdp_reader_close(reader);
  *
- * Errors: a function that can fail returns an fsdp_code. The text of the last failure of a thread is that thread's
- * fsdp_error_message(): what was wrong, with the tensor, file and byte range where there are some.
+ * Errors: a function that can fail returns an fsdp_code. fsdp_error_message() returns the text of the calling thread's
+ * last failure: the problem, with tensor, file and byte range if they are known.
  *
- * Threads: different handles may be used by different threads at once. Of one handle, what its functions say counts.
+ * Threads: different threads may use different handles at the same time. For one handle, see its functions.
  *
  * Names: "model/NAME", "optim/state/NAME/STATE", "optim/param_groups" (a text), "extra/NAME". Texts are UTF-8.
  *
  * Structs of options begin with struct_size = sizeof the struct, so that later releases can add members at their end;
- * all other members may be 0, which is the default. NULL for a whole struct is the default, too.
+ * all other members may be 0, which is the default. NULL for a whole struct is the default too.
  */
 #ifndef FSDP_CHECKPOINT_C_API_FSDP_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_C_API_FSDP_CHECKPOINT_H_
@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-/* Raised when something that this header declares changes its meaning or goes; not for additions. A program compares it
+/* Raised when a declaration of this header changes its meaning or is removed; not for additions. A program compares it
  * with fsdp_checkpoint_abi_version() of the library that it runs with. */
 #define FSDP_CHECKPOINT_ABI_VERSION 1
 int32_t fsdp_checkpoint_abi_version(void);
@@ -39,7 +39,7 @@ typedef enum fsdp_code {
   FSDP_OK = 0,
   FSDP_CANCELLED = 1,
   FSDP_UNKNOWN = 2,
-  FSDP_INVALID_ARGUMENT = 3, /* the caller's fault, or a file that is no checkpoint */
+  FSDP_INVALID_ARGUMENT = 3, /* the caller's fault, or a file that is not a checkpoint */
   FSDP_DEADLINE_EXCEEDED = 4,
   FSDP_NOT_FOUND = 5,
   FSDP_ALREADY_EXISTS = 6,
@@ -51,10 +51,10 @@ typedef enum fsdp_code {
   FSDP_UNIMPLEMENTED = 12,
   FSDP_INTERNAL = 13,
   FSDP_UNAVAILABLE = 14, /* trying again may help */
-  FSDP_DATA_LOSS = 15    /* bytes are not those that were written */
+  FSDP_DATA_LOSS = 15    /* bytes differ from the written ones */
 } fsdp_code;
 
-/* The text of this thread's last failure; "" if none. Valid until this thread's next call that fails. */
+/* The text of this thread's last failure, or "". Valid until this thread's next call that fails. */
 const char* fsdp_error_message(void);
 
 /* Element types, by PyTorch's names. Never renumbered. */
@@ -82,12 +82,12 @@ typedef enum fsdp_dtype {
   FSDP_FLOAT8_E8M0FNU = 20
 } fsdp_dtype;
 
-/* Bytes of one element; 0 for a number that is no fsdp_dtype. */
+/* Bytes of one element; 0 for a number that is not an fsdp_dtype. */
 int64_t fsdp_dtype_size(int32_t dtype);
-/* "float32", "bfloat16", ...; NULL for a number that is no fsdp_dtype. Static. */
+/* "float32", "bfloat16", ...; NULL for a number that is not an fsdp_dtype. Static. */
 const char* fsdp_dtype_name(int32_t dtype);
 
-/* Frees a string that a function of this header has returned by a char**; NULL is fine. */
+/* Frees a string that a function of this header returned through a char**; NULL is allowed. */
 void fsdp_free(char* string);
 
 /* ------------------------------------------------------------------------------------------------------- reading */
@@ -96,9 +96,9 @@ typedef struct fsdp_reader fsdp_reader;
 
 typedef struct fsdp_open_options {
   size_t struct_size;
-  int32_t no_verify;  /* 1: believe bytes without comparing their digests */
-  int32_t model_only; /* 1: leave the optimizer of a torch file or DCP directory out */
-  int32_t skip_links; /* 1: open an HDF5 file although it has links that are not followed */
+  int32_t no_verify;  /* 1: do not compare digests */
+  int32_t model_only; /* 1: leave out the optimizer of a torch file or DCP directory */
+  int32_t skip_links; /* 1: open an HDF5 file even if some links are not followed */
 } fsdp_open_options;
 
 typedef struct fsdp_tensor {
@@ -119,33 +119,34 @@ typedef struct fsdp_read {
   void* out;
 } fsdp_read;
 
-/* Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors, a
- * Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only. On FSDP_OK the
- * caller owns *reader and closes it. FSDP_UNIMPLEMENTED for a name with a NUL or bytes that are not UTF-8. */
+/* Opens `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors, a Hugging Face
+ * directory, a file of torch.save, a DCP directory, or an HDF5 file. Reads only metadata. On FSDP_OK the caller owns
+ * *reader and closes it. FSDP_UNIMPLEMENTED for a name with a NUL or bytes that are not UTF-8. */
 int32_t fsdp_reader_open(const char* path, const fsdp_open_options* options, fsdp_reader** reader);
-/* Frees a reader and all strings and dims that are its own. No other call may use it meanwhile. NULL is fine. */
+/* Frees a reader and all strings and dims that it owns. No other call may use it meanwhile. NULL is allowed. */
 void fsdp_reader_close(fsdp_reader* reader);
 
-/* The following take no time and never fail; any number of threads at once. Strings are the reader's. Of NULL they are
- * "", -1, 1 and 0. */
+/* The following return immediately and never fail; any number of threads may call them at the same time. The reader
+ * owns the strings. For NULL they return "", -1, 1 and 0. */
 const char* fsdp_reader_format(const fsdp_reader* reader); /* "hdf5", "safetensors", ... */
-int64_t fsdp_reader_step(const fsdp_reader* reader);       /* -1: none is recorded */
-int32_t fsdp_reader_world_size(const fsdp_reader* reader); /* 1: none is recorded */
+int64_t fsdp_reader_step(const fsdp_reader* reader);       /* -1: not recorded */
+int32_t fsdp_reader_world_size(const fsdp_reader* reader); /* 1: not recorded */
 int64_t fsdp_reader_tensor_count(const fsdp_reader* reader);
 int64_t fsdp_reader_find(const fsdp_reader* reader,
-                         const char* name); /* a tensor's number, also of an alias; -1: none */
+                         const char* name); /* a tensor's number, also for an alias; -1: not found */
 int64_t fsdp_reader_text_count(const fsdp_reader* reader);
 int64_t fsdp_reader_alias_count(const fsdp_reader* reader);
 
-/* Of number `index`, from 0; FSDP_OUT_OF_RANGE otherwise. Any number of threads at once. */
+/* The entry number `index`, from 0; FSDP_OUT_OF_RANGE otherwise. For any number of threads at the same time. */
 int32_t fsdp_reader_tensor(const fsdp_reader* reader, int64_t index, fsdp_tensor* tensor);
 int32_t fsdp_reader_text(const fsdp_reader* reader, int64_t index, const char** name, const char** text,
                          int64_t* bytes);
 /* `alias` is another name of the parameter `name`; both without "model/". */
 int32_t fsdp_reader_alias(const fsdp_reader* reader, int64_t index, const char** alias, const char** name);
 
-/* All of `reads`, on `threads` threads (0: 4), each block once, verified where the format has digests. Blocks until all
- * are done; after a failure the contents of the `out`s are unspecified. Any number of threads at once. */
+/* Performs all `reads` on `threads` threads (0: 4), each block once, verified if the format has digests. Blocks until
+ * all are done; after a failure the contents of the `out`s are unspecified. For any number of threads at the same time.
+ */
 int32_t fsdp_reader_read(const fsdp_reader* reader, const fsdp_read* reads, int64_t count, int32_t threads);
 
 /* -------------------------------------------------------------------------------------------------------- writing */
@@ -153,7 +154,7 @@ int32_t fsdp_reader_read(const fsdp_reader* reader, const fsdp_read* reads, int6
 /* Never renumbered. */
 typedef enum fsdp_kind { FSDP_FULL = 0, FSDP_LOCAL = 1, FSDP_SHARDED = 2 } fsdp_kind;
 
-/* What one rank saves: names, and where in the caller's memory the elements lie. Used by one thread at a time. */
+/* The state that one rank saves: names, and elements in the caller's memory. Used by one thread at a time. */
 typedef struct fsdp_state fsdp_state;
 
 /* Elements [begin, end), row-major, of a whole tensor, at `data`. */
@@ -166,27 +167,26 @@ typedef struct fsdp_shard {
 int32_t fsdp_state_create(int32_t kind, fsdp_state** state);
 void fsdp_state_free(fsdp_state* state);
 
-/* Adds a tensor of that name, with the shards that this rank holds: sorted, disjoint, none empty; a rank may hold none.
- * The shards of all ranks cover it once. FSDP_FULL: one shard with everything, on rank 0. Strings and dims are copied;
- * the memory of the shards stays the caller's, and must stay as it is until the state has been saved. */
+/* Adds a tensor of that name, with this rank's shards: sorted, disjoint, not empty; a rank may have no shard. The
+ * shards of all ranks cover it once. FSDP_FULL: one shard with all elements, on rank 0. Strings and dims are copied;
+ * the caller owns the memory of the shards and must not change it until the state has been saved. */
 int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype, int32_t ndim, const int64_t* dims,
                               const fsdp_shard* shards, int64_t shard_count);
 int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* text, int64_t bytes);
 int32_t fsdp_state_add_alias(fsdp_state* state, const char* alias, const char* name);
-/* FSDP_LOCAL: how a unit's parameters lie in its flat parameter of `unsharded_numel` elements: parameter fqns[i], named
- * without "model/", has numels[i] elements from offsets[i] on. By offset, and apart from each other; `count` of each.
- */
+/* FSDP_LOCAL: the layout of a unit's flat parameter of `unsharded_numel` elements: parameter fqns[i], named without
+ * "model/", has numels[i] elements from offsets[i]. Sorted by offset and disjoint; `count` of each. */
 int32_t fsdp_state_add_unit(fsdp_state* state, const char* name, int64_t unsharded_numel, int64_t count,
                             const char* const* fqns, const int64_t* offsets, const int64_t* numels);
 
 /* Takes the blob of rank `rank`; the bytes are copied. */
 typedef void (*fsdp_blob_sink)(void* sink, int32_t rank, const void* blob, int64_t bytes);
 
-/* The ranks that save together. `gather` gives every rank's blob to every rank, as MPI_Allgatherv does: it blocks until
- * it has called take(sink, r, ...) once for each rank r, and returns 0; anything else is a failure (FSDP_UNAVAILABLE).
- * All ranks call it equally often. fsdp_save calls it from the thread that calls fsdp_save; an fsdp_saver also from a
- * thread of its own, one call at a time, so that its `gather` must not interfere with other communication of the
- * program (with MPI: a communicator of its own, and MPI_THREAD_MULTIPLE). world_size 1 needs no gather. */
+/* The ranks that save together. `gather` gives every rank's blob to every rank, like MPI_Allgatherv: it blocks until
+ * it has called take(sink, r, ...) once for each rank r, and returns 0; any other value is a failure
+ * (FSDP_UNAVAILABLE). All ranks call it equally often. fsdp_save calls it from the thread that calls fsdp_save; an
+ * fsdp_saver also from its own thread, one call at a time, so its `gather` must not interfere with other communication
+ * of the program (with MPI: a separate communicator, and MPI_THREAD_MULTIPLE). world_size 1 needs no gather. */
 typedef struct fsdp_group {
   size_t struct_size;
   int32_t rank;
@@ -197,36 +197,36 @@ typedef struct fsdp_group {
 
 typedef struct fsdp_save_options {
   size_t struct_size;
-  int32_t overwrite;  /* 1: replace the step if it is there; otherwise FSDP_ALREADY_EXISTS */
-  int32_t parity;     /* files that may be lost and made again (ckpt repair); 0 for FSDP_FULL */
+  int32_t overwrite;  /* 1: replace an existing step; otherwise FSDP_ALREADY_EXISTS */
+  int32_t parity;     /* files that can be lost and rebuilt (ckpt repair); 0 for FSDP_FULL */
   int32_t io_threads; /* of each rank; 0: 2 */
 } fsdp_save_options;
 
-/* Saves as ROOT/step-NNNNNNNN, whole or not at all. Every rank calls it with its own part. `group` NULL: one rank.
- * Blocks until the checkpoint is durable; on any rank's failure every rank gets that rank's. `path` may be NULL;
+/* Saves as ROOT/step-NNNNNNNN, complete or not at all. Every rank calls it with its own part. `group` NULL: one rank.
+ * Blocks until the checkpoint is durable; if a rank fails, every rank gets that rank's error. `path` may be NULL;
  * otherwise it becomes the checkpoint's path, for fsdp_free. */
 int32_t fsdp_save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* group,
                   const fsdp_save_options* options, char** path);
 
-/* Saves in the background, one checkpoint at a time, on threads with a niceness of 14 (nice(1)) until somebody waits.
+/* Saves in the background, one checkpoint at a time, on threads with a niceness of 14 (nice(1)) until a caller waits.
  * Used by one thread of a rank. */
 typedef struct fsdp_saver fsdp_saver;
 
 /* Collective. The saver keeps `group->context` and calls `group->gather` until it is freed. */
 int32_t fsdp_saver_create(const char* root, const fsdp_group* group, const fsdp_save_options* options,
                           fsdp_saver** saver);
-/* Waits for the save before, copies `state`, and returns: from then on the caller's memory may change, and `state` be
- * freed. Collective. Returns the failure of the save before, and then starts nothing. */
+/* Waits for the previous save, copies `state`, and returns: afterwards the caller's memory may change, and `state` may
+ * be freed. Collective. If the previous save failed, returns its failure and starts no save. */
 int32_t fsdp_saver_save(fsdp_saver* saver, const fsdp_state* state, int64_t step);
-/* Blocks until nothing is being saved. `path` (or NULL) becomes that of the last checkpoint, "" if none, for fsdp_free.
+/* Blocks until no save is in progress. `path` (or NULL) becomes the path of the last checkpoint, or "", for fsdp_free.
  */
 int32_t fsdp_saver_wait(fsdp_saver* saver, char** path);
-/* Waits as fsdp_saver_wait does, drops the result, and frees. NULL is fine. */
+/* Waits like fsdp_saver_wait, discards the result, and frees the saver. NULL is allowed. */
 void fsdp_saver_free(fsdp_saver* saver);
 
 /* ---------------------------------------------------------------------------------------------- whole checkpoints */
 
-/* These block, use threads of their own, and may be called by any number of threads at once. */
+/* These block, use their own threads, and may be called by any number of threads at the same time. */
 
 typedef struct fsdp_convert_options {
   size_t struct_size;
@@ -234,20 +234,20 @@ typedef struct fsdp_convert_options {
   int32_t kind;        /* fsdp_kind of hdf5 */
   int32_t world_size;  /* of FSDP_LOCAL and FSDP_SHARDED; 0: the source's */
   int32_t parity;      /* of FSDP_LOCAL and FSDP_SHARDED */
-  int32_t dtype_given; /* 1: `dtype` is that of the model's floating-point tensors; 0: the source's */
+  int32_t dtype_given; /* 1: convert the model's floating-point tensors to `dtype`; 0: keep */
   int32_t dtype;
   int32_t model_only;
   int32_t force; /* 1: replace the destination */
 } fsdp_convert_options;
 
-/* `report` (or NULL): sentences about what the target cannot hold, one a line, for fsdp_free. */
+/* `report` (or NULL): sentences about values that the target cannot hold, one per line, for fsdp_free. */
 int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report);
 
-/* Reads everything. FSDP_DATA_LOSS when something is damaged; `report` (or NULL) then has a sentence for each problem,
- * one a line, otherwise "", for fsdp_free. `threads` 0: 2. */
+/* Reads everything. FSDP_DATA_LOSS for damage; `report` (or NULL) then has a sentence for each problem, one per line,
+ * otherwise "", for fsdp_free. `threads` 0: 2. */
 int32_t fsdp_verify(const char* path, int32_t threads, char** report);
 
-/* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) names what differs, one a line, for
+/* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) lists the differences, one per line, for
  * fsdp_free. A failure means that reading failed, never that the two differ. |a - b| <= atol + rtol * |b| is equal. */
 int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report);
 

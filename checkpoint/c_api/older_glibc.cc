@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lets libfsdp_checkpoint.so, which is linked on a new system, run with older C libraries, from glibc 2.18 on. The
-// linker takes the newest version of a function that this system has, which an older system lacks. The definitions here
-// come before those of the C library, in this library alone: its version script hides them. Each calls an older version
-// of the same function, or the kernel. Functions of libdl.so.2 and libpthread.so.0, which glibc 2.34 made parts of
-// libc.so.6, are looked for in these two again: older_libdl.c and older_libpthread.c stand in for them in the link.
-// What is missing here is no error of the linker: symbols_test names it, and the tag of the wheel follows from what the
-// library wants.
+// linker takes the newest version of a function on this system, which an older system lacks. The definitions here take
+// precedence over the C library's, only in this library: its version script hides them. Each calls an older version of
+// the same function, or the kernel. Functions of libdl.so.2 and libpthread.so.0, which glibc 2.34 moved to libc.so.6,
+// are again linked from these two: older_libdl.c and older_libpthread.c replace them in the link. The linker does not
+// report a missing definition: symbols_test names it, and the tag of the wheel is derived from the versions that the
+// library needs.
 #if defined(__x86_64__)
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 
 extern "C" {
 
-// glibc 2.30. Without it the wait follows the system's clock, and is longer or shorter where that is set meanwhile.
+// glibc 2.30. Without it the wait uses the system's clock, and becomes longer or shorter if that is set meanwhile.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until) {
   static auto* const real =
       reinterpret_cast<decltype(&pthread_cond_clockwait)>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
@@ -40,7 +40,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
   return pthread_cond_timedwait(condition, mutex, &at);
 }
 
-// The same numbers: the newer versions leave errno alone.
+// The same numbers: the newer versions only differ in not setting errno.
 double older_pow(double, double);
 float older_powf(float, float);
 double older_hypot(double, double);
@@ -61,7 +61,7 @@ int lstat(const char* path, struct stat* of) noexcept {
 int fstat(int file, struct stat* of) noexcept { return static_cast<int>(syscall(SYS_fstat, file, of)); }
 int fstat64(int file, struct stat64* of) noexcept { return static_cast<int>(syscall(SYS_fstat, file, of)); }
 
-// glibc 2.26 to 2.34. All callers take ENOSYS for an answer, since kernels may lack these too.
+// glibc 2.26 to 2.34. All callers handle ENOSYS, since kernels may lack these too.
 ssize_t preadv2(int file, const iovec* parts, int count, off_t offset, int flags) {
   return syscall(SYS_preadv2, file, parts, count, offset, 0, flags);
 }
@@ -92,11 +92,11 @@ int getentropy(void* to, size_t size) {
 }
 uint32_t arc4random() noexcept {
   uint32_t value;
-  if (getentropy(&value, sizeof(value)) != 0) std::abort();  // as the C library's does
+  if (getentropy(&value, sizeof(value)) != 0) std::abort();  // as in the C library
   return value;
 }
 
-// glibc 2.32: whether std::shared_ptr may count without atomic instructions. It never may, in a library.
+// glibc 2.32: tells std::shared_ptr to count without atomic instructions, which a library must never do.
 char __libc_single_threaded = 0;
 
 }  // extern "C"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libpthread.so.0 as it was before glibc 2.34, for the linker alone: the functions that libfsdp_checkpoint.so calls, with the
- * versions of older_glibc.map. See older_glibc.cc. */
+ * libpthread.so.0 as before glibc 2.34, only for the linker: the functions that libfsdp_checkpoint.so calls, with
+ * the versions of older_glibc.map. See older_glibc.cc. */
 void pthread_create(void) {}
 void pthread_getspecific(void) {}
 void pthread_join(void) {}

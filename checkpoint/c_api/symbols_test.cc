@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names that libfsdp_checkpoint.so shows are those of its header and no others: a symbol of HDF5 or of Abseil would
-// take the place of another library's in the same process.
+// libfsdp_checkpoint.so exports exactly the names in its header: an exported symbol of HDF5 or Abseil would replace
+// another library's in the same process.
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 
@@ -24,7 +24,7 @@ namespace {
 constexpr char kLibrary[] = "checkpoint/c_api/libfsdp_checkpoint.so";
 constexpr char kHeader[] = "checkpoint/c_api/fsdp_checkpoint.h";
 
-// The names of functions that a header declares: those before a "(" in lines that begin with a type.
+// The names of functions that a header declares: the names before a "(" in lines that begin with a type.
 std::set<std::string> DeclaredFunctions(const std::string& header) {
   std::set<std::string> names;
   for (const absl::string_view line : absl::StrSplit(header, '\n')) {
@@ -59,7 +59,7 @@ TEST(SymbolsTest, TheLibraryShowsTheFunctionsOfItsHeaderAndNothingElse) {
   EXPECT_EQ(shown, declared);
 }
 
-// What a library wants of others, such as "pow@GLIBC_2.2.5".
+// The versioned symbols that the library needs from others, such as "pow@GLIBC_2.2.5".
 std::vector<std::string> Wanted() {
   const absl::StatusOr<ProgramResult> nm =
       RunProgram({"nm", "--dynamic", "--undefined-only", "--no-demangle", kLibrary}, absl::Seconds(60));

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The tensors that the format of the running test can hold.
+// The subset of `tensors` that the format of the running test can hold.
 std::vector<TestTensor> Held(std::vector<TestTensor> tensors) {
   const FormatUnderTest& format = FormatTest::GetParam();
   const auto is_refused = [&](const TestTensor& tensor) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats that the conformance tests of checkpoint formats run on, and what the tests share. The same tests run on
-// every format, which is what makes formats interchangeable; a new format is one more line of FormatsUnderTest. What is
-// special about a format, such as the errors of its header, is tested beside its code.
+// The formats that the conformance tests run on, and the tests' shared helpers. All formats run the same tests, which
+// is what makes formats interchangeable; a new format is one more line of FormatsUnderTest. Tests of one format's
+// peculiarities, such as the errors of its header, are next to its code.
 #ifndef FSDP_CHECKPOINT_CONFORMANCE_FORMATS_UNDER_TEST_H_
 #define FSDP_CHECKPOINT_CONFORMANCE_FORMATS_UNDER_TEST_H_
 
@@ -23,11 +23,11 @@ namespace fsdp {
 
 struct FormatUnderTest {
   std::string name;         // of the instantiation: "SafetensorsDirectory"
-  std::string destination;  // the name that the writer is given: "model.safetensors"
+  std::string destination;  // the name that is passed to the writer: "model.safetensors"
   FormatTarget target = {};
   std::set<DType> refused = {};  // dtypes that it cannot hold
 
-  // Of a format that is only read: the file of what `target` makes that has this format, and its driver.
+  // Only for a read-only format: the file of this format inside the output of `target`, and its driver.
   std::string part = {};
   const FormatDriver* reader = nullptr;
 
@@ -37,10 +37,10 @@ struct FormatUnderTest {
   bool is_ours() const { return driver().traits().is_ours; }
 };
 
-// Each format in each of the forms that it is written in, and those that are only read.
+// Each format in each form in which it is written, and the read-only formats.
 std::vector<FormatUnderTest> FormatsUnderTest();
 
-// Those that are written.
+// The formats that can be written.
 std::vector<FormatUnderTest> WrittenFormatsUnderTest();
 
 // For INSTANTIATE_TEST_SUITE_P.
@@ -52,21 +52,21 @@ std::map<std::string, std::string> BytesOf(const std::string& path);
 // A format, and an empty directory of the test to write it in.
 class FormatTest : public testing::TestWithParam<FormatUnderTest> {
  protected:
-  // Of AwkwardTensors, or a few kilobytes of tensors of several dtypes; those that the format can hold.
+  // AwkwardTensors, or a few kilobytes of tensors of several dtypes; only those that the format can hold.
   static std::vector<TestTensor> LargeTensors();
   static std::vector<TestTensor> SmallTensors();
 
-  // Where the format's writer writes, and what the format then reads.
+  // The path that the format's writer writes, and the path that the format then reads.
   std::string destination() const { return root_ + "/" + GetParam().destination; }
   std::string path() const { return destination() + GetParam().part; }
 
   // Writes `state`, without what the format leaves out, pulling from `read`.
   absl::Status Write(const StateDict& state, const PayloadReader& read, const FormatWriteOptions& options = {}) const;
 
-  // Writes these tensors, whose elements are those of MakeElements, and texts.
+  // Writes texts and these tensors, with elements by MakeElements.
   void MustWrite(const std::vector<TestTensor>& tensors, const FormatWriteOptions& options = {}) const;
 
-  // Opens what was written by the driver that recognises it.
+  // Opens the written checkpoint with the driver that recognises it.
   absl::StatusOr<std::unique_ptr<TensorSource>> Open() const { return OpenTensorSource(path()); }
 
   // Opens it, reads every element of every tensor and compares all checksums. OK only if the tensors of `tensors` that
@@ -76,7 +76,7 @@ class FormatTest : public testing::TestWithParam<FormatUnderTest> {
   const std::string root_ = NewTestDirectory();
 };
 
-// True for the code of an error that a damaged or hostile file may have: no code of a fault of this program.
+// True for an error code that a damaged or hostile file may cause; false for the codes of faults of this program.
 bool IsErrorOfAFile(const absl::Status& status);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every reader of a checkpoint format must do, on each of FormatsUnderTest.
+// Requirements on every reader of a checkpoint format, tested on each of FormatsUnderTest.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -195,8 +195,8 @@ TEST_P(ReadingTest, ATruncatedFileIsAnErrorOrLosesNothing) {
   EXPECT_OK(ReadAll(tensors));
 }
 
-// The error of a source whose bit has flipped names a file, or the elements are right: formats with checksums find
-// every flip of an element. Those without may give another element, but nothing worse.
+// After a bit flip, reading either fails and names a file, or gives the right elements: formats with checksums find
+// every flip in an element. Formats without checksums may give one wrong element, but nothing worse.
 TEST_P(ReadingTest, AFlippedBitIsAnErrorOrOneElement) {
   const std::vector<TestTensor> tensors = SmallTensors();
   MustWrite(tensors);
@@ -223,7 +223,7 @@ TEST_P(ReadingTest, BytesOfChanceAreRefused) {
   MustWrite(tensors);
   const std::map<std::string, std::string> files = BytesOf(path());
   std::mt19937 random(1);
-  for (const size_t kept : {size_t{0}, size_t{4}, size_t{16}, size_t{64}}) {  // by these bytes a file is recognised
+  for (const size_t kept : {size_t{0}, size_t{4}, size_t{16}, size_t{64}}) {  // a file is recognised by these bytes
     for (auto [name, bytes] : files) {
       for (size_t i = std::min(kept, bytes.size()); i < bytes.size(); ++i) bytes[i] = static_cast<char>(random());
       WriteAll(path() + name, bytes);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every writer of a checkpoint format must do, on each of WrittenFormatsUnderTest. That a crash or an error at any
-// storage operation leaves the old contents or the new ones: convert_crash_test, on the same formats.
+// Requirements on every writer of a checkpoint format, tested on each of WrittenFormatsUnderTest. convert_crash_test
+// tests, on the same formats, that a crash or an error at any storage operation leaves the old contents or the new
+// ones.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -165,7 +166,7 @@ TEST_P(WritingTest, EachElementIsPulledOnceOnFewThreadsAsOnMany) {
   }
 }
 
-// A save of ours has an id of its own, which its manifest and records name.
+// Native saves are excluded: each has its own id in its manifest and records.
 TEST_P(WritingTest, EqualInputGivesEqualBytesOnAnyNumberOfThreads) {
   std::map<std::string, std::string> bytes[2];
   for (const int run : {0, 1}) {
@@ -183,7 +184,7 @@ TEST_P(WritingTest, EqualInputGivesEqualBytesOnAnyNumberOfThreads) {
   EXPECT_TRUE(bytes[0] == bytes[1]);
 }
 
-// The most memory that this process has had, in bytes, since ResetPeak.
+// This process's peak resident memory since ResetPeak, in bytes.
 int64_t PeakBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -192,7 +193,7 @@ int64_t PeakBytes() {
   return -1;
 }
 
-// Returns the memory that it has now, or -1 where the kernel does not reset the peak.
+// Returns the current resident memory, or -1 if the kernel does not reset the peak.
 int64_t ResetPeak() {
   std::ofstream reset("/proc/self/clear_refs");
   reset << "5" << std::flush;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A conversion is a pipeline in which the target pulls; nothing but blocks in flight is in memory:
+// A conversion is a pipeline that the target pulls; only blocks in flight are in memory:
 //
 //   TensorSource::Read  ->  dtype conversion  ->  FormatWriter::Write  ->  hidden sibling  ->  rename
 //        VerifiedReads::Read: one call for each block, on the writer's threads
 //
-// Everything that can be refused is refused before a byte is read: options, the destination, names (PlanConversion),
-// memory (PayloadMemory), what the target's format cannot hold (FormatWriter::Fit). After that only damage of the
-// source and failures of the file system are left, and both leave no target.
+// Every possible refusal comes before the first byte is read: options, the destination, names (PlanConversion), memory
+// (PayloadMemory), what the target's format cannot hold (FormatWriter::Fit). After that only damage of the source and
+// file system errors remain, and both leave no target.
 #include "fsdp/checkpoint/convert/convert.h"
 
 #include <atomic>
@@ -36,7 +36,8 @@
 namespace fsdp {
 namespace {
 
-// Reads elements of the source's tensor `origin` to `out` in dtype `to`.
+// Reads elements of the source's tensor `origin` to `out` in dtype `to`. Converts by the source's own pieces, so that
+// the scratch memory holds one block and not a whole tensor.
 absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, DType to, const Interval& interval,
                            std::byte* out) {
   const DType from = source.contents().FindTensor(origin)->dtype;
@@ -51,11 +52,11 @@ absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, D
   return absl::OkStatus();
 }
 
-// Reads for the target, each element once. With the last element the source compares those checksums too that it could
-// not compare yet, since it had read a part of what they cover: so damage is known before the target appears.
+// Reads each element for the target once. With the last element the source also compares the checksums that still cover
+// unread bytes, so that damage is known before the target appears.
 class VerifiedReads {
  public:
-  // `written`: the tensors of the target, all of which will be read.
+  // the tensors of the target, all of which will be read
   VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written)
       : source_(source), plan_(plan), written_(written) {
     for (const auto& [key, value] : written.entries()) {
@@ -66,18 +67,20 @@ class VerifiedReads {
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
     FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_.OriginOf(key), written_.FindTensor(key)->dtype, interval,
                                        static_cast<std::byte*>(out)));
+    // Writer threads call this concurrently; the one that takes the count to 0 runs after all other reads have ended.
     if (unread_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
     return VerifyRest(source_);
   }
 
  private:
   const TensorSource& source_;
-  const ConvertPlan& plan_;  // its names; `written` may be what it was planned to contain
+  const ConvertPlan& plan_;  // its names; `written` may be the moved `contents` of the plan
   const StateDict& written_;
-  std::atomic<int64_t> unread_ = 0;  // elements
+  std::atomic<int64_t> unread_ = 0;  // elements; counted down by any thread
 };
 
-// Bytes of payload in the target's buffers; as much again may be in those of the source, and in between.
+// Bytes of payload in the target's buffers: a quarter, because the source's buffers and the conversion in between may
+// each hold as much again.
 absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatContents& contents, bool is_plain_target,
                                     const FormatMemory& target, int64_t max_memory) {
   const ConvertShape shape = {.source_ranks = source.is_ours() ? source.world_size() : 0,
@@ -100,7 +103,7 @@ absl::Status CheckOptions(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
-// Whether or not the destination may be replaced.
+// Applies whether or not the destination may be replaced.
 absl::Status CheckIsNoSource(const std::string& source, const std::string& destination, const FormatTarget& target,
                              const ConvertOptions& options) {
   InputPaths inputs = options.also_read;
@@ -113,7 +116,7 @@ absl::Status CheckIsNoSource(const std::string& source, const std::string& desti
                                              : OutputKind::kFile});
 }
 
-// Only our own format has a place for attributes.
+// Only our own format stores attributes.
 void NoteAttributes(const StateDict& source, const FormatTarget& target, std::vector<std::string>& notes) {
   if (source.attributes.empty() || DriverOf(target).traits().is_ours) return;
   const size_t count = source.attributes.size();
@@ -135,10 +138,11 @@ ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes)
   return report;
 }
 
-// What a conversion would write is bounded by the size of the source, unless the caller says that it need not be.
+// The source's size bounds the bytes that a conversion writes, unless the caller allows more.
 absl::Status CheckExpansion(const TensorSource& source, const std::string& source_path, const ConvertPlan& plan,
                             const std::string& destination, const ConvertOptions& options) {
   const StateDict& contents = source.contents();
+  // By entry index, since the bound concerns only the tensors that names and model_only keep.
   std::vector<bool> wanted(contents.entries().size());  // by entry
   for (const auto& [key, value] : plan.contents.entries()) {
     if (std::holds_alternative<ShardedTensor>(value)) wanted[*contents.IndexOf(plan.OriginOf(key))] = true;
@@ -150,6 +154,7 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
                                                       "; ConvertOptions::allow_expanded writes them all the same"));
   }
   const int64_t bytes = ReportOf(plan.contents, {}).bytes;  // in the dtypes that are written
+  // A disk that cannot report its space is not a reason to refuse; the write then fails by itself.
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(SplitPath(destination).directory, error);
   if (error || static_cast<uint64_t>(bytes) <= space.available) return absl::OkStatus();
@@ -166,6 +171,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const FormatTarget target = options.target.value_or(DefaultTarget(destination));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
+  // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
   FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
   FSDP_RETURN_IF_ERROR(
       CheckDestination(destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force}));
@@ -182,6 +188,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                              .world_size = source->world_size(),
                              .metadata = source->metadata(),
                              .origin = &source->contents()};
+  // Fit removes from `contents` what the format cannot hold, so sizes and reads below use contents.state, not the plan.
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));

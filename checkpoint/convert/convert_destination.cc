@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replacing a directory deletes what it held, so `force` is taken at its word for checkpoints only: every entry must be
-// a regular file with a name that some format's writer gives. The check reads names, not contents; it guards against a
-// mistyped path and not against an adversary, and the writers replace the destination by one rename whatever happens in
-// between.
+// Replacing a directory deletes its files, so `force` applies only to checkpoints: every entry must be a regular file
+// with a name that some format's writer uses. The check reads names, not contents; it guards against a mistyped path
+// and not against an adversary. The writers replace the destination by one rename, whatever changes in between.
 #include "fsdp/checkpoint/convert/convert_destination.h"
 
 #include <algorithm>
@@ -20,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// True for names of every format: a conversion may replace a checkpoint by one of another format.
+// True for names of every format: a conversion may replace a checkpoint with one in another format.
 bool IsCheckpointFileName(const std::string& name) {
   return std::any_of(Formats().begin(), Formats().end(),
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });
@@ -33,7 +32,7 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
     if (it->is_regular_file(error) && IsCheckpointFileName(name)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(path, " holds ", Quote(name),
-                     ", which is no file of a checkpoint, so ConvertOptions::force does not replace the ",
+                     ", which is not a file of a checkpoint, so ConvertOptions::force does not replace the ",
                      "directory; choose another destination or remove it yourself"));
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", path));
@@ -49,6 +48,8 @@ absl::Status CheckDestination(const std::string& path, const DestinationOptions&
   if (!fs::is_directory(parent, error)) {
     return absl::NotFoundError(absl::StrCat("directory ", parent, " does not exist; make it first"));
   }
+  // symlink_status does not follow a link: a link to a directory is neither a directory nor a file here, so `force`
+  // never replaces a link.
   const fs::file_status status = fs::symlink_status(path, error);
   if (status.type() == fs::file_type::not_found) return absl::OkStatus();
   if (error) return absl::ErrnoToStatus(error.value(), path);

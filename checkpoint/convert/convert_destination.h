@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckDestination: whether a conversion may write to a path, asked before a byte is read.
+// CheckDestination: whether a conversion may write to a path, checked before a byte is read.
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 
@@ -11,15 +11,14 @@
 namespace fsdp {
 
 struct DestinationOptions {
-  bool is_directory = false;  // a directory will be made, or else a file
-  bool force = false;         // it may replace what has the name
+  bool is_directory = false;  // the output is a directory, otherwise a file
+  bool force = false;         // it may replace an existing entry
 };
 
-// OK when nothing has the name `path`, or when `force` is set and the path is what a conversion makes: a file where a
-// file is to be made, or a directory of checkpoint files, of any format, and nothing else. kAlreadyExists when the name
-// is taken and `force` is not set. kFailedPrecondition names the first file that `force` would delete although no
-// checkpoint has such a file (a mistyped path must not cost a home directory). kNotFound when the directory to write in
-// does not exist.
+// OK if `path` does not exist, or if `force` is set and it holds the kind of output that a conversion makes: a file for
+// a file, or a directory that contains only checkpoint files, of any format. kAlreadyExists when the name is taken and
+// `force` is not set. kFailedPrecondition names the first file that `force` would delete although it does not belong to
+// a checkpoint (a mistyped path must not cost a home directory). kNotFound when the parent directory does not exist.
 absl::Status CheckDestination(const std::string& path, const DestinationOptions& options);
 
 }  // namespace fsdp

@@ -2,8 +2,9 @@
 //
 // max_memory bounds the resident memory of the whole process. The part that does not scale with the model's bytes is
 // estimated first, from the number of tensors, the length of their names and the number of rank files; payload gets the
-// rest. The estimate is a fit and not an account, since most of it is spent in the HDF5 library and in node-based maps;
-// it must be too high rather than too low, because a job's memory limit kills and an error says what would do.
+// rest. The estimate is a fit and not an account, because most of the memory is used by the HDF5 library and by
+// node-based maps. It must err on the high side: exceeding a job's memory limit kills the job, whereas an error reports
+// the limit that is needed.
 #include "fsdp/checkpoint/convert/convert_memory.h"
 
 #include <algorithm>
@@ -18,11 +19,11 @@ constexpr int64_t kMB = 1000 * 1000;
 // Resident memory of `ckpt convert` before it opens anything.
 constexpr int64_t kProgramBytes = 12 * kMB;
 
-// The least for payload: a block or two for each of two threads, and as much again while digests are checked and dtypes
-// converted.
+// The minimum for payload: a block or two for each of two threads, and as much again for checking digests and
+// converting dtypes.
 constexpr int64_t kLeastPayloadBytes = 30 * kMB;
 
-// Fitted to peaks of resident memory, from above, with names of 50 bytes (the MB of the program included):
+// Fitted from above to peaks of resident memory, with names of 50 bytes (including the program's own memory):
 //
 //   tensors  ranks  peak, to sharded  estimate    peak, from sharded  estimate
 //     1,000      1             31 MB     37 MB               10 MB       15 MB
@@ -31,12 +32,12 @@ constexpr int64_t kLeastPayloadBytes = 30 * kMB;
 //   100,000      4            808 MB    997 MB              666 MB      742 MB
 int64_t MetadataBytes(const StateDict& contents, const ConvertShape& shape) {
   const auto tensors = static_cast<int64_t>(contents.entries().size());
-  int64_t named = 0;  // what each tensor takes in the source's and the target's state dict
+  int64_t named = 0;  // bytes for the tensors in the state dicts of source and target
   for (const auto& [key, value] : contents.entries()) {
     named += 1500 + 12 * static_cast<int64_t>(key.fqn.size() + key.state.size());
   }
-  // Two tables of names and a header or a pickle. 1.1 to 1.4 KB a tensor were measured, with names of 60 bytes: 200,000
-  // tensors from a .pt to safetensors took 222 MB, to a .pt 263 MB, and the estimate is 296 MB.
+  // Two tables of names and a header or a pickle. Measured 1.1 to 1.4 KB per tensor with names of 60 bytes: 200,000
+  // tensors from a .pt took 222 MB to safetensors and 263 MB to a .pt; the estimate is 296 MB.
   if (shape.is_plain) return named * 2 / 3;
   const int64_t opening = named + tensors * shape.source_ranks * 1300;
   if (shape.target_ranks == 0) return std::max(opening, named * 3 / 2);

@@ -14,14 +14,15 @@ namespace fsdp {
 
 // Numbers of files and bytes that a conversion needs memory for, in addition to names.
 struct ConvertShape {
-  int source_ranks = 0;      // files of the source that each may hold a part of a tensor; 0 when tensors lie in one
-  int target_ranks = 0;      // the same of the target: FormatMemory::rank_files
-  bool is_plain = false;     // neither side is HDF5, nor does the target have an archive for each tensor (DCP)
-  int64_t parity_bytes = 0;  // taken by the computation of parity, while payload is written: FormatMemory::parity_bytes
+  int source_ranks = 0;      // source files that may each hold a part of a tensor; 0 if each tensor is in one file
+  int target_ranks = 0;      // the same for the target: FormatMemory::rank_files
+  bool is_plain = false;     // neither side is HDF5, and the target has no archive per tensor (DCP)
+  int64_t parity_bytes = 0;  // for computing parity while payload is written: FormatMemory::parity_bytes
 };
 
-// Bytes of payload that may be in memory at once, over all buffers. kResourceExhausted when the names and places of
-// `contents` leave too little of `max_memory`, or too little for parity; the message says how much would do.
+// Bytes of payload that may be in memory at the same time, over all buffers. kResourceExhausted when the names and
+// places of `contents` leave too little of `max_memory`, or too little for parity; the message gives the limit that
+// would be enough.
 absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory);
 
 }  // namespace fsdp

@@ -3,7 +3,7 @@
 // A name occurs in five places of a state dict: a model tensor's key, the keys of its optimizer state, the texts of
 // param_groups, aliases, and the layouts of flat units. A filter or a rename must treat all five alike, or the target
 // would hold optimizer state for parameters that it lacks; NewName is the one function that decides. Keys of the
-// section extra are no parameters, and filters leave them alone. Two names may become one only by mistake: that is an
+// section extra are not parameters, so filters ignore them. Two names that become one can only be a mistake: it is an
 // error, and never a silent choice.
 #include "fsdp/checkpoint/convert/convert_plan.h"
 
@@ -60,8 +60,8 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // An alias goes when the filter leaves out either of its names. A tensor that already has the alias's new name would
-  // hide it.
+  // Drops an alias if the filter leaves out either of its names. Refuses an alias whose new name is a tensor's name:
+  // the tensor would hide it.
   absl::Status AddAliases() {
     for (const auto& [alias, target] : source_.aliases) {
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
@@ -82,8 +82,8 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // A parameter that is left out leaves a gap in its unit, as padding does: offsets of the others stay. A unit that
-  // loses all its parameters goes.
+  // A parameter that is left out leaves a gap in its unit, as padding does: the offsets of the others stay. A unit that
+  // loses all its parameters is dropped.
   absl::Status AddUnits() {
     for (const FlatUnitLayout& unit : source_.units) {
       FlatUnitLayout renamed = unit;
@@ -100,7 +100,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // They are facts about the run that trained these values, whatever their names and dtypes are now.
+  // Attributes are facts about the run that trained these values, whatever their names and dtypes are now.
   void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
 
   absl::StatusOr<ConvertPlan> Finish() && {
@@ -111,7 +111,7 @@ class Planner {
   }
 
  private:
-  // The name of a parameter in the target; nothing when it is left out.
+  // The name of a parameter in the target; nullopt when it is left out.
   absl::StatusOr<std::optional<std::string>> NewName(const std::string& name) const {
     FSDP_ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(name));
     if (!keep) return std::optional<std::string>();
@@ -119,7 +119,7 @@ class Planner {
     return std::make_optional(std::move(renamed));
   }
 
-  // The text is parsed only when names change, so that an unfiltered conversion keeps each byte of it.
+  // Parses the text only when names change, so that an unfiltered conversion keeps each byte of it.
   absl::Status AddParamGroups(const StateValue& value) {
     const std::string* text = std::get_if<std::string>(&value);
     if (text == nullptr || filter_.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ConvertPlan: the contents that a conversion will write, worked out before a byte is read: the target's names, dtypes,
-// texts, aliases, units and attributes, and which tensor of the source each comes from. Pure.
+// ConvertPlan: the contents that a conversion will write, computed before a byte is read: the target's names, dtypes,
+// texts, aliases, units and attributes, and the source tensor of each. Pure.
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 
@@ -17,11 +17,11 @@ namespace fsdp {
 
 struct ConvertPlan {
   StateDict contents;  // of the target; tensors have no shards
-  // Target's key -> source's, of those that differ: most conversions rename nothing, and a model may have a million
-  // tensors.
+  // Target's key -> source's key, only for keys that differ: most conversions rename nothing, and a model may have a
+  // million tensors.
   std::map<StateKey, StateKey> origins;
 
-  // The source's key of what the target calls `key`.
+  // The source's key for the target's `key`.
   const StateKey& OriginOf(const StateKey& key) const {
     const auto at = origins.find(key);
     return at == origins.end() ? key : at->second;
@@ -29,9 +29,9 @@ struct ConvertPlan {
 };
 
 // Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
-// new names; so do param_groups, aliases and units. Attributes stay as they are. `dtype` applies to floating-point
-// model tensors. With `model_only` optimizer and extra values are left out. kInvalidArgument names both names that
-// become one, a filter that leaves no tensor, and a param_groups text that is not JSON when names change.
+// new names; param_groups, aliases and units follow. Attributes stay as they are. `dtype` applies to floating-point
+// model tensors. `model_only` leaves out optimizer and extra values. kInvalidArgument for two names that become one
+// (both are named), for a filter that leaves no tensor, and for a param_groups text that is not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only);
 

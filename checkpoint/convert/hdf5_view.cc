@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor is shown in the simplest way that its places allow:
+// Shows a tensor in the simplest way that its places allow:
 //
 //   places that are intervals of the row-major elements   one dataset with external segments, in the order of elements
 //   boxes that cut rows                                    a dataset with one external segment per box, in /pieces, and
 //                                                          a virtual dataset over them
-//   no place: a number inside of a pickle, no elements     a dataset with a copy of the value
+//   no place: a number inside a pickle, no elements        a dataset with a copy of the value
 //   no place for another reason                            not shown; the report says why
 #include "fsdp/checkpoint/convert/hdf5_view.h"
 
@@ -35,8 +35,8 @@ std::string AbsolutePath(const std::string& path) { return std::filesystem::abso
 
 std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
 
-// The elements of `box` as an interval of the row-major elements; nullopt when they are not consecutive. They are when
-// every dimension before the last one that the box cuts has one index.
+// The elements of `box` as an interval of the row-major elements; nullopt when they are not consecutive. They are
+// consecutive if the box has one index in every dimension before the last one that it cuts.
 std::optional<Interval> IntervalOf(const Shape& shape, const Box& box) {
   Interval interval = {0, 1};
   int64_t stride = 1;
@@ -74,7 +74,8 @@ class ViewWriter {
   std::vector<std::pair<int64_t, std::string>> copies;  // by offset in the file
 
  private:
-  // Adds the missing groups above the object at `path`.
+  // Adds the missing groups above the object at `path`. `groups_` records the ones that exist, because HDF5 refuses a
+  // second creation.
   absl::Status AddGroups(const std::string& path, const StateKey& key) {
     for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1)) {
       const std::string group = path.substr(0, slash);
@@ -105,6 +106,7 @@ class ViewWriter {
     if (tensor.shape.rank() > kMaxHdf5Rank) {
       places = absl::UnimplementedError(absl::StrCat("HDF5 has at most ", kMaxHdf5Rank, " dimensions"));
     }
+    // Only Unimplemented means "no place", for which a scalar is copied instead; any other error ends the view.
     if (!places.ok() && (tensor.shape.rank() != 0 || !absl::IsUnimplemented(places.status()))) {
       if (!absl::IsUnimplemented(places.status())) return places.status();
       report.not_shown.push_back({key.ToString(), std::string(places.status().message())});
@@ -116,7 +118,7 @@ class ViewWriter {
     return AddPlaces(path, fqn, tensor, *places);
   }
 
-  // A tensor without elements, or a scalar that has no place, such as a number inside of a pickle.
+  // For a tensor without elements, or a scalar that has no place, such as a number inside a pickle.
   absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& stored,
                        const ShardedTensor& tensor) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
@@ -137,13 +139,14 @@ class ViewWriter {
       if (!interval) return AddBoxes(path, fqn, tensor, places);
       parts.push_back({*interval, {AbsolutePath(place.file), place.offset, interval->size() * SizeOf(tensor.dtype)}});
     }
+    // Sorted by element, because HDF5 concatenates external segments in the order in which they are added.
     std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
     std::vector<ExternalPart> external;
     for (auto& [interval, part] : parts) external.push_back(std::move(part));
     return file_.AddExternal(path, fqn, tensor.dtype, {shape.dims().begin(), shape.dims().end()}, external);
   }
 
-  // Each box becomes a dataset of its own, and the tensor a virtual dataset over them.
+  // Makes each box a dataset of its own, and the tensor a virtual dataset over them.
   absl::Status AddBoxes(const std::string& path, const std::string& fqn, const ShardedTensor& tensor,
                         const std::vector<TensorPlace>& places) {
     if (groups_.insert(kPiecesGroup).second) FSDP_RETURN_IF_ERROR(file_.AddGroup(kPiecesGroup, ""));
@@ -168,8 +171,8 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
-// Writes the image with the copied values in their places to `path`, and sets `*nbytes` to its size. A view is small,
-// so it is put together in memory.
+// Writes the image with the copied values inserted to `path`, and sets `*nbytes` to its size. A view is small, so it is
+// assembled in memory.
 absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int64_t, std::string>>& copies,
                         const std::string& path, const Hdf5ViewOptions& options, int64_t* nbytes) {
   FSDP_ASSIGN_OR_RETURN(*nbytes, image.Size());
@@ -183,7 +186,7 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
   return staged->Commit();
 }
 
-// The error of a whole source, which the caller names.
+// Returns errors of the source as a whole without its name, which the caller adds.
 absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std::string& path,
                                            const Hdf5ViewOptions& options) {
   if (source.traits().is_hdf5) {
@@ -195,7 +198,8 @@ absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std
       "the tensors lie in the files of the checkpoint, which must stay where they were when this view was made"));
   ViewWriter writer(source, *file);
   FSDP_RETURN_IF_ERROR(writer.AddAll());
-  for (const std::string& left_out : source.left_out()) writer.report.not_shown.push_back({left_out, "it is no tensor"});
+  for (const std::string& left_out : source.left_out())
+    writer.report.not_shown.push_back({left_out, "it is not a tensor"});
   FSDP_ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
   FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, options, &writer.report.nbytes));
   return std::move(writer.report);
@@ -203,7 +207,7 @@ absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std
 
 }  // namespace
 
-// An error of the whole view names the source: its writer knows only tensors.
+// Adds the source's name to errors of the whole view, because the view's writer knows only tensors.
 absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const std::string& source, const std::string& path,
                                              const Hdf5ViewOptions& options) {
   InputPaths inputs = options.also_read;

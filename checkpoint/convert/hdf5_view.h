@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteHdf5View: an HDF5 file of a few kilobytes in which every tensor of a foreign checkpoint is a dataset, under the
-// name that it would have in a checkpoint of ours. The bytes stay where they are: a dataset consists of external
-// segments of the checkpoint's own files, or, where a tensor was saved as boxes that cut rows, is a virtual dataset
-// over such.
+// name that it would have in a checkpoint of ours. The bytes are not copied: a dataset consists of external segments of
+// the checkpoint's own files, or, if a tensor was saved as boxes that cut rows, is a virtual dataset over datasets of
+// such segments.
 #ifndef FSDP_CHECKPOINT_CONVERT_HDF5_VIEW_H_
 #define FSDP_CHECKPOINT_CONVERT_HDF5_VIEW_H_
 
@@ -18,9 +18,9 @@
 namespace fsdp {
 
 struct Hdf5ViewOptions {
-  bool overwrite = false;           // replace what has the name; otherwise kAlreadyExists
+  bool overwrite = false;           // replace an existing file; otherwise kAlreadyExists
   TensorSourceOptions source = {};  // how the checkpoint is opened
-  InputPaths also_read = {};        // files that the caller read for `source`: `path` is none of them
+  InputPaths also_read = {};        // files that the caller read for `source`: never `path`
 };
 
 struct Hdf5ViewReport {
@@ -33,11 +33,11 @@ struct Hdf5ViewReport {
   std::vector<NotShown> not_shown;
 };
 
-// Makes the file `path` for the checkpoint `source` (anything that OpenTensorSource opens), whose tensors have places
+// Creates the file `path` for the checkpoint `source` (anything that OpenTensorSource opens), whose tensors have places
 // (TensorSource::Places). The files of the checkpoint are named by absolute paths and must stay there. Texts, and
 // numbers that the format stores as plain values, are copied. The file appears whole or not at all. kInvalidArgument
-// for a source that is HDF5 already; kFailedPrecondition, with `overwrite` or without, when `path` is what is read or
-// lies in a checkpoint (CheckOutput).
+// for a source that is already HDF5; kFailedPrecondition, with `overwrite` or without, when `path` is an input or is
+// inside a checkpoint (CheckOutput).
 absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const std::string& source, const std::string& path,
                                              const Hdf5ViewOptions& options = {});
 

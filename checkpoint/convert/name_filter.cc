@@ -10,8 +10,8 @@
 namespace fsdp {
 namespace {
 
-// std::regex recurses as it compiles and as it matches, once for each character at worst: a name of a hostile
-// checkpoint could overflow the stack. These bounds keep it well inside a stack of 8 MiB.
+// std::regex recurses as it compiles and as it matches, in the worst case once for each character, so a name in a
+// hostile checkpoint could overflow the stack. With these bounds the recursion stays well inside a stack of 8 MiB.
 constexpr size_t kMaxPatternBytes = 1024;
 constexpr size_t kMaxNameBytes = 1024;
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::regex> Compile(const std::string& pattern) {
   try {
     return std::regex(pattern, std::regex::ECMAScript | std::regex::optimize);
   } catch (const std::regex_error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(Quote(pattern), " is no regular expression: ", error.what()));
+    return absl::InvalidArgumentError(absl::StrCat(Quote(pattern), " is not a regular expression: ", error.what()));
   }
 }
 
@@ -43,7 +43,7 @@ auto Guarded(const std::string& name, const Match& match) -> absl::StatusOr<decl
   }
 }
 
-// Turns \1 into $1: the spelling that std::regex_replace takes.
+// Turns \1 into $1, the spelling that std::regex_replace accepts.
 std::string GroupsWithDollar(std::string replacement) {
   for (size_t i = 0; i + 1 < replacement.size(); ++i) {
     if (replacement[i] == '\\' && std::isdigit(static_cast<unsigned char>(replacement[i + 1])) != 0)
@@ -72,6 +72,7 @@ absl::StatusOr<NameFilter> NameFilter::Create(const Patterns& patterns) {
 absl::StatusOr<bool> NameFilter::Keeps(const std::string& name) const {
   if (include_.empty() && exclude_.empty()) return true;
   return Guarded(name, [&] {
+    // Exclusion wins over inclusion, so it comes first.
     for (const std::regex& pattern : exclude_) {
       if (std::regex_search(name, pattern)) return false;
     }
@@ -85,6 +86,7 @@ absl::StatusOr<bool> NameFilter::Keeps(const std::string& name) const {
 absl::StatusOr<std::string> NameFilter::Rename(const std::string& name) const {
   std::string renamed = name;
   for (const auto& [pattern, replacement] : rename_) {
+    // Guarded checks each intermediate name: a replacement can make it longer than the bound.
     FSDP_ASSIGN_OR_RETURN(renamed, Guarded(renamed, [&, &pattern = pattern, &replacement = replacement] {
                             return std::regex_replace(renamed, pattern, replacement);
                           }));

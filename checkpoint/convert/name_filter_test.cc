@@ -43,7 +43,7 @@ TEST(NameFilterTest, ABackslashNamesAGroupToo) {
 TEST(NameFilterTest, AnInvalidRegularExpressionIsNamed) {
   for (const char* pattern : {"(", "a{2,1}", "[z-a]", "\\", "*"}) {
     EXPECT_THAT(NameFilter::Create({{pattern}, {}, {}}),
-                StatusIs(StatusCode::kInvalidArgument, HasSubstr("is no regular expression")))
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("is not a regular expression")))
         << pattern;
     EXPECT_THAT(NameFilter::Create({{}, {pattern}, {}}), StatusIs(StatusCode::kInvalidArgument)) << pattern;
     EXPECT_THAT(NameFilter::Create({{}, {}, {{pattern, ""}}}), StatusIs(StatusCode::kInvalidArgument)) << pattern;

@@ -11,9 +11,9 @@
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::ordered_json;  // keeps the order of members: an unfiltered group comes back as it was
+using Json = nlohmann::ordered_json;  // keeps the order of members, so an unfiltered group is unchanged
 
-// Accepts any JSON. VisitJson bounds the depth of the text, which the recursive parser below does not.
+// Accepts any JSON. Needed because VisitJson bounds the depth of the text, which the recursive parser below does not.
 class AnyJson final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
@@ -33,8 +33,9 @@ absl::StatusOr<std::string> RenameParamGroups(
   const absl::Status valid = VisitJson(json, any);
   if (!valid.ok()) return Annotate(valid, "optim/param_groups");
   Json groups = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is not a JSON array");
   for (Json& group : groups) {
+    // Groups without a list of names, such as an unknown optimizer's, are kept as they are.
     if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
     Json params = Json::array();
     for (Json& param : group["params"]) {
@@ -47,6 +48,7 @@ absl::StatusOr<std::string> RenameParamGroups(
     }
     group["params"] = std::move(params);
   }
+  // `replace`: an option text that is not UTF-8 must not throw here.
   return groups.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RenameParamGroups: new names for the parameters in an optimizer's param_groups, which a checkpoint keeps as JSON:
+// RenameParamGroups: renames the parameters in an optimizer's param_groups, which a checkpoint stores as JSON:
 //
 //   [{"lr": 0.001, "weight_decay": 0.1, "params": ["transformer.wte.weight", ...]}, ...]
 #ifndef FSDP_CHECKPOINT_CONVERT_PARAM_GROUPS_H_
@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-// Pure. `json` with each name in a "params" list replaced by new_name(name), or left out where that is nothing; all
-// else is kept. kDataLoss when it is not JSON.
+// Pure. Returns `json` with each name in a "params" list replaced by new_name(name), or removed if new_name returns
+// nullopt; everything else is kept. kDataLoss when it is not JSON.
 absl::StatusOr<std::string> RenameParamGroups(
     const std::string& json,
     const std::function<absl::StatusOr<std::optional<std::string>>(const std::string&)>& new_name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A path is recognised by the first line of the table that accepts its names and first bytes. The order matters for
-// directories alone, which may hold files of several formats: a manifest settles it; an exported model comes before the
+// The first line of the table that accepts a path's names and first bytes recognises it. The order matters only for
+// directories, which may hold files of several formats: a manifest is decisive; an exported model comes before the
 // training state that other programs left in the same directory; steps of ours come last (checkpoint_driver.h). Files
 // are distinguished by their first bytes, which no two drivers accept.
 #include "fsdp/checkpoint/formats/formats.h"
@@ -26,6 +26,7 @@ std::string JoinedWithOr(const std::vector<std::string>& names) {
 
 absl::Status NotRecognised(const PathProbe& probe) {
   std::error_code error;
+  // A directory that cannot be listed is recognised as nothing; the reason is more useful than the list of formats.
   if (probe.is_directory) std::filesystem::directory_iterator(probe.path, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", probe.path));
   std::vector<std::string> expected;
@@ -34,7 +35,7 @@ absl::Status NotRecognised(const PathProbe& probe) {
     const std::string_view sign = probe.is_directory ? traits.in_directory : traits.file;
     if (!sign.empty()) expected.emplace_back(sign);
   }
-  return absl::InvalidArgumentError(absl::StrCat(probe.path, " is no checkpoint: expected ", JoinedWithOr(expected),
+  return absl::InvalidArgumentError(absl::StrCat(probe.path, " is not a checkpoint: expected ", JoinedWithOr(expected),
                                                  probe.is_directory ? " in it" : ", or a directory"));
 }
 
@@ -75,7 +76,7 @@ std::optional<FormatTarget> FindTarget(std::string_view name) {
   return std::nullopt;
 }
 
-// In the order of the variant, which is the order of all help texts, and not in that of recognition.
+// In the order of the variant, which is the order in all help texts, and not the order of recognition.
 std::string TargetNames() {
   std::vector<std::string> names(std::variant_size_v<FormatTarget>);
   for (const Format& format : Formats()) {

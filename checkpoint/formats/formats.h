@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of checkpoint formats: which one a path has, which ones can be written, and how either is done. To add a
-// format: its folder with a driver, its target in FormatTarget if it can be written, and its line in formats.cc.
+// The table of checkpoint formats: how to recognise the format of a path, which formats can be written, and how to read
+// and write them. To add a format: its folder with a driver, its target in FormatTarget if it can be written, and its
+// line in formats.cc.
 //
 //   FSDP_ASSIGN_OR_RETURN(const auto source, OpenTensorSource("any/checkpoint"));
 //   MakeWriter(SafetensorsTarget{.max_shard_size = 1 << 30})->Write(...)
@@ -27,38 +28,38 @@
 
 namespace fsdp {
 
-// The format that a checkpoint is written in, with the options of this format and no others. Programs list the formats
-// in this order.
+// The format to write, with the options of only this format. Programs list the formats in this order.
 using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget, NpzTarget>;
 
 struct Format {
   const FormatDriver* driver = nullptr;
-  std::optional<FormatTarget> target = {};  // with default options; nothing for a format that is only read
+  std::optional<FormatTarget> target = {};  // with default options; nullopt for a read-only format
 };
 
 // Every format, in the order of recognition.
 const std::vector<Format>& Formats();
 
-// The first format that recognises `path`, from names and first bytes. Errors as ProbePath, and kInvalidArgument,
-// naming what each format expects, when none does.
+// The first format that recognises `path`, from names and first bytes. Errors as ProbePath; kInvalidArgument, with the
+// signs that each format expects, when no format recognises it.
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path);
 
-// Opens whatever lies at `path`: a checkpoint of ours, a ROOT of them (its newest step that verifies), a safetensors
-// file, a Hugging Face directory, a torch file, a DCP directory, ... Errors as FindFormat and FormatDriver::Open.
+// Opens the checkpoint at `path`: one of ours, a ROOT of them (its newest step that verifies), a safetensors file, a
+// Hugging Face directory, a torch file, a DCP directory, ... Errors as FindFormat and FormatDriver::Open.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
                                                                const TensorSourceOptions& options = {});
 
-// The format of that name, with default options; nothing when none that can be written has it.
+// The writable format of that name, with default options; nullopt if there is no such format.
 std::optional<FormatTarget> FindTarget(std::string_view name);
 
-// "hdf5, safetensors, torch, dcp or npz": what FindTarget knows.
+// "hdf5, safetensors, torch, dcp or npz": the names that FindTarget accepts.
 std::string TargetNames();
 
-// The format that the suffix of `destination` says, with default options; a FULL checkpoint of ours when it says none.
+// The format that the suffix of `destination` implies, with default options; without such a suffix a FULL checkpoint of
+// ours.
 FormatTarget DefaultTarget(const std::string& destination);
 
-// OK unless `destination` has the suffix of a file of another format than `target`, for which it would be taken:
-// kInvalidArgument.
+// kInvalidArgument if `destination` has the suffix of another format than `target`, since readers would take the file
+// for that format.
 absl::Status CheckSuffix(const std::string& destination, const FormatTarget& target);
 
 const FormatDriver& DriverOf(const FormatTarget& target);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of formats: each recognises what its own writer makes and nothing that another writer makes.
+// The table of formats: each format recognises its own writer's output and no other writer's.
 #include "fsdp/checkpoint/formats/formats.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Options of one format are no options of another: what does not fit does not compile.
+// The options of one format are not options of another: a mismatch does not compile.
 template <typename Target>
 concept HasWorldSize = requires(Target target) {
   target.world_size = 2;
@@ -134,7 +134,7 @@ TEST_F(FormatsTest, AnUnknownPathIsNamedWithWhatEachFormatExpects) {
   const std::string text = WriteBytes("text", "a text");
   EXPECT_THAT(FindFormat(text),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr(text + " is no checkpoint: expected an HDF5 file, a safetensors file"),
+                       AllOf(HasSubstr(text + " is not a checkpoint: expected an HDF5 file, a safetensors file"),
                              HasSubstr("a torch file"))));
   fs::create_directory(root_ + "/empty");
   for (const Format& format : Formats()) {
@@ -159,7 +159,7 @@ TEST(FormatTableTest, EveryTargetHasOneLineAndIsFoundByNameAndSuffix) {
     }
   }
   EXPECT_THAT(lines, Each(1));
-  EXPECT_FALSE(FindTarget("hdf5 file"));  // is only read
+  EXPECT_FALSE(FindTarget("hdf5 file"));  // read-only
   EXPECT_FALSE(FindTarget("zip"));
   EXPECT_TRUE(std::holds_alternative<Hdf5Target>(DefaultTarget("runs/step-00000001")));
 }

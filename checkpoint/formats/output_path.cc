@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each path of a chain of links is asked about by itself: a program that replaces by a rename changes the directory of
-// the link, one that opens the link changes the file at its end. "In a directory" is decided on the physical
+// Each path in a chain of links is checked separately: a program that replaces by a rename changes the directory of the
+// link, a program that opens the link changes the file at its end. "In a directory" is decided on the physical
 // directories above a path, each compared by identity, so that a mount or a link in the middle hides nothing.
 #include "fsdp/checkpoint/formats/output_path.h"
 
@@ -29,13 +29,13 @@ absl::Status Refused(const std::string& message) {
   return absl::FailedPreconditionError(absl::StrCat(message, "; choose another place for the output"));
 }
 
-// `path`, and where it really is if that is spelled otherwise.
+// `path`, followed by its physical path if that is spelled differently.
 std::string Named(const std::string& path) {
   const std::string physical = PhysicalPath(path);
   return physical == path ? path : absl::StrCat(path, " (", physical, ")");
 }
 
-// Where the file or link at `path` itself lies, whatever a link at its end leads to.
+// The physical path of the file or link at `path` itself; a link at its end is not followed.
 std::string EntryPath(const std::string& path) {
   const PathParts parts = SplitPath(path);
   std::error_code ignored;
@@ -54,7 +54,7 @@ std::vector<std::string> DirectoriesAbove(const std::string& entry) {
   return directories;
 }
 
-// The format of which `directory` is a checkpoint; null when it is none.
+// The format of which `directory` is a checkpoint; null if it is not a checkpoint.
 const FormatDriver* CheckpointIn(const std::string& directory) {
   for (const Format& format : Formats()) {
     if (format.driver->IsCheckpointDirectory(directory)) return format.driver;
@@ -75,7 +75,7 @@ bool IsRoot(const std::string& directory) {
          });
 }
 
-// One path of the chain; `shown` is how the output is called in messages.
+// Checks one path of the chain; `shown` is the output's name in messages.
 class OutputCheck {
  public:
   OutputCheck(const std::string& path, const std::string& shown, const InputPaths& inputs, const OutputOptions& options)
@@ -107,7 +107,7 @@ class OutputCheck {
     return absl::OkStatus();
   }
 
-  // What a writer of the output removes before it writes: a crash may have left it.
+  // Paths that a writer of the output removes before it writes, because a crash may have left them.
   std::vector<std::string> HiddenPaths() const {
     if (options_.kind == OutputKind::kFile || options_.kind == OutputKind::kDirectory) {
       return StagedPath::HiddenSiblings(path_);
@@ -133,20 +133,21 @@ class OutputCheck {
     const bool may_be_step = options_.kind == OutputKind::kCheckpoint || options_.kind == OutputKind::kRoot;
     if (may_be_step || !ParseStepName(name) || !IsRoot(SplitPath(physical_).directory)) return absl::OkStatus();
     return Refused(absl::StrCat(shown_, " has the name of a step, which a run that saves in ",
-                                SplitPath(physical_).directory, " takes for its own"));
+                                SplitPath(physical_).directory, " treats as its own"));
   }
 
   absl::Status CheckDirectory(const std::string& directory) const {
     if (const auto read = inputs_.Find(directory)) {
-      return Refused(absl::StrCat(shown_, " lies in ", Named(*read), ", which is read"));
+      return Refused(absl::StrCat(shown_, " is inside ", Named(*read), ", which is read"));
     }
-    const std::string in = directory == physical_ ? "" : absl::StrCat(" lies in ", directory, ", which");
+    const std::string in = directory == physical_ ? "" : absl::StrCat(" is inside ", directory, ", which");
     if (IsAtWork(SplitPath(directory).name)) {
       return Refused(absl::StrCat(shown_, in, " is what a save or a deletion of a checkpoint makes and removes"));
     }
     const FormatDriver* const format = CheckpointIn(directory);
     if (format == nullptr) return absl::OkStatus();
-    // Others' files further up, such as a model in a home directory, have nothing to do with what lies deep below.
+    // Files of another format further up, such as a model in a home directory, have nothing to do with a path deep
+    // below.
     const bool is_near = directory == physical_ || directory == SplitPath(physical_).directory;
     if (!format->traits().is_ours && !is_near) return absl::OkStatus();
     // An export among the steps of a ROOT leaves it a ROOT.
@@ -155,13 +156,13 @@ class OutputCheck {
     return Refused(absl::StrCat(shown_, in, " is a checkpoint (", format->name(), "), to which nothing may be added"));
   }
 
-  // The name in `directory` must not be one of the model's in it. A ROOT gets names of steps, which no format has.
+  // Refuses a name that the model in `directory` reads. A ROOT gets names of steps, which no format uses.
   absl::Status CheckIsNotOf(const FormatDriver& format, const std::string& directory) const {
     if (directory == physical_) return absl::OkStatus();
     const std::string name = SplitPath(physical_).name;
     if (!format.ReadsFileName(name)) return absl::OkStatus();
-    return Refused(absl::StrCat(shown_, " lies in ", directory, ", a checkpoint (", format.name(), "), in which ", name,
-                                " is a file of the checkpoint"));
+    return Refused(absl::StrCat(shown_, " is inside ", directory, ", a checkpoint (", format.name(), "), in which ",
+                                name, " is a file of the checkpoint"));
   }
 
   bool IsOwn(const std::string& directory) const {

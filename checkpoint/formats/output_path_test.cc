@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rules of CheckOutput, each alone; tools/commands/ckpt_source_safety_test.cc and
-// tests/train_gpt_source_safety_test.cc test that the programs ask.
+// The rules of CheckOutput, one by one; tools/commands/ckpt_source_safety_test.cc and
+// tests/train_gpt_source_safety_test.cc test that the programs call it.
 #include "fsdp/checkpoint/formats/output_path.h"
 
 #include <cstring>
@@ -58,7 +58,7 @@ TEST_F(OutputPathTest, WhatIsReadIsNoOutputNorIsAnythingInItOrAroundIt) {
   for (const OutputKind kind :
        {OutputKind::kFile, OutputKind::kDirectory, OutputKind::kCheckpoint, OutputKind::kRoot}) {
     ExpectRefused(model, inputs, {.kind = kind}, "which is read");
-    ExpectRefused(model + "/none/deep", inputs, {.kind = kind}, "lies in " + model + ", which is read");
+    ExpectRefused(model + "/none/deep", inputs, {.kind = kind}, "is inside " + model + ", which is read");
   }
   ExpectRefused(root_ + "/around", inputs, {.kind = OutputKind::kDirectory}, "would be replaced, and with it " + model);
   ExpectRefused(root_ + "/around", inputs, {.kind = OutputKind::kCheckpoint},
@@ -67,18 +67,19 @@ TEST_F(OutputPathTest, WhatIsReadIsNoOutputNorIsAnythingInItOrAroundIt) {
   EXPECT_OK(CheckOutput(root_ + "/around/beside", inputs, {.kind = OutputKind::kDirectory}));
 }
 
-// A program that opens the path to write makes the file at the end of the links, one that renames replaces the first.
+// A program that opens the path to write creates the file at the end of the links; one that renames replaces the first
+// link.
 TEST_F(OutputPathTest, ALinkMayNeitherLeadIntoACheckpointNorLieInOne) {
   const std::string ours = Write("ours", Hdf5Target());
   fs::create_symlink("ours/none", root_ + "/into");
   fs::create_symlink("../elsewhere", ours + "/out_of");
-  ExpectRefused(root_ + "/into", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
-  ExpectRefused(ours + "/out_of", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  ExpectRefused(root_ + "/into", {}, {}, "is inside " + ours + ", which is a checkpoint (hdf5)");
+  ExpectRefused(ours + "/out_of", {}, {}, "is inside " + ours + ", which is a checkpoint (hdf5)");
   EXPECT_OK(CheckOutput(root_ + "/elsewhere", {}));
-  WriteAll(root_ + "/elsewhere", "x");  // with a target that exists too
-  ExpectRefused(ours + "/out_of", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  WriteAll(root_ + "/elsewhere", "x");  // with a target that also exists
+  ExpectRefused(ours + "/out_of", {}, {}, "is inside " + ours + ", which is a checkpoint (hdf5)");
   fs::create_symlink(ours + "/out_of", root_ + "/over");
-  ExpectRefused(root_ + "/over", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  ExpectRefused(root_ + "/over", {}, {}, "is inside " + ours + ", which is a checkpoint (hdf5)");
   fs::create_symlink("elsewhere", root_ + "/plain");
   EXPECT_OK(CheckOutput(root_ + "/plain", {}));
 }
@@ -86,7 +87,7 @@ TEST_F(OutputPathTest, ALinkMayNeitherLeadIntoACheckpointNorLieInOne) {
 TEST_F(OutputPathTest, ADirectoryIsACheckpointByWhatIsInIt) {
   fs::create_directories(root_ + "/around");
   EXPECT_OK(CheckOutput(root_ + "/around/x", {}));
-  const std::string alone = Write("alone", SafetensorsTarget());  // a file that lies there
+  const std::string alone = Write("alone", SafetensorsTarget());  // a file inside it
   EXPECT_OK(CheckOutput(alone + "/x", {}));
   WriteAll(alone + "/config.json", "{}");
   ExpectRefused(alone + "/x", {}, {}, "is a checkpoint (safetensors)");
@@ -99,11 +100,11 @@ TEST_F(OutputPathTest, OnlyAnothersCheckpointThatHoldsTheOutputItselfForbidsIt) 
   const std::string dcp = Write("dcp", DcpTarget());
   const std::string ours = Write("ours", Hdf5Target());
   for (const std::string& model : {home, dcp, ours}) {
-    ExpectRefused(model + "/x.pt", {}, {}, "lies in " + model + ", which is a checkpoint");
-    ExpectRefused(model + "/runs", {}, {.kind = OutputKind::kRoot}, "lies in " + model + ", which is a checkpoint");
+    ExpectRefused(model + "/x.pt", {}, {}, "is inside " + model + ", which is a checkpoint");
+    ExpectRefused(model + "/runs", {}, {.kind = OutputKind::kRoot}, "is inside " + model + ", which is a checkpoint");
   }
   for (const std::string& model : {home, dcp}) EXPECT_OK(CheckOutput(model + "/sub/deep/x.pt", {}));
-  ExpectRefused(ours + "/sub/deep/x.pt", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  ExpectRefused(ours + "/sub/deep/x.pt", {}, {}, "is inside " + ours + ", which is a checkpoint (hdf5)");
 }
 
 TEST_F(OutputPathTest, ALogMayLieBesideAModelUnderANameThatIsNotTheModels) {
@@ -160,7 +161,7 @@ TEST_F(OutputPathTest, ANameThatSavesGiveIsTheirs) {
   ExpectRefused(next, {}, {.kind = OutputKind::kFile}, "name of a step");
   ExpectRefused(next, {}, {.kind = OutputKind::kDirectory}, "name of a step");
   EXPECT_OK(CheckOutput(next, {}, {.kind = OutputKind::kCheckpoint}));
-  EXPECT_OK(CheckOutput(root_ + "/step-00000002", {}, {.kind = OutputKind::kFile}));  // not beside steps
+  EXPECT_OK(CheckOutput(root_ + "/step-00000002", {}, {.kind = OutputKind::kFile}));  // no steps in this directory
   EXPECT_OK(CheckOutput(root_ + "/root", {}, {.kind = OutputKind::kRoot}));
   ExpectRefused(step, {}, {.kind = OutputKind::kRoot}, "is a checkpoint (hdf5)");
   ExpectRefused(root_ + "/.step-00000002.tmp-0123456789abcdef/x", {}, {}, "what a save or a deletion");
@@ -178,7 +179,7 @@ TEST_F(OutputPathTest, WhatAWriterWouldSweepAwayIsNotRead) {
   ExpectRefused(root_ + "/x.pt", inputs, {.kind = OutputKind::kFile}, "would remove " + root_ + "/.x.pt.new");
 }
 
-// The files beside its steps are not read, and may be made again.
+// The other files in a ROOT are not read, and may be overwritten.
 TEST_F(OutputPathTest, OfARootTheStepsAreRead) {
   Write("root/step-00000001", Hdf5Target());
   WriteAll(root_ + "/root/log.txt", "x");

@@ -39,14 +39,15 @@ class SourceVerification {
     }
     FSDP_RETURN_IF_ERROR(VerifyBatch(*pool));
     const absl::Status rest = VerifyRest(source_);
+    // First in the report: it concerns the file and not a single tensor.
     if (!rest.ok()) report_.problems.insert(report_.problems.begin(), std::string(rest.message()));
     report_.bytes = bytes_done_;
     return std::move(report_);
   }
 
  private:
-  // Pieces that are read before what they say is concluded: enough to keep all threads busy, and few beside the tensors
-  // of a large model, whose state is then never in memory all at once.
+  // Pieces that are read before their tensors are concluded: enough to keep all threads busy, and few compared with a
+  // large model's tensors, whose state is therefore never all in memory at the same time.
   static constexpr size_t kBatch = 1024;
 
   struct Tensor {
@@ -57,7 +58,7 @@ class SourceVerification {
     NonFinite nonfinite;
   };
 
-  // What an equal view of the same storage that comes later needs to know.
+  // Results of a tensor that a later equal view of the same storage needs.
   struct Values {
     NonFinite nonfinite;
     ReadExtent extent;
@@ -72,6 +73,8 @@ class SourceVerification {
   }
 
   void Add(const StateKey& key, const ShardedTensor& tensor) {
+    // CountBytes used a ReadBound of its own: the bound consumes a budget in the order of the tensors, and both passes
+    // must see the same order.
     const ReadExtent extent = bound_.Of(key, tensor);
     for (const Interval& interval : source_.Pieces(key, {0, extent.numel})) {
       pieces_.push_back({tensors_.size(), interval});
@@ -90,8 +93,8 @@ class SourceVerification {
     return absl::OkStatus();
   }
 
-  // The bytes of an equal view of the same storage are reported once if they are damaged, and under both names if they
-  // are not finite or not read.
+  // Concludes a tensor. Damage in an equal view of the same storage is reported once; values that are not finite or not
+  // read are reported under both names.
   void Conclude(const Tensor& tensor) {
     const int64_t number = report_.tensors++;
     if (!tensor.read.ok()) report_.problems.emplace_back(tensor.read.message());
@@ -108,12 +111,13 @@ class SourceVerification {
     report_.not_wholly_read.push_back({tensor.key->ToString(), values.extent.numel, values.extent.left_out});
   }
 
-  // Keeps only the first error of a tensor (Status::Update): a damaged file would otherwise be reported once per piece.
+  // Keeps only the first error of a tensor (Status::Update): otherwise a damaged file would be reported once per piece.
   void Verify(const Piece& piece) {
     Tensor& tensor = tensors_[piece.tensor];
     const int64_t nbytes = piece.interval.size() * SizeOf(tensor.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
     const absl::Status read = tensor.extent.Read(source_, *tensor.key, piece.interval, elements.get());
+    // Counted outside the lock, which only guards the sums.
     const bool is_counted = read.ok() && options_.count_nonfinite;
     const NonFinite count =
         is_counted ? CountNonFinite(tensor.dtype, elements.get(), piece.interval.size()) : NonFinite();
@@ -128,7 +132,7 @@ class SourceVerification {
   const VerifyOptions& options_;
   ReadBound bound_{source_};
   std::vector<Piece> pieces_;                     // of the batch
-  absl::flat_hash_map<int64_t, Values> notable_;  // by number: what is not finite or not wholly read
+  absl::flat_hash_map<int64_t, Values> notable_;  // by number: tensors that are not finite or not wholly read
   VerifyReport report_;
   int64_t bytes_total_ = 0;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifySource: reads every element of an open checkpoint of any format. It finds what the format allows to find: a
-// truncated file, an invalid bool, a checksum of the format that does not match. For checkpoints of ours use
+// VerifySource: reads every element of an open checkpoint of any format. It finds the faults that the format can
+// reveal: a truncated file, an invalid bool, a checksum that does not match. For checkpoints of ours use
 // VerifyCheckpoint, which compares every byte.
 #ifndef FSDP_CHECKPOINT_FORMATS_VERIFY_SOURCE_H_
 #define FSDP_CHECKPOINT_FORMATS_VERIFY_SOURCE_H_
@@ -12,9 +12,9 @@
 
 namespace fsdp {
 
-// Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem of the
-// report, and the others are still read. ReadBound (expansion.h) bounds what is read; where it cuts a tensor off, the
-// report names it in not_wholly_read.
+// Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem in the
+// report, and the others are still read. ReadBound (expansion.h) bounds the bytes that are read; a tensor that it cuts
+// off is listed in not_wholly_read.
 absl::StatusOr<VerifyReport> VerifySource(const TensorSource& source, const VerifyOptions& options = {});
 
 }  // namespace fsdp

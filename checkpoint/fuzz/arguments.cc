@@ -18,8 +18,9 @@ uint8_t Arguments::Byte() {
   return byte;
 }
 
-// The kinds that a function accepts have more labels than those that it must refuse.
+// Most of the 16 labels give numbers that functions accept, since a refused argument ends a call early.
 int64_t Arguments::Number(int64_t limit) {
+  // Two bytes for every kind: equal positions of an input keep their meaning when the first byte is mutated.
   const uint8_t kind = Byte();
   const int64_t byte = Byte();
   switch (kind % 16) {

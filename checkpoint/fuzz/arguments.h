@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arguments: the front of a fuzzer's input as numbers, pointers and names that a careless caller of fsdp_checkpoint.h
-// might pass. Numbers are often at a limit, since random 64 bits would only ever be refused.
+// Arguments: decodes the front of a fuzzer's input as numbers, pointers and names that a careless caller of
+// fsdp_checkpoint.h might pass. Numbers are often at a limit, since random 64 bits would always be refused.
 #ifndef FSDP_CHECKPOINT_FUZZ_ARGUMENTS_H_
 #define FSDP_CHECKPOINT_FUZZ_ARGUMENTS_H_
 
@@ -17,17 +17,17 @@ class Arguments {
 
   bool empty() const { return bytes_.empty(); }
 
-  // 0 when no bytes are left, so every input has arguments enough.
+  // 0 when no bytes are left, so every input has enough arguments.
   uint8_t Byte();
 
-  // True for most bytes, so that a function that refuses its first argument is reached with its others, too.
+  // True for most bytes, so that functions are often called with a valid first argument, and check the others.
   bool Mostly() { return Byte() % 16 != 15; }
 
   // Below, at or above `limit`, or at a limit of the type.
   int64_t Number(int64_t limit);
   int32_t Number32(int32_t limit);
 
-  // sizeof a struct of options, and seldom another size, of which no byte behind the struct may be read.
+  // Usually `size`, seldom another size; the function must not read bytes beyond the struct.
   size_t StructSize(size_t size);
 
  private:

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fsdp_checkpoint.h as a careless program calls it on a hostile checkpoint. An input is 64 bytes of arguments, of which
-// the first says what kind of checkpoint follows, and then the checkpoint's files, with kNextFile between them.
+// Calls fsdp_checkpoint.h like a careless program, on a hostile checkpoint. An input is 64 bytes of arguments, the
+// first of which selects the kind of checkpoint, then the checkpoint's files, with kNextFile between them.
 //
-// What C cannot check stays right here, since it is the caller's: handles, and that `out` has the bytes of its
-// interval. Both halves of a promise are tested: what is wrong is refused, and of a checkpoint that verifies everything
-// is read.
+// Arguments that C cannot check are always valid here: handles, and the size of `out`. Both halves of the contract are
+// tested: invalid arguments are refused, and every part of a checkpoint that verifies can be read.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -29,8 +28,8 @@ namespace {
 constexpr size_t kArgumentBytes = 64;
 constexpr char kNextFile[] = "\n--next file--\n";
 
-// A hostile file of a few bytes can show one element as a tensor of 2^40. Reading that is slow and no fault, so more
-// elements than these are not asked for.
+// A hostile file of a few bytes can show one element as a tensor of 2^40. Reading that is slow but correct, so a
+// request has at most this many elements.
 constexpr int64_t kMostElements = 1 << 16;
 
 std::vector<std::string_view> SplitFiles(std::string_view bytes) {
@@ -43,7 +42,7 @@ std::vector<std::string_view> SplitFiles(std::string_view bytes) {
   return files;
 }
 
-// The names of the files of a checkpoint of each kind; of a directory, the first one's is in it.
+// The names of the files of a checkpoint of each kind. The first component of the first name is the path to open.
 const std::vector<std::vector<std::string>>& Layouts() {
   static const auto* layouts = new std::vector<std::vector<std::string>>{
       {"model.safetensors"},
@@ -70,7 +69,7 @@ std::string WriteCheckpoint(const std::vector<std::string>& names, std::string_v
   return scratch / names[0].substr(0, names[0].find('/'));
 }
 
-// An error has a text, and success has none of its own.
+// Checks that an error has a known code and a text.
 bool IsOk(int32_t code) {
   Check(code >= FSDP_OK && code <= FSDP_DATA_LOSS, "a code that the header does not have");
   Check(code == FSDP_OK || fsdp_error_message()[0] != '\0', "an error has no text");
@@ -91,7 +90,7 @@ void CheckTensors(const fsdp_reader* reader) {
     Check(fsdp_reader_find(reader, tensor.name) == i, "a tensor is not found by its name");
     Check(IsUtf8(tensor.name), "a name is not UTF-8");
     Check(fsdp_dtype_name(tensor.dtype) != nullptr, "a tensor has no dtype");
-    // Unsigned: with a 0 among the sizes the product of the others may be anything.
+    // Unsigned: with a 0 among the sizes the product of the others may overflow.
     uint64_t numel = 1;
     for (int32_t d = 0; d < tensor.ndim; ++d) numel *= static_cast<uint64_t>(tensor.dims[d]);
     Check(tensor.ndim >= 0 && tensor.numel == static_cast<int64_t>(numel), "a tensor has not its shape's elements");
@@ -124,7 +123,7 @@ void CheckNumbersOutside(const fsdp_reader* reader, int64_t number) {
         "an alias");
 }
 
-// A read, the memory that it is for, and whether the header allows it.
+// A read, its memory, and true if the header allows it.
 struct Request {
   fsdp_read read = {};
   std::vector<std::byte> out;
@@ -153,7 +152,7 @@ Request MakeRequest(const fsdp_reader* reader, Arguments& arguments) {
   return request;
 }
 
-// Elements that are read at once are those that are read in two parts.
+// Checks that reading elements in two parts gives the same bytes as one read.
 void CheckParts(const fsdp_reader* reader, const Request& whole) {
   const int64_t middle = whole.read.begin + (whole.read.end - whole.read.begin) / 3;
   std::vector<std::byte> out(whole.out.size());
@@ -165,7 +164,7 @@ void CheckParts(const fsdp_reader* reader, const Request& whole) {
   Check(out == whole.out, "parts are not the whole");
 }
 
-// Whether everything was allowed, and read.
+// Returns true if every read was allowed and succeeded.
 bool Read(const fsdp_reader* reader, Arguments& arguments, bool is_verified) {
   std::vector<Request> requests(1 + arguments.Byte() % 4);
   std::vector<fsdp_read> reads;
@@ -181,12 +180,14 @@ bool Read(const fsdp_reader* reader, Arguments& arguments, bool is_verified) {
   is_allowed = is_allowed && threads >= 0 && threads <= 1024;
   const bool is_read = IsOk(fsdp_reader_read(reader, reads.data(), static_cast<int64_t>(reads.size()), threads));
   Check(is_allowed || !is_read, "a wrong argument is not refused");
+  // Only a conversion of the dtype may fail for bytes that verify.
   Check(is_read || !is_allowed || !is_as_stored || !is_verified, "what verifies is not read");
   if (is_read) CheckParts(reader, requests[0]);
   return is_read;
 }
 
 fsdp_reader* Open(const std::string& path, Arguments& arguments) {
+  // On the heap, so that AddressSanitizer finds a read beyond the struct.
   const auto options = std::make_unique<fsdp_open_options>();
   options->struct_size = arguments.StructSize(sizeof(fsdp_open_options));
   options->no_verify = arguments.Byte() % 2;
@@ -195,7 +196,7 @@ fsdp_reader* Open(const std::string& path, Arguments& arguments) {
   const bool has_size = options->struct_size >= sizeof(size_t) && options->struct_size <= sizeof(fsdp_open_options);
   fsdp_reader* reader = nullptr;
   const bool is_open = IsOk(fsdp_reader_open(path.c_str(), options.get(), &reader));
-  Check(is_open == (reader != nullptr), "a failure has a reader, or success has none");
+  Check(is_open == (reader != nullptr), "a failure has a reader, or success lacks one");
   Check(has_size || !is_open, "a struct of a wrong size is taken");
   return reader;
 }
@@ -224,15 +225,16 @@ void CheckEqual(const std::string& a, const std::string& b) {
   fsdp_free(report);
 }
 
-// What is made opens, whatever it was made of.
+// The result of any conversion must verify.
 void Convert(const std::string& path, const ScratchDirectory& scratch, Arguments& arguments) {
+  // Includes an empty and an unknown name, and a destination whose directory does not exist.
   static constexpr const char* kFormats[] = {nullptr, "hdf5", "safetensors", "torch", "dcp", "npz", "", "x"};
   static constexpr const char* kNames[] = {"made", "made.safetensors", "made.pt", "nowhere/made", "made.h5"};
   const auto options = std::make_unique<fsdp_convert_options>();
   options->struct_size = arguments.StructSize(sizeof(fsdp_convert_options));
   options->to = kFormats[arguments.Byte() % std::size(kFormats)];
   options->kind = arguments.Number32(FSDP_SHARDED + 1);
-  // Each rank has a file.
+  // Each rank has a file, so more would be slow.
   options->world_size = std::min(arguments.Number32(4), 8);
   options->parity = arguments.Number32(3);
   options->dtype_given = arguments.Byte() % 2;
@@ -262,6 +264,7 @@ bool FuzzCApi(std::string_view bytes) {
   CheckTensors(reader);
   CheckTextsAndAliases(reader);
   CheckNumbersOutside(reader, arguments.Number(fsdp_reader_tensor_count(reader)));
+  // Verifying and converting read every element, which would take too long for an expanded tensor.
   const bool is_small = IsSmall(reader);
   const bool is_verified = is_small && Verify(path);
   const bool is_read = Read(reader, arguments, is_verified);

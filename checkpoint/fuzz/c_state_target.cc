@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fsdp_checkpoint.h as a careless program calls it to save: an input is a program of calls, each a byte that says which
-// one and the bytes of its arguments. What a save has taken opens, verifies, and has the bytes that were given.
+// Calls fsdp_checkpoint.h to save, like a careless program: an input is a sequence of calls, each a byte that selects
+// the function and the bytes of its arguments. A checkpoint that a save accepts must open, verify, and have the given
+// bytes.
 //
-// What C cannot check stays right here: that arrays have as many entries as their count says, and that the memory of a
+// Arguments that C cannot check are always valid here: arrays have as many entries as their count, and the memory of a
 // shard has its elements.
 #include <algorithm>
 #include <array>
@@ -27,7 +28,7 @@ namespace {
 constexpr int kMostCalls = 32;
 constexpr int64_t kMemoryBytes = 4096;
 
-// The first names are good ones. Of each, more than one call can ask for the same.
+// The first names are valid. Several calls can use the same name.
 const std::vector<std::string>& Names() {
   static const auto* names = new std::vector<std::string>{
       "model/a",
@@ -77,7 +78,7 @@ bool IsOk(int32_t code) {
   return code == FSDP_OK;
 }
 
-// How the ranks' function behaves that the program brings: as it should, or in one of the ways in which it should not.
+// The program's gather function: correct, or with one of several faults.
 struct Gather {
   int32_t world_size = 1;
   uint8_t fault = 0;
@@ -96,19 +97,19 @@ struct Gather {
   }
 };
 
-// A program: the state that it fills, and which bytes each tensor of it has.
+// A program: the state that it fills, and the bytes of each of its tensors.
 class Program {
  public:
   explicit Program(std::string_view bytes) : arguments_(bytes) {
     const int32_t kind = arguments_.Byte() % 3;
     const bool is_kind = IsOk(fsdp_state_create(arguments_.Mostly() ? kind : arguments_.Number32(3), &state_));
-    Check(is_kind == (state_ != nullptr), "a failure has a state, or success has none");
+    Check(is_kind == (state_ != nullptr), "a failure has a state, or success lacks one");
   }
   ~Program() { fsdp_state_free(state_); }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Whether every call was taken, with a save at the end.
+  // Returns true if every call, with a save at the end, was accepted.
   bool Run() {
     for (int call = 0; call < kMostCalls && !arguments_.empty(); ++call) {
       switch (arguments_.Byte() % 8) {
@@ -136,15 +137,15 @@ class Program {
   }
 
  private:
-  // Keeps that a call was refused.
+  // Records in is_taken_ that a call was refused.
   bool IsTaken(int32_t code) {
     const bool is_ok = IsOk(code);
     is_taken_ = is_taken_ && is_ok;
     return is_ok;
   }
 
-  // Seldom null. Each argument has a statement of its own: compilers differ in the order in which they evaluate those
-  // of a call, and equal inputs must be equal calls.
+  // Seldom null. Callers evaluate each argument in its own statement: compilers differ in the order in which they
+  // evaluate the arguments of a call, and equal inputs must give equal calls.
   template <typename T>
   T* MostlyGiven(T* pointer) {
     return arguments_.Mostly() ? pointer : nullptr;
@@ -190,7 +191,7 @@ class Program {
     for (size_t i = 0; i < 3; ++i) dims[i] = arguments_.Mostly() ? arguments_.Byte() % 8 : arguments_.Number(8);
     const int32_t ndim = std::min(arguments_.Number32(4), static_cast<int32_t>(dims.size()));
 
-    // The whole, or up to three shards that are right only by chance.
+    // The whole tensor, or up to three shards that are valid only by chance.
     int64_t numel = 1;
     for (int32_t d = 0; d < ndim; ++d) numel = dims[d] < 0 || dims[d] > kMemoryBytes ? 0 : numel * dims[d];
     std::vector<fsdp_shard> shards = {Shard(0, numel, dtype)};
@@ -205,7 +206,7 @@ class Program {
     tensors_[name] = numel * fsdp_dtype_size(dtype);
   }
 
-  // Without more elements than there is memory for.
+  // Cuts the shard to the elements that Memory() has.
   static fsdp_shard Shard(int64_t begin, int64_t end, int32_t dtype) {
     const int64_t most = kMemoryBytes / std::max<int64_t>(fsdp_dtype_size(dtype), 1);
     const bool is_too_long = begin >= 0 && end > begin && end - begin > most;
@@ -227,7 +228,7 @@ class Program {
     gather_.fault = arguments_.Byte() % 8;
     group.world_size = gather_.world_size;
     group.rank = is_alone ? 0 : arguments_.Number32(gather_.world_size);
-    // As many ranks as an int holds: without a function they are refused.
+    // Up to INT32_MAX ranks: without a function they are refused.
     if (!arguments_.Mostly()) group.world_size = arguments_.Number32(1);
     if (group.world_size == gather_.world_size) group.gather = Gather::Call;
     group.context = &gather_;
@@ -243,7 +244,7 @@ class Program {
     return options;
   }
 
-  // The step, and seldom a number that is none.
+  // Usually a valid step, seldom an invalid number.
   int64_t Step() { return arguments_.Mostly() ? arguments_.Byte() : arguments_.Number(2); }
 
   void Save() {
@@ -257,7 +258,7 @@ class Program {
     char* path = nullptr;
     const absl::Cleanup free = [&] { fsdp_free(path); };
     const bool is_saved = IsTaken(fsdp_save(state_, given_root, step, given_group, given_options, &path));
-    // Of several ranks only this one has written.
+    // In a group of several ranks only this one has written.
     if (is_saved && (given_group == nullptr || group.world_size == 1)) CheckSaved(path);
   }
 
@@ -269,7 +270,7 @@ class Program {
     fsdp_saver* saver = nullptr;
     const std::string root = scratch_ / "background";
     const bool is_made = IsTaken(fsdp_saver_create(root.c_str(), &group, &options, &saver));
-    Check(is_made == (saver != nullptr), "a failure has a saver, or success has none");
+    Check(is_made == (saver != nullptr), "a failure has a saver, or success lacks one");
     const absl::Cleanup free_saver = [&] { fsdp_saver_free(saver); };
     if (!is_made) return;
     const bool is_started = IsTaken(fsdp_saver_save(saver, state_, step));
@@ -292,7 +293,8 @@ class Program {
     fsdp_reader_close(reader);
   }
 
-  // Every element was given: a save does not take a tensor with a gap. Each shard begins with the same memory.
+  // Every element was given, since a save refuses a tensor with a gap. All shards use the same memory, so only the
+  // first element has known bytes.
   void CheckTensor(const fsdp_reader* reader, const std::string& name, int64_t nbytes) {
     const int64_t number = fsdp_reader_find(reader, name.c_str());
     fsdp_tensor tensor = {};
@@ -310,7 +312,7 @@ class Program {
   fsdp_state* state_ = nullptr;
   Gather gather_;
   bool is_taken_ = true;
-  std::map<std::string, int64_t> tensors_;  // to their bytes
+  std::map<std::string, int64_t> tensors_;  // name to size in bytes
 };
 
 }  // namespace

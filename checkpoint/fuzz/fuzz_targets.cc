@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Not crashing is half of the test: sanitizers see to it. The other half is that the checks here restate what each
-// header promises about a result (ranges inside of their file, no overlap, sizes that follow from shapes),
-// independently of the reader's own code. A reader that skips a check then fails here even if no byte is read out of
-// bounds yet.
+// Sanitizers test that readers do not crash. The checks here restate the guarantees of each header about a result
+// (ranges inside their file, no overlap, sizes that match shapes), independently of the reader's code. So a reader that
+// skips a check fails here even before a byte is read out of bounds.
 //
-// Random bytes seldom get past a digest, so inputs with a seal are also tried with the seal made right; and a
-// safetensors header is tried with the payload size that its last offset asks for, or hardly any would cover their
+// Random bytes seldom pass a digest, so inputs with a seal are also tried with a corrected seal; and a safetensors
+// header is tried with the payload size that its last offset requires, since few headers would otherwise match their
 // payload.
 #include "fsdp/checkpoint/fuzz/fuzz_targets.h"
 
@@ -56,7 +55,7 @@ bool LiesInExtent(const StoredFile& file, const ByteRange& range) {
   return false;
 }
 
-// The promises of a manifest or record that was decoded (manifest.h).
+// The guarantees of a decoded manifest or record (manifest.h).
 void CheckValues(const StoredValues& values) {
   for (const StoredFile& file : values.files) {
     Check(CheckFileName(file.name).ok(), "a file name leads elsewhere");
@@ -75,8 +74,9 @@ void CheckValues(const StoredValues& values) {
       Check(Interval{0, tensor.shape.numel()}.Contains(part.interval), "an interval is no part of its tensor");
       if (part.interval.empty()) continue;
       const ByteRange range = {part.offset, part.interval.size() * SizeOf(tensor.dtype)};
-      Check(LiesInExtent(values.files[part.file], range), "elements lie in no extent");
+      Check(LiesInExtent(values.files[part.file], range), "elements are not inside an extent");
     }
+    // Holes are allowed in a decoded manifest; the call must only not crash.
     (void)CheckCovered(tensor);
   }
 }
@@ -102,7 +102,7 @@ bool FuzzRecord(std::string_view bytes) {
 }
 
 bool FuzzSafetensorsHeader(std::string_view bytes) {
-  // The payload that makes offsets consistent: as long as the largest number says.
+  // The payload size that makes offsets consistent: the end of the last entry.
   const size_t last = bytes.rfind("data_offsets");
   int64_t nbytes = 573;
   if (last != bytes.npos) {
@@ -113,6 +113,7 @@ bool FuzzSafetensorsHeader(std::string_view bytes) {
     }
   }
   bool is_read = false;
+  // 573 is the payload of a file in the corpus, so that its header is accepted unchanged.
   for (const int64_t payload : {nbytes, int64_t{573}}) {
     const absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(bytes, payload);
     if (!header.ok()) continue;
@@ -137,8 +138,8 @@ bool FuzzHuggingFaceIndex(std::string_view bytes) {
   return true;
 }
 
-// The file lives in memory; a confined child parses it, and may fail only by calling the file damaged. One second of
-// CPU is far more than a sound file of this size takes, so a file that loops is found.
+// The file lives in memory; a confined child parses it, and may fail only with kDataLoss. An intact file of this size
+// takes far less than one second of CPU, so a file that causes a loop is found.
 bool FuzzHdf5File(std::string_view bytes) {
   const int file = memfd_create("fuzz", MFD_CLOEXEC);
   Check(file >= 0, "no file in memory");
@@ -169,8 +170,8 @@ bool FuzzHdf5Listing(std::string_view bytes) {
   return true;
 }
 
-// Values as JSON and as a tree, which are the two ways in which a pickle is walked. The bounds of views are computed
-// again, from the tensor alone.
+// Converts values to JSON and to a tree, the two ways in which a pickle is traversed. The bounds of views are
+// recomputed only from the tensor.
 bool FuzzPickle(std::string_view bytes) {
   const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
   if (!pickle.ok()) return false;
@@ -190,7 +191,7 @@ bool FuzzPickle(std::string_view bytes) {
   return true;
 }
 
-// Without CRCs: a mutated archive would seldom have the right ones.
+// Without CRCs: a mutated archive would seldom have correct ones.
 bool FuzzTorchArchive(std::string_view bytes) {
   const ByteFile file{std::string(bytes)};
   const absl::StatusOr<TorchArchive> archive =
@@ -199,20 +200,22 @@ bool FuzzTorchArchive(std::string_view bytes) {
   for (uint32_t i = 0; i < archive->tree.tensors.storage_count(); ++i) {
     const StoragePlace place = archive->place(i);
     Check(place.offset >= 0 && place.nbytes >= 0 && place.offset + place.nbytes <= static_cast<int64_t>(bytes.size()),
-          "a storage lies outside of its file");
+          "a storage is outside of its file");
   }
   return true;
 }
 
-// A mutation may leave an array out, and nearly always breaks a CRC: then reading fails, but soon.
+// A mutation may drop an array, and almost always breaks a CRC: then reading must fail quickly.
 bool FuzzNpz(std::string_view bytes) {
-  const auto source = OpenNpzFile(std::make_unique<ByteFile>(std::string(bytes)), {.verify = false, .skip_links = true});
+  const auto source =
+      OpenNpzFile(std::make_unique<ByteFile>(std::string(bytes)), {.verify = false, .skip_links = true});
   if (!source.ok()) return false;
   bool is_read = true;
   for (const auto& [key, value] : (*source)->contents().entries()) {
     const auto& tensor = std::get<ShardedTensor>(value);
     const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
-    Check(nbytes >= 0 && nbytes / kMaxDeflateRatio <= static_cast<int64_t>(bytes.size()), "an array is larger than it can be");
+    Check(nbytes >= 0 && nbytes / kMaxDeflateRatio <= static_cast<int64_t>(bytes.size()),
+          "an array is larger than it can be");
     std::vector<char> elements(std::min<int64_t>(nbytes, int64_t{1} << 16));
     const Interval first = {0, std::ssize(elements) / SizeOf(tensor.dtype)};
     is_read = (*source)->Read(key, first, elements.data()).ok() && is_read;
@@ -220,7 +223,7 @@ bool FuzzNpz(std::string_view bytes) {
   return is_read;
 }
 
-// Chunks that do not overlap and have as many elements as their tensor cover it; overlap is left to the unit tests.
+// Chunks that do not overlap and have as many elements as their tensor cover it; the unit tests cover overlap.
 bool FuzzDcpMetadata(std::string_view bytes) {
   const absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
   if (!metadata.ok()) return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The readers of untrusted files, as functions of bytes: each returns whether its input could be read, and CHECK-fails
-// if the result breaks a promise of the reader's header. For any bytes they return soon and take bounded memory.
+// The readers of untrusted files, as functions of bytes: each returns true if its input could be read, and CHECK-fails
+// if the result violates a guarantee of the reader's header. For any bytes they return quickly and use bounded memory.
 // fuzzer.cc makes a libFuzzer program of each (--config=fuzz); fuzz_test.cc runs them on mutations of the corpus, with
 // any compiler.
 #ifndef FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
@@ -11,14 +11,14 @@
 
 namespace fsdp {
 
-// manifest.json. It is read as it is, and once more with its seal made right, since otherwise nothing behind the
-// comparison of digests would ever be reached.
+// manifest.json. It is read unchanged, and again with a corrected seal, since otherwise code after the comparison of
+// digests would never be reached.
 bool FuzzManifest(std::string_view bytes);
 
-// The record of a rank file, likewise.
+// The record of a rank file, in the same way.
 bool FuzzRecord(std::string_view bytes);
 
-// The header of a safetensors file, for a payload as long as the header wants.
+// The header of a safetensors file, for a payload of the length that the header requires.
 bool FuzzSafetensorsHeader(std::string_view bytes);
 
 // model.safetensors.index.json.
@@ -27,10 +27,10 @@ bool FuzzHuggingFaceIndex(std::string_view bytes);
 // A whole HDF5 file, parsed by the library in a confined process.
 bool FuzzHdf5File(std::string_view bytes);
 
-// The text by which that process reports its findings: it has parsed a hostile file, so it is not trusted either.
+// The text in which that process reports its result: it has parsed a hostile file, so it is not trusted either.
 bool FuzzHdf5Listing(std::string_view bytes);
 
-// A pickle, and the tree of tensors and values that it is.
+// A pickle, and its tree of tensors and values.
 bool FuzzPickle(std::string_view bytes);
 
 // A zip archive that torch.save wrote.
@@ -42,7 +42,7 @@ bool FuzzNpz(std::string_view bytes);
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 
-// The XML of an object store, as a page of a listing below "run/"; as every other reply, too.
+// The XML of an object store, as a page of a listing below "run/"; and as every other reply.
 bool FuzzS3Reply(std::string_view bytes);
 
 // Arguments of fsdp_checkpoint.h's functions and a checkpoint that they read, verify and convert.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fuzz targets on their corpus and on mutations of it, the same every time: what a machine without libFuzzer runs.
+// Runs the fuzz targets on their corpus and on deterministic mutations of it, without libFuzzer.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Target {
-  std::string name;  // of its folder in corpus/, too
+  std::string name;  // also of its folder in corpus/
   bool (*run)(std::string_view bytes);
   int mutations;
 };
@@ -46,7 +46,7 @@ TEST_P(FuzzTest, MutationsOfTheCorpusBreakNoPromise) {
   for (int i = 0; i < GetParam().mutations; ++i) {
     read += GetParam().run(mutator.Mutate(corpus[static_cast<size_t>(i) % corpus.size()])) ? 1 : 0;
   }
-  // Some changes do not matter, most do.
+  // Some mutations leave an input readable, most do not.
   EXPECT_GT(read, GetParam().mutations / 200);
   EXPECT_LT(read, GetParam().mutations / 2);
 }
@@ -58,8 +58,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Target{"hugging_face_index", FuzzHuggingFaceIndex, 2'000}, Target{"hdf5_file", FuzzHdf5File, 500},
                     Target{"hdf5_listing", FuzzHdf5Listing, 2'000}, Target{"pickle", FuzzPickle, 3'000},
                     Target{"torch_archive", FuzzTorchArchive, 2'000}, Target{"dcp_metadata", FuzzDcpMetadata, 1'000},
-                    Target{"npz", FuzzNpz, 2'000}, Target{"s3_reply", FuzzS3Reply, 5'000}, Target{"c_api", FuzzCApi, 1'000},
-                    Target{"c_api_save", FuzzCApiSave, 1'000}),
+                    Target{"npz", FuzzNpz, 2'000}, Target{"s3_reply", FuzzS3Reply, 5'000},
+                    Target{"c_api", FuzzCApi, 1'000}, Target{"c_api_save", FuzzCApiSave, 1'000}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

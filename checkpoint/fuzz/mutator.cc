@@ -7,8 +7,8 @@
 namespace fsdp {
 namespace {
 
-// Pieces that mean something to a parser: JSON's syntax and escapes, members of the formats, numbers at and beyond the
-// limits of their types, bytes that are not UTF-8, and nesting. A random byte would make none of them.
+// Words that are meaningful to a parser: JSON's syntax and escapes, members of the formats, numbers at and beyond the
+// limits of their types, bytes that are not UTF-8, and nesting. Random bytes would practically never produce them.
 const std::vector<std::string>& Words() {
   static const auto* words = new std::vector<std::string>{"{",
                                                           "}",
@@ -54,12 +54,15 @@ const std::vector<std::string>& Words() {
 
 }  // namespace
 
-// One case each for a change; several labels give the cheaper and more fruitful changes their weight. Truncation is
-// rare, since a text that is cut early reaches little of a parser.
+// One case per change; the number of labels is its weight. Truncation is rare, since a text that ends early reaches
+// little of a parser.
 std::string Mutator::Mutate(std::string text) {
+  // Several changes at a time: some checks are reached only by two values that are wrong together.
   const int mutations = 1 + static_cast<int>(random_() % 4);
   for (int i = 0; i < mutations && !text.empty(); ++i) {
     const size_t at = random_() % text.size();
+    // random_() % n and no distribution: distributions differ between standard libraries, and seeds must repeat
+    // everywhere.
     const size_t length = std::min<size_t>(random_() % 16, text.size() - at);
     switch (random_() % 12) {
       case 0:

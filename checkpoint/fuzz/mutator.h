@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mutator: the deterministic changes that fuzz_test.cc makes to inputs: those of libFuzzer, without its feedback from
-// coverage. Equal seeds give equal changes on every machine, so a failure can be repeated.
+// Mutator: makes the deterministic changes of fuzz_test.cc to inputs: like libFuzzer's, without feedback from coverage.
+// Equal seeds give equal changes on every machine, so a failure can be repeated.
 #ifndef FSDP_CHECKPOINT_FUZZ_MUTATOR_H_
 #define FSDP_CHECKPOINT_FUZZ_MUTATOR_H_
 

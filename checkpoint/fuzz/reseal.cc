@@ -8,6 +8,7 @@
 namespace fsdp {
 
 std::string Resealed(std::string_view bytes) {
+  // The last "digest": earlier members may have the word in a name. Without one the whole input is taken.
   std::string members(bytes.substr(0, bytes.rfind("\"digest\"")));
   while (!members.empty() && std::string_view(" \n,").find(members.back()) != std::string_view::npos) {
     members.pop_back();

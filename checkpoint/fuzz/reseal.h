@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-// A manifest or record with the right seal: the members before "digest", closed by their own digest. Nothing behind the
-// comparison of digests is reached otherwise, since no change of an input keeps its digest right.
+// A manifest or record with a corrected seal: the members before "digest", followed by their digest. Otherwise code
+// after the comparison of digests would never be reached, since any change of an input breaks its digest.
 std::string Resealed(std::string_view bytes);
 
 }  // namespace fsdp

@@ -16,11 +16,13 @@ ScratchDirectory::ScratchDirectory() {
   const bool has_memory = std::filesystem::is_directory("/dev/shm", error);
   path_ = absl::StrCat(has_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string(),
                        "/fuzz_checkpoint.XXXXXX");
+  // A unique name: several fuzzers may run on one machine.
   Check(mkdtemp(path_.data()) != nullptr, "no directory for an input");
 }
 
 ScratchDirectory::~ScratchDirectory() {
   std::error_code error;
+  // Errors are ignored: a destructor must not throw, and a leftover costs only memory.
   std::filesystem::remove_all(path_, error);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A driver of HDF5's virtual file layer (H5FDdevelop.h in newer releases). Its answers to `query` are those of the
-// library's own drivers for files, on which the layout of a file depends.
+// A driver of HDF5's virtual file layer (H5FDdevelop.h in newer releases). It answers `query` like the library's own
+// drivers for files, since the layout of a file depends on it.
 #include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
 
 #include <sys/stat.h>
@@ -19,13 +19,13 @@
 namespace fsdp {
 namespace {
 
-// What H5Pset_driver copies into an access list.
+// The driver's data, which H5Pset_driver copies into an access list.
 struct Descriptor {
   int fd;
 };
 
 struct DescriptorFile {
-  H5FD_t base;  // first: the library's pointer to a file is one to this
+  H5FD_t base;  // first: the library's pointer to a file points to this
   int fd;
   haddr_t end_of_addresses;
   haddr_t end_of_file;
@@ -42,6 +42,7 @@ H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
   const auto* descriptor = static_cast<const Descriptor*>(H5Pget_driver_info(access));
   struct stat info;
   if (descriptor == nullptr || fstat(descriptor->fd, &info) != 0) return nullptr;
+  // The name is ignored. The descriptor stays the caller's: Close deletes only this object.
   if ((flags & H5F_ACC_TRUNC) != 0 && ftruncate(descriptor->fd, 0) != 0) return nullptr;
   const haddr_t size = (flags & H5F_ACC_TRUNC) != 0 ? 0 : info.st_size;
   return &(new DescriptorFile{{}, descriptor->fd, 0, size, info.st_dev, info.st_ino})->base;
@@ -52,7 +53,7 @@ herr_t Close(H5FD_t* file) {
   return 0;
 }
 
-// The library keeps no file open twice: it asks whether two are one.
+// The library calls this to find out whether a file is open already.
 int Compare(const H5FD_t* a, const H5FD_t* b) {
   if (Of(a).device != Of(b).device) return Of(a).device < Of(b).device ? -1 : 1;
   if (Of(a).inode != Of(b).inode) return Of(a).inode < Of(b).inode ? -1 : 1;
@@ -79,6 +80,7 @@ herr_t GetHandle(H5FD_t* file, hid_t, void** handle) {
 }
 
 bool IsInside(const DescriptorFile& file, haddr_t address, size_t size) {
+  // In this order the subtraction and the sum cannot wrap, with any address from a damaged file.
   return address <= kLastAddress && size <= kLastAddress - address && address + size <= file.end_of_addresses;
 }
 
@@ -89,7 +91,7 @@ herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void*
     const ssize_t n = pread(Of(file).fd, to, size, static_cast<off_t>(address));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -1;
-    if (n == 0) {  // beyond the end of the file: zeros, as the library's own drivers have it
+    if (n == 0) {  // beyond the end of the file: zeros, as in the library's own drivers
       std::memset(to, 0, size);
       return 0;
     }
@@ -111,11 +113,12 @@ herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, cons
     address += n;
     size -= n;
   }
+  // `address` is now the end of the written bytes.
   Of(file).end_of_file = std::max(Of(file).end_of_file, address);
   return 0;
 }
 
-// Makes the file as long as what the library has given out of it.
+// Makes the file as long as the space that the library has allocated in it.
 herr_t Truncate(H5FD_t* file, hid_t, hbool_t) {
   if (Of(file).end_of_addresses == Of(file).end_of_file) return 0;
   if (ftruncate(Of(file).fd, static_cast<off_t>(Of(file).end_of_addresses)) != 0) return -1;
@@ -127,12 +130,12 @@ herr_t Truncate(H5FD_t* file, hid_t, hbool_t) {
 herr_t Lock(H5FD_t*, hbool_t) { return 0; }
 herr_t Unlock(H5FD_t*) { return 0; }
 
-// Assigned by name, since releases of HDF5 differ in what else a class has.
+// Assigned by name, since releases of HDF5 differ in the other members of the class.
 H5FD_class_t DriverClass() {
   H5FD_class_t made = {};
 #ifdef H5FD_CLASS_VERSION
   made.version = H5FD_CLASS_VERSION;
-  made.value = static_cast<H5FD_class_value_t>(300);  // 256 to 511 are for drivers that no one else sees
+  made.value = static_cast<H5FD_class_value_t>(300);  // 256 to 511 are for private drivers
 #endif
   made.name = "fsdp_descriptor";
   made.maxaddr = kLastAddress;
@@ -161,7 +164,7 @@ H5FD_class_t DriverClass() {
 bool SetDescriptor(hid_t access, int fd) {
   static const H5FD_class_t driver_class = DriverClass();
   static hid_t driver = -1;
-  // A program that calls H5close takes the driver away with everything else.
+  // A program that calls H5close also unregisters the driver.
   if (driver < 0 || H5Iget_type(driver) != H5I_VFL) driver = H5FDregister(&driver_class);
   const Descriptor descriptor = {fd};
   return driver >= 0 && H5Pset_driver(access, driver, &descriptor) >= 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HDF5 on an open file. The library's own drivers open by path, and the path of a descriptor, /proc/self/fd/N, leads
-// nowhere where /proc is not mounted: in an empty chroot, in many containers' build steps. For hdf5_file.cc and
-// hdf5_listing.cc alone, as hdf5_library.h is.
+// Lets HDF5 use an open file. The library's own drivers open by path, and the path of a descriptor, /proc/self/fd/N,
+// does not exist if /proc is not mounted: in an empty chroot, in the build steps of many containers. Only for
+// hdf5_file.cc and hdf5_listing.cc, like hdf5_library.h.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_DESCRIPTOR_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_DESCRIPTOR_H_
 
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Makes H5Fcreate and H5Fopen with the file access list `access` use `fd`, whatever name they are given. `fd` must be
+// Makes H5Fcreate and H5Fopen with the file access list `access` use `fd` and ignore their name argument. `fd` must be
 // open until the file is closed, and is not closed by it. False when the library refuses, with its error stack set.
 // Precondition: a Hdf5LibraryCall is held.
 bool SetDescriptor(hid_t access, int fd);

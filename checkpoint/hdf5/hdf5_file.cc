@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library writes metadata only. Datasets are contiguous, allocated early and never filled, so HDF5 assigns each one
-// its place in the file and leaves the bytes alone; the image lies in a memory file, where the holes for payload take
-// no memory. That makes HDF5 fast enough (it never sees the payload) and lets our own writers use direct I/O and
+// The library writes only metadata. Datasets are contiguous, allocated early and never filled, so HDF5 assigns each one
+// its place in the file and does not touch the bytes; the image is a memory file, in which the holes for payload take
+// no memory. This makes HDF5 fast enough (it never sees the payload) and lets our own writers use direct I/O and
 // digests.
 //
 // Equal calls must give equal bytes, for digests of unchanged files and for tests: no object keeps time stamps, and the
@@ -27,7 +27,7 @@ namespace fsdp {
 namespace {
 
 // Datasets of at least kAlignmentThreshold bytes begin at a multiple of kAlignment, for direct I/O. Aligning smaller
-// ones would waste more than it gains.
+// ones would waste too much space.
 constexpr hsize_t kAlignmentThreshold = 2048;
 constexpr hsize_t kAlignment = 4096;
 
@@ -90,7 +90,8 @@ Handle FileType(DType dtype) {
                         H5Tset_size(type.get(), 2) >= 0 && H5Tset_ebias(type.get(), 15) >= 0;
       return made ? std::move(type) : Handle();
     }
-    // HDF5 takes exponent 15 of e4m3fn for infinity, so the bytes are stored as they are, named by an attribute.
+    // HDF5 interprets exponent 15 of e4m3fn as infinity, so the bytes are stored as integers with the dtype in an
+    // attribute.
     case DType::kFloat8E4M3FN:
     case DType::kFloat8E5M2:
     case DType::kFloat8E4M3FNUZ:
@@ -130,7 +131,7 @@ Handle TextType(int64_t nbytes) {
 }
 
 // The little-endian bytes of a NaN of `dtype`, as the fill value; nullopt for types without NaN, which are filled with
-// 0. A reader of a virtual dataset whose rank file is missing then sees NaN and not plausible zeros.
+// 0. A reader of a virtual dataset whose rank file is missing then sees NaN instead of plausible zeros.
 std::optional<std::array<uint8_t, 16>> FillBytes(DType dtype) {
   using Bytes = std::array<uint8_t, 16>;
   switch (dtype) {
@@ -176,8 +177,8 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
   return absl::OkStatus();
 }
 
-// Writes the attributes of an object: "dtype" where the HDF5 type alone does not tell the dtype, and "fqn" where the
-// link name is escaped.
+// Writes the attributes of an object: "dtype" if the HDF5 type does not determine the dtype, and "fqn" if the link name
+// is escaped.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
   if (dtype && IsFloat8(*dtype)) {
     FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
@@ -193,9 +194,10 @@ std::string DoublePercent(const std::string& path) {
 }
 
 // Selects elements `interval` of a dataset of `shape`: as a union of boxes, since a hyperslab is a box and an interval
-// that begins and ends inside of rows is not.
+// that begins or ends inside a row is not.
 bool Select(hid_t space, const Shape& shape, const Interval& interval) {
   if (shape.rank() == 0) return H5Sselect_all(space) >= 0;
+  // At most 2 * rank - 1 boxes (BoxesOf), so the union stays small.
   H5S_seloper_t operation = H5S_SELECT_SET;
   for (const Box& box : BoxesOf(shape, interval)) {
     const std::vector<hsize_t> start(box.start.begin(), box.start.end());
@@ -230,6 +232,7 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
       H5Pset_obj_track_times(dataset, false) >= 0;
   const Handle access = PropertyList(H5P_FILE_ACCESS);
   const Handle creation = PropertyList(H5P_FILE_CREATE);
+  // Virtual datasets need the format of 1.10; all other files stay readable for HDF5 1.8.
   const H5F_libver_t version = options.virtual_datasets ? H5F_LIBVER_V110 : H5F_LIBVER_V18;
   const bool access_ok = lists_ok && SetDescriptor(access.get(), image.descriptor()) &&
                          H5Pset_libver_bounds(access.get(), version, version) >= 0 &&
@@ -237,6 +240,7 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
                          H5Pset_meta_block_size(access.get(), options.metadata_bytes) >= 0 &&
                          H5Pset_obj_track_times(creation.get(), false) >= 0;
   if (!access_ok) return Hdf5Error("prepare", "a file");
+  // The name is used only in messages of the library; the driver takes the descriptor.
   made->file = Handle(H5Fcreate("a file in memory", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
   if (!made->file.ok()) return Hdf5Error("create", "a file in memory");
   return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made)));
@@ -268,6 +272,7 @@ absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std:
                        H5Dclose);
   if (!dataset.ok()) return Hdf5Error("create dataset", path);
   FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
+  // HDF5 allocates nothing for a dataset without elements, and has no offset for it.
   if (H5Sget_simple_extent_npoints(space.get()) == 0) return 0;
   const haddr_t offset = H5Dget_offset(dataset.get());
   return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
@@ -303,8 +308,8 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
     const Handle source = Space(part.dims);
     const hsize_t start = part.begin;
     const hsize_t count = part.interval.size();
-    // A flat source, such as the flat parameter of a rank, holds several tensors; a source with the interval's own size
-    // is mapped whole.
+    // A flat source, such as a rank's part of a flat parameter, holds several tensors; a source with the size of the
+    // interval is mapped whole.
     const bool is_part = part.dims.size() == 1 && part.dims[0] != part.interval.size();
     if ((is_part && H5Sselect_hyperslab(source.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) ||
         !Select(space.get(), shape, part.interval) ||

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hdf5File: the writer of HDF5. It lays out a new file in memory: groups, contiguous datasets whose bytes come later,
+// Hdf5File: writes HDF5. It lays out a new file in memory: groups, contiguous datasets whose bytes are written later,
 // virtual datasets, attributes; and returns the image, which has every byte that HDF5 itself writes, for the caller to
-// put on a disk. Nothing is read back through HDF5; hdf5_listing.h does that for foreign files, confined. Equal calls
-// give equal bytes.
+// copy to a disk. It reads nothing through HDF5; hdf5_listing.h does that for foreign files, confined. Equal calls give
+// equal bytes.
 //
 //   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Hdf5File> file, Hdf5File::Create({}));
 //   FSDP_RETURN_IF_ERROR(file->AddGroup("/model", {}));
 //   FSDP_ASSIGN_OR_RETURN(int64_t offset, file->AddDataset("/model/w", {}, DType::kFloat32, {4, 8}));
 //   FSDP_ASSIGN_OR_RETURN(MemoryFile image, file->Close());
 //
-// The library is entered by one thread at a time, whatever its build; its error stack comes back as absl::Status
-// (kInternal). A Hdf5File is used by one thread.
+// One thread at a time enters the library, for any of its builds; its error stack is returned as absl::Status
+// (kInternal). An Hdf5File is used by one thread.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_FILE_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_FILE_H_
 
@@ -34,12 +34,12 @@ namespace fsdp {
 inline constexpr int kMaxHdf5Rank = 32;
 
 struct Hdf5FileOptions {
-  bool virtual_datasets = false;  // raises the file's version to that of HDF5 1.10; otherwise 1.8 reads it
+  bool virtual_datasets = false;  // raises the file's version to HDF5 1.10; otherwise 1.8 can read it
   int64_t metadata_bytes = 2048;  // estimate of the metadata's size; HDF5 allocates metadata in blocks of this size
 };
 
-// A part of a virtual dataset: its elements `interval` are those of dataset `dataset`, of sizes `dims`, in file `file`.
-// A source with more elements than the interval has one dimension, and its elements from `begin` on are shown.
+// A part of a virtual dataset: its elements `interval` are stored in dataset `dataset`, of sizes `dims`, in file
+// `file`. A source with more elements than the interval must have one dimension; its elements from `begin` are shown.
 struct VirtualPart {
   Interval interval;
   std::string file;
@@ -65,13 +65,13 @@ class Hdf5File final {
  public:
   static absl::StatusOr<std::unique_ptr<Hdf5File>> Create(const Hdf5FileOptions& options);
 
-  // Discards what was not closed.
+  // Discards the image unless Close was called.
   ~Hdf5File();
   Hdf5File(const Hdf5File&) = delete;
   Hdf5File& operator=(const Hdf5File&) = delete;
 
   // Paths are absolute and consist of escaped link names; the groups above must exist. A non-empty `fqn` becomes the
-  // attribute "fqn", which keeps the true name of an object whose link name is escaped.
+  // attribute "fqn", which stores the true name of an object whose link name is escaped.
   absl::Status AddGroup(const std::string& path, const std::string& fqn);
 
   // Returns the offset of the dataset's payload in the file; 0 when it has no elements. The space is contiguous and
@@ -107,7 +107,7 @@ class Hdf5File final {
   Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles);
 
   MemoryFile image_;
-  std::unique_ptr<Handles> handles_;  // the file and what is made once; null after Close
+  std::unique_ptr<Handles> handles_;  // the file and property lists; null after Close
 };
 
 }  // namespace fsdp

@@ -7,14 +7,14 @@
 namespace fsdp {
 namespace {
 
-// One lock for the process: distributions build HDF5 without its option of thread safety.
+// One lock for the process: distributions build HDF5 without its thread-safety option.
 std::mutex& LibraryMutex() {
   static std::mutex mutex;
   return mutex;
 }
 
-// A callback of H5Ewalk2 that takes the innermost message of the error stack: the outer ones only repeat that a call
-// has failed. Walking upward begins with the innermost one, number 0.
+// A callback of H5Ewalk2 that takes the innermost message of the error stack: outer messages only repeat that a call
+// has failed. Walking upward begins with the innermost message, number 0.
 herr_t TakeInnermost(unsigned n, const H5E_error2_t* error, void* out) {
   if (n == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
   return 0;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The rules and helpers for every caller of HDF5's C API: one call at a time, errors as absl::Status, identifiers that
-// close themselves. For the sources of this room alone: HDF5's macros stay
-// there.
+// close themselves. Only for sources that use HDF5, so that its macros stay in them.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 
@@ -52,7 +51,7 @@ class Hdf5Handle {
   hid_t get() const { return id_; }
   bool ok() const { return id_ >= 0; }
 
-  // False when the library fails to close it, which for a file means that its last bytes may be missing. Idempotent.
+  // False if the library fails to close it; the last bytes of a file may then be missing. Idempotent.
   bool Close() {
     const hid_t id = std::exchange(id_, -1);
     return id < 0 || close_(id) >= 0;
@@ -63,8 +62,8 @@ class Hdf5Handle {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
-// The names of the two fields of a complex number's compound. h5py shows {r, i} as a complex number; it has no
-// complex number of halves, and up to 3.7 cannot open such a pair by these names, so complex32 has others.
+// The names of the two fields of a complex number's compound. h5py shows {r, i} as a complex number; it has no complex
+// number of half precision, and up to 3.7 cannot open such a pair with these names, so complex32 uses others.
 struct ComplexFields {
   const char* real;
   const char* imaginary;

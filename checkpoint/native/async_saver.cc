@@ -2,13 +2,13 @@
 //
 // Two threads: the caller's and one worker. Save waits for the save before, places every tensor of the state in the
 // arena (Stage), copies, and hands a Pending to the worker; the worker runs SaveCheckpoint on it and leaves the result
-// in last_, for the next Save or Wait. The arena needs no lock: the
-// caller, or on a GPU the copying stream, writes to it only until Pending::copied, which the worker awaits.
+// in last_, for the next Save or Wait. The arena needs no lock: the caller, or on a GPU the copying stream, writes to
+// it only until Pending::copied, which the worker awaits.
 //
 // Throttling. Training on all cores loses what the writers take, and all ranks wait for the slowest, so the writers run
 // niced and with a bounded share of a core (base/thread_pool.h). That makes a save slower on purpose, which is wrong as
 // soon as a caller waits for it: Wait lifts the bound of the running save, and each Save that had to wait doubles the
-// bound of the later ones, so that saving adapts to how often it is asked for.
+// bound of the later ones, so that saving adapts to how often it is requested.
 #include "fsdp/checkpoint/native/async_saver.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace {
 // Tensors begin at multiples of it in the arena, so that direct I/O takes them from there without another copy.
 constexpr int64_t kAlignment = 512;
 
-// A thread copies so many bytes at a time.
+// The bytes that one copying thread takes at a time.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -50,7 +50,7 @@ int64_t ArenaBytes(const StateDict& state) {
 // time of the disk's driver: together below 5 %.
 constexpr double kShareBesideHost = 0.03;
 
-// A shorter wait does not count as back-pressure.
+// Shorter waits do not count as back-pressure.
 constexpr absl::Duration kShortWait = absl::Milliseconds(10);
 
 std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >> 20, " MiB"); }
@@ -61,6 +61,7 @@ std::string Percent(double share) { return absl::StrCat(std::round(1000 * share)
 
 absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root, ProcessGroup& group,
                                                                const AsyncSaverOptions& options) {
+  // A group of its own: the worker's collectives must not mix with those that training issues at the same time.
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
   std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
   FSDP_ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
@@ -101,6 +102,7 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
   auto pending = std::make_unique<Pending>();
   FSDP_ASSIGN_OR_RETURN(pending->state, Stage(state, report));
   FSDP_RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
+  // The copying stream still reads the caller's tensors, which the caller may drop as soon as Save returns.
   if (on_gpu()) pending->source = state;
   pending->copied = report.copied;
   pending->step = step;
@@ -136,6 +138,7 @@ absl::StatusOr<std::string> AsyncSaver::Wait() {
     changed_.wait(lock);
   }
   absl::StatusOr<std::string> last = last_;
+  // An error is returned once: the next Save may start anew.
   if (!last.ok()) last_ = std::string();
   return last;
 }
@@ -155,7 +158,7 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   staged.aliases = state.aliases;
   staged.units = state.units;
   staged.attributes = state.attributes;
-  // When pinned memory runs out midway, Stage leaves copies of tensors that the caller may free afterwards.
+  // A Stage that ran out of pinned memory has left copies of tensors that the caller may have freed since.
   copies_.clear();
   int64_t used = 0;
   for (const auto& [key, value] : state.entries()) {
@@ -184,8 +187,8 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   return staged;
 }
 
-// The next `nbytes` of the arena, after the first `used`. When it is full: null on the host, where the tensor is
-// written from the caller's memory; on a GPU, whose memory cannot be written from, pinned memory for this save.
+// The next `nbytes` of the arena, after the first `used`. When it is full: on the host null, and the tensor is written
+// from the caller's memory; on a GPU, whose memory cannot be written from, pinned memory for this save.
 absl::StatusOr<Buffer> AsyncSaver::Place(int64_t nbytes, int64_t& used) {
   if (used + nbytes <= arena_.nbytes()) {
     Buffer place = arena_.Slice(used, nbytes);

@@ -3,8 +3,8 @@
 // AsyncSaver: SaveCheckpoint in the background. The caller is blocked only while its state is copied into a staging
 // arena, which is allocated once (pinned memory for a GPU) and reused by every save; a thread then writes and commits.
 //
-//   step K        |copy|--------- training goes on ---------|copy|----
-//   background         |== write, fsync, commit step K ==|       |== ...
+//   step K        |copy|--------- training continues ---------|copy|----
+//   background         |== write, fsync, commit step K ==|         |== ...
 //
 // On a GPU the caller need not even wait for the copy, which the GPU makes concurrently with the next step, up to its
 // update:
@@ -64,8 +64,8 @@ struct AsyncSaverOptions {
   // Threads that copy a state in host memory.
   int copy_threads = 2;
 
-  // Niceness (nice(1), 0 to 19) of the threads that digest and write; 0: that of the thread that calls Create. When a
-  // caller waits for the save, additional threads with the caller's niceness take over the remaining work.
+  // Niceness (nice(1), 0 to 19) of the threads that digest and write; 0: the niceness of the thread that calls Create.
+  // When a caller waits for the save, additional threads with the caller's niceness take over the remaining work.
   int nice = 14;
 
   // Upper bound on the share of one core's time that each writing thread takes, in (0, 1]. 0 chooses: 1 on a GPU; for a
@@ -81,8 +81,8 @@ struct AsyncSaveReport {
   absl::Duration waited;       // the part of it spent waiting for the save before
   int64_t staged_bytes = 0;    // copied into the arena
   int64_t unstaged_bytes = 0;  // written from the caller's tensors, since the arena was too small
-  std::string note;            // a sentence about back-pressure; empty when there was none
-  Event copied;  // when the state may change: at once, or when the stream that changes it has waited for it
+  std::string note;            // a sentence about back-pressure; empty without it
+  Event copied;                // the state may change immediately, or after its stream has waited for this
 };
 
 class AsyncSaver {
@@ -138,7 +138,7 @@ class AsyncSaver {
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
   const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
-  double processor_share_;  // of the next save, before BackgroundOptionsOf divides it; used by the caller alone
+  double processor_share_;  // of the next save, before BackgroundOptionsOf divides it; used only by the caller
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
   std::unique_ptr<Stream> copying_;  // on a GPU; created by the first save
@@ -150,12 +150,12 @@ class AsyncSaver {
   };
   std::vector<Copy> copies_;
 
-  std::string base_;  // the path of the last checkpoint, for `incremental`; used by worker_ alone
+  std::string base_;  // the path of the last checkpoint, for `incremental`; used only by worker_
 
-  // mutex_ guards the members from here on, but not the Pending that pending_ points to: that is the worker's.
+  // mutex_ guards the members below, but not the Pending that pending_ points to, which the worker owns.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unique_ptr<Pending> pending_;  // the save in progress; null when there is none
+  std::unique_ptr<Pending> pending_;  // the save in progress; null without one
   absl::StatusOr<std::string> last_ = std::string();
   ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until a waiting caller has called Boost
   bool closing_ = false;

@@ -46,7 +46,7 @@ void ExpectSaved(const std::string& path) {
   EXPECT_OK(CheckState(tensors, wanted));
 }
 
-// How nice the threads of this process that digest and write are, the nicest first.
+// The niceness of the threads of this process that digest and write, the highest first.
 std::vector<int> NicenessOfWriters() {
   std::vector<int> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -58,11 +58,11 @@ std::vector<int> NicenessOfWriters() {
   return found;
 }
 
-// The same during a save, once there are `count`; with `waits`, while another thread waits for the save.
+// The same during a save, once `count` threads exist; with `waits`, while another thread waits for the save.
 std::vector<int> NicenessBesideSave(AsyncSaverOptions options, size_t count, bool waits) {
   std::vector<int> seen;
   std::promise<void> looked;
-  // Sentences come while the save is in progress; there is one about what a crash has left.
+  // Notes come while the save is in progress; this one is about the leftover of a crash.
   options.save.note = [&](const std::string&) {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
     while ((seen = NicenessOfWriters()).size() < count && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
@@ -130,7 +130,7 @@ TEST(AsyncSaverTest, ASaveThatHasToWaitDoublesTheShareAndSaysSo) {
   AsyncSaverOptions options;
   options.save.overwrite = true;
   options.processor_share = 0.3;
-  // The save before is still in progress when the next one begins.
+  // The first save is still in progress when the next one begins.
   options.committed = [](const std::string&) {
     absl::SleepFor(absl::Milliseconds(50));
     return absl::OkStatus();
@@ -216,7 +216,7 @@ TEST(AsyncSaverTest, AFailedSaveIsTheNextCallsErrorOnEveryRank) {
     EXPECT_THAT(
         saver->Save(state, 2).status(),
         StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("the background save of step 1 failed: rank 0 of 2: ")));
-    EXPECT_OK(saver->Save(state, 3));  // and the one after that goes on
+    EXPECT_OK(saver->Save(state, 3));  // and the one after that succeeds
     return saver->Wait().status();
   }));
   EXPECT_THAT(ListNames(root), testing::ElementsAre("step-00000001", "step-00000003"));
@@ -248,7 +248,7 @@ TEST(AsyncSaverTest, TrainingGoesOnWhileASaveIsWritten) {
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     AsyncSaverOptions options;
     options.committed = [&](const std::string&) {
-      released.wait();  // the save is still in progress until the caller has gone on
+      released.wait();  // the save is in progress until the caller has continued
       return absl::OkStatus();
     };
     FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));

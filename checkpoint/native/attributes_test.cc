@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attributes of a state dict through checkpoints: each kind of save, loading, repair and conversion.
+// Tests that attributes of a state dict survive each kind of save, loading, repair and conversion.
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -45,7 +45,7 @@ StateDict StateWithAttributes(StateDictType type, int rank) {
   return state;
 }
 
-// Saves on kRanks ranks as step 1 of a new directory; the checkpoint's path.
+// Saves on kRanks ranks as step 1 of a new directory; returns the checkpoint's path.
 std::string Save(StateDictType type, const SaveOptions& options = {}) {
   const std::string root = NewTestDirectory();
   EXPECT_OK(RunRanks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -126,7 +126,7 @@ TEST(AttributesInCheckpointsTest, ARepairWithoutTheManifestGivesThemBack) {
   for (const StateDictType type : {StateDictType::kSharded, StateDictType::kLocal}) {
     const std::string path = Save(type, {.parity = 1});
     for (const std::string& lost : {std::string(kManifestName), RankFileName(0, kRanks)}) {
-      std::filesystem::remove(path + "/" + lost);  // in the second round the file with the record that has them
+      std::filesystem::remove(path + "/" + lost);  // in the second round the file whose record has them
     }
     ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path, {}));
     EXPECT_TRUE(report.is_whole());
@@ -172,7 +172,7 @@ TEST(AttributesInCheckpointsTest, AnAttributeThatCannotBeStoredIsRefusedByName) 
   }
 }
 
-// Checkpoints of before there were attributes look like this.
+// The form of checkpoints from before attributes existed.
 TEST(AttributesInCheckpointsTest, AManifestWithoutThemIsReadAndHasNone) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {

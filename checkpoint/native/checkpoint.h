@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints of our own format only: what a program needs that saves its state and resumes from what it saved. It
-// links no reader of another format (no pickle, no zip, no safetensors); checkpoint/checkpoint.h has all of this and
-// loads any format. A checkpoint is a directory that appears whole or not at all; docs/checkpoint_format.md specifies
-// it, checkpoint/native/save.cc numbers the steps of its commit.
+// Checkpoints of our own format only, for a program that saves its state and resumes from it. It links no reader of
+// another format (no pickle, no zip, no safetensors); checkpoint/checkpoint.h has all of this and loads any format. A
+// checkpoint is a directory that appears whole or not at all; docs/checkpoint_format.md specifies it,
+// checkpoint/native/save.cc numbers the steps of its commit.
 //
 //   FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
 //   FSDP_ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
@@ -25,21 +25,21 @@
 namespace fsdp {
 
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part. `state.type` is the kind:
-// kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are ignored;
-// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. Texts
-// and attributes are taken from rank 0. A rank whose state is not ignored must have equal ones (kFailedPrecondition).
-// ROOT is made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure
+// kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are ignored; kSharded:
+// each rank writes its part; kLocal: each rank writes its flat shards in the layout of `state.units`. Texts and
+// attributes are taken from rank 0. A rank whose state is not ignored must have equal ones (kFailedPrecondition). ROOT
+// is made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure
 // every rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (kInvalidArgument, by
 // name); AsyncSaver takes a GPU's. Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 
-// LoadCheckpoint (checkpoint/checkpoint.h) of a checkpoint of ours: a checkpoint directory, or a ROOT of them, of which
-// the newest that verifies is loaded. kInvalidArgument for a path of any other format.
+// LoadCheckpoint (checkpoint/checkpoint.h) of a checkpoint of ours: a checkpoint directory, or a ROOT of them, from
+// which it loads the newest that verifies. kInvalidArgument for a path of any other format.
 absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
-// The step in the manifest of the checkpoint directory `path`. kDataLoss, naming a file that is left, when the manifest
-// is missing.
+// The step in the manifest of the checkpoint directory `path`. kDataLoss, naming a remaining file, when the manifest is
+// missing.
 absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path);
 
 }  // namespace fsdp

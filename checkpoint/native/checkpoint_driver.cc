@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
+// The name of a file in `directory` that only a checkpoint of ours has; empty without one.
 std::string FindCheckpointFile(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -41,7 +41,7 @@ std::string FindCheckpointFile(const std::string& directory) {
   return "";
 }
 
-// Only the manifest says which files belong to the checkpoint and what their bytes mean.
+// Only the manifest records which files belong to the checkpoint and what their bytes mean.
 absl::Status CheckManifestIsThere(const std::string& directory) {
   if (HasEntry(directory, kManifestName)) return absl::OkStatus();
   const std::string name = FindCheckpointFile(directory);
@@ -53,7 +53,7 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(NativeTraits()) {}
 
-  // A directory that has lost its manifest is recognised by its other files, so that opening it says what is missing
+  // A directory that has lost its manifest is recognised by its other files, so that opening it names the missing file
   // and verify reports it as damaged.
   bool Recognises(const PathProbe& probe) const override {
     return probe.is_directory && (HasEntry(probe.path, kManifestName) || !FindCheckpointFile(probe.path).empty());
@@ -72,7 +72,7 @@ class Driver final : public FormatDriver {
   }
 };
 
-// Of a checkpoint, but for what the directory of one is not.
+// The traits of a checkpoint, except for those that describe its directory.
 FormatTraits RootTraits() {
   FormatTraits traits = NativeTraits();
   traits.headline = "a ROOT of checkpoints";
@@ -109,7 +109,8 @@ class Writer final : public FormatWriter {
     return {.rank_files = files, .parity_bytes = ParityMemory(files, target_.parity, io_threads)};
   }
 
-  // Everything fits. The metadata of safetensors become an extra text, from which a later conversion restores them.
+  // Every value fits this format. Safetensors metadata becomes an extra text, from which a later conversion restores
+  // it.
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
     if (target_.type == StateDictType::kFull && target_.world_size) {
       return absl::InvalidArgumentError(absl::StrCat("Hdf5Target::world_size=", *target_.world_size,
@@ -154,6 +155,7 @@ absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory) {
 }
 
 const FormatDriver& CheckpointDriver() {
+  // Never deleted, so that no static destructor runs while another thread still loads.
   static const auto* driver = new Driver;
   return *driver;
 }

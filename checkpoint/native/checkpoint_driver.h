@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The drivers of this project's own format, "hdf5": a checkpoint directory, and a ROOT of step-* directories. They are
-// two because they stand at the two ends of the order of recognition: manifest.json settles what a directory is, while
-// a directory that has steps may also be an exported model, which then is what is meant.
+// two drivers because the first is tried before all other formats and the second after them: manifest.json identifies a
+// checkpoint, while a directory with steps may also be an exported model, which then takes precedence.
 #ifndef FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
 #define FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
 
@@ -17,15 +17,15 @@
 
 namespace fsdp {
 
-// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, a file of each rank.
+// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, one file per rank.
 struct Hdf5Target {
   StateDictType type = StateDictType::kFull;
   std::optional<int> world_size = {};  // of SHARDED and LOCAL, 1 to 99999; default: the source's
   int parity = 0;                      // parity files of SHARDED and LOCAL; 0 for FULL, which has no rank files
 };
 
-// The manifest of a checkpoint directory, which says all that a description of it needs. No other file is opened, so
-// this works when rank files are missing or damaged. kDataLoss, naming a file that is left, when the manifest is
+// The manifest of a checkpoint directory, which has everything that a description of it needs. No other file is opened,
+// so this works when rank files are missing or damaged. kDataLoss, naming a remaining file, when the manifest is
 // missing.
 absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory);
 

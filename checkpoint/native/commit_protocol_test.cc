@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The commit protocol with a crash, or an error, at each of its storage operations in turn: afterwards a reader finds
-// the old checkpoint or the new one, whole, and the next save leaves nothing behind.
+// the old checkpoint or the new one, complete, and the next save leaves no leftovers.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -30,7 +30,7 @@ using testing::IsEmpty;
 
 constexpr int kWorldSize = 2;
 
-// The old checkpoint and the new one hold a tensor of another length, and one that is the same.
+// The old checkpoint and the new one hold a tensor of different length, and an equal one.
 std::vector<TestTensor> Tensors(int64_t rows) {
   return {{StateKey::Model("wte.weight"), DType::kFloat32, {rows, 3}},
           {StateKey::Model("frozen"), DType::kFloat32, {60000}},
@@ -39,16 +39,16 @@ std::vector<TestTensor> Tensors(int64_t rows) {
 constexpr int64_t kOld = 5;
 constexpr int64_t kNew = 8;
 
-// How a checkpoint is saved.
+// The options of a save.
 struct Form {
   std::string name;
   StateDictType type = StateDictType::kSharded;
   bool is_shared = false;  // FULL by all ranks into one file
   int parity = 0;
-  bool is_incremental = false;  // what step 1 holds is linked
+  bool is_incremental = false;  // unchanged data of step 1 is linked
 };
 
-// The old checkpoint is step 1; the new one is that too, or step 2.
+// The old checkpoint is step 1; the new one is step 1 or step 2.
 struct Scenario {
   Form form;
   bool is_overwrite = false;
@@ -56,7 +56,7 @@ struct Scenario {
 
 absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int64_t step, const Form& form) {
   return RunRanks(kWorldSize, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    // Flat datasets are linked only where all units are the same, and that of wte.weight changes.
+    // Flat datasets are linked only if all units are equal, and the unit of wte.weight changes.
     std::vector<FlatUnitLayout> units = {{"frozen", {{"frozen", 0, 60000}}, 60000},
                                          {"", {{"wte.weight", 0, rows * 3}}, rows * 3}};
     if (form.is_incremental) units.pop_back();
@@ -72,7 +72,7 @@ absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int6
   });
 }
 
-// The rows of the checkpoint at `path`, all of whose bytes are good; 0 when there is none.
+// The rows of the checkpoint at `path`, all of whose bytes must be good; 0 if it does not exist.
 int64_t RowsOf(const std::string& path) {
   if (!PosixFileSystem().Exists(path)) return 0;
   const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path);
@@ -115,7 +115,7 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
     return files.operations();
   }
 
-  // Old or new, and never a mixture.
+  // Checks that the checkpoint is the old or the new one, never a mixture.
   bool NewIsThere() {
     const int64_t old_rows = RowsOf(JoinPath(root_, StepName(1)));
     const int64_t new_rows = GetParam().is_overwrite ? old_rows : RowsOf(JoinPath(root_, StepName(2)));
@@ -129,7 +129,7 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
     return new_rows == kNew;
   }
 
-  // Files that the fault left neither keep the next save from succeeding nor outlive it.
+  // Leftovers of the fault must not make the next save fail, and are removed by it.
   void SaveAgain() {
     FaultFileSystem files(PosixFileSystem(), graveyard_);
     ASSERT_OK(Save(files, root_, kNew, 3, GetParam().form));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every way to damage a checkpoint on disk is found by VerifyCheckpoint, which says where, and by LoadCheckpoint before
-// a wrong value can be used.
+// All damage to a checkpoint on disk is found by VerifyCheckpoint, which reports the place, and by LoadCheckpoint
+// before a wrong value can be used.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -61,7 +61,7 @@ std::vector<std::string> ProblemsOf(const std::string& path) {
   return report.ok() ? report->problems : std::vector<std::string>{"no report"};
 }
 
-// Loads all as one rank.
+// Loads all tensors as one rank.
 absl::Status Load(const std::vector<TestTensor>& tensors, const std::string& path) {
   StateDict wanted = WantedState(tensors, 1, 0);
   FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, wanted));
@@ -84,7 +84,7 @@ TEST_P(BitFlipTest, OneFlippedBitAnywhereIsFoundInTheFileThatHasIt) {
   for (const std::string& name : ListNames(path)) {
     const std::string file = path + "/" + name;
     const std::string good = ReadFile(file);
-    // A stride that is prime visits every kind of byte and every bit; the test would take minutes with 1.
+    // A prime stride visits every kind of byte and every bit; with 1 the test would take minutes.
     for (size_t byte = 0; byte < good.size(); byte += 23) {
       const int bit = static_cast<int>(byte / 23 % 8);
       SCOPED_TRACE(absl::StrCat(name, " byte ", byte, " bit ", bit));
@@ -122,7 +122,7 @@ TEST(DamageTest, AFlippedBitOfPayloadNamesTensorFileBlockAndBytes) {
   EXPECT_THAT(Load(LargeTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path + "/" + expected)));
 }
 
-// Digests of 4 MiB, as the member "block" is missing: what the format began with.
+// Without the member "block", digests cover 4 MiB, as in the first version of the format.
 TEST(DamageTest, BlocksAreAsLongAsTheManifestSays) {
   const std::string path = Save(LargeTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
   ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
@@ -197,7 +197,7 @@ TEST(DamageTest, SwappedRankFilesAreFoundBeforeAValueIsUsed) {
   WriteAll(path + "/" + kRank0, ReadFile(path + "/" + kRank1));
   WriteAll(path + "/" + kRank1, first);
   EXPECT_THAT(ProblemsOf(path), AllOf(Contains(HasSubstr(kRank0)), Contains(HasSubstr(kRank1))));
-  for (const bool verify : {true, false}) {  // even when digests are not asked for
+  for (const bool verify : {true, false}) {  // even if digests are ignored
     StateDict wanted = WantedState(LargeTensors(), 1, 0);
     EXPECT_THAT(LoadCheckpoint(path, wanted, {.verify = verify}), StatusIs(absl::StatusCode::kDataLoss));
   }
@@ -269,7 +269,7 @@ TEST(DamageTest, TheManifestOfAnotherSaveIsFound) {
   WriteAll(path + "/manifest.json", ReadFile(old_path + "/manifest.json"));
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("manifest.json is of another save than the rank files")));
   EXPECT_THAT(Load(SmallTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("it is of another save")));
-  // One file that has come into the wrong place does not make it the manifest.
+  // One misplaced file does not mean that the manifest is misplaced.
   const std::string third = Save(SmallTensors(), StateDictType::kSharded, root, 3);
   WriteAll(third + "/" + kRank0, ReadFile(path + "/" + kRank0));
   EXPECT_THAT(ProblemsOf(third), Not(Contains(HasSubstr("manifest.json is"))));

@@ -56,7 +56,7 @@ const StoredTensor& Find(const Manifest& manifest, const StateKey& key) {
                        [&](const StoredTensor& tensor) { return tensor.key == key; });
 }
 
-// The ranges of a file that are not payload.
+// The bytes of a file that are not payload.
 std::string RestOf(const std::string& path, const StoredFile& file) {
   const std::string bytes = ReadFile(path + "/" + file.name);
   std::vector<ByteRange> taken;
@@ -79,7 +79,7 @@ TEST(FormatTest, ChunksAreThoseOfTorchChunk) {
   EXPECT_EQ(tensor.intervals[0].interval, (Interval{0, 4}));
   EXPECT_EQ(tensor.intervals[1].interval, (Interval{4, 8}));
   EXPECT_EQ(tensor.intervals[2].interval, (Interval{8, 10}));
-  // 0-d: wholly the first rank's.
+  // 0-d: the first rank has it whole.
   const StoredTensor& scalar = Find(manifest, StateKey::Model("scale"));
   ASSERT_EQ(scalar.intervals.size(), 1);
   EXPECT_EQ(manifest.files[scalar.intervals[0].file].name, RankName(0, 4));
@@ -124,7 +124,7 @@ TEST(FormatTest, DatasetsOfTwoKibibytesAndMoreAreAligned) {
 
 TEST(FormatTest, EqualStatesGiveEqualFilesByteForByte) {
   for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
-    mallopt(M_PERTURB, 0x5A);  // so that memory which HDF5 did not initialise would differ
+    mallopt(M_PERTURB, 0x5A);  // so that uninitialised memory of HDF5 would differ
     const std::string first = Save(2, type);
     mallopt(M_PERTURB, 0x33);
     const std::string second = Save(2, type);
@@ -176,7 +176,7 @@ TEST(FormatTest, EveryRankFileDescribesItselfAtAnAlignedOffset) {
   const Manifest manifest = ManifestOf(path);
   for (int rank = 0; rank < 3; ++rank) {
     const std::string bytes = ReadFile(path + "/" + RankName(rank, 3));
-    // As a repair without a manifest would find it.
+    // Finds it as a repair without a manifest does.
     size_t at = 0;
     while (at < bytes.size() && bytes.compare(at, 32, "{\n  \"format\": \"fsdp rank record\"") != 0) at += 4096;
     ASSERT_LT(at, bytes.size());
@@ -202,7 +202,7 @@ TEST(FormatTest, TheRecordsTogetherSayWhatTheManifestSaysOfTensors) {
     ASSERT_OK_AND_ASSIGN(FileRecord record, DecodeRecord(bytes.substr(file.record->offset, file.record->nbytes)));
     records.push_back(std::move(record));
   }
-  EXPECT_EQ(records[0].texts.size(), 3);  // the first keeps the texts too
+  EXPECT_EQ(records[0].texts.size(), 3);  // the first also has the texts
   EXPECT_EQ(records[0].units.size(), 1);
   ASSERT_OK_AND_ASSIGN(const StoredValues merged, MergeRecords(records));
   ASSERT_EQ(merged.tensors.size(), manifest.tensors.size());
@@ -263,7 +263,7 @@ TEST(FormatTest, TheProcessUmaskIsRespected) {
   }
 }
 
-// Readers need not care how a tensor is cut: flat slices that are no rows, as LOCAL has them, load like chunks.
+// Readers accept any cut of a tensor: flat slices that are not rows, as in LOCAL, load like chunks.
 TEST(FormatTest, AnyIntervalsLoad) {
   const TestTensor tensor = {StateKey::Model("wte.weight"), DType::kFloat32, {37, 11, 5}};
   const std::vector<Interval> cuts = {{0, 3}, {3, 700}, {700, 701}, {701, 2035}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// checkpoint.h5 opened by h5py, which knows nothing of us: whole tensors under their own names, for all three kinds
-// alike.
+// Opens checkpoint.h5 with h5py, which has no knowledge of this project: whole tensors under their own names, for all
+// three kinds.
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -24,10 +24,10 @@ namespace {
 
 constexpr char kScript[] = "checkpoint/native/testdata/check_with_h5py.py";
 
-// Debian's interpreter, which is the one that has python3-h5py; else whichever is found.
+// Debian's interpreter, which can have python3-h5py; else the first in PATH.
 std::string Python() { return PosixFileSystem().Exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
-// Writes what `state` holds for the script; returns the path of the list.
+// Writes the contents of `state` for the script; returns the path of the list.
 std::string WriteExpected(const std::vector<TestTensor>& tensors, const StateDict& state) {
   const std::string directory = NewTestDirectory();
   nlohmann::json items = nlohmann::json::array();
@@ -52,7 +52,7 @@ std::string WriteExpected(const std::vector<TestTensor>& tensors, const StateDic
   return directory + "/expected.json";
 }
 
-// Runs the script on ROOT/step-00000001; skips the test where there is no h5py.
+// Runs the script on ROOT/step-00000001; skips the test without h5py.
 void ExpectShown(const std::string& root, const std::vector<TestTensor>& tensors) {
   const std::string expected = WriteExpected(tensors, FullState(tensors));
   const int result = system(absl::StrCat(Python(), " ", kScript, " ", root, "/step-00000001 ", expected).c_str());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Saves that link what has not changed: as good as any other, also when the earlier checkpoint is gone.
+// Incremental saves are as good as any other, even after the earlier checkpoint is deleted.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -34,7 +34,7 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 2;
 
-// A frozen model and an adapter, whose elements are those of a tensor of another name in every save.
+// A frozen model and an adapter, whose elements change in every save.
 const TestTensor kFrozen = {StateKey::Model("frozen.weight"), DType::kFloat32, {1200, 1000}};
 const TestTensor kFrozenBias = {StateKey::Model("frozen.bias"), DType::kFloat32, {37}};
 const TestTensor kAdapter = {StateKey::Model("adapter.weight"), DType::kFloat32, {40, 10}};
@@ -89,7 +89,7 @@ class IncrementalTest : public testing::TestWithParam<StateDictType> {
     EXPECT_OK(CheckState(tensors, wanted));
   }
 
-  // Bytes that the files of a step have to themselves.
+  // Bytes of files that only this step has.
   int64_t OwnBytes(int64_t step) const {
     int64_t nbytes = 0;
     for (const fs::directory_entry& entry : fs::directory_iterator(Path(step))) {
@@ -203,7 +203,7 @@ TEST_P(IncrementalTest, AFileOfTheBaseThatIsGoneIsWrittenAgain) {
                                               "rank-00000-of-00002.step-00000001.h5", "rank-00001-of-00002.h5"));
 }
 
-// A step must not be born damaged because the one before it is.
+// A step must not be damaged because the previous one is.
 TEST_P(IncrementalTest, AFileOfTheBaseThatIsNoLongerWhatWasSavedIsWrittenAgain) {
   Save(1, "");
   const std::string file = JoinPath(Path(1), "rank-00001-of-00002.h5");

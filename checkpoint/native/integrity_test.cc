@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The matrix of integrity: one bit of each class of bytes that a checkpoint has, flipped, is found, and the report
-// names the file, a range that holds the byte, and what lies there. damage_test.cc flips bytes by position instead, and
-// damages whole files.
+// The matrix of integrity: a flipped bit in each class of bytes of a checkpoint is found, and the report names the
+// file, a range that holds the byte, and its contents. damage_test.cc flips bytes by position instead, and damages
+// whole files.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 constexpr char kRankFile[] = "rank-00001-of-00002.h5";
 constexpr char kMetadata[] = "HDF5 metadata and padding";
 
-// A class of bytes: where one of it is, and what verify is to call it.
+// A class of bytes: the place of one of them, and its name in the report.
 struct Target {
   std::string name;
   std::string file;
@@ -81,7 +81,7 @@ bool IsInExtent(const StoredFile& file, int64_t byte) {
   });
 }
 
-// As Find, among what HDF5 wrote: the record has the same names.
+// As Find, but only in bytes that HDF5 wrote, since the record has the same names.
 int64_t FindOutside(const std::string& path, const StoredFile& file, const std::string& text, int64_t skip) {
   const std::string bytes = ReadFile(path + "/" + file.name);
   for (size_t at = bytes.find(text); at != std::string::npos; at = bytes.find(text, at + 1)) {
@@ -91,7 +91,7 @@ int64_t FindOutside(const std::string& path, const StoredFile& file, const std::
   return 0;
 }
 
-// A zero before an aligned extent, which belongs to nothing.
+// A zero before an aligned extent, which is only padding.
 std::optional<int64_t> FindPadding(const std::string& path, const StoredFile& file) {
   const std::string bytes = ReadFile(path + "/" + file.name);
   for (const StoredExtent& extent : file.extents) {
@@ -143,7 +143,7 @@ void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target
     const StoredInterval& stored = tensor.intervals.back();
     const std::string& file = manifest.files[stored.file].name;
     const int64_t nbytes = stored.interval.size() * SizeOf(tensor.dtype);
-    // A block of a flat shard holds several.
+    // A block of a flat shard holds several tensors.
     const std::string what =
         type == StateDictType::kLocal ? "tensor" : absl::StrCat("tensor \"", tensor.key.ToString(), "\", block 0");
     targets.push_back({tensor.key.ToString() + ", first byte", file, stored.offset, what});
@@ -156,7 +156,7 @@ void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target
   }
 }
 
-// A tensor's object header says where its elements are.
+// Finds the object header of a tensor, which has the address of its elements.
 void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
   const StoredTensor& tensor = manifest.tensors[0];
   const StoredInterval& stored = tensor.intervals[0];
@@ -244,7 +244,7 @@ TEST_P(IntegrityTest, EveryClassOfBytesIsGuardedAndNamed) {
   EXPECT_TRUE(report.damage.empty());
 }
 
-// Linked files and parity files are guarded as well as the files that a save writes.
+// Linked files and parity files are verified like the files that a save writes.
 TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {300, 200}}};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A signal, or a system call that does less than it was asked to, at each of the calls that a save, a load, a
-// verification, a repair, a pruning and a conversion make: each goes on, and every byte is what it would have been.
-// system_call_test.cc tests the loop that sees to it, by itself.
+// Interrupts each system call of a save, a load, a verification, a repair, a pruning and a conversion by a signal, or
+// makes it transfer less than requested: each action succeeds with the same bytes. system_call_test.cc tests the loop
+// that handles this.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +36,7 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 2;
 
-// More than one block on a rank, pages and odd lengths, and what a second save links.
+// More than one block on a rank, pages and odd lengths, and data that a second save links.
 const std::vector<TestTensor>& Tensors() {
   static const auto* const tensors =
       new std::vector<TestTensor>{{StateKey::Model("wte.weight"), DType::kFloat32, {1300, 1000}},
@@ -56,7 +56,7 @@ absl::Status Save(StateDictType type, const std::string& root, int64_t step, con
   });
 }
 
-// Its bytes are those whose digests were taken in memory, and its values are right.
+// Checks that its bytes match the digests that were computed in memory, and that its values are right.
 absl::Status CheckHolds(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
   if (!report.problems.empty()) return absl::DataLossError(report.problems[0]);
@@ -74,7 +74,7 @@ std::map<std::string, std::string> ContentsOf(const std::string& path) {
   return contents;
 }
 
-// Something that is done in a directory `root` where `prepare` was done before, and whether it was done right.
+// An action in a directory `root` after `prepare`, with a check of its result.
 struct Action {
   std::string name;
   std::function<absl::Status(const std::string& root)> prepare;
@@ -100,7 +100,8 @@ Action SaveAction(const std::string& name, StateDictType type, const SaveOptions
           }};
 }
 
-// Converts what `prepare` saves; a clean conversion gives the same bytes, where those have no save id in them.
+// Converts the checkpoint that `prepare` saves; a conversion without faults gives the same bytes, unless they contain a
+// save id.
 Action ConvertAction(const std::string& name, const std::string& destination, const FormatTarget& to) {
   const auto convert = [to](const std::string& root, const std::string& name) {
     ConvertOptions options;
@@ -155,7 +156,7 @@ Action ReadAction() {
 
 class InterruptedCallsTest : public testing::TestWithParam<Action> {
  protected:
-  // The calls of the action with this fault; it goes on, and comes out right.
+  // Runs the action with this fault, checks that it succeeds, and returns its number of calls.
   int64_t Run(Kind kind, int64_t at) {
     const std::string root = NewTestDirectory();
     EXPECT_OK(GetParam().prepare(root));
@@ -170,7 +171,7 @@ class InterruptedCallsTest : public testing::TestWithParam<Action> {
 };
 
 TEST_P(InterruptedCallsTest, GoesOnWhicheverCallItIs) {
-  const bool all = std::getenv("EVERY_FAULT") != nullptr;  // else at a few calls, spread over all
+  const bool all = std::getenv("EVERY_FAULT") != nullptr;  // without it at a few calls, spread over all
   for (const Kind kind : {Kind::kInterrupt, Kind::kCutShort}) {
     const int64_t calls = Run(kind, 0);
     EXPECT_GT(calls, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kill -9 of a process that is at work on checkpoints, at random instants: every step-* directory verifies at all
-// times, and the next process completes what was begun and removes what was left.
+// Kills a process (kill -9) at random instants while it works on checkpoints: every step-* directory verifies at all
+// times, and the next process completes unfinished work and removes leftovers.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -48,14 +48,14 @@ absl::Status Verify(const std::string& path) {
   return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems[0]);
 }
 
-// At most so many kills a test: of the longer target, or few.
+// The number of kills per test: many in the longer target, else few.
 int Rounds() {
   const char* const rounds = std::getenv("KILL_ROUNDS");
   return rounds == nullptr ? 6 : std::atoi(rounds);
 }
 
-// Runs `work` with 0, 1, 2, ... in a process of its own, and kills it some milliseconds after it has done 0: each round
-// at another instant.
+// Runs `work` with 0, 1, 2, ... in its own process, and kills it some milliseconds after it has completed 0, in each
+// round at another instant.
 void KillAtWork(const std::function<absl::Status(int64_t i)>& work, int round) {
   int fds[2];
   ASSERT_EQ(pipe(fds), 0);
@@ -78,7 +78,7 @@ void KillAtWork(const std::function<absl::Status(int64_t i)>& work, int round) {
   close(fds[1]);
 }
 
-// `work` is killed Rounds() times, and `check` says each time that all is well.
+// Kills `work` Rounds() times, and calls `check` after each.
 void KillAndCheck(const std::function<absl::Status(int64_t i)>& work, const std::function<void()>& check) {
   for (int round = 0; round < Rounds() && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The drivers of the two forms of our own format are asked here by name, and not through the table of formats, which
-// knows all other formats, too. source/load.cc does the loading.
+// Only the two drivers of our own format are tried here. The table of formats would link the readers of all other
+// formats. source/load.cc does the loading.
 #include <memory>
 #include <string>
 
@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenOurs(const std::string& path, 
     if (driver->Recognises(probe)) return driver->Open(path, options);
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      path, " is no checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",
+      path, " is not a checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",
       std::string(CheckpointRootDriver().traits().in_directory), " in it; LoadCheckpoint loads other formats"));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LOCAL: flat shards written as they lie, with no communication, and read like any other kind.
+// LOCAL: flat shards written as they are in memory, without communication, and read like any other kind.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -95,7 +95,7 @@ TEST(LocalTest, EachUnitIsOneLongDatasetPerKindOfValueAndDtype) {
   const StoredFile& file = manifest.files[second.file];
   EXPECT_EQ(ExtentAt(file, second.offset), ExtentAt(file, last.offset));
   EXPECT_EQ(ExtentAt(file, second.offset)->range.nbytes, 4 * (12350 - 6176));
-  // Padding is zero, whatever lay in memory.
+  // Padding is zero, with any bytes in memory.
   const std::string bytes = ReadFile(root + "/step-00000001/" + file.name);
   EXPECT_EQ(bytes.substr(second.offset + 4 * (12336 - 6176), 16), std::string(16, '\0'));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that depends on //checkpoint/native has no reader or writer of anybody else's format in it: neither its
-// size nor what it could be made to parse.
+// A program that depends on //checkpoint/native contains no reader or writer of foreign formats: neither their size nor
+// their attack surface.
 #include <string>
 #include <vector>
 
@@ -57,7 +57,7 @@ TEST(NativeSymbolsTest, AProgramThatSavesAndResumesLinksNoForeignFormat) {
   }
 }
 
-// Each name above is in a program that opens any format: otherwise the test above would pass for a name of nothing.
+// Each name above is in a program that opens any format: otherwise the test above would pass with misspelled names.
 TEST(NativeSymbolsTest, AProgramForAnyFormatHasThemAll) {
   const std::string symbols = SymbolsOf("tools/ckpt");
   for (const char* foreign : kForeign) EXPECT_TRUE(absl::StrContains(symbols, foreign)) << foreign;

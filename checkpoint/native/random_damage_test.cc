@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Properties of verify and repair that hold for every damage, tried with random ones: deleted, cut, overwritten,
+// Properties of verify and repair that hold for any damage, tested with random damage: deleted, cut, overwritten,
 // swapped, renamed, foreign and additional files, in checkpoints of every kind. A failure names the case, which is the
 // seed of its random numbers.
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Kind {
   bool incremental = false;  // with files of an earlier save
 };
 
-// The bytes of regular files by name; of anything else what it is, in words that no file holds.
+// The bytes of regular files by name; for other entries a description that no file contains.
 using Files = std::map<std::string, std::string>;
 
 Files FilesIn(const std::string& directory) {
@@ -83,7 +83,7 @@ StateDict State(StateDictType type, int rank, float value) {
   return state;
 }
 
-// The files of a checkpoint of `kind`, as a save of its own made them.
+// The files of a checkpoint of `kind`, as made by a separate save.
 Files SaveNew(const Kind& kind, float value) {
   const std::string root = NewTestDirectory();
   for (int64_t step = kind.incremental ? 1 : 2; step <= 2; ++step) {
@@ -118,7 +118,7 @@ class RandomDamageTest : public testing::TestWithParam<Kind> {
   size_t Below(size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random_); }
   const std::string& AnyName() { return names_[Below(names_.size())]; }
 
-  // Overwrites some bytes of `bytes` and returns where.
+  // Overwrites some bytes of `bytes` and returns their range.
   ByteRange Overwrite(std::string& bytes, size_t at) {
     const size_t most = std::min<size_t>(bytes.size() - at, size_t{1} << Below(15));
     const size_t count = 1 + Below(most);
@@ -137,7 +137,7 @@ class RandomDamageTest : public testing::TestWithParam<Kind> {
 
 class DamagedRangeTest : public RandomDamageTest {
  protected:
-  // Damages the bytes of a file: mostly near the borders of extents, where two digests meet.
+  // Damages the bytes of a file: mostly near the borders of extents, between two digests.
   std::string Damaged(const std::string& name, const Manifest& manifest) {
     std::string bytes = good_.at(name);
     switch (Below(6)) {
@@ -163,8 +163,8 @@ class DamagedRangeTest : public RandomDamageTest {
     return bytes;
   }
 
-  // OK when each byte of file `name` that is not as it was saved lies in a range that `report` names for this file, and
-  // no other file is named.
+  // Expects that each byte of file `name` that differs from the saved one is in a range that `report` names for this
+  // file, and that no other file is named.
   static void ExpectNamed(const std::string& name, const std::string& good, const std::string& bad,
                           const VerifyReport& report) {
     const auto differs = [&](size_t at) { return at >= good.size() || at >= bad.size() || good[at] != bad[at]; };
@@ -211,7 +211,7 @@ class RepairAgreesTest : public RandomDamageTest {
   // One random damage to the files in path_.
   void DamageOnce() {
     const std::string file = JoinPath(path_, AnyName());
-    if (!fs::is_regular_file(fs::symlink_status(file))) return;  // an earlier damage took it
+    if (!fs::is_regular_file(fs::symlink_status(file))) return;  // earlier damage removed it
     std::string bytes = ReadFile(file);
     switch (Below(10)) {
       case 0:
@@ -312,7 +312,7 @@ class RepairAgreesTest : public RandomDamageTest {
       EXPECT_TRUE(after == before) << "a repair that failed has changed something: " << said;
       return;
     }
-    // Files that are all of the other save are a checkpoint too: nothing tells that it is in the wrong place.
+    // If all files are of the other save, they are a checkpoint too, which cannot be recognised as misplaced.
     const bool is_foreign = ReadFile(JoinPath(path_, "manifest.json")) == foreign_.at("manifest.json");
     for (const auto& [name, bytes] : is_foreign ? foreign_ : good_) {
       ASSERT_TRUE(fs::exists(JoinPath(path_, name))) << name << ": " << said;
@@ -320,14 +320,14 @@ class RepairAgreesTest : public RandomDamageTest {
     }
   }
 
-  // Whether verify finds nothing; problem_ is the first that it finds.
+  // True if verify finds no problem; problem_ is the first one that it finds.
   bool Verifies() {
     const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path_);
     problem_ = !report.ok() ? report.status().ToString() : report->problems.empty() ? "nothing" : report->problems[0];
     return report.ok() && report->problems.empty();
   }
 
-  Files foreign_;  // of another save, of other values
+  Files foreign_;  // of another save, with other values
   std::string problem_;
 };
 
@@ -340,7 +340,7 @@ TEST_P(RepairAgreesTest, RepairSaysWholeWhereVerifyFindsNothingAndADryRunSaysThe
   }
 }
 
-// A seed found this: without a manifest nothing looked for files that the rebuilt one would not name.
+// Found by a random case: without a manifest, repair did not search for files that the rebuilt one would not name.
 TEST_P(RepairAgreesTest, AnAdditionalFileIsNamedAndNothingIsChanged) {
   for (const bool has_manifest : {true, false}) {
     Begin(0);

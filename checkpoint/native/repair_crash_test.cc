@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repair with a crash, or an error, at each of its storage operations in turn: whole files stay as they are, each
-// other file is as damaged as before or as it was saved, and repairing again makes everything as it was saved, byte for
-// byte.
+// Repair with a crash, or an error, at each of its storage operations in turn: intact files stay unchanged, every other
+// file is as damaged as before or as it was saved, and a second repair restores everything, byte for byte.
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -32,7 +31,7 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 3;
 
-// The damage to a file: it is missing, a byte of it is flipped, or a directory is in its place.
+// The damage to a file: it is missing, a byte of it is flipped, or a directory has its name.
 enum class Left : uint8_t { kNothing, kDamaged, kDirectory };
 
 constexpr char kADirectory[] = "a directory";
@@ -70,7 +69,7 @@ Contents ContentsOf(const std::string& directory) {
   return contents;
 }
 
-// The name that a repair gives to a directory that is in the way.
+// True for names that a repair gives to a directory with the name of a file.
 bool IsAsideName(const std::string& name) { return name[0] == '.' && absl::StrContains(name, ".aside-"); }
 
 class RepairCrashTest : public testing::TestWithParam<Scenario> {
@@ -127,7 +126,7 @@ class RepairCrashTest : public testing::TestWithParam<Scenario> {
     }
   }
 
-  // All is as it was saved, and nothing else is there.
+  // Expects exactly the saved files and contents.
   void ExpectGood() {
     ExpectFilesAsSaved();
     for (const std::string& name : ListNames(path_)) {
@@ -135,7 +134,7 @@ class RepairCrashTest : public testing::TestWithParam<Scenario> {
     }
   }
 
-  // Every file is what it was before the repair, or what it was saved as; a directory may have made room.
+  // Expects that every file is as before the repair or as it was saved; a directory may have been renamed.
   void ExpectNothingWorse(bool may_leave) {
     const Contents found = ContentsOf(path_);
     for (const auto& [name, bytes] : good_) {
@@ -169,7 +168,7 @@ TEST_P(RepairCrashTest, AFaultAtAnyOperationCostsNothingAndRepairingAgainEndsIt)
     fault.Arm(files);
     const absl::StatusOr<RepairReport> report = Repair(files);
     fault.Strike(files);
-    // Where all is repaired, the fault was one of cleaning up.
+    // If everything is repaired, the fault hit the cleaning up.
     ExpectNothingWorse(/*may_leave=*/!fault.can_clean_up() || report.ok());
     if (report.ok() && report->is_whole()) ExpectFilesAsSaved();
     if (!fault.is_crash() && !report.ok()) {

@@ -44,7 +44,7 @@ absl::Duration AgeOf(const std::string& path) {
   return std::max(absl::ZeroDuration(), absl::FromChrono(fs::file_time_type::clock::now() - changed));
 }
 
-// True when a running save holds the lock of the staging directory `path`.
+// True if a running save holds the lock of the staging directory `path`.
 bool IsInUse(const std::string& path) {
   const std::string lock_path = JoinPath(path, kManifestName);
   // OpenLocked would create the file.
@@ -53,7 +53,7 @@ bool IsInUse(const std::string& path) {
   return !lock.ok() || !(*lock)->locked();
 }
 
-// Neither a file nor a link is a step, whatever its name.
+// ProveCheckpoint rejects files and links: only a directory can be a step.
 absl::Status AddSteps(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
   for (const std::string& name : names) {
@@ -67,7 +67,7 @@ absl::Status AddSteps(const std::string& root, RetentionPlan& plan) {
   return absl::OkStatus();
 }
 
-// Leftovers of steps: those of other checkpoints are their makers'.
+// Adds the leftovers of steps only. Leftovers of checkpoints with other names belong to the programs that made them.
 absl::Status AddLeftovers(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<Leftover> leftovers, FindLeftovers(PosixFileSystem(), root));
   for (const Leftover& found : leftovers) {
@@ -82,13 +82,13 @@ absl::Status AddLeftovers(const std::string& root, RetentionPlan& plan) {
   return absl::OkStatus();
 }
 
-// Names that resemble those of steps and leftovers, so that their owner may wonder why they stay.
+// Adds names that resemble a step or a leftover, since their owner may wonder why they stay.
 absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
   for (const std::string& name : names) {
     const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
     if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name)) {
-      plan.left.push_back({name, "its name is not that of a step, step- and at least 8 digits"});
+      plan.left.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
     } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {
       plan.left.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});
     }
@@ -127,7 +127,7 @@ bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std:
   return false;
 }
 
-// A step that would go, with a file of its owner's in it, stays and is named.
+// A step that would be deleted but holds a file that no save wrote stays and is reported.
 void KeepWhatHoldsOthersFiles(const std::string& root, RetentionPlan& plan) {
   for (Step& step : plan.steps) {
     if (step.keep) continue;
@@ -151,8 +151,9 @@ absl::Status DeleteSteps(FileSystem& files, const std::string& root, const Reten
   return in_use;
 }
 
-// By all that ApplyRetention deletes.
+// The bytes that ApplyRetention frees.
 int64_t FreedBy(const std::string& root, const RetentionPlan& plan) {
+  // Counted together, since files that several of these steps share are freed only when all of their links are gone.
   std::vector<std::string> paths;
   for (const Step& step : plan.steps) {
     if (!step.keep) paths.push_back(JoinPath(root, step.name));
@@ -204,7 +205,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
   const absl::Status deleted = DeleteSteps(files, root, plan);
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
   for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
-    // A save may have begun to use it since the plan was made: RemoveLeftover asks for its lock once more.
+    // A save may have begun to use it since the plan was made, so RemoveLeftover tries its lock again.
     if (!leftover.in_use) FSDP_RETURN_IF_ERROR(RemoveLeftover(files, root, leftover.name).status());
   }
   return deleted;
@@ -218,7 +219,7 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   policy.good = RetentionPolicy::Good::kComplete;
   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
   for (const RetentionPlan::Left& entry : plan.left) {
-    if (left != nullptr) left->push_back(absl::StrCat(JoinPath(root, entry.name), " is left alone: ", entry.reason));
+    if (left != nullptr) left->push_back(absl::StrCat(JoinPath(root, entry.name), " is left in place: ", entry.reason));
   }
   if (plan.steps.empty()) return absl::OkStatus();
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Retention: which steps of a ROOT stay, and the deletion of the others. First a plan, which can be shown, then its
-// execution; the saver and `ckpt prune` share both. Whatever the policy says, the newest good step stays, and when no
-// step is good nothing is deleted. Only what is proven to be of this project is deleted, or counts as a step at all
-// (checkpoint/native/save/checkpoint_proof.h); the plan names the rest. A lock on ROOT admits one deleting process at a
-// time; any number of readers may run concurrently.
+// execution; the saver and `ckpt prune` share both. With any policy the newest good step stays, and nothing is deleted
+// when no step is good. Only directories proven to be of this project count as steps and are deleted
+// (checkpoint/native/save/checkpoint_proof.h); the plan names the others. A lock on ROOT admits one deleting process at
+// a time; any number of readers may run concurrently.
 //
 //   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
 //   FSDP_RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
@@ -39,7 +39,7 @@ struct RetentionPolicy {
 struct RetentionPlan {
   struct Step {
     std::string name;
-    int64_t bytes = 0;  // that its deletion alone would free (FreedBytes): without files that another step links
+    int64_t bytes = 0;  // freed by deleting only this step (FreedBytes): without files that another step links
     bool keep = false;
     std::string reason = {};   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...
     std::string problem = {};  // why it is not good; empty when it is, or was not checked
@@ -53,8 +53,8 @@ struct RetentionPlan {
     bool in_use = false;  // a running save holds its lock; never deleted
   };
 
-  // An entry with a name like those of steps and leftovers that is not proven to be one, and so never deleted; or a
-  // step that would have been deleted, and with it what no save wrote.
+  // An entry whose name resembles a step or a leftover but that is not proven to be one; or a step that holds a file
+  // that no save wrote. Neither is deleted.
   struct Left {
     std::string name;
     std::string reason;  // "it holds notes.txt and no manifest.json of this project"
@@ -63,12 +63,12 @@ struct RetentionPlan {
   std::vector<Step> steps;  // oldest first
   std::vector<Leftover> leftovers;
   std::vector<Left> left;   // by name
-  bool has_good = false;    // some step is good; otherwise no step is deleted
-  int64_t freed_bytes = 0;  // by all that is deleted together (FreedBytes)
+  bool has_good = false;    // some step is good; if not, no step is deleted
+  int64_t freed_bytes = 0;  // by all deletions together (FreedBytes)
 };
 
-// Changes nothing. Blocks while it verifies, if the policy asks for that. kInvalidArgument for a policy that keeps
-// nothing.
+// Changes nothing. Blocks while it verifies, if the policy asks for that. kInvalidArgument for a policy that keeps no
+// step.
 absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const RetentionPolicy& policy);
 
 // Deletes the steps that are not kept, oldest first; each is renamed before its files are removed, so that no step-*

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The deletion of old steps with a crash, or an error, at each of its storage operations in turn: every step-* that is
-// still there is whole, also where it shares files with steps that are gone, the newest stays, and pruning again ends
-// what was begun.
+// The deletion of old steps with a crash, or an error, at each of its storage operations in turn: every remaining
+// step-* is complete, even if it shares files with deleted steps, the newest stays, and pruning again finishes the
+// work.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ struct Scenario {
 
 class RetentionCrashTest : public testing::TestWithParam<Scenario> {
  protected:
-  // Steps 1 to 3, a save and a deletion that were cut short; all of one inode each where the steps share files.
+  // Steps 1 to 3, an interrupted save and an interrupted deletion; files that steps share have one inode.
   RetentionCrashTest() {
     const std::vector<TestTensor> tensors = {{StateKey::Model("frozen"), DType::kFloat32, {80000}},
                                              {StateKey::Model("w"), DType::kFloat32, {6, 2}}};
@@ -59,7 +59,7 @@ class RetentionCrashTest : public testing::TestWithParam<Scenario> {
     }
   }
 
-  // A copy in which what was one file is one file.
+  // Makes a copy in which hard links stay hard links.
   void Prepare() {
     fs::remove_all(root_);
     fs::copy(prepared_, root_, fs::copy_options::recursive | fs::copy_options::create_hard_links);
@@ -95,7 +95,7 @@ TEST_P(RetentionCrashTest, AFaultAtAnyOperationLeavesWholeStepsAndTheNewest) {
     ASSERT_FALSE(steps.empty());
     EXPECT_EQ(steps.back(), "step-00000003");
     for (const std::string& step : steps) EXPECT_OK(CheckStep(root_, step));
-    // A step that was reported as deleted has no name that a reader would look at.
+    // A step that was reported as deleted has no name that readers use.
     if (pruned.ok()) {
       EXPECT_EQ(steps.size(), 1u);
     }

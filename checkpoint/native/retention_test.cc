@@ -36,7 +36,7 @@ std::string RootWith(const std::vector<int64_t>& steps) {
   return root;
 }
 
-// A flipped bit: the step is complete, and does not verify.
+// Flips a bit: the step is complete, but does not verify.
 void Damage(const std::string& root, int64_t step) {
   const std::string file = JoinPath(JoinPath(root, StepName(step)), "checkpoint.h5");
   std::string bytes = ReadFile(file);
@@ -81,7 +81,7 @@ TEST(RetentionTest, AStepThatIsBeingRepairedStaysAndIsSaid) {
     EXPECT_OK(PruneCheckpoints(root, 1));  // the next save's
     EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003"));
   }
-  EXPECT_OK(ApplyRetention(PosixFileSystem(), root, plan));  // step 2 is gone by now
+  EXPECT_OK(ApplyRetention(PosixFileSystem(), root, plan));  // step 2 no longer exists
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000003"));
 }
 
@@ -135,7 +135,7 @@ TEST(RetentionTest, NothingIsDeletedWhereNothingVerifies) {
   EXPECT_EQ(ListNames(root).size(), 3);
 }
 
-// A foreign step-* would otherwise be the newest, and push out the last checkpoint.
+// A foreign step-* would otherwise count as the newest, and the last checkpoint would be deleted.
 TEST(RetentionTest, WhatIsNotProvenIsLeftNamedAndCountsAsNoStep) {
   const std::string root = RootWith({1, 2});
   fs::create_directory(root + "/step-00000003");
@@ -144,8 +144,8 @@ TEST(RetentionTest, WhatIsNotProvenIsLeftNamedAndCountsAsNoStep) {
   std::vector<std::string> left;
   EXPECT_OK(PruneCheckpoints(root, 1, 0, &left));
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000002", "step-00000003", "step-00000004"));
-  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000003 is left alone: it holds p.txt"),
-                                HasSubstr("step-00000004 is left alone: it is a symbolic link")));
+  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000003 is left in place: it holds p.txt"),
+                                HasSubstr("step-00000004 is left in place: it is a symbolic link")));
   EXPECT_EQ(ReadFile(root + "/step-00000003/p.txt"), "mine");
 }
 
@@ -156,7 +156,7 @@ TEST(RetentionTest, AStepThatHoldsAFileOfItsOwnersStaysAndIsNamed) {
   EXPECT_OK(PruneCheckpoints(root, 1, 0, &left));
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003"));
   EXPECT_EQ(ReadFile(root + "/step-00000001/thesis.txt"), "mine");
-  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000001 is left alone: it holds thesis.txt, which no save wrote")));
+  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000001 is left in place: it holds thesis.txt, which no save wrote")));
   // A file that came after the plan was made is not deleted either.
   fs::remove(root + "/step-00000001/thesis.txt");
   ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
@@ -217,7 +217,7 @@ TEST(RetentionTest, LeftoversOfCrashesAreListedAndDeleted) {
   EXPECT_EQ(plan.leftovers[0].bytes, 5);
   EXPECT_FALSE(plan.leftovers[0].in_use);
   EXPECT_EQ(ListNames(JoinPath(root, ".step-00000002.tmp-0123456789abcdef")).size(),
-            1);  // looking at the lock did not make it
+            1);  // checking the lock did not create it
   EXPECT_OK(ApplyRetention(PosixFileSystem(), root, plan));
   EXPECT_THAT(ListNames(root), ElementsAre(".mine.tmp-0123456789abcdef", "step-00000001"));
 }
@@ -242,7 +242,7 @@ TEST(RetentionTest, AFileThatAnotherStepLinksIsNotFreed) {
   EXPECT_LT(plan.steps[0].bytes, plan.steps[1].bytes);
 }
 
-// Whatever operation it dies at, every step-* that is still there verifies, and a good one is.
+// After a crash at any operation, every remaining step-* verifies, and a good one remains.
 TEST(RetentionTest, ACrashAtAnyOperationLeavesWholeSteps) {
   const StateDict state = FullState({{StateKey::Model("wte.weight"), DType::kFloat32, {4}}});
   for (int64_t operation = 1;; ++operation) {

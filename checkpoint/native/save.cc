@@ -3,18 +3,18 @@
 // The commit protocol among ranks. Every collective is a small control-plane gather; a step whose ranks do not all
 // succeed ends the save on every rank with the error of the first that failed, and rank 0 removes the directory.
 //
-//   1. Every rank checks what it is to save. All ranks compare step, kind, texts and attributes, and agree which of
+//   1. Every rank checks its part of the state. All ranks compare step, kind, texts and attributes, and agree which of
 //   them write.
 //   2. rank 0 removes leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
 //      shares its name and the save id.
 //   3. The ranks write the body of the checkpoint (checkpoint_body.h): rank files, or one checkpoint.h5 that rank 0
 //      writes, that all ranks write together, or that tensors are streamed into. Every file is fsynced by its writer.
 //   4. With parity: rank 0 makes the parity files, and the writers fill them together.
-//   5. Rank 0 completes the description of the checkpoint. It reads the records of rank files back from the disk, as it
-//      sees them: where it does not see one, ROOT is not shared between the hosts. The tensors must be covered exactly
-//      once. The index of rank files is written last.
+//   5. Rank 0 completes the description of the checkpoint. It reads the records of rank files back from the disk. If it
+//      does not see one, ROOT is not shared between the hosts. The tensors must be covered exactly once. The index of
+//      rank files is written last.
 //   6. rank 0 writes manifest.json and commits by a rename (steps 4 to 7 of staged_checkpoint.cc).
-//   7. All ranks learn that it is done. Only now is the save reported.
+//   7. All ranks learn that it is done. Only then does Save return.
 #include "fsdp/checkpoint/native/save.h"
 
 #include <memory>
@@ -102,10 +102,11 @@ class Save {
       FSDP_ASSIGN_OR_RETURN(own_pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
       pool_ = own_pool_.get();
     }
-    // A FULL state is rank 0's; the other ranks' is not looked at (rank0_only).
+    // A FULL state is rank 0's; the states of other ranks are ignored (rank0_only).
     if (state_.type == StateDictType::kFull && ranks_.rank() != 0) return absl::OkStatus();
     FSDP_RETURN_IF_ERROR(CheckMemory(state_, {}, "save it by AsyncSaver, or take the state dict with offload_to_cpu"));
     FSDP_ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
+    // Each rank reads the base itself: only its own files can be linked, and an error on one rank costs only its links.
     if (!options_.base.empty()) base_ = ReadBaseCheckpoint(files_, options_.base);
     return absl::OkStatus();
   }
@@ -144,14 +145,14 @@ class Save {
     return absl::OkStatus();
   }
 
-  // SaveOptions::overwrite is for checkpoints: what else has the name of the step stays.
+  // SaveOptions::overwrite replaces only checkpoints: any other entry with the name of the step stays.
   absl::Status CheckReplaced() const {
     const std::string path = JoinPath(root_, StepName(step_));
     if (!options_.overwrite || !files_.Exists(path)) return absl::OkStatus();
     const absl::Status proof = ProveCheckpoint(files_, path);
     if (absl::IsFailedPrecondition(proof)) {
       return absl::FailedPreconditionError(
-          absl::StrCat(path, " is no checkpoint of this project and is not overwritten: ", proof.message(),
+          absl::StrCat(path, " is not a checkpoint of this project and is not overwritten: ", proof.message(),
                        "; move it, or save in another directory"));
     }
     FSDP_RETURN_IF_ERROR(proof);
@@ -213,8 +214,8 @@ class Save {
 
   std::unique_ptr<ThreadPool> own_pool_;
   ThreadPool* pool_ = nullptr;          // the caller's or own_pool_
-  const PayloadReader no_reader_ = {};  // for the plan of a stream, which brings the elements itself
-  SavePlan plan_;                       // what this rank contributes
+  const PayloadReader no_reader_ = {};  // for the plan of a stream, which supplies the elements itself
+  SavePlan plan_;                       // the part that this rank contributes
   // The checkpoint that SaveOptions::base names. A save without it is better than none, so an error is only reported in
   // a note.
   absl::StatusOr<BaseCheckpoint> base_ = absl::NotFoundError("no earlier checkpoint was given");

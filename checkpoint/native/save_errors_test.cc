@@ -41,7 +41,7 @@ StateDict Holding(const Interval& held, const TestTensor& tensor = kWeight) {
 
 using StateOfRank = std::function<StateDict(int rank)>;
 
-// The status that each rank of a save gets.
+// The status of each rank of a save.
 std::vector<absl::Status> SaveOnAll(int world_size, const std::string& root, const StateOfRank& state_of,
                                     const SaveOptions& options = {}) {
   std::vector<absl::Status> statuses(world_size);
@@ -54,7 +54,7 @@ std::vector<absl::Status> SaveOnAll(int world_size, const std::string& root, con
   return statuses;
 }
 
-// All ranks got the same error, and ROOT is as empty as it was.
+// Expects the same error on all ranks, and an empty ROOT.
 void ExpectRefused(const std::vector<absl::Status>& statuses, const std::string& root, absl::StatusCode code,
                    const std::string& message) {
   for (const absl::Status& status : statuses) EXPECT_THAT(status, StatusIs(code, HasSubstr(message)));
@@ -74,7 +74,7 @@ TEST(SaveErrorsTest, LocalElementsThatAreNoFlatShardAreNamed) {
     return state;
   });
   ExpectRefused(statuses, root, absl::StatusCode::kInvalidArgument,
-                "rank 0 of 2: tensor \"model/b\": elements [1, 3) are held, but elements [0, 3) lie in this rank's "
+                "rank 0 of 2: tensor \"model/b\": elements [1, 3) are held, but elements [0, 3) are in this rank's "
                 "shard of the flat parameter of unit \"h.0\"");
 }
 
@@ -260,11 +260,12 @@ TEST(SaveErrorsTest, LeftoversAreSweptAndSaidAndALiveSavesNever) {
                   },
                   options),
               ElementsAre(IsOk()));
-  EXPECT_THAT(notes, ElementsAre(HasSubstr("removed what a deletion left that was cut short: "
-                                           ".step-00000005.deleted-0123456789abcdef: 1234 bytes, untouched for 0"),
-                                 HasSubstr("removed what a save left that was cut short: "
-                                           ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0"),
-                                 HasSubstr(".step-00000009.tmp-0123456789abcdef is left alone: it holds thesis.tex")));
+  EXPECT_THAT(notes,
+              ElementsAre(HasSubstr("removed what a deletion left that was cut short: "
+                                    ".step-00000005.deleted-0123456789abcdef: 1234 bytes, untouched for 0"),
+                          HasSubstr("removed what a save left that was cut short: "
+                                    ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0"),
+                          HasSubstr(".step-00000009.tmp-0123456789abcdef is left in place: it holds thesis.tex")));
   EXPECT_THAT(ListNames(root),
               ElementsAre(".not-a-step.tmp-0123456789abcdef", ".step-00000008.tmp-0123456789abcdef",
                           ".step-00000009.tmp-0123456789abcdef", ".step-00000009.tmp-mine", "step-00000001"));
@@ -283,7 +284,7 @@ TEST(SaveErrorsTest, OverwritingReplacesCheckpointsAlone) {
       },
       options);
   EXPECT_THAT(statuses, ElementsAre(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                             HasSubstr("is no checkpoint of this project and is not overwritten: it "
+                                             HasSubstr("is not a checkpoint of this project and is not overwritten: it "
                                                        "holds p.txt"))));
   EXPECT_EQ(ReadFile(root + "/step-00000001/p.txt"), "mine");
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
@@ -312,7 +313,7 @@ TEST(SaveErrorsTest, ARootThatIsNotSharedIsSaid) {
   const std::string root = NewTestDirectory();
   std::vector<absl::Status> statuses(2);
   ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    const std::string mine = absl::StrCat(root, "/host", group->rank());  // as a local disk of each host would be
+    const std::string mine = absl::StrCat(root, "/host", group->rank());  // like a local disk of each host
     const StateDict state = Holding(group->rank() == 0 ? Interval{0, 6} : Interval{6, 12});
     statuses[group->rank()] = SaveCheckpoint(state, mine, 1, *group).status();
     return absl::OkStatus();
@@ -333,7 +334,7 @@ TEST(SaveErrorsTest, ARankThatDiesDuringTheSaveLeavesNothingBehind) {
       statuses[group->rank()] = SaveCheckpoint(state, root, 1, *group).status();
       return absl::OkStatus();
     }
-    // Rank 2 takes part until the directory is there, and then is gone.
+    // Rank 2 takes part until the directory exists, and then exits.
     FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanSave(state));
     FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
     FSDP_RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, {}, plan)).status());

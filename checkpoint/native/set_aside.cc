@@ -33,11 +33,12 @@ int64_t BytesIn(const std::string& directory) {
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
   if (!files.Exists(from)) return absl::NotFoundError(absl::StrCat(from, " does not exist"));
-  // Not ProveCheckpoint: one whose manifest and records are all damaged may go out of the way, since nothing is lost.
+  // Not ProveCheckpoint: a step whose manifest and records are all damaged may be renamed too, since nothing is lost.
   const absl::Status proof = ProveLeftover(files, from);
   if (absl::IsFailedPrecondition(proof)) {
-    return absl::FailedPreconditionError(absl::StrCat(from, " is no checkpoint of this project: ", proof.message()));
+    return absl::FailedPreconditionError(absl::StrCat(from, " is not a checkpoint of this project: ", proof.message()));
   }
+  // A repair in progress installs files by path, so the directory must not be renamed meanwhile.
   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(from));
   // Rename refuses an existing name, so two processes never choose the same one.
   for (int count = 1;; ++count) {

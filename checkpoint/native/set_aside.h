@@ -19,13 +19,13 @@ namespace fsdp {
 
 struct SetAsideStep {
   std::string name;    // its new name in ROOT
-  int64_t nbytes = 0;  // of its files, those that another step links included
+  int64_t nbytes = 0;  // of its files, including files that another step links
 };
 
 // Renames root/name, durably, to the first free name of "NAME.damaged", "NAME.damaged-2", ... and returns that.
-// kNotFound when there is no such step; kFailedPrecondition, saying what it is, for what is no checkpoint of this
-// project (ProveLeftover, checkpoint/native/save/checkpoint_proof.h), which keeps its name; kUnavailable, naming the
-// process, while another process repairs, overwrites or deletes it.
+// kNotFound when there is no such step; kFailedPrecondition, with the reason, for a directory that is not a checkpoint
+// of this project (ProveLeftover, checkpoint/native/save/checkpoint_proof.h), which keeps its name; kUnavailable,
+// naming the process, while another process repairs, overwrites or deletes it.
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name);
 
 // The steps in `root` that were set aside, by name; none when `root` does not exist.

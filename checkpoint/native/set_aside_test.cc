@@ -57,7 +57,7 @@ TEST_F(SetAsideTest, WhatIsNoCheckpointOfThisProjectKeepsItsName) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it is not a directory")));
   EXPECT_THAT(SetAsideCheckpoint(PosixFileSystem(), root_, "step-00000061"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("step-00000061 is no checkpoint of this project: it holds p.txt")));
+                       HasSubstr("step-00000061 is not a checkpoint of this project: it holds p.txt")));
   EXPECT_THAT(ListNames(root_), ElementsAre(kStep, "step-00000061"));
 }
 

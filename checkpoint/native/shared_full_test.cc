@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FULL written by all ranks: each puts what it holds into the one checkpoint.h5, and nothing is gathered.
+// FULL written by all ranks: each writes its elements into one checkpoint.h5, and nothing is gathered.
 #include <string>
 #include <vector>
 

@@ -22,7 +22,7 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
 }
 
-// The file has its nonce for contents: a name alone could be a stale one.
+// The file contains its nonce: a directory listing may be stale, and a name does not prove that the data arrived.
 absl::Status MakeProbe(FileSystem& files, const std::string& path, std::string_view nonce) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
   return file->Write(0, {reinterpret_cast<const std::byte*>(nonce.data()), nonce.size()});
@@ -36,9 +36,11 @@ absl::Status CheckSharedRoot(FileSystem& files, const std::string& root, Process
   const std::string& nonce = nonces[0];
   const std::string path = JoinPath(root, absl::StrCat(".shared-", nonce));
   FSDP_RETURN_IF_ERROR(AgreeOn(group, group.rank() == 0 ? MakeProbe(files, path, nonce) : absl::OkStatus()));
+  // Reading, not Exists: a stale NFS cache may list a name whose contents are missing.
   const absl::StatusOr<std::string> seen = ReadFile(files, path, static_cast<int64_t>(nonce.size()));
   const bool sees = seen.ok() && *seen == nonce;
   absl::StatusOr<std::vector<std::string>> hosts = group.GatherBlobs(absl::StrCat(sees ? "+" : "-", HostName()));
+  // Removed after the gather, when every rank has looked, and before any error is returned, so that no probe stays.
   const absl::Status removed = group.rank() == 0 ? files.Unlink(path) : absl::OkStatus();
   FSDP_RETURN_IF_ERROR(hosts.status());
   std::vector<std::string> blind;

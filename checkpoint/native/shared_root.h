@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckSharedRoot: all ranks of a job write to one directory. Where hosts have different directories of that name, the
-// first save finds it; a program that asks here, before it trains, finds it hours earlier.
+// CheckSharedRoot: all ranks of a job write to one directory. If hosts have different directories of that name, the
+// first save fails; a program that calls this before it trains learns it hours earlier.
 #ifndef FSDP_CHECKPOINT_NATIVE_SHARED_ROOT_H_
 #define FSDP_CHECKPOINT_NATIVE_SHARED_ROOT_H_
 

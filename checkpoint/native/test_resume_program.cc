@@ -2,7 +2,7 @@
 //
 // A program that only saves and resumes: continues from the newest checkpoint in its argument, a directory, adds one to
 // every element of its state, saves it as the next step in the background, verifies it, and deletes all but the newest
-// two. It is what native_symbols_test looks into, for what a program links that depends on //checkpoint/native.
+// two. native_symbols_test examines its binary for the symbols that a program links through //checkpoint/native.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

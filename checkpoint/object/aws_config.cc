@@ -24,7 +24,8 @@ constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 using Settings = std::map<std::string, std::string>;
 
-// The settings of one profile, of the credentials file and then of the config file, and what was looked at.
+// The settings of one profile, from the credentials file and then from the config file, and the files that were
+// searched.
 struct Profile {
   std::string name;
   Settings settings;
@@ -40,8 +41,8 @@ std::string Variable(const EnvironmentReader& environment, std::initializer_list
   return "";
 }
 
-// Adds what `text`, an INI file, has in `section`, unless it is set already. True where there is such a section.
-// Indented lines belong to a nested table (`s3 =`), which has nothing that is wanted here.
+// Adds the settings of `section` in `text`, an INI file, that are not set yet. Returns true if the section exists.
+// Indented lines belong to a nested table (`s3 =`), which has no setting that is needed here.
 bool AddSection(const std::string& text, const std::string& section, Settings& settings) {
   bool is_in_section = false;
   bool found = false;
@@ -82,9 +83,12 @@ absl::StatusOr<Profile> ReadProfile(const EnvironmentReader& environment) {
   std::string config = Variable(environment, {"AWS_CONFIG_FILE"});
   if (credentials.empty() && !folder.empty()) credentials = JoinPath(folder, "credentials");
   if (config.empty() && !folder.empty()) config = JoinPath(folder, "config");
+  // The credentials file first: AddSection keeps the first value of a setting.
   FSDP_RETURN_IF_ERROR(AddFile(credentials, profile.name, profile));
+  // The config file spells sections "profile NAME", except the default one.
   const std::string section = profile.name == "default" ? "default" : absl::StrCat("profile ", profile.name);
   FSDP_RETURN_IF_ERROR(AddFile(config, section, profile));
+  // Without AWS_PROFILE a missing default profile is not an error: the keys may be in the environment.
   if (!profile.found && !wanted.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("AWS_PROFILE=", Printable(wanted), ": ", profile.places,
                                                    " have no such profile; see `aws configure list-profiles`"));
@@ -97,12 +101,14 @@ std::string Setting(const Profile& profile, const char* name) {
   return setting == profile.settings.end() ? "" : setting->second;
 }
 
-// A header is made of keys and region: what would end its line must not be in them.
+// Keys and region become part of a header, so they must not contain characters that end its line.
 bool IsPlain(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isgraph(c); });
 }
 
 absl::StatusOr<AwsCredentials> FindCredentials(const EnvironmentReader& environment, const Profile& profile) {
+  // Key, secret and token are taken from one place only: a token with keys of another place would be rejected by the
+  // store.
   AwsCredentials keys = {.access_key_id = Variable(environment, {"AWS_ACCESS_KEY_ID"}),
                          .secret_access_key = Variable(environment, {"AWS_SECRET_ACCESS_KEY"}),
                          .session_token = Variable(environment, {"AWS_SESSION_TOKEN"})};
@@ -130,7 +136,7 @@ absl::StatusOr<AwsCredentials> FindCredentials(const EnvironmentReader& environm
   return keys;
 }
 
-// "scheme://host[:port]" and nothing behind it: a path would have to be signed with each key.
+// Accepts only "scheme://host[:port]": a path would have to be signed with each key.
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   absl::string_view host = endpoint;
   const bool has_scheme = absl::ConsumePrefix(&host, "http://") || absl::ConsumePrefix(&host, "https://");

@@ -16,6 +16,7 @@ BackgroundUploader::BackgroundUploader(std::unique_ptr<ObjectStore> store, std::
     : store_(std::move(store)), run_(std::move(run)), options_(std::move(options)), worker_([this] { Work(); }) {}
 
 BackgroundUploader::~BackgroundUploader() {
+  // Set before the lock: the upload in progress checks it without the mutex, at each read.
   is_cancelled_ = true;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -27,12 +28,14 @@ BackgroundUploader::~BackgroundUploader() {
 }
 
 void BackgroundUploader::Add(const std::string& path) {
+  // One waiting place: a newer step replaces the one that waits, so a slow store never builds up a backlog.
   std::string left_out;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     left_out = std::exchange(next_, path);
   }
   changed_.notify_all();
+  // Reported without the lock: `say` may take long, or call Add.
   if (!left_out.empty()) {
     Say(absl::StrCat(left_out, " is not uploaded: ", path, " was saved before the upload in progress ended"));
   }
@@ -40,6 +43,7 @@ void BackgroundUploader::Add(const std::string& path) {
 
 absl::Status BackgroundUploader::Finish() {
   std::unique_lock<std::mutex> lock(mutex_);
+  // Both: the worker empties next_ before it sets is_uploading_, under the same lock.
   changed_.wait(lock, [&] { return next_.empty() && !is_uploading_; });
   return last_;
 }
@@ -51,10 +55,12 @@ void BackgroundUploader::Work() {
     if (next_.empty()) return;
     const std::string path = std::exchange(next_, "");
     is_uploading_ = true;
+    // Unlocked while uploading, so that Add never waits for the store.
     lock.unlock();
     absl::Status status = Upload(path);
     lock.lock();
     last_ = std::move(status);
+    // After last_, since Finish returns last_ once no upload runs.
     is_uploading_ = false;
     changed_.notify_all();
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BackgroundUploader: the checkpoints of a run to an object store, in a thread of one rank. Nothing waits for it, no
-// save and no collective, so a slow store costs a run nothing but the age of its remote copies:
+// BackgroundUploader: uploads the checkpoints of a run to an object store, in a thread of one rank. No save and no
+// collective waits for it, so a slow store only makes the remote copies older:
 //
 //   save      |step 10|        |step 20|        |step 30|
-//   upload            |== step 10 ==============| |== step 30 ====|        step 20 is left out, and this is said
+//   upload            |== step 10 ==============| |== step 30 ====|        step 20 is skipped, and this is reported
 //
-// One upload at a time; of the steps that are saved meanwhile the newest is next. A failed upload is said too, and the
-// next step is tried. Used by one thread; `say` is called on the uploader's.
+// One upload at a time; of the steps that are saved meanwhile only the newest is uploaded next. A failed upload is
+// reported too, and the next step is tried. Used by one thread; `say` is called on the uploader's thread or by Add.
 #ifndef FSDP_CHECKPOINT_OBJECT_BACKGROUND_UPLOADER_H_
 #define FSDP_CHECKPOINT_OBJECT_BACKGROUND_UPLOADER_H_
 
@@ -30,23 +30,23 @@ class BackgroundUploader {
     bool overwrite = false;  // UploadOptions::overwrite
     int threads = 2;         // that put files
 
-    // Called with a sentence for people about each step: uploaded, failed, left out. May be empty.
+    // Called with a sentence for people about each step: uploaded, failed, skipped. May be empty.
     std::function<void(const std::string& sentence)> say = {};
   };
 
   // Uploads to `run` of `store`.
   BackgroundUploader(std::unique_ptr<ObjectStore> store, std::string run, Options options);
 
-  // Breaks off the upload in progress at its next read, and leaves out the step that waits: call Finish before.
+  // Cancels the upload in progress at its next read, and skips the waiting step: call Finish before.
   ~BackgroundUploader();
   BackgroundUploader(const BackgroundUploader&) = delete;
   BackgroundUploader& operator=(const BackgroundUploader&) = delete;
 
-  // The committed checkpoint at `path` is next. Never blocks. The directory is locked while it is uploaded, so that
-  // retention leaves it to its next call; before that it must not be deleted.
+  // Uploads the committed checkpoint at `path` next. Never blocks. The directory is locked during its upload, so that
+  // retention postpones its deletion; it must not be deleted before that.
   void Add(const std::string& path);
 
-  // Blocks until the step that was added last is there, or has failed: then returns its error. OK without any.
+  // Blocks until the step that was added last is uploaded or has failed; returns its error. OK without any step.
   absl::Status Finish();
 
  private:
@@ -63,10 +63,10 @@ class BackgroundUploader {
   std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_.
-  std::string next_;  // the path that waits; empty: none
+  std::string next_;  // the waiting path; may be empty
   bool is_uploading_ = false;
   bool is_closing_ = false;
-  absl::Status last_;  // of the last upload that ended
+  absl::Status last_;  // of the last finished upload
 
   std::thread worker_;
 };

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-// Debian's two builds of it; the second is the one that git depends on.
+// The names of Debian's two builds; git depends on the second.
 constexpr const char* kNames[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
 
 // The beginning of curl_version_info_data.
@@ -34,6 +34,7 @@ absl::StatusOr<const CurlLibrary*> LoadOnce() {
     return absl::FailedPreconditionError(absl::StrCat("object stores want libcurl.so.4, which is not installed here (",
                                                       dlerror(), "): apt-get install libcurl4"));
   }
+  // Never unloaded: threads may be inside the library until the process ends.
   static CurlLibrary curl;
   int (*global_init)(long) = nullptr;  // NOLINT(runtime/int): curl's own type
   const VersionInfo* (*version_info)(int) = nullptr;
@@ -51,6 +52,8 @@ absl::StatusOr<const CurlLibrary*> LoadOnce() {
     return absl::FailedPreconditionError(absl::StrCat(
         "object stores want libcurl 7.75 or later, which signs requests; installed is ", version->version));
   }
+  // Before the first handle, and only once: older releases of global_init are not thread-safe. Load's static ensures
+  // both.
   if (const int code = global_init(curl::kGlobalDefault); code != 0) {
     return absl::FailedPreconditionError(absl::StrCat("libcurl does not start: ", curl.easy_strerror(code)));
   }

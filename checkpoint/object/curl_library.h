@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CurlLibrary: the part of libcurl that http_client.h uses, found in the installed shared library when the first object
-// store is opened. Only users of object stores need libcurl, so no program is linked with it: one that was built
-// without its headers uploads where the library is, and one on a machine without it runs and says what to install.
+// store is opened. Only users of object stores need libcurl, so no program is linked with it: a program that was built
+// without its headers can upload if the library is installed, and on a machine without it the program runs and names
+// the package to install.
 //
 // The numbers below are libcurl's binary interface (libcurl.so.4, unchanged since 2006); curl_library_test.cc compares
-// them with curl/curl.h where that is installed.
+// them with curl/curl.h if it is installed.
 #ifndef FSDP_CHECKPOINT_OBJECT_CURL_LIBRARY_H_
 #define FSDP_CHECKPOINT_OBJECT_CURL_LIBRARY_H_
 
@@ -66,8 +67,8 @@ struct CurlLibrary {
   void* (*slist_append)(void* list, const char* line) = nullptr;
   void (*slist_free_all)(void* list) = nullptr;
 
-  // Loads the library at the first call. kFailedPrecondition, with the package to install, where there is none, or one
-  // before 7.75, which cannot sign. Thread-safe.
+  // Loads the library at the first call. kFailedPrecondition, with the package to install, if it is missing or older
+  // than 7.75, which cannot sign. Thread-safe.
   static absl::StatusOr<const CurlLibrary*> Load();
 };
 

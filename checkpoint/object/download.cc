@@ -19,7 +19,7 @@ absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std:
                                                   const std::string& destination, const DownloadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const RemoteManifest remote, ReadRemoteManifest(store, step));
   const Manifest& manifest = remote.manifest;
-  // A hostile manifest may claim any size, so nothing is written before the store has said that it has as much.
+  // A hostile manifest may claim any size, so nothing is written before the store has reported files of these sizes.
   FSDP_RETURN_IF_ERROR(CheckRemoteFiles(store, step, manifest));
   DownloadReport report = {.step = manifest.save.step, .files = static_cast<int64_t>(manifest.files.size())};
   for (const StoredFile& file : manifest.files) report.bytes += file.nbytes;
@@ -39,6 +39,7 @@ absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std:
   const auto get = [&](int64_t i) -> absl::Status {
     const StoredFile& stored = manifest.files[i];
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(staged->path(), stored.name)));
+    // Checked before it is written, in the same pass: no second read of the file.
     FileDigestCheck check(stored);
     int64_t offset = 0;
     const auto sink = [&](absl::Span<const std::byte> bytes) -> absl::Status {
@@ -55,8 +56,10 @@ absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std:
   };
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(options.threads, "checkpoint-download"));
+  // The error of one file ends the download; the destructor of `staged` removes the others.
   const absl::Status got = pool->ParallelFor(report.files, get);
   if (!got.ok()) return Annotate(got, store.UrlOf(step));
+  // The text as downloaded, not encoded again, so that its seal and unknown members stay.
   FSDP_RETURN_IF_ERROR(staged->Commit(remote.text));
   return report;
 }

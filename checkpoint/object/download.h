@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DownloadCheckpoint: a checkpoint from an object store to a directory, which appears whole or not at all
-// (staged_checkpoint.h) and of which every byte has been compared with its digest.
+// DownloadCheckpoint: copies a checkpoint from an object store to a directory, which appears complete or not at all
+// (staged_checkpoint.h), with every byte compared with its digest.
 #ifndef FSDP_CHECKPOINT_OBJECT_DOWNLOAD_H_
 #define FSDP_CHECKPOINT_OBJECT_DOWNLOAD_H_
 
@@ -31,10 +31,10 @@ struct DownloadReport {
   int64_t bytes = 0;  // of these
 };
 
-// Makes the directory `destination`, whose parent exists, of the checkpoint `step` ("run/step-00000100"). Blocks until
-// it is durable. Incremental checkpoints come with copies of the files that they share. kNotFound when `step` is not
-// there, or was replaced meanwhile; kAlreadyExists when `destination` is; kDataLoss, with file and range, for bytes
-// that differ from what was saved. After an error nothing is left.
+// Makes the directory `destination`, whose parent exists, from the checkpoint `step` ("run/step-00000100"). Blocks
+// until it is durable. Incremental checkpoints come with copies of the files that they share. kNotFound when `step`
+// does not exist or was replaced meanwhile; kAlreadyExists when `destination` exists; kDataLoss, with file and range,
+// for bytes that differ from the saved ones. After an error no file remains.
 absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std::string& step, FileSystem& files,
                                                   const std::string& destination, const DownloadOptions& options = {});
 

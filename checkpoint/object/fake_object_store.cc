@@ -39,11 +39,15 @@ int64_t FakeObjectStore::requests() const {
   return requests_;
 }
 
+// Every public request calls Begin once under mutex_, does its work, and returns `lost`. So a fault before the work
+// (the returned error) and a lost reply after it (`lost`) are both one error for the caller, who cannot distinguish
+// them. Requests that only read return `lost` early: they have no work that could persist.
 absl::Status FakeObjectStore::Begin(absl::Status& lost) {
   ++requests_;
   if (faulty_request_ == 0 || requests_ < faulty_request_) return absl::OkStatus();
   const absl::Status error = absl::UnavailableError(absl::StrCat("injected fault at request ", requests_));
   const bool is_dead = fault_ == Fault::kKill || fault_ == Fault::kKillAfter;
+  // A dead process sends no more requests; after a single fault the connection works again.
   if (requests_ > faulty_request_) return is_dead ? error : absl::OkStatus();
   if (fault_ == Fault::kError || fault_ == Fault::kKill) return error;
   lost = error;
@@ -51,6 +55,8 @@ absl::Status FakeObjectStore::Begin(absl::Status& lost) {
 }
 
 absl::Status FakeObjectStore::Put(const std::string& key, const ObjectBody& body) {
+  // Like S3Store: create, parts, complete, each a request that can fail. There is no abort on failure, which leaves an
+  // unfinished upload for AbortUploads, as a killed process does.
   if (body.nbytes > part_bytes_) {
     FSDP_ASSIGN_OR_RETURN(const std::string id, CreateUpload(key));
     for (int64_t begin = 0; begin < body.nbytes; begin += part_bytes_) {
@@ -59,6 +65,7 @@ absl::Status FakeObjectStore::Put(const std::string& key, const ObjectBody& body
     }
     return CompleteUpload(id);
   }
+  // The body is read without the lock: its `read` may call the store or fail.
   FSDP_ASSIGN_OR_RETURN(std::string bytes, BytesOf(body, {0, body.nbytes}));
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
@@ -71,6 +78,7 @@ absl::Status FakeObjectStore::PutIfAbsent(const std::string& key, absl::string_v
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
   FSDP_RETURN_IF_ERROR(Begin(lost));
+  // One critical section, so that of two writers exactly one succeeds, as with If-None-Match.
   if (!objects_.emplace(key, std::string(bytes)).second) {
     return absl::AlreadyExistsError(absl::StrCat(UrlOf(key), " exists"));
   }
@@ -92,7 +100,7 @@ absl::Status FakeObjectStore::Get(const std::string& key, const ByteRange& range
     }
     bytes = object->second.substr(range.offset, range.nbytes);
   }
-  // In pieces of an odd size, so that nothing relies on blocks.
+  // In pieces of an odd size, so that no caller can rely on blocks.
   constexpr size_t kPiece = 999;
   for (size_t begin = 0; begin < bytes.size(); begin += kPiece) {
     const size_t nbytes = std::min(kPiece, bytes.size() - begin);
@@ -122,6 +130,7 @@ absl::StatusOr<ObjectListing> FakeObjectStore::List(const std::string& prefix, b
     const size_t slash = one_level ? key.find('/', prefix.size()) : std::string::npos;
     if (slash == std::string::npos) {
       listing.objects.push_back({key, static_cast<int64_t>(bytes.size())});
+      // Keys are sorted, so equal folders follow each other.
     } else if (const std::string folder = key.substr(0, slash + 1);
                listing.folders.empty() || listing.folders.back() != folder) {
       listing.folders.push_back(folder);
@@ -149,6 +158,7 @@ absl::Status FakeObjectStore::AbortUploads(const std::string& prefix) {
       if (absl::StartsWith(upload.key, prefix)) ids.push_back(id);
     }
   }
+  // Each abort is a request of its own, with its own fault. It takes the lock itself.
   for (const std::string& id : ids) FSDP_RETURN_IF_ERROR(AbortUpload(id));
   return absl::OkStatus();
 }
@@ -183,6 +193,7 @@ absl::Status FakeObjectStore::CompleteUpload(const std::string& id) {
   if (upload == uploads_.end()) return absl::NotFoundError(absl::StrCat(id, " does not exist"));
   std::string& object = objects_[upload->second.key];
   object.clear();
+  // By part number, since parts may arrive in any order.
   for (const auto& [part, bytes] : upload->second.parts) object += bytes;
   uploads_.erase(upload);
   return lost;

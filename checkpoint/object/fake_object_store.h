@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FakeObjectStore: for tests: a bucket in memory, with S3's promises (an object appears whole, a put in parts with its
-// last request, reads see what was written) and with faults. Each request to a real store is one here: a test counts
-// the requests of a run without faults, and then repeats the run with a fault at each of them.
+// FakeObjectStore: for tests: a bucket in memory, with S3's guarantees (an object appears complete, a put in parts with
+// its last request, reads see completed writes) and with faults. Each request to a real store is one request here: a
+// test counts the requests of a run without faults, and then repeats the run with a fault at each of them.
 #ifndef FSDP_CHECKPOINT_OBJECT_FAKE_OBJECT_STORE_H_
 #define FSDP_CHECKPOINT_OBJECT_FAKE_OBJECT_STORE_H_
 
@@ -20,7 +20,7 @@ class FakeObjectStore final : public ObjectStore {
  public:
   enum class Fault {
     kError,      // this request fails, and does nothing
-    kLostReply,  // this request fails, though it has done its work
+    kLostReply,  // this request fails after doing its work
     kKill,       // this request and all later ones fail and do nothing: the process is dead
     kKillAfter,  // this request does its work, and all later ones fail
   };
@@ -28,10 +28,10 @@ class FakeObjectStore final : public ObjectStore {
   // Objects longer than `part_bytes` are put in parts.
   explicit FakeObjectStore(int64_t part_bytes = 1000) : part_bytes_(part_bytes) {}
 
-  // The `request`-th request from now on, counted from 1, has the fault.
+  // The `request`-th request from now, counted from 1, has the fault.
   void InjectFault(Fault fault, int64_t request);
 
-  // A new process: no faults any more. Requests are counted from 0 again.
+  // Simulates a new process: clears the fault and counts requests from 0 again.
   void Restart();
 
   // Requests since the last Restart.
@@ -47,16 +47,16 @@ class FakeObjectStore final : public ObjectStore {
   absl::Status AbortUploads(const std::string& prefix) override;
   std::string UrlOf(const std::string& key) const override;
 
-  // The requests that a put in parts is made of, as a server of this store needs them.
+  // The requests of a put in parts, for a server in front of this store.
   absl::StatusOr<std::string> CreateUpload(const std::string& key);
   absl::Status PutPart(const std::string& id, int part, std::string bytes);
   absl::Status CompleteUpload(const std::string& id);
   absl::Status AbortUpload(const std::string& id);
 
-  // What a test looks at and damages, without a request.
+  // For tests to inspect and damage objects; not counted as requests.
   std::map<std::string, std::string> objects() const;
   void SetObject(const std::string& key, std::string bytes);
-  std::map<std::string, std::string> uploads() const;  // id and key of each put in parts that has not ended
+  std::map<std::string, std::string> uploads() const;  // id and key of each unfinished put in parts
 
  private:
   struct Upload {
@@ -64,8 +64,8 @@ class FakeObjectStore final : public ObjectStore {
     std::map<int, std::string> parts;
   };
 
-  // Called once for each request, before its work, with mutex_ held: an error ends it there. `lost` is the error that
-  // it returns after its work.
+  // Called once for each request, before its work, with mutex_ held: an error ends the request. `lost` is the error to
+  // return after the work.
   absl::Status Begin(absl::Status& lost);
 
   const int64_t part_bytes_;
@@ -75,7 +75,7 @@ class FakeObjectStore final : public ObjectStore {
   std::map<std::string, std::string> objects_;
   std::map<std::string, Upload> uploads_;
   int64_t requests_ = 0;
-  int64_t faulty_request_ = 0;  // 0: none
+  int64_t faulty_request_ = 0;  // 0: no fault
   Fault fault_ = Fault::kError;
   int next_upload_ = 1;
 };

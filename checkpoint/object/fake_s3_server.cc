@@ -22,6 +22,7 @@
 namespace fsdp {
 namespace {
 
+// So few that every test with a listing reads several pages.
 constexpr size_t kKeysInPage = 3;
 
 std::string Decode(absl::string_view text) {
@@ -57,6 +58,7 @@ std::string ErrorXml(absl::string_view code) {
 
 bool SendAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
+    // Without MSG_NOSIGNAL a client that has gone would end the test by SIGPIPE.
     const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent <= 0) return false;
     bytes.remove_prefix(sent);
@@ -64,7 +66,7 @@ bool SendAll(int fd, absl::string_view bytes) {
   return true;
 }
 
-// Reads until `buffer` has `nbytes`, or, for 0, the end of the headers.
+// Reads until `buffer` has `nbytes` or, for 0, the end of the headers.
 bool ReceiveUntil(int fd, size_t nbytes, std::string& buffer) {
   const auto is_done = [&] {
     return nbytes > 0 ? buffer.size() >= nbytes : buffer.find("\r\n\r\n") != std::string::npos;
@@ -80,6 +82,7 @@ bool ReceiveUntil(int fd, size_t nbytes, std::string& buffer) {
 
 }  // namespace
 
+// Port 0: the kernel chooses a free one, so tests can run at the same time.
 absl::StatusOr<std::unique_ptr<FakeS3Server>> FakeS3Server::Start(FakeObjectStore& store) {
   std::unique_ptr<FakeS3Server> server(new FakeS3Server(store));
   server->listener_ = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -92,6 +95,7 @@ absl::StatusOr<std::unique_ptr<FakeS3Server>> FakeS3Server::Start(FakeObjectStor
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::ErrnoToStatus(errno, "the loopback does not listen");
   }
+  // A secret with '/' and '+', and a token with '=', so that wrong escaping shows.
   server->config_ = {.credentials = {"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "session/token=="},
                      .region = "eu-central-1",
                      .endpoint = absl::StrCat("http://127.0.0.1:", ntohs(address.sin_port))};
@@ -103,10 +107,12 @@ FakeS3Server::~FakeS3Server() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
+    // shutdown, not close: it wakes a thread in recv, and the number stays taken until that thread closes it.
     for (const int fd : connections_) shutdown(fd, SHUT_RDWR);
   }
   shutdown(listener_.get(), SHUT_RDWR);
   if (accepting_.joinable()) accepting_.join();
+  // After accepting_ has ended, serving_ no longer grows, so it needs no lock here. Its threads take the lock to end.
   for (std::thread& thread : serving_) thread.join();
 }
 
@@ -137,6 +143,7 @@ void FakeS3Server::Accept() {
     connections_.insert(fd);
     serving_.emplace_back([this, fd] {
       Serve(fd);
+      // Erased and closed under one lock, so that the destructor never shuts down a number that is used again.
       const std::lock_guard<std::mutex> closed(mutex_);
       connections_.erase(fd);
       close(fd);
@@ -146,6 +153,7 @@ void FakeS3Server::Accept() {
 
 void FakeS3Server::Serve(int fd) {
   std::string buffer;
+  // Requests follow each other on a kept connection: `buffer` may have the beginning of the next one.
   while (ReceiveUntil(fd, 0, buffer)) {
     const size_t head = buffer.find("\r\n\r\n") + 4;
     const std::vector<std::string> lines = absl::StrSplit(buffer.substr(0, head - 4), "\r\n");
@@ -162,7 +170,10 @@ void FakeS3Server::Serve(int fd) {
     if (nbytes > 0 && !ReceiveUntil(fd, head + nbytes, buffer)) return;
     request.body = buffer.substr(head, nbytes);
     buffer.erase(0, head + nbytes);
+    // One fault per request, in the order of arrival, also if connections are concurrent.
     const Fault fault = NextFault(request);
+    // Drop and the wrong replies come instead of Answer, so the store does not change; kDropAfter and kCutReply come
+    // after it.
     if (fault == Fault::kDrop) return;
     Reply reply;
     if (fault == Fault::kSlowDown) {
@@ -176,10 +187,12 @@ void FakeS3Server::Serve(int fd) {
     }
     if (fault == Fault::kDropAfter) return;
     if (fault == Fault::kWrongRange) reply.headers["Content-Range"] = "bytes 7-8/9";
+    // A reply to HEAD has the object's Content-Length and no body.
     if (request.method != "HEAD") reply.headers["Content-Length"] = absl::StrCat(reply.body.size());
     std::string text = absl::StrCat("HTTP/1.1 ", reply.status, " Answer\r\n");
     for (const auto& [name, value] : reply.headers) absl::StrAppend(&text, name, ": ", value, "\r\n");
     absl::StrAppend(&text, "\r\n", reply.body);
+    // The Content-Length still counts the whole body, so the client can notice the cut.
     if (fault == Fault::kCutReply) text.erase(text.size() - reply.body.size() / 2);
     if (!SendAll(fd, text) || fault == Fault::kCutReply) return;
   }
@@ -210,6 +223,7 @@ bool FakeS3Server::IsSigned(const Request& request) const {
         absl::StrSplit(absl::StripAsciiWhitespace(field), absl::MaxSplits('=', 1));
     fields.insert(pair);
   }
+  // Only the signed headers of the request, since proxies may add others. The four that matter are required below.
   SignedRequest is_signed = {.method = request.method,
                              .path = request.path,
                              .query = request.query,
@@ -227,6 +241,7 @@ bool FakeS3Server::IsSigned(const Request& request) const {
 }
 
 FakeS3Server::Reply FakeS3Server::Answer(const Request& request) {
+  // Before anything else, as S3 does: a wrong signature learns nothing about the bucket.
   if (!IsSigned(request)) {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++refused_;
@@ -234,6 +249,7 @@ FakeS3Server::Reply FakeS3Server::Answer(const Request& request) {
   }
   const std::map<std::string, std::string> query = ParseQuery(request.query);
   absl::string_view key = request.path;
+  // Path style: the bucket is the first part of the path, as for every endpoint other than Amazon's.
   if (!absl::ConsumePrefix(&key, "/models/")) return {404, {}, ErrorXml("NoSuchBucket")};
   return key.empty() ? AnswerBucket(query) : AnswerObject(request, Decode(key), query);
 }
@@ -255,9 +271,10 @@ FakeS3Server::Reply FakeS3Server::AnswerBucket(const std::map<std::string, std::
             absl::StrCat("<ListMultipartUploadsResult>", text, "<IsTruncated>", listed > kKeysInPage ? "true" : "false",
                          "</IsTruncated></ListMultipartUploadsResult>")};
   }
+  // The store lists everything; the pages are cut here, since S3Store must join them.
   const absl::StatusOr<ObjectListing> listing = store_.List(value("prefix"), value("delimiter") == "/");
   if (!listing.ok()) return {500, {}, ErrorXml("InternalError")};
-  // Objects and folders in one order, as S3 counts them; the token is the last name of the page before.
+  // Objects and folders in one order, as S3 counts them; the token is the last name of the previous page.
   std::map<std::string, std::string> entries;
   for (const ObjectEntry& object : listing->objects) {
     entries[object.key] =
@@ -283,6 +300,7 @@ FakeS3Server::Reply FakeS3Server::AnswerObject(const Request& request, const std
                                                const std::map<std::string, std::string>& query) {
   const auto reply_to = [](const absl::Status& status) -> Reply {
     if (status.ok()) return {200, {{"ETag", "\"tag&1\""}}, ""};
+    // Every other operation on a missing key succeeds or is handled in AnswerGet.
     if (absl::IsNotFound(status)) return {404, {}, ErrorXml("NoSuchUpload")};
     if (absl::IsAlreadyExists(status)) return {412, {}, ErrorXml("PreconditionFailed")};
     return {500, {}, ErrorXml("InternalError")};
@@ -302,6 +320,7 @@ FakeS3Server::Reply FakeS3Server::AnswerObject(const Request& request, const std
                          "</UploadId></InitiateMultipartUploadResult>")};
   }
   if (request.method == "POST") {
+    // The ETag has an '&', so the test finds a client that does not escape it.
     if (!absl::StrContains(request.body, "<Part><PartNumber>1</PartNumber><ETag>\"tag&amp;1\"</ETag></Part>")) {
       return {400, {}, ErrorXml("InvalidPart")};
     }
@@ -334,6 +353,7 @@ FakeS3Server::Reply FakeS3Server::AnswerGet(const Request& request, const std::s
   if (!absl::SimpleAtoi(ends.first, &begin) || !absl::SimpleAtoi(ends.second, &last) || begin >= bytes.size()) {
     return {416, {}, ErrorXml("InvalidRange")};
   }
+  // As S3: a range that ends after the object is cut, one that begins after it is an error.
   last = std::min(last, bytes.size() - 1);
   return {206,
           {{"Content-Range", absl::StrCat("bytes ", begin, "-", last, "/", bytes.size())}},

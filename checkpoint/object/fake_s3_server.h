@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FakeS3Server: for tests: S3's API over HTTP on the loopback, in this process, in front of a FakeObjectStore. It
-// checks the signature of every request by itself (reference_aws_signature.h), lists three keys a page, and has the
-// faults of a network. Threads: one that accepts, and one for each connection.
+// checks the signature of every request independently (reference_aws_signature.h), lists three keys per page, and
+// injects network faults. Threads: one that accepts, and one for each connection.
 #ifndef FSDP_CHECKPOINT_OBJECT_FAKE_S3_SERVER_H_
 #define FSDP_CHECKPOINT_OBJECT_FAKE_S3_SERVER_H_
 
@@ -32,7 +32,7 @@ class FakeS3Server {
     kDropAfter,       // does the work, then closes the connection
     kCutReply,        // does the work, and closes in the middle of the reply's body
     kErrorInSuccess,  // HTTP 200 with an error in the body
-    kWrongRange,      // another part of the object than was asked for
+    kWrongRange,      // another part of the object than requested
   };
 
   // Serves `store` as the bucket "models" to the holder of the keys of config().
@@ -43,13 +43,13 @@ class FakeS3Server {
   FakeS3Server(const FakeS3Server&) = delete;
   FakeS3Server& operator=(const FakeS3Server&) = delete;
 
-  // How to reach it.
+  // The endpoint and keys for clients.
   const AwsConfig& config() const { return config_; }
 
   // The next requests have these faults, one each.
   void InjectFaults(const std::vector<Fault>& faults);
 
-  // "PUT /models/run/manifest.json?..." of each request so far, and how many had a wrong signature.
+  // "PUT /models/run/manifest.json?..." of each request so far, and the number of requests with a wrong signature.
   std::vector<std::string> requests() const;
   int refused() const;
 

@@ -12,6 +12,9 @@ absl::Status FileDigestCheck::Update(absl::Span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) > stored_.nbytes - offset_) {
     return absl::DataLossError(absl::StrCat(stored_.name, ": more than its ", stored_.nbytes, " bytes"));
   }
+  // Invariant: extents before extent_ are complete, offset_ is in block block_ of extent_ or in the rest before it, and
+  // payload_ has the digest of that block so far. Each turn takes bytes up to the next border: the beginning of an
+  // extent, or the end of a block.
   while (!bytes.empty()) {
     const bool has_extent = extent_ < stored_.extents.size();
     const int64_t begin = has_extent ? stored_.extents[extent_].range.offset : stored_.nbytes;
@@ -30,6 +33,7 @@ absl::Status FileDigestCheck::Update(absl::Span<const std::byte> bytes) {
     bytes.remove_prefix(part.size());
     if (offset_ < block.end()) continue;
     const Digest digest = payload_.Finish();
+    // Reported at the end of its block, before the caller writes or uses more of the file.
     payload_.Reset();
     if (digest != extent.digests[block_]) {
       return absl::DataLossError(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is signed. libcurl signs the method, the path and the query as they stand in the URL, and all headers that are
-// given to it. The body is signed as UNSIGNED-PAYLOAD: a SHA-256 of it would have to be known before its first byte is
-// sent, so every file would be read twice, and over https the bytes cannot change on their way; the digests of a
-// checkpoint tell whether they did. `Expect` is switched off: it would cost a round trip for each part of a file.
+// Signing. libcurl signs the method, the path and the query as written in the URL, and all headers that it is given.
+// The body is signed as UNSIGNED-PAYLOAD: its SHA-256 would have to be known before the first byte is sent, so every
+// file would be read twice. Over https the bytes cannot change in transit, and the digests of a checkpoint detect other
+// changes. `Expect` is switched off: it would cost a round trip for each part of a file.
 #include "fsdp/checkpoint/object/http_client.h"
 
 #include <algorithm>
@@ -28,14 +28,14 @@ constexpr size_t kMaxHeaders = 100;
 
 }  // namespace
 
-// A request under way, with what libcurl's callbacks need. They run on the thread that performs it.
+// A request in progress, with the state of libcurl's callbacks. They run on the thread that performs the request.
 struct HttpClient::Exchange {
   const HttpRequest& request;
   void* handle = nullptr;
   void* headers = nullptr;
   char error[curl::kErrorBufferBytes] = {};
   HttpReply reply = {};
-  int64_t sent = 0;  // bytes of the body that were given to curl
+  int64_t sent = 0;  // bytes of the body that curl has taken
   absl::Status callback = {};
 
   static size_t OnHeader(char* data, size_t size, size_t count, void* exchange) {
@@ -47,14 +47,14 @@ struct HttpClient::Exchange {
   static size_t OnRead(char* data, size_t size, size_t count, void* exchange) {
     return static_cast<Exchange*>(exchange)->GiveBody(data, static_cast<int64_t>(size * count));
   }
-  // curl sends a body from its beginning again where a kept connection turns out to be closed.
+  // curl sends a body again from its beginning if a kept connection turns out to be closed.
   static int Rewind(void* exchange, int64_t offset, int origin) {
     static_cast<Exchange*>(exchange)->sent = offset;
     return origin == SEEK_SET ? 0 : 1;
   }
 
  private:
-  // A status line begins a reply; there may be one with status 100 before it.
+  // A status line begins a reply; there may be one with status 100 before it, whose headers are dropped.
   size_t TakeHeader(absl::string_view line) {
     if (absl::StartsWith(line, "HTTP/")) {
       const std::vector<absl::string_view> words = absl::StrSplit(absl::StripAsciiWhitespace(line), ' ');
@@ -70,6 +70,8 @@ struct HttpClient::Exchange {
   }
 
   size_t TakeBody(absl::string_view bytes) {
+    // Only a part of an object goes to the sink. The body of an error, or of a store that ignores Range, is kept for
+    // the message, up to the bound.
     if (request.sink && reply.status == 206) {
       callback =
           request.sink(reply, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
@@ -82,6 +84,7 @@ struct HttpClient::Exchange {
   }
 
   size_t GiveBody(char* data, int64_t room) {
+    // 0 ends the body for curl, which has the length from kInFileSizeLarge and reports an early end.
     const int64_t nbytes = std::min(room, request.sent.nbytes - sent);
     if (nbytes <= 0) return 0;
     callback =
@@ -128,11 +131,14 @@ void HttpClient::SetOptions(Exchange& exchange) const {
   const auto set = curl_.easy_setopt;
   void* const handle = exchange.handle;
   set(handle, curl::kUrl, exchange.request.url.c_str());
+  // Without it curl would remove "." and ".." from keys, after which the signature is wrong.
   set(handle, curl::kPathAsIs, 1L);
   set(handle, curl::kProtocols, static_cast<long>(curl::kProtocolsHttpAndHttps));  // NOLINT(runtime/int)
+  // Signals for timeouts of name resolution would reach other threads of the program.
   set(handle, curl::kNoSignal, 1L);
   set(handle, curl::kErrorBuffer, exchange.error);
   set(handle, curl::kConnectTimeoutMs, static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
+  // Less than one byte a second during stall_timeout: a bound on silence, not on the time of a large transfer.
   set(handle, curl::kLowSpeedLimit, 1L);
   set(handle, curl::kLowSpeedTime, static_cast<long>(absl::ToInt64Seconds(options_.stall_timeout)));
   set(handle, curl::kAwsSigV4, signature_.c_str());
@@ -191,6 +197,7 @@ absl::StatusOr<HttpReply> HttpClient::Perform(const HttpRequest& request, absl::
     curl_.easy_setopt(exchange.handle, curl::kRange, range.c_str());
   }
   const int code = curl_.easy_perform(exchange.handle);
+  // curl's code would only say that a callback failed, and the caller must not repeat the request.
   if (!exchange.callback.ok()) {
     callback = exchange.callback;
     return absl::AbortedError(callback.message());

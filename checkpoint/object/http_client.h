@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HttpClient: one HTTP request, signed with AWS Signature Version 4 by libcurl, and its reply. Connections are kept and
-// used again. Redirects are not followed, since a signature is for one host. Nothing is retried here: s3_store.h knows
-// what may be. Thread-safe: requests of several threads have connections of their own.
+// reused. Redirects are not followed, since a signature is for one host. Requests are not retried here: s3_store.h
+// knows which ones may be. Thread-safe: each thread's request uses its own connection.
 #ifndef FSDP_CHECKPOINT_OBJECT_HTTP_CLIENT_H_
 #define FSDP_CHECKPOINT_OBJECT_HTTP_CLIENT_H_
 
@@ -28,9 +28,9 @@ namespace fsdp {
 struct HttpReply {
   int status = 0;                              // 200
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // but for what HttpRequest::sink took; at most kMaxReplyBytes
+  std::string body;                            // without the bytes that HttpRequest::sink took; at most kMaxReplyBytes
 
-  // The value of a header; empty where there is none.
+  // The value of a header, or empty.
   std::string Header(const std::string& name) const;
 };
 
@@ -43,7 +43,7 @@ struct HttpRequest {
   ByteRange sent = {};
   std::string text = {};  // the body of POST
 
-  // Takes the body of a reply with status 206; empty: `HttpReply::body` does.
+  // Takes the body of a reply with status 206; if empty, it goes to `HttpReply::body`.
   std::function<absl::Status(const HttpReply& reply, absl::Span<const std::byte>)> sink = {};
 };
 
@@ -54,7 +54,7 @@ class HttpClient {
     absl::Duration stall_timeout = absl::Seconds(30);  // without a byte in either direction; whole seconds
   };
 
-  // kFailedPrecondition where libcurl is not installed.
+  // kFailedPrecondition if libcurl is not installed.
   static absl::StatusOr<std::unique_ptr<HttpClient>> Create(const AwsConfig& config, const Options& options);
 
   // No call may be in progress.
@@ -62,8 +62,8 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Blocks until the reply is complete, whatever its status. kUnavailable where there is none: the host is not found,
-  // refuses, breaks off or stalls. An error of `body` or `sink` goes to `callback` and ends the request with kAborted.
+  // Blocks until the reply, with any status, is complete. kUnavailable without a reply: the host is not found, refuses,
+  // disconnects or stalls. An error of `body` or `sink` goes to `callback` and ends the request with kAborted.
   absl::StatusOr<HttpReply> Perform(const HttpRequest& request, absl::Status& callback);
 
  private:
@@ -81,7 +81,7 @@ class HttpClient {
   const std::string signature_;  // of CURLOPT_AWS_SIGV4
 
   std::mutex mutex_;
-  std::vector<void*> idle_;  // guarded by mutex_; handles, each with a connection that may be open
+  std::vector<void*> idle_;  // guarded by mutex_; unused handles, each with a connection that may be open
 };
 
 }  // namespace fsdp

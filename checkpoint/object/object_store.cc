@@ -22,12 +22,14 @@ ObjectBody TextBody(absl::string_view text) {
 
 absl::StatusOr<std::string> GetObject(ObjectStore& store, const std::string& key, int64_t max_bytes) {
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, store.Size(key));
+  // Before memory is reserved, since the store is not trusted.
   if (nbytes > max_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(store.UrlOf(key), ": ", nbytes, " bytes, expected at most ", max_bytes));
   }
   std::string bytes;
   bytes.reserve(nbytes);
+  // If the object is replaced by a shorter one after Size, Get returns kOutOfRange.
   FSDP_RETURN_IF_ERROR(store.Get(key, {0, nbytes}, [&](absl::Span<const std::byte> piece) {
     bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     return absl::OkStatus();

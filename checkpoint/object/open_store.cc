@@ -9,7 +9,7 @@
 namespace fsdp {
 
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const S3Url& url, const std::string& endpoint_url) {
-  // An endpoint of the command line stands where the variable of the highest precedence would.
+  // An endpoint from the command line replaces the variable of the highest precedence.
   const EnvironmentReader process = ProcessEnvironment();
   const auto environment = [&](const char* name) {
     const bool is_endpoint = absl::string_view(name) == "AWS_ENDPOINT_URL_S3";

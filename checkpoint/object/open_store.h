@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenObjectStore: the store that a URL of a command line names, for programs: with the keys of the process's
+// OpenObjectStore: for programs, the store that a URL of the command line names, with the keys of the process's
 // environment and ~/.aws (aws_config.h).
 #ifndef FSDP_CHECKPOINT_OBJECT_OPEN_STORE_H_
 #define FSDP_CHECKPOINT_OBJECT_OPEN_STORE_H_
@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-// The bucket of `url`. `endpoint_url`, if it is not empty, wins over the environment's and ~/.aws'. Sends nothing yet.
-// Errors are those of LoadAwsConfig and OpenS3Store.
+// The bucket of `url`. `endpoint_url`, unless empty, overrides the environment and ~/.aws. Sends no request yet. Errors
+// come from LoadAwsConfig and OpenS3Store.
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenObjectStore(const S3Url& url, const std::string& endpoint_url = "");
 
 }  // namespace fsdp

@@ -51,6 +51,7 @@ std::string AwsSignature(const SignedRequest& request, const std::string& secret
   const std::string day = at.substr(0, 8);
   const std::string scope = absl::StrJoin({day, request.region, request.service, std::string("aws4_request")}, "/");
   const std::string text = absl::StrJoin({std::string("AWS4-HMAC-SHA256"), at, scope, Sha256(canonical)}, "\n");
+  // The key derivation of Signature Version 4: secret, day, region, service, each signing the next.
   std::string key = Hmac("AWS4" + secret_access_key, day);
   key = Hmac(Hmac(Hmac(key, request.region), request.service), "aws4_request");
   return absl::BytesToHexString(Hmac(key, text));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests: AWS Signature Version 4 of a request, computed from the specification and with a SHA-256 of its own, to be
-// compared with what libcurl sends. The test holds it to the vectors that Amazon has published. Pure.
+// For tests: AWS Signature Version 4 of a request, computed from the specification with its own SHA-256, to be compared
+// with the signature that libcurl sends. A test compares it with the vectors that Amazon has published. Pure.
 #ifndef FSDP_CHECKPOINT_OBJECT_REFERENCE_AWS_SIGNATURE_H_
 #define FSDP_CHECKPOINT_OBJECT_REFERENCE_AWS_SIGNATURE_H_
 
@@ -22,7 +22,7 @@ struct SignedRequest {
   std::string service = "s3";
 };
 
-// The 64 digits behind "Signature=".
+// The 64 digits after "Signature=".
 std::string AwsSignature(const SignedRequest& request, const std::string& secret_access_key);
 
 }  // namespace fsdp

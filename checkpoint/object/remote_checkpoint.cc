@@ -30,12 +30,14 @@ std::string RemoteFileKey(const std::string& step, const std::string& save_id, c
 
 absl::StatusOr<std::vector<std::string>> ListRemoteSteps(ObjectStore& store, const std::string& run) {
   const std::string prefix = RemoteStep(run, "");
+  // One level, so that the listing has a line per step, not per file.
   FSDP_ASSIGN_OR_RETURN(const ObjectListing listing, store.List(absl::StrCat(prefix, "step-"), /*one_level=*/true));
   std::vector<std::pair<int64_t, std::string>> steps;
   for (const std::string& folder : listing.folders) {
     const std::string name(absl::StripSuffix(absl::StripPrefix(folder, prefix), "/"));
     if (const std::optional<int64_t> step = ParseStepName(name)) steps.emplace_back(*step, name);
   }
+  // By number: names of more than 8 digits would sort before shorter ones.
   std::sort(steps.begin(), steps.end());
   std::vector<std::string> names;
   for (auto& [step, name] : steps) names.push_back(std::move(name));
@@ -52,6 +54,7 @@ absl::StatusOr<std::string> FindRemoteCheckpoint(ObjectStore& store, const std::
   FSDP_ASSIGN_OR_RETURN(const bool is_checkpoint, IsRemoteCheckpoint(store, prefix));
   if (is_checkpoint) return prefix;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListRemoteSteps(store, prefix));
+  // The newest step without a manifest may be an upload in progress, so an older complete one is the answer.
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
     std::string step = RemoteStep(prefix, *name);
     FSDP_ASSIGN_OR_RETURN(const bool is_complete, IsRemoteCheckpoint(store, step));
@@ -69,6 +72,8 @@ absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std:
   absl::StatusOr<Manifest> manifest = DecodeManifest(read.text);
   if (!manifest.ok()) return Annotate(manifest.status(), store.UrlOf(key));
   read.manifest = *std::move(manifest);
+  // A manifest that was copied to another step's key must not be taken for that step. Other names, such as "best", may
+  // have any step.
   const std::optional<int64_t> named = ParseStepName(step.substr(step.rfind('/') + 1));
   if (!named || *named == read.manifest.save.step) return read;
   return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": the manifest is of step ", read.manifest.save.step));
@@ -77,6 +82,7 @@ absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std:
 absl::Status CheckRemoteFiles(ObjectStore& store, const std::string& step, const Manifest& manifest) {
   FSDP_ASSIGN_OR_RETURN(const ObjectListing listing,
                         store.List(RemoteFileKey(step, manifest.save.id, ""), /*one_level=*/false));
+  // One listing instead of a request for each file.
   std::map<std::string, int64_t> sizes;
   for (const ObjectEntry& object : listing.objects) sizes[object.key] = object.nbytes;
   for (const StoredFile& file : manifest.files) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where checkpoints lie in an object store, and how they are found there. One rule for readers: a step is there when
-// its manifest.json is. The manifest names the save by its id, and the files of a save lie below it:
+// The layout of checkpoints in an object store, and how to find them. Rule for readers: a step exists if its
+// manifest.json exists. The manifest names the save by its id, and the keys of its files contain this id:
 //
 //   run/step-00000100/manifest.json                        the same bytes as in the directory; put last
 //   run/step-00000100/65e9d6.../checkpoint.h5              65e9d6...: the save id
 //   run/step-00000100/65e9d6.../rank-00000-of-00004.h5
 //
-// A reader that has the manifest of one save never reads a file of another, whatever is uploaded meanwhile. "run" is
-// the prefix of a URL (s3_url.h), and "" the whole bucket. All functions only read. They return the errors of
+// A reader that has the manifest of one save never reads a file of another, even if another save is uploaded meanwhile.
+// "run" is the prefix of a URL (s3_url.h); "" is the whole bucket. All functions only read, and return the errors of
 // ObjectStore.
 #ifndef FSDP_CHECKPOINT_OBJECT_REMOTE_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_OBJECT_REMOTE_CHECKPOINT_H_
@@ -25,18 +25,18 @@ namespace fsdp {
 // "run/step-00000100".
 std::string RemoteStep(const std::string& run, const std::string& step_name);
 
-// The keys of a step: of its manifest, and of `file` of save `save_id`; with an empty `file` what all its files begin
-// with.
+// The keys of a step: of its manifest, and of `file` of save `save_id`; with an empty `file`, the prefix of all its
+// files.
 std::string RemoteManifestKey(const std::string& step);
 std::string RemoteFileKey(const std::string& step, const std::string& save_id, const std::string& file);
 
-// The names of the steps below `run`, "step-00000100", oldest first: those whose uploads have begun, complete or not.
+// The names of the steps below `run`, "step-00000100", oldest first: all steps whose upload has begun, complete or not.
 absl::StatusOr<std::vector<std::string>> ListRemoteSteps(ObjectStore& store, const std::string& run);
 
-// Whether `step` is there.
+// True if `step` exists.
 absl::StatusOr<bool> IsRemoteCheckpoint(ObjectStore& store, const std::string& step);
 
-// `prefix` itself when a checkpoint is there, else the newest step below it. kNotFound when there is neither.
+// `prefix` itself if it is a checkpoint, else the newest complete step below it. kNotFound without either.
 absl::StatusOr<std::string> FindRemoteCheckpoint(ObjectStore& store, const std::string& prefix);
 
 struct RemoteManifest {
@@ -44,11 +44,10 @@ struct RemoteManifest {
   Manifest manifest;
 };
 
-// kNotFound when `step` is not there; kDataLoss when its manifest is damaged, or of another step than its name says.
+// kNotFound when `step` does not exist; kDataLoss when its manifest is damaged, or of another step than its name.
 absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std::string& step);
 
-// OK when every file of `manifest` is there with its size; nothing of it is read. kDataLoss names the first that is
-// not.
+// OK when every file of `manifest` exists with its size; reads no contents. kDataLoss names the first that does not.
 absl::Status CheckRemoteFiles(ObjectStore& store, const std::string& step, const Manifest& manifest);
 
 }  // namespace fsdp

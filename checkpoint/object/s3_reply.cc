@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// A page of 1000 objects has about ten elements for each.
+// A page has 1000 objects of about ten elements each.
 constexpr int kMaxElements = 65536;
 constexpr int kMaxDepth = 16;
 
@@ -29,7 +29,7 @@ struct Element {
   std::string text;  // of the element itself, entities replaced
   std::vector<Element> children;
 
-  // The text of the first child of that name; empty where there is none.
+  // The text of the first child of that name, or empty.
   std::string Text(absl::string_view child) const {
     const auto found =
         std::find_if(children.begin(), children.end(), [&](const Element& element) { return element.name == child; });
@@ -44,6 +44,7 @@ class Parser {
 
   absl::StatusOr<Element> Document() {
     if (static_cast<int64_t>(text_.size()) > kMaxReplyBytes) return Broken("is longer than 4 MiB");
+    // A byte order mark, which XML allows.
     absl::ConsumePrefix(&text_, "\xef\xbb\xbf");
     text_ = absl::StripLeadingAsciiWhitespace(text_);
     if (absl::ConsumePrefix(&text_, "<?xml ")) {
@@ -52,18 +53,20 @@ class Parser {
       text_ = absl::StripLeadingAsciiWhitespace(text_.substr(end + 2));
     }
     FSDP_ASSIGN_OR_RETURN(Element root, ReadElement(0));
-    if (!absl::StripAsciiWhitespace(text_).empty()) return Broken("goes on behind its root element");
+    if (!absl::StripAsciiWhitespace(text_).empty()) return Broken("continues after its root element");
     return root;
   }
 
  private:
   absl::StatusOr<Element> ReadElement(int depth) {
+    // Recursion follows the text's nesting, so both bounds protect the stack and the memory.
     if (depth > kMaxDepth) return Broken("nests elements too deeply");
     if (++elements_ > kMaxElements) return Broken("has too many elements");
-    if (!absl::ConsumePrefix(&text_, "<")) return Broken("is no XML");
+    if (!absl::ConsumePrefix(&text_, "<")) return Broken("is not XML");
     Element element;
     FSDP_ASSIGN_OR_RETURN(const bool is_empty, ReadStartTag(element));
     while (!is_empty) {
+      // Each byte is consumed once: time is linear in the length of the reply.
       const size_t end = text_.find('<');
       if (end == absl::string_view::npos) return Broken(absl::StrCat("ends in element ", Quote(element.name)));
       FSDP_RETURN_IF_ERROR(AppendText(text_.substr(0, end), element.text));
@@ -78,7 +81,7 @@ class Parser {
     return element;
   }
 
-  // True for one that ends itself: "<Name/>". Attributes, which are namespaces here, are skipped.
+  // True for a tag without contents: "<Name/>". Attributes, here only namespaces, are skipped.
   absl::StatusOr<bool> ReadStartTag(Element& element) {
     const size_t end = text_.find('>');
     if (end == absl::string_view::npos) return Broken("ends in a tag");
@@ -98,7 +101,7 @@ class Parser {
     return Broken(absl::StrCat("ends element ", Quote(element.name), " with ", Quote(name)));
   }
 
-  // A declaration, a comment and CDATA begin with characters that no name has, and are refused so.
+  // Declarations, comments and CDATA begin with characters that are not allowed in names, so they are refused here.
   static absl::StatusOr<std::string> Name(absl::string_view text) {
     const size_t colon = text.find(':');
     if (colon != absl::string_view::npos) text.remove_prefix(colon + 1);
@@ -115,6 +118,7 @@ class Parser {
       out.append(text.data(), std::min(entity, text.size()));
       if (entity == absl::string_view::npos) return absl::OkStatus();
       const size_t end = text.find(';', entity);
+      // The longest, "&#x10FFFF;", has 10 characters. The bound also keeps the search from being quadratic.
       if (end == absl::string_view::npos || end - entity > 12) return Broken("has an entity that does not end");
       FSDP_RETURN_IF_ERROR(AppendEntity(text.substr(entity + 1, end - entity - 1), out));
       text.remove_prefix(end + 1);
@@ -135,8 +139,9 @@ class Parser {
     const bool is_number = absl::ConsumePrefix(&digits, "#x")
                                ? absl::SimpleHexAtoi(digits, &code)
                                : absl::ConsumePrefix(&digits, "#") && absl::SimpleAtoi(digits, &code);
+    // No NUL, which would cut a key short, and no surrogates, which are not UTF-8.
     if (!is_number || code == 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
-      return Broken(absl::StrCat("has the entity ", Quote(std::string(entity)), ", which is none of XML's"));
+      return Broken(absl::StrCat("has the entity ", Quote(std::string(entity)), ", which XML does not define"));
     }
     AppendUtf8(code, out);
     return absl::OkStatus();
@@ -173,12 +178,13 @@ absl::StatusOr<Element> ParseDocument(absl::string_view xml, absl::string_view r
 
 absl::StatusOr<std::string> ReadKey(const Element& element, absl::string_view child, absl::string_view prefix) {
   std::string key = element.Text(child);
+  // A key of another prefix could make Sweep or AbortUploads delete objects that were not asked for.
   if (!key.empty() && key.size() <= 1024 && absl::StartsWith(key, prefix)) return key;
   return Broken(
       absl::StrCat("lists the key ", Quote(key), ", expected keys that begin with ", Quote(std::string(prefix))));
 }
 
-// What goes into a URL of ours again.
+// Checks a value that becomes part of a later URL.
 absl::Status CheckToken(const std::string& token, absl::string_view what) {
   const auto is_graph = [](char c) { return absl::ascii_isgraph(c); };
   if (token.size() <= 2048 && std::all_of(token.begin(), token.end(), is_graph)) return absl::OkStatus();
@@ -204,6 +210,7 @@ absl::StatusOr<ListPage> ParseListPage(absl::string_view xml, absl::string_view 
     }
   }
   if (root.Text("IsTruncated") != "true") return page;
+  // Without a token the caller would take a truncated list for a complete one.
   page.next_token = root.Text("NextContinuationToken");
   if (page.next_token.empty()) return Broken("is truncated and has no NextContinuationToken");
   FSDP_RETURN_IF_ERROR(CheckToken(page.next_token, "NextContinuationToken"));
@@ -236,6 +243,7 @@ absl::StatusOr<std::string> ParseUploadId(absl::string_view xml) {
 
 S3Error ParseError(absl::string_view xml) {
   const absl::StatusOr<Element> root = ParseDocument(xml, "Error");
+  // A reply that is not an error document, such as a proxy's HTML, gives no code; the HTTP status then decides.
   if (!root.ok()) return {};
   return {Printable(root->Text("Code")), Printable(root->Text("Message")), Printable(root->Text("Region"))};
 }

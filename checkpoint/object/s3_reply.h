@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The XML in which S3 answers, read strictly and in bounded memory: whatever answers at the endpoint is not trusted.
-// Of XML there are elements, text, the five named entities and numbered ones, and a declaration: a document type, an
-// entity of its own, CDATA or a processing instruction is refused. Pure.
+// Parsers for the XML of S3's replies, strict and in bounded memory: the server at the endpoint is not trusted. They
+// accept elements, text, the five named entities, numbered ones, and an XML declaration, and refuse document types,
+// other entities, CDATA and processing instructions. Pure.
 #ifndef FSDP_CHECKPOINT_OBJECT_S3_REPLY_H_
 #define FSDP_CHECKPOINT_OBJECT_S3_REPLY_H_
 
@@ -16,15 +16,15 @@
 
 namespace fsdp {
 
-// No longer reply is read. A page of a listing has 1000 keys of at most 1 KiB.
+// The longest reply that is read. A page of a listing has 1000 keys of at most 1 KiB.
 inline constexpr int64_t kMaxReplyBytes = int64_t{4} << 20;
 
-// All return kDataLoss, saying what is wrong, for what is no such reply; the caller adds where it came from.
+// All functions return kDataLoss, with the reason, for anything but such a reply; the caller adds its origin.
 
 // ListObjectsV2. Every key and folder begins with `prefix`.
 struct ListPage {
   ObjectListing listing;
-  std::string next_token;  // of the next page; empty: this was the last
+  std::string next_token;  // of the next page; empty on the last
 };
 absl::StatusOr<ListPage> ParseListPage(absl::string_view xml, absl::string_view prefix);
 
@@ -42,11 +42,11 @@ absl::StatusOr<UploadsPage> ParseUploadsPage(absl::string_view xml, absl::string
 // CreateMultipartUpload: the id, which goes into URLs.
 absl::StatusOr<std::string> ParseUploadId(absl::string_view xml);
 
-// An error, which S3 may also answer with HTTP status 200 where it took long (CompleteMultipartUpload).
+// An error, which S3 may also send with HTTP status 200 after a long operation (CompleteMultipartUpload).
 struct S3Error {
-  std::string code;     // "NoSuchBucket"; empty where `xml` is no error
+  std::string code;     // "NoSuchBucket"; empty if `xml` is not an error
   std::string message;  // of S3, for people
-  std::string region;   // where the bucket is, if S3 says so
+  std::string region;   // the region of the bucket, if S3 reports it
 };
 S3Error ParseError(absl::string_view xml);
 

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// As Amazon's documentation prints it, with a namespace and members that are not wanted here.
+// From Amazon's documentation, with a namespace and members that the parser does not use.
 constexpr char kPage[] = R"(<?xml version="1.0" encoding="UTF-8"?>
 <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
   <Name>models</Name><Prefix>run/</Prefix><KeyCount>2</KeyCount><MaxKeys>1000</MaxKeys>
@@ -68,18 +68,18 @@ TEST(S3ReplyTest, WhatIsNoPlainXmlIsRefused) {
   for (int i = 0; i < 70000; ++i) many += "<a/>";
   many += "</ListBucketResult>";
   const std::pair<std::string, std::string> cases[] = {
-      {"", "is no XML"},
-      {"{}", "is no XML"},
+      {"", "is not XML"},
+      {"{}", "is not XML"},
       {"<?xml ", "ends in its XML declaration"},
       {"<ListBucketResult>", "ends in element"},
       {"<ListBucketResult", "ends in a tag"},
       {"<ListBucketResult></List>", "ends element"},
-      {"<ListBucketResult/><x/>", "goes on behind"},
+      {"<ListBucketResult/><x/>", "continues after"},
       {"<Error/>", "expected ListBucketResult"},
       {"<!DOCTYPE a [<!ENTITY b \"c\">]><ListBucketResult/>", "expected a plain element"},
       {"<ListBucketResult><![CDATA[a]]></ListBucketResult>", "expected a plain element"},
-      {"<ListBucketResult>&bomb;</ListBucketResult>", "which is none of XML's"},
-      {"<ListBucketResult>&#0;</ListBucketResult>", "which is none of XML's"},
+      {"<ListBucketResult>&bomb;</ListBucketResult>", "which XML does not define"},
+      {"<ListBucketResult>&#0;</ListBucketResult>", "which XML does not define"},
       {"<ListBucketResult>&amp</ListBucketResult>", "does not end"},
       {"<ListBucketResult><Contents><Key>k</Key></Contents></ListBucketResult>", "no size"},
       {"<ListBucketResult><Contents><Key>k</Key><Size>-1</Size></Contents></ListBucketResult>", "no size"},

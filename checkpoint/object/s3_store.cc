@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every operation but a conditional put may be sent twice: the second time it finds the work done and does it again. So
-// each request is repeated while the store does not answer or blames itself (IsRetried). Three answers need care, since
-// they may be to a repetition of a request that had worked although its answer was lost. libcurl repeats a request by
-// itself too, where a kept connection was closed, and does not say so:
+// Every operation except a conditional put may be sent twice: the second request repeats the completed work. So each
+// request is repeated while the store does not answer or reports an error of its own (IsRetried). Three answers need
+// care, since they may answer a repetition of a request that had succeeded although its answer was lost. libcurl also
+// repeats a request, without reporting it, if a kept connection was closed:
 //
-//   PutIfAbsent                412, though the object may be ours: the caller compares (object_store.h)
-//   the last request of a      404 NoSuchUpload, though the object may be whole: it is if it has the size
+//   PutIfAbsent                412, but the object may be ours: the caller compares (object_store.h)
+//   the last request of a      404 NoSuchUpload, but the object may be complete: it is if it has the size
 //     put in parts
 //   the abort of one           404 NoSuchUpload: done
 #include "fsdp/checkpoint/object/s3_store.h"
@@ -39,12 +39,12 @@ constexpr int64_t kMaxObjectBytes = int64_t{5} << 40;
 
 constexpr absl::Duration kLongestPause = absl::Seconds(10);
 
-// A get that has taken so many bytes since its last attempt has all its attempts again.
+// A get that has received this many bytes since its last attempt has all its attempts again.
 constexpr int64_t kProgressBytes = int64_t{1} << 20;
 
 using Query = std::vector<std::pair<std::string, std::string>>;
 
-// RFC 3986, as Signature Version 4 wants it: all but the unreserved characters, and slashes in paths.
+// RFC 3986, as Signature Version 4 requires: encodes everything except unreserved characters, and slashes in paths.
 std::string Encode(absl::string_view text, bool is_path) {
   std::string encoded;
   for (const char c : text) {
@@ -57,8 +57,8 @@ std::string Encode(absl::string_view text, bool is_path) {
   return encoded;
 }
 
-// Sorted: libcurl before 8.3 signs a query as it stands, and the signature is of the sorted one. A name without a value
-// has its equals sign too.
+// Sorted: libcurl before 8.3 signs a query as it is written, but the signature is defined for the sorted one. A name
+// without a value also gets an equals sign.
 std::string Encode(Query query) {
   std::sort(query.begin(), query.end());
   std::string encoded;
@@ -68,7 +68,8 @@ std::string Encode(Query query) {
   return encoded;
 }
 
-// A name in a bucket's own host name would need a certificate for its dots, and other servers know no such names.
+// A bucket name with dots in the host name would not match the certificate, and other servers do not support such host
+// names.
 std::string BaseUrl(const std::string& bucket, const AwsConfig& config) {
   if (!config.endpoint.empty()) return absl::StrCat(config.endpoint, "/", bucket, "/");
   const std::string domain = absl::StartsWith(config.region, "cn-") ? "amazonaws.com.cn" : "amazonaws.com";
@@ -109,7 +110,7 @@ absl::StatusCode CodeOf(int status, const S3Error& error) {
   }
 }
 
-// What to do about it; empty where the answer says it itself.
+// A remedy for the error; empty if the answer explains itself.
 std::string Advice(int status, const S3Error& error, const std::string& region) {
   if (error.code == "NoSuchBucket") return "; make the bucket, or see its name and AWS_ENDPOINT_URL_S3";
   if (error.code == "RequestTimeTooSkewed") return "; set this machine's clock";
@@ -120,7 +121,8 @@ std::string Advice(int status, const S3Error& error, const std::string& region) 
                         error.region.empty() ? "" : absl::StrCat("=", error.region));
   }
   if (status == 401 || status == 403) {
-    return "; see that AWS_PROFILE or AWS_ACCESS_KEY_ID is meant and that its policy allows s3:GetObject, PutObject, "
+    return "; check that AWS_PROFILE or AWS_ACCESS_KEY_ID is the intended one and that its policy allows s3:GetObject, "
+           "PutObject, "
            "DeleteObject, AbortMultipartUpload, ListBucket and ListBucketMultipartUploads here";
   }
   if (status == 501) return "; the store lacks a part of S3's API that checkpoints need";
@@ -196,7 +198,7 @@ class S3Store final : public ObjectStore {
         return absl::ResourceExhaustedError(
             absl::StrCat("list of ", UrlOf(prefix), ": more than ", kMaxListed, " keys; name a longer prefix"));
       }
-      // A page without a new key but with another token would go on for ever.
+      // A page without a new key but with another token could repeat forever.
       if (!page->next_token.empty() &&
           (page->next_token == token || (page->listing.objects.empty() && page->listing.folders.empty()))) {
         return absl::DataLossError(absl::StrCat("list of ", UrlOf(prefix), ": a page that leads nowhere"));
@@ -212,8 +214,8 @@ class S3Store final : public ObjectStore {
   }
 
   absl::Status AbortUploads(const std::string& prefix) override {
-    // Aborted uploads leave the list, so its first page is asked for again while there are more. A store that keeps
-    // listing them would have no end.
+    // Aborted uploads leave the list, so its first page is requested again while there are more. The bound on pages
+    // stops a store that keeps listing them.
     for (int pages = 0; pages < kMaxParts; ++pages) {
       FSDP_ASSIGN_OR_RETURN(const HttpReply reply,
                             Send({.url = BucketUrl({{"prefix", prefix}, {"uploads", ""}})}, "list of uploads", prefix));
@@ -232,8 +234,8 @@ class S3Store final : public ObjectStore {
   }
 
  private:
-  // A key's URL, and that of an operation on the bucket, which is its root. Amazon wants the slash that a bucket in the
-  // host name leaves; servers with the bucket in the path take either.
+  // The URL of a key, and of an operation on the bucket, which is the root. Amazon requires the slash after a host name
+  // with the bucket; servers with the bucket in the path accept both forms.
   std::string ObjectUrl(const std::string& key, const Query& query = {}) const {
     return absl::StrCat(base_url_, Encode(key, true), Encode(query));
   }
@@ -241,10 +243,11 @@ class S3Store final : public ObjectStore {
 
   void Pause(int attempt) const {
     const absl::Duration pause = std::min(kLongestPause, options_.first_pause * (1 << std::min(attempt - 1, 20)));
+    // Random in effect: clients that failed together must not retry together.
     absl::SleepFor(pause + pause * (static_cast<double>(absl::GetCurrentTimeNanos() % 1000) / 2000));
   }
 
-  // The error that `reply`, no success, is.
+  // The error for `reply`, which is not a success.
   absl::Status ErrorOf(const HttpReply& reply, absl::string_view what, const std::string& key) const {
     S3Error error = ParseError(reply.body);
     if (error.region.empty()) error.region = Printable(reply.Header("x-amz-bucket-region"));
@@ -255,7 +258,7 @@ class S3Store final : public ObjectStore {
                                      Advice(reply.status, error, region_)));
   }
 
-  // Performs the request until it has an answer that is final. The error of `request.body` is returned as it is.
+  // Repeats the request until it has a final answer. An error of `request.body` is returned unchanged.
   absl::StatusOr<HttpReply> Send(const HttpRequest& request, absl::string_view what, const std::string& key) {
     absl::Status status;
     for (int attempt = 0; attempt < options_.attempts; ++attempt) {
@@ -263,7 +266,7 @@ class S3Store final : public ObjectStore {
       absl::Status callback;
       absl::StatusOr<HttpReply> reply = http_->Perform(request, callback);
       if (!callback.ok()) return callback;
-      // An error may come with status 200, behind blanks that keep a slow request alive.
+      // An error may come with status 200, after blanks that keep a slow request alive.
       if (reply.ok() && IsSuccess(*reply) && (request.method != "POST" || ParseError(reply->body).code.empty())) {
         return reply;
       }
@@ -274,7 +277,7 @@ class S3Store final : public ObjectStore {
     return WithMessage(status, absl::StrCat(status.message(), " (", options_.attempts, " attempts)"));
   }
 
-  // One attempt; takes what it got off the front of `left`.
+  // One attempt; removes the received bytes from the front of `left`.
   absl::Status GetOnce(const std::string& key, ByteRange& left,
                        absl::FunctionRef<absl::Status(absl::Span<const std::byte>)> sink) {
     HttpRequest request = {.url = ObjectUrl(key), .range = left};
@@ -291,7 +294,7 @@ class S3Store final : public ObjectStore {
       left.nbytes -= static_cast<int64_t>(bytes.size());
       return sink(bytes);
     };
-    // `expected` is of the first bytes.
+    // `expected` refers to the first byte of this attempt, so it is computed before `left` changes.
     absl::Status callback;
     const absl::StatusOr<HttpReply> reply = http_->Perform(request, callback);
     if (!callback.ok()) return callback;
@@ -322,12 +325,12 @@ class S3Store final : public ObjectStore {
     if (!id.ok()) return Annotate(id.status(), absl::StrCat("put in parts of ", UrlOf(key)));
     absl::StatusOr<std::string> parts = PutParts(key, *id, body);
     const absl::Status status = parts.ok() ? CompleteUpload(key, *id, body, *parts) : parts.status();
-    // What this leaves after an error of its own, AbortUploads finds later.
+    // If this fails too, a later AbortUploads finds the upload.
     if (!status.ok()) (void)AbortUpload(key, *id);
     return status;
   }
 
-  // The text of the request that makes an object of the parts.
+  // Puts all parts, and returns the text of the request that joins them to an object.
   absl::StatusOr<std::string> PutParts(const std::string& key, const std::string& id, const ObjectBody& body) {
     const int64_t part_bytes = std::max(options_.part_bytes, (body.nbytes + kMaxParts - 1) / kMaxParts);
     const int64_t count = (body.nbytes + part_bytes - 1) / part_bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// S3Store: a bucket of Amazon S3 or of another server that speaks its API (MinIO, Ceph, R2, moto), by libcurl.
+// S3Store: a bucket of Amazon S3 or of another server with its API (MinIO, Ceph, R2, moto), through libcurl.
 //
 //   FSDP_ASSIGN_OR_RETURN(const AwsConfig config, LoadAwsConfig(ProcessEnvironment()));
 //   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> store, OpenS3Store("models", config));
@@ -21,25 +21,25 @@ namespace fsdp {
 struct S3Options {
   // Behaviour.
 
-  // How often a request is sent in all while the store has no answer, asks to slow down or has an error of its own.
-  // Between two attempts is a pause, from `first_pause` on doubled up to 10 seconds, with up to a half of it at random
-  // on top, so that many clients do not come back together. By default a request is given up after about 7 seconds of
-  // pauses, and after at most 3 minutes and a half of silence (see stall_timeout).
+  // Maximum number of times that a request is sent while the store does not answer, requests to slow down or reports an
+  // error of its own. Pauses between attempts begin with `first_pause` and double up to 10 seconds, plus up to half of
+  // that at random, so that many clients do not retry together. By default a request fails after about 7 seconds of
+  // pauses, and after at most 3.5 minutes of silence (see stall_timeout).
   int attempts = 6;
   absl::Duration first_pause = absl::Milliseconds(200);
 
-  // A transfer without a byte for so long is broken off and counts as an attempt. Whole seconds.
+  // A transfer without a byte for this long is aborted and counts as an attempt. Whole seconds.
   absl::Duration stall_timeout = absl::Seconds(30);
 
   // Performance.
 
-  // Objects that are longer are put in parts of this size, `threads` at a time; longer parts where there would be more
-  // than 10000. At least 5 MiB, S3's own limit, but for tests.
+  // Longer objects are put in parts of this size, `threads` at a time; in longer parts if there would be more than
+  // 10000. At least 5 MiB, S3's own limit, except in tests.
   int64_t part_bytes = int64_t{32} << 20;
   int threads = 4;
 };
 
-// Sends nothing yet. kFailedPrecondition where libcurl is not installed (curl_library.h).
+// Sends no request yet. kFailedPrecondition if libcurl is not installed (curl_library.h).
 absl::StatusOr<std::unique_ptr<ObjectStore>> OpenS3Store(const std::string& bucket, const AwsConfig& config,
                                                          const S3Options& options = {});
 

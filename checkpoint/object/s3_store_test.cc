@@ -89,7 +89,7 @@ class S3StoreTest : public testing::Test {
   int expected_refusals_ = 0;
 };
 
-// Bytes that tell their place.
+// Bytes that depend on their position.
 std::string Bytes(size_t nbytes) {
   std::string bytes(nbytes, '\0');
   for (size_t i = 0; i < nbytes; ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 13);

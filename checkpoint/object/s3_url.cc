@@ -15,13 +15,14 @@ namespace {
 
 constexpr absl::string_view kScheme = "s3://";
 
-// S3's longest key has 1024 bytes.
+// S3's longest key has 1024 bytes; the rest is for the names below the prefix.
 constexpr size_t kMaxPrefixBytes = 800;
 
 absl::Status Bad(absl::string_view text, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat(Quote(std::string(text)), ": expected ", expected));
 }
 
+// Lower case only, as in bucket names, which become host names.
 bool IsAlphanumeric(char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); }
 
 bool IsBucket(absl::string_view bucket) {

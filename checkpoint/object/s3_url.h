@@ -22,12 +22,12 @@ struct S3Url {
   std::string Key(absl::string_view name) const;
 };
 
-// True for what begins with "s3://", in lower case: all else is a path.
+// True for texts that begin with "s3://", in lower case: all others are paths.
 bool IsS3Url(absl::string_view text);
 
-// kInvalidArgument, with the rule that is broken, for what is no such URL: a bucket has 3 to 63 lower-case letters,
-// digits, dots and hyphens, and begins and ends with a letter or digit; a prefix has at most 800 bytes, which leaves
-// room for the names below it, no control characters, and no empty, "." or ".." part, which proxies take for a path.
+// kInvalidArgument, with the violated rule, for any other text: a bucket has 3 to 63 lower-case letters, digits, dots
+// and hyphens, and begins and ends with a letter or digit; a prefix has at most 800 bytes, which leaves room for the
+// names below it, no control characters, and no empty, "." or ".." part, which proxies interpret as a path.
 absl::StatusOr<S3Url> ParseS3Url(absl::string_view text);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints to an object store and back, with a fault at every request in turn.
+// Copies checkpoints to an object store and back, with a fault at every request in turn.
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -69,7 +69,7 @@ class TransferTest : public testing::Test {
     return UploadCheckpoint(PosixFileSystem(), path, store_, kRun, {.overwrite = overwrite, .threads = 1});
   }
 
-  // Downloads the newest checkpoint, which must verify, and returns its save id; "" when there is none.
+  // Downloads the newest checkpoint, which must verify, and returns its save id; "" without one.
   std::string NewestSave() {
     const absl::StatusOr<std::string> step = FindRemoteCheckpoint(store_, kRun);
     if (absl::IsNotFound(step.status())) return "";
@@ -82,7 +82,7 @@ class TransferTest : public testing::Test {
     return SaveIdOf(JoinPath(root, name));
   }
 
-  // The save id of the newest checkpoint, of which all files are there.
+  // The save id of the newest checkpoint, all of whose files exist.
   std::string NewestComplete() {
     const absl::StatusOr<std::string> step = FindRemoteCheckpoint(store_, kRun);
     EXPECT_OK(step.status());
@@ -99,7 +99,7 @@ class TransferTest : public testing::Test {
     return manifest.ok() ? manifest->save.id : "";
   }
 
-  // Nothing is in the bucket but the files of the checkpoints `paths`, and no upload is in progress.
+  // Expects only the files of the checkpoints `paths` in the bucket, and no upload in progress.
   void ExpectNothingElse(const std::vector<std::string>& paths) {
     size_t expected = 0;
     for (const std::string& path : paths) expected += ListNames(path).size();
@@ -181,7 +181,7 @@ TEST_F(TransferTest, AFaultAtAnyRequestOfANewStepLeavesTheOldOneOrTheNew) {
       if (status.ok()) {
         EXPECT_EQ(save, SaveIdOf(new_path));
       }
-      // The next attempt ends what was begun, and nothing else stays.
+      // The next attempt completes the upload, and nothing else remains.
       EXPECT_OK(Upload(new_path).status());
       EXPECT_EQ(NewestComplete(), SaveIdOf(new_path));
       ExpectNothingElse({old_path, new_path});
@@ -385,12 +385,12 @@ TEST_F(TransferTest, AnUploadThatIsCancelledEndsSoonAndCommitsNothing) {
   int asked = 0;
   const absl::StatusOr<UploadReport> report = UploadCheckpoint(
       PosixFileSystem(), path, store_, kRun, {.is_cancelled = [&] { return ++asked == 3; }, .threads = 1});
-  EXPECT_THAT(report, StatusIs(absl::StatusCode::kCancelled, HasSubstr("broken off")));
+  EXPECT_THAT(report, StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
   EXPECT_EQ(asked, 3);
   EXPECT_THAT(FindRemoteCheckpoint(store_, kRun), StatusIs(absl::StatusCode::kNotFound, HasSubstr("not complete")));
 }
 
-// All of it once through HTTP, with curl's own signatures and threads.
+// The whole path through HTTP, with curl's own signatures and threads.
 TEST_F(TransferTest, ACheckpointGoesThroughS3AndBack) {
   if (const absl::StatusOr<const CurlLibrary*> curl = CurlLibrary::Load(); !curl.ok()) {
     GTEST_SKIP() << curl.status().message();

@@ -3,18 +3,18 @@
 // The steps of an upload of save S of step N:
 //
 //   1. Lock the directory; read its manifest.
-//   2. A manifest at run/step-N: if it is the same, all is there, and 6 follows. If it is of another save, that is
-//      kAlreadyExists, unless it is to be replaced.
-//   3. Abort what an upload of S that was cut short has begun below run/step-N/S/, and list what it has completed.
-//   4. Put the files that are not there with their size. An object appears whole, and S names these bytes alone, so
-//      what has the size has the bytes.
-//   5. List again: every file is there with its size. Then put the manifest with If-None-Match: *. This is the commit.
-//      An answer that it exists may be to our own request, repeated: the manifest there is compared.
-//   6. Delete below run/step-N/ what the manifest does not name. Only now: until a manifest is there, another process
-//      may still be uploading another save of the step, and whoever comes second is refused in 2 or 5.
+//   2. Look for a manifest at run/step-N. If it is the same, the upload is complete: continue with 6. If it is of
+//      another save, return kAlreadyExists, unless it is to be replaced.
+//   3. Abort the unfinished puts of an interrupted upload of S below run/step-N/S/, and list the completed ones.
+//   4. Put the files that do not exist with their size. An object appears complete, and S identifies these bytes, so an
+//      object of that size has the right bytes.
+//   5. List again: every file must exist with its size. Then put the manifest with If-None-Match: *. This is the
+//      commit. If it already exists, that may be the result of our own repeated request: compare that manifest.
+//   6. Delete the objects below run/step-N/ that the manifest does not name. Only now: before the commit, another
+//      process may be uploading another save of the step, and the second of the two is refused in 2 or 5.
 //
-// A process that dies before 5 leaves the step as it was, and after 5 the new one. What it leaves besides costs money
-// until the next upload of the same step.
+// If the process dies before step 5, readers still see the old step; after step 5, the new one. Orphaned objects cost
+// money until the next upload of the same step.
 #include "fsdp/checkpoint/object/upload.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ class Upload {
  private:
   std::string KeyOf(const std::string& file) const { return RemoteFileKey(report_.step, manifest_.save.id, file); }
 
-  // Whether the manifest that is there is ours; false also for another one that is to be replaced.
+  // True if the existing manifest is ours; false without one, or for another one that is to be replaced.
   absl::StatusOr<bool> IsSameThere() {
     const std::string key = RemoteManifestKey(report_.step);
     const absl::StatusOr<std::string> there = GetObject(store_, key, kMaxManifestBytes);
@@ -76,7 +76,7 @@ class Upload {
     const absl::StatusOr<Manifest> other = DecodeManifest(*there);
     return absl::AlreadyExistsError(
         absl::StrCat(store_.UrlOf(key), " is of ", other.ok() ? absl::StrCat("save ", other->save.id) : "another save",
-                     ", and ", path_, " of save ", manifest_.save.id, "; it is replaced only when that is asked for"));
+                     ", and ", path_, " of save ", manifest_.save.id, "; it is replaced only on request"));
   }
 
   // 3. and 4.
@@ -105,7 +105,7 @@ class Upload {
     ObjectBody body = FileBody(*file, stored.nbytes);
     body.read = [this, read = std::move(body.read)](int64_t offset, absl::Span<std::byte> out) -> absl::Status {
       if (options_.is_cancelled && options_.is_cancelled()) {
-        return absl::CancelledError("the upload was broken off");
+        return absl::CancelledError("the upload was cancelled");
       }
       Count(static_cast<int64_t>(out.size()));
       return read(offset, out);
@@ -113,7 +113,7 @@ class Upload {
     return Annotate(store_.Put(KeyOf(stored.name), body), path_);
   }
 
-  // Bytes that are sent again after an error count twice, so the sum is cut off at what there is to send.
+  // Bytes that are sent again after an error count twice, so the sum is capped at the total.
   void Count(int64_t nbytes) {
     if (!options_.progress) return;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -137,7 +137,7 @@ class Upload {
     const std::string folder = absl::StrCat(report_.step, "/");
     FSDP_ASSIGN_OR_RETURN(const ObjectListing there, store_.List(folder, /*one_level=*/false));
     for (const ObjectEntry& object : there.objects) {
-      // Only what the keys of a save are: a folder that is a save id, and in it a name that a save gives.
+      // Only keys of a save: a folder named by a save id, with a file name that a save gives.
       const std::string name = object.key.substr(folder.size());
       const size_t slash = name.find('/');
       if (slash == std::string::npos || absl::StartsWith(object.key, KeyOf(""))) continue;

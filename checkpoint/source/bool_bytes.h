@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckBoolBytes: a bool is stored as one byte, 0 or 1; any other value is damage, whatever the format.
+// CheckBoolBytes: a bool is stored as one byte, 0 or 1; any other value is damage, in every format.
 #ifndef FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_
 #define FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads are cut into pieces that fill one pinned buffer after the other. Flush reads the pieces of the current buffer
-// on the threads of the pool, records their copies on a stream, and switches to the other buffer; before that one is
-// filled again, Flush waits for the event behind its copies. So the copies of one buffer overlap with the reads into
-// the other, and pinned memory, which is scarce, is bounded by two buffers however large the load is. Elements are
-// converted on the host: the copy moves bytes of the wanted dtype.
+// on the threads of the pool, records their copies on a stream, and switches to the other buffer; before it fills that
+// buffer again, Flush waits for the event after its copies. So the copies of one buffer overlap with the reads into the
+// other, and pinned memory, which is scarce, is bounded by two buffers for loads of any size. Elements are converted on
+// the host: the copy moves bytes of the wanted dtype.
 #include "fsdp/checkpoint/source/device_read.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-// Pieces start at multiples of it: copy engines are fastest so, and conversions need aligned elements.
+// Pieces start at multiples of this: copy engines are fastest then, and conversions need aligned elements.
 constexpr int64_t kAlignment = 256;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -40,7 +40,7 @@ class DeviceReader {
     return absl::OkStatus();
   }
 
-  // Appends `read` to the current buffer, in several pieces and with a Flush between them where it does not fit.
+  // Appends `read` to the current buffer, in several pieces with a Flush between them if it does not fit.
   absl::Status Add(TensorRead read) {
     const int64_t size = SizeOf(read.dtype);
     while (!read.interval.empty()) {
@@ -62,7 +62,7 @@ class DeviceReader {
     return absl::OkStatus();
   }
 
-  // Reads the pieces that were added, and starts their copies.
+  // Reads the added pieces, and starts their copies.
   absl::Status Flush() {
     if (pieces_.empty()) return absl::OkStatus();
     Slot& slot = slots_[slot_];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadToDevice: TensorSource::ReadAll into memory of a GPU. Two pinned buffers take turns: while one is copied to the
+// ReadToDevice: TensorSource::ReadAll into memory of a GPU. Two pinned buffers alternate: while one is copied to the
 // device, the next pieces are read, verified and converted into the other.
 //
 //   threads  |= read into A =|= read into B =|= read into A =|
@@ -18,8 +18,8 @@
 
 namespace fsdp {
 
-// As source.ReadAll, but `out` may be memory of `device` or of the host. Blocks until all elements are in place.
-// `buffer_bytes`: the size of each pinned buffer; at least that of one element.
+// Like source.ReadAll, but `out` may be memory of `device` or of the host. Blocks until all elements are in place.
+// `buffer_bytes`: the size of each pinned buffer; at least one element.
 absl::Status ReadToDevice(const TensorSource& source, const std::vector<TensorRead>& reads, Device& device,
                           ThreadPool& pool, int64_t buffer_bytes = int64_t{64} << 20);
 

@@ -16,16 +16,20 @@
 namespace fsdp {
 namespace {
 
+// ExpansionOf counts each storage once and each different view once. It must do so for a million storages, nearly all
+// of which have one view, in little memory: so SharedStorages first finds the few storages with several views, and only
+// these get table entries. ReadBound spends two budgets in bytes: one per storage (4 times its size), and one for all
+// tensors together (64 MiB), which is used only after a storage's own budget is exhausted.
 int64_t BytesOf(const ShardedTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
 struct ViewedStorage {
-  const StateKey* first;     // of the tensors that are views of it
-  int64_t first_view = 0;    // of that tensor
-  int64_t excess_bytes = 0;  // of all different views, over its own
+  const StateKey* first;     // the first tensor that is a view of it
+  int64_t first_view = 0;    // TensorStorage::view of that tensor
+  int64_t excess_bytes = 0;  // sum of all different views minus the storage
 };
 
-// The storages, by TensorStorage::id, that more than one wanted tensor is a view of. A checkpoint may have a million
-// storages, and nearly all have one: a table of the others is small, and the list of all is gone when it is made.
+// The storages, by TensorStorage::id, of which more than one wanted tensor is a view. The list of all ids, 8 bytes
+// each, is freed on return.
 absl::flat_hash_set<int64_t> SharedStorages(const TensorSource& source,
                                             const std::function<bool(const StateKey&)>& is_wanted) {
   std::vector<int64_t> ids;
@@ -42,7 +46,7 @@ absl::flat_hash_set<int64_t> SharedStorages(const TensorSource& source,
   return shared;
 }
 
-// The storage of most excess, the first of equal ones: what is named when no single tensor is expanded.
+// The storage with the largest excess, the first among equal ones. It is named when no single tensor is expanded.
 class WorstStorage {
  public:
   void Add(int64_t id, const ViewedStorage& storage) {
@@ -72,15 +76,16 @@ std::string Expansion::ToString() const {
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted) {
   Expansion expansion;
   const absl::flat_hash_set<int64_t> shared = SharedStorages(source, is_wanted);
-  absl::flat_hash_map<int64_t, ViewedStorage> storages;  // that are shared
+  absl::flat_hash_map<int64_t, ViewedStorage> storages;  // only shared ones
   WorstStorage worst_storage;
-  std::set<std::pair<int64_t, int64_t>> views;  // but the first of each storage, since most have no other
+  std::set<std::pair<int64_t, int64_t>> views;  // all but the first of each storage, since most have only one
   int64_t most = 0;
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || (is_wanted && !is_wanted(key))) continue;
     const int64_t nbytes = BytesOf(*tensor);
     const std::optional<TensorStorage> storage = StorageOf(source, key);
+    // A format without views stores every element once, so the tensor adds the same to both sums.
     if (!storage) {
       expansion.stored_bytes += nbytes;
       expansion.expanded_bytes += nbytes;
@@ -91,6 +96,8 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
     if (shared.contains(storage->id)) {
       const auto [at, is_first] = storages.try_emplace(storage->id, viewed);
       is_new = is_first;
+      // An equal view is the same tensor under another name. The first view is compared separately, which spares a set
+      // entry for most storages.
       if (!is_new && storage->view == at->second.first_view) continue;
       if (!is_new && !views.insert({storage->id, storage->view}).second) continue;
       if (!is_new) at->second.excess_bytes += nbytes;
@@ -99,6 +106,8 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
     }
     if (is_new) expansion.stored_bytes += storage->nbytes;
     expansion.expanded_bytes += nbytes;
+    // A slice of a large storage is not expanded: compare it with the bytes that its elements span, not with the
+    // storage.
     const int64_t touched = std::min(storage->touched_bytes, nbytes);
     if (nbytes - touched <= most) continue;
     most = nbytes - touched;
@@ -118,16 +127,18 @@ int64_t StoredBytes(const TensorSource& source, const StateKey& key, const Shard
   return storage ? std::min(storage->touched_bytes, BytesOf(tensor)) : BytesOf(tensor);
 }
 
-// Not Expansion::is_moderate, which counts equal views once: names cost nothing to convert, but time to read.
+// Not Expansion::is_moderate, which counts equal views once: more names for one view cost nothing to convert, but time
+// to read.
 ReadBound::ReadBound(const TensorSource& source) : source_(source) {
   int64_t wanted = 0;
   int64_t stored = 0;
   const absl::flat_hash_set<int64_t> shared = SharedStorages(source, nullptr);
-  absl::flat_hash_set<int64_t> counted;  // of these
+  absl::flat_hash_set<int64_t> counted;  // the shared storages that `stored` includes
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
     const std::optional<TensorStorage> storage = StorageOf(source, key);
+    // Both sides of the bound are divided by 4: the wanted bytes / 4 <= stored bytes + 16 MiB.
     wanted += BytesOf(*tensor) / Expansion::kModerateFactor;
     if (!storage) stored += BytesOf(*tensor);
     if (storage && (!shared.contains(storage->id) || counted.insert(storage->id).second)) stored += storage->nbytes;
@@ -141,6 +152,7 @@ ReadExtent ReadBound::Of(const StateKey& key, const ShardedTensor& tensor) {
   const int64_t numel = tensor.shape.numel();
   const std::optional<TensorStorage> storage = is_bounded_ ? StorageOf(source_, key) : std::nullopt;
   if (!storage) return {.numel = numel};
+  // Equal views with equal numbers of elements have equal values: the first was read.
   const auto [seen, is_new] = seen_.try_emplace({storage->id, storage->view, numel}, number);
   if (!is_new) return {.same_as = seen->second};
   ReadExtent extent = {.numel = numel};
@@ -148,6 +160,8 @@ ReadExtent ReadBound::Of(const StateKey& key, const ShardedTensor& tensor) {
     extent = {.is_distinct = true, .numel = storage->distinct_numel};
   }
   const int64_t size = SizeOf(tensor.dtype);
+  // Spend the storage's budget first, then the shared one. Neither becomes negative: allowed * size <= left +
+  // left_for_all_.
   int64_t& left = left_.try_emplace(storage->id, storage->nbytes * Expansion::kModerateFactor).first->second;
   const int64_t allowed = std::min(extent.numel, (left + left_for_all_) / size);
   const int64_t of_all = std::max<int64_t>(0, allowed * size - left);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expansion: how much larger the tensors of a checkpoint are than the bytes that hold them. torch.save stores a tensor
+// Expansion: compares the size of the tensors of a checkpoint with the bytes that hold them. torch.save stores a tensor
 // as a view of a storage, so a file of a few hundred bytes can hold a tensor of terabytes (torch.expand: stride 0), and
-// a thousand tensors can be views of one storage. The definition, everywhere:
+// a thousand tensors can be views of one storage. The definitions:
 //
 //   expanded bytes   the sum of all tensors, numel times the size of an element, equal views of one storage once (they
 //                    are one tensor under several names: tied weights)
-//   stored bytes     the sum of the storages that these tensors are views of, each once and whole
+//   stored bytes     the sum of the storages of these tensors, each once and whole
 //
-// A checkpoint expands when the first is more than the second. Formats without views never do.
+// A checkpoint expands when the first is larger than the second. Formats without views never do.
 #ifndef FSDP_CHECKPOINT_SOURCE_EXPANSION_H_
 #define FSDP_CHECKPOINT_SOURCE_EXPANSION_H_
 
@@ -29,42 +29,44 @@ namespace fsdp {
 struct Expansion {
   int64_t stored_bytes = 0;
   int64_t expanded_bytes = 0;
-  // The tensor that is most bytes larger than what holds its elements (TensorStorage::touched_bytes). Where no tensor
-  // is larger, but the tensors of a storage are together, the first of the storage where they are the most.
+  // The tensor with the largest excess over the bytes that hold its elements (TensorStorage::touched_bytes). If no
+  // tensor has an excess, but the tensors of a storage have one together, the first tensor of the storage with the
+  // largest.
   StateKey worst = {};
   int64_t worst_stored_bytes = 0;
   int64_t worst_expanded_bytes = 0;
 
   bool expands() const { return expanded_bytes > stored_bytes; }
 
-  // True when one tensor is larger than what holds its elements. An expansion without such a tensor is of tensors that
-  // are views of the same storage.
+  // True if one tensor is larger than the bytes that hold its elements. Otherwise an expansion comes from different
+  // tensors that are views of the same storage.
   bool has_expanded_tensor() const { return worst_expanded_bytes > worst_stored_bytes; }
 
-  // Whether all elements of all tensors can be read in a time that the size of the file bounds.
+  // True if all elements of all tensors can be read in a time bounded by the size of the file.
   bool is_moderate() const { return expanded_bytes / kModerateFactor <= stored_bytes + kModerateBytes; }
 
   static constexpr int64_t kModerateFactor = 4;
   static constexpr int64_t kModerateBytes = int64_t{16} << 20;  // times the factor: 64 MiB
 
-  // "its tensors are 4.4 TB, but the file holds 16 B of them (...)", with numbers in bytes.
+  // `its tensors have 4398046511104 bytes, but they are views of 16 bytes; the worst is "model/w", ...`.
   std::string ToString() const;
 };
 
-// Of the tensors of `source` for which `is_wanted` is true; null: of all. Reads what TensorViews::Storage reads.
+// The expansion of the tensors of `source` for which `is_wanted` is true; null: of all. Calls TensorViews::Storage,
+// which may read metadata.
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted = nullptr);
 
-// Bytes that hold the elements of one tensor: not more than the tensor itself has.
+// Bytes that hold the elements of one tensor, at most the size of the tensor itself.
 int64_t StoredBytes(const TensorSource& source, const StateKey& key, const ShardedTensor& tensor);
 
-// What a reader of all values reads of one tensor: elements [0, numel), by TensorViews::ReadDistinct or by Read.
+// The elements of one tensor that a reader of all values reads: [0, numel), by TensorViews::ReadDistinct or by Read.
 struct ReadExtent {
   bool is_distinct = false;
   int64_t numel = 0;
-  int64_t left_out = 0;  // elements behind `numel` that are not read
+  int64_t left_out = 0;  // elements after `numel` that are not read
 
-  // The tensor whose values are those of this one, an equal view of the same storage: its number in the order of
-  // ReadBound::Of, from 0. Nothing is read of this one then. -1: none.
+  // An earlier tensor with the same values, an equal view of the same storage: its number in the order of
+  // ReadBound::Of, from 0. Then no element of this tensor is read. -1 without one.
   int64_t same_as = -1;
 
   absl::Status Read(const TensorSource& source, const StateKey& key, const Interval& interval, void* out) const {
@@ -72,16 +74,16 @@ struct ReadExtent {
   }
 };
 
-// For reading all values of a checkpoint in a time that its size bounds. Every element of every tensor, if they are
-// altogether at most 4 times the stored bytes and 64 MiB, as in all ordinary checkpoints. Otherwise:
+// Limits the reading of all values of a checkpoint to a time bounded by its size. Every element of every tensor is read
+// if all of them together have at most 4 times the stored bytes plus 64 MiB, as in all ordinary checkpoints. Otherwise:
 //
 //   a tensor that is expanded, or whose windows overlap     its distinct elements, each once
 //   a tensor that is the same view as one before it         nothing: ReadExtent::same_as
 //   any other tensor                                        every element
 //
-// So every stored element that a tensor shows is read, and what is left to bound is different views of one storage,
-// such as thousands of slices that overlap: at most 4 times the bytes of each storage, and 64 MiB for all together, in
-// the order of the tensors. ReadExtent::left_out is what this bound cuts off; the caller must report it.
+// This reads every stored element that a tensor shows. Different views of one storage, such as thousands of overlapping
+// slices, are limited further: to 4 times the bytes of each storage, plus 64 MiB for all together, in the order of the
+// tensors. The caller must report ReadExtent::left_out, the elements beyond this limit.
 class ReadBound {
  public:
   explicit ReadBound(const TensorSource& source);
@@ -94,7 +96,7 @@ class ReadBound {
   bool is_bounded_ = false;
   std::map<int64_t, int64_t> left_;                                // bytes by TensorStorage::id
   int64_t left_for_all_ = 0;                                       // bytes
-  int64_t count_ = 0;                                              // of tensors so far
+  int64_t count_ = 0;                                              // number of tensors so far
   std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> seen_;  // tensors by storage, view and number of elements
 };
 

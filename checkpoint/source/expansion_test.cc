@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Tensors of bytes that are views of storages. Nothing of it can be read.
+// Tensors of bytes that are views of storages. Reading is not implemented.
 class Views final : public TensorSource, public TensorViews {
  public:
   void Add(const std::string& name, int64_t numel, const TensorStorage& storage) {
@@ -45,7 +45,7 @@ TensorStorage NewStorage(int64_t id, int64_t nbytes, int64_t view, int64_t disti
   return {.id = id, .nbytes = nbytes, .view = view, .touched_bytes = nbytes, .distinct_numel = distinct};
 }
 
-// What is read of each tensor, in their order.
+// The extents of all tensors, in their order.
 std::vector<ReadExtent> ExtentsOf(const Views& views) {
   ReadBound bound(views);
   std::vector<ReadExtent> extents;
@@ -79,7 +79,7 @@ TEST(ReadBoundTest, BeyondThatAnExpandedTensorIsReadOnceAndTheOthersWholly) {
   }
 }
 
-// Equal views of a model are one tensor with aliases; those of an optimizer's states have an entry each.
+// Equal views in a model are one tensor with aliases; in optimizer states each has its own entry.
 TEST(ReadBoundTest, OfEqualViewsTheFirstIsRead) {
   Views views;
   for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, NewStorage(0, 10 * kMiB, 0, 10 * kMiB));
@@ -91,7 +91,7 @@ TEST(ReadBoundTest, OfEqualViewsTheFirstIsRead) {
   }
 }
 
-// 4 x 10 MiB of the storage and the 64 MiB of all are 10 views and 4 MiB.
+// 4 x 10 MiB for the storage plus 64 MiB for all allow 10 views and 4 MiB.
 TEST(ReadBoundTest, DifferentViewsOfOneStorageAreCutOffAndTheRestIsCounted) {
   Views views;
   for (int i = 0; i < 100; ++i) views.Add("v" + std::to_string(i), 10 * kMiB, NewStorage(0, 10 * kMiB, i, 10 * kMiB));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A flat parameter in a file of torch is a tensor of some number of elements, and nothing says how its parameters lie
-// in it. FSDP1 has two layouts: packed, or, with use_orig_params, each parameter at a multiple of 16 bytes, of a dtype
-// that the file does not name. PlaceParts tries each and takes the one that gives the number of elements of the file.
-// If two different ones do, it refuses: a wrong guess would load shifted weights without an error.
+// A flat parameter in a file of torch is a tensor of some number of elements, and nothing records the offsets of its
+// parameters. FSDP1 has two layouts: packed, or, with use_orig_params, each parameter at a multiple of 16 bytes, of a
+// dtype that the file does not name. PlaceParts tries each and takes the layout that gives the file's number of
+// elements. If two different layouts do, it refuses: a wrong guess would load shifted weights without an error.
 #include "fsdp/checkpoint/source/flat_layout.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
   if (!parsed.is_object() || !parsed.contains("parameters") || !parsed["parameters"].is_array()) {
     return Unusable("expected a JSON object with an array \"parameters\" of {\"name\", \"shape\"}");
   }
-  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all parameters, as of one (shape.h): sums cannot overflow
+  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all together, so that sums cannot overflow
   FlatLayout layout;
   int64_t numel = 0;
   std::set<std::string> names;
@@ -84,9 +84,9 @@ absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
     layout.parameters.push_back({name, *shape});
   }
   if (!parsed.contains("units")) return layout;
-  if (!parsed["units"].is_array()) return Unusable("\"units\" is no array of module names");
+  if (!parsed["units"].is_array()) return Unusable("\"units\" is not an array of module names");
   for (const auto& unit : parsed["units"]) {
-    if (!unit.is_string()) return Unusable("\"units\" is no array of module names");
+    if (!unit.is_string()) return Unusable("\"units\" is not an array of module names");
     layout.units.push_back(unit.get<std::string>());
   }
   return layout;
@@ -101,7 +101,7 @@ absl::StatusOr<std::optional<FlatLayout>> ReadFlatLayout(const std::string& path
   return absl::Status(layout.status().code(), absl::StrCat(std::string(layout.status().message()), " in ", path));
 }
 
-// FSDP1 wraps from the inside out, so a parameter belongs to the innermost unit around it: the one with the longest
+// FSDP1 wraps from the inside out, so a parameter belongs to the innermost unit around it, the unit with the longest
 // name.
 absl::StatusOr<std::vector<FlatUnit>> DivideIntoUnits(const std::vector<FlatLayout::Parameter>& parameters,
                                                       const std::vector<std::string>& units) {
@@ -124,6 +124,7 @@ absl::StatusOr<std::vector<FlatUnit>> DivideIntoUnits(const std::vector<FlatLayo
 
 absl::Status PlacePacked(int64_t numel, int world_size, FlatUnit& unit) {
   const auto [offsets, end] = Offsets(unit, 1);
+  // With or without FSDP1's padding to a multiple of the world size.
   if (numel != end && numel != RoundUp(end, world_size)) return WrongSize(unit, numel, end, world_size);
   SetOffsets(offsets, unit);
   return absl::OkStatus();
@@ -137,6 +138,8 @@ absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
     const auto [offsets, end] = Offsets(unit, alignment);
     if (numel == RoundUp(end, world_size)) ways.insert(offsets);
   }
+  // float64 only if nothing else fits: with few parameters, 2 elements would often give the same number as 4, and
+  // refuse files of float32.
   const auto [of_doubles, end_of_doubles] = Offsets(unit, 2);
   if (ways.empty() && numel == RoundUp(end_of_doubles, world_size)) ways.insert(of_doubles);
   if (ways.empty()) return WrongSize(unit, numel, packed_end, world_size);
@@ -152,6 +155,7 @@ absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
 std::string UnitOfFlatName(const std::string& name) {
   Check(IsFlatName(name), "no flat parameter");
   std::string unit = name.substr(0, name.size() - (sizeof(kFlatName) - 1));
+  // Names in a layout are those before wrapping.
   unit = absl::StrReplaceAll(unit, {{"_fsdp_wrapped_module.", ""}});
   if (!unit.empty()) unit.pop_back();  // the dot
   return unit;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlatLayout: where the parameters of a model lie in the flat parameters of FSDP1. A unit's flat parameter is its
-// parameters one after the other, in the model's order, without those of units inside of it; with use_orig_params each
-// begins at a multiple of 16 bytes. Padding for the world size follows. Nothing of that is in a file that torch wrote:
-// it follows from the parameters' names and shapes, in order, and from which modules are units. Pure.
+// FlatLayout: the offsets of a model's parameters in the flat parameters of FSDP1. A unit's flat parameter is the
+// concatenation of its parameters in the model's order, without the parameters of units inside it; with use_orig_params
+// each begins at a multiple of 16 bytes. Padding for the world size follows. Files of torch do not record this layout:
+// it follows from the names and shapes of the parameters, in order, and from the list of units. Pure.
 #ifndef FSDP_CHECKPOINT_SOURCE_FLAT_LAYOUT_H_
 #define FSDP_CHECKPOINT_SOURCE_FLAT_LAYOUT_H_
 
@@ -28,10 +28,10 @@ struct FlatLayout {
   std::vector<std::string> units;     // module names, the root's is ""; empty: found from names or sizes
 };
 
-// kInvalidArgument says what is wrong with the JSON.
+// kInvalidArgument describes the error in the JSON.
 absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json);
 
-// The same of a file; nothing where `path` is empty.
+// The same for a file; nothing if `path` is empty.
 absl::StatusOr<std::optional<FlatLayout>> ReadFlatLayout(const std::string& path);
 
 // One flat parameter.
@@ -45,19 +45,20 @@ struct FlatUnit {
   std::vector<Part> parts;
 };
 
-// Each parameter in the innermost of `units`. kInvalidArgument for one in none of them, and for a unit without any.
+// Puts each parameter into the innermost of `units`. kInvalidArgument for a parameter outside of all units, and for a
+// unit without parameters.
 absl::StatusOr<std::vector<FlatUnit>> DivideIntoUnits(const std::vector<FlatLayout::Parameter>& parameters,
                                                       const std::vector<std::string>& units);
 
-// Places the parts one after the other in a flat parameter of `numel` elements, padding for `world_size` ranks included
-// where there is any. kInvalidArgument when they do not make that many.
+// Places the parts one after the other in a flat parameter of `numel` elements, including padding for `world_size`
+// ranks if there is any. kInvalidArgument when they do not add up to `numel`.
 absl::Status PlacePacked(int64_t numel, int world_size, FlatUnit& unit);
 
-// The same for a flat parameter that may be one of use_orig_params. kInvalidArgument also when the parts make that many
-// elements with and without alignment.
+// The same for a flat parameter that may come from use_orig_params. kInvalidArgument also when the parts add up to
+// `numel` both with and without alignment.
 absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit);
 
-// "h.0" of "_fsdp_wrapped_module.h.0._fsdp_wrapped_module._flat_param"; CHECK-fails for the name of no flat parameter.
+// "h.0" of "_fsdp_wrapped_module.h.0._fsdp_wrapped_module._flat_param"; CHECK-fails for any other name.
 std::string UnitOfFlatName(const std::string& name);
 
 // True for names that end in "_flat_param".

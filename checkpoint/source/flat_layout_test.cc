@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The numbers are FSDP1's own: shapes of a model of two blocks, and the sizes that the real PyTorch gave its flat
+// The numbers come from FSDP1: shapes of a model of two blocks, and the sizes that the real PyTorch gave its flat
 // parameters.
 #include "fsdp/checkpoint/source/flat_layout.h"
 
@@ -46,7 +46,7 @@ TEST(FlatLayoutTest, AParameterIsInItsInnermostUnit) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("unit \"x\" holds no parameter")));
 }
 
-// The sums of sizes that follow would overflow.
+// Later sums of sizes would overflow.
 TEST(FlatLayoutTest, MoreElementsThanOneTensorMayHaveAreRefused) {
   std::string json = R"({"parameters": [{"name": "p0", "shape": [1152921504606846976]})";
   ASSERT_OK(ParseFlatLayout(json + "]}"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A path is probed once, before any driver is asked, so that a missing path and an unreadable file have one error, and
-// recognition costs one read of kProbeBytes, however many formats there are.
+// A path is probed once, before any driver sees it, so that a missing path and an unreadable file give one error, and
+// recognition costs one read of kProbeBytes for any number of formats.
 #include "fsdp/checkpoint/source/format_driver.h"
 
 #include <algorithm>
@@ -40,6 +40,7 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
 
 bool HasEntry(const std::string& directory, const std::string& name) {
   std::error_code ignored;
+  // symlink_status does not follow links, so a dangling one exists too.
   return fs::exists(fs::symlink_status(fs::path(directory) / name, ignored));
 }
 

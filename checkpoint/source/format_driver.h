@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FormatDriver: the door through which every checkpoint format is used. A format is one folder and one line of the
-// table in checkpoint/formats/formats.cc; load, verify, inspect, diff, convert and export know only what is declared
-// here:
+// FormatDriver: the interface through which every checkpoint format is used. A format is one folder and one line of the
+// table in checkpoint/formats/formats.cc; load, verify, inspect, diff, convert and export use only these declarations:
 //
 //   path --ProbePath--> PathProbe --Recognises--> FormatDriver --Open--> TensorSource               reading
 //   SafetensorsTarget{...} --WriterFor--> FormatWriter --Fit, Memory, Write--> file or directory    writing
 //
-// A format that is only read has no FormatWriter. A format that is written declares, in its driver's header, a plain
-// struct of its own options (its target) and WriterFor(target). Options that two formats share are FormatWriteOptions.
+// A read-only format has no FormatWriter. A format that can be written declares, in its driver's header, a plain struct
+// of its own options (its target) and WriterFor(target). Options that two formats share are FormatWriteOptions.
 #ifndef FSDP_CHECKPOINT_SOURCE_FORMAT_DRIVER_H_
 #define FSDP_CHECKPOINT_SOURCE_FORMAT_DRIVER_H_
 
@@ -40,11 +39,11 @@ struct PathProbe {
 // Enough for the name of the first entry of an archive.
 inline constexpr int64_t kProbeBytes = 4096;
 
-// kNotFound when nothing has the name `path`; kInvalidArgument when it is neither a file nor a directory;
-// kPermissionDenied when the file cannot be read.
+// kNotFound when `path` does not exist; kInvalidArgument when it is neither a file nor a directory; kPermissionDenied
+// when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
-// True when something, even a link to nothing, has the name `name` in `directory`.
+// True if `directory` has an entry `name`, even a dangling link.
 bool HasEntry(const std::string& directory, const std::string& name);
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.
@@ -59,31 +58,31 @@ class FormatDriver {
   const FormatTraits& traits() const { return traits_; }
   std::string name() const { return std::string(traits_.name); }
 
-  // True when names and first bytes are those of this format; Open finds out whether the rest is. Cheap, without side
-  // effects, and never true for what the writer of another format makes.
+  // True when names and first bytes match this format; Open checks the rest. Cheap, without side effects, and never
+  // true for the output of another format's writer.
   virtual bool Recognises(const PathProbe& probe) const = 0;
 
-  // Opens a path that is recognised. Reads metadata only. kInvalidArgument says what cannot be read and why; kDataLoss
-  // names the damaged file.
+  // Opens a recognised path. Reads only metadata. kInvalidArgument names the part that cannot be read and the reason;
+  // kDataLoss names the damaged file.
   virtual absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                              const TensorSourceOptions& options) const = 0;
 
-  // The place of every value in a path that is recognised; for a ROOT, in the step that `path` then names. The default
-  // opens the source and asks it. A format overrides this if its metadata contain more, or spare the opening of every
-  // file.
+  // The place of every value in a recognised path; for a ROOT, in the step that `path` then denotes. The default opens
+  // the source and describes it. A format overrides this if its metadata contains more, or makes opening every file
+  // unnecessary.
   virtual absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions& options) const;
 
-  // True for names that the format's writer gives to the files of a directory, so that a directory which holds no other
-  // file may be replaced.
+  // True for names that the format's writer gives to the files of a directory, so that a directory with only such files
+  // may be replaced.
   virtual bool OwnsFileName(const std::string&) const { return false; }
 
-  // True for file names that readers of this format look for in a directory (OwnsFileName's, and those that other
+  // True for file names that readers of this format search for in a directory (OwnsFileName's, and names that other
   // programs write): an output of another kind must not have such a name there.
   virtual bool ReadsFileName(const std::string& name) const { return OwnsFileName(name); }
 
-  // True when all of `directory` is a checkpoint of this format, in which other programs' files have no place. Narrower
-  // than Recognises, which also takes a directory where the file of a model lies among others, and stricter: the names
-  // of a common kind do not do. Cheap, without side effects.
+  // True when all of `directory` is a checkpoint of this format, without room for files of other programs. Narrower
+  // than Recognises, which also accepts a directory that has a model's file among others; common file names do not
+  // suffice. Cheap, without side effects.
   virtual bool IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 
   // True when `path` ends with one of the suffixes.
@@ -93,20 +92,21 @@ class FormatDriver {
   const FormatTraits traits_;
 };
 
-// The contents of a write, whatever the format.
+// The contents of a write, for any format.
 struct FormatContents {
   StateDict state = {};  // keys, dtypes, whole shapes, texts, aliases, units; shards are ignored
   int64_t step = -1;     // -1: unknown
   int world_size = 1;    // ranks that wrote the source; the default of targets with ranks
   std::map<std::string, std::string> metadata = {};  // TensorSource::metadata() of the source
 
-  // The state before it was filtered and renamed, for texts that a format keeps there for another one. Null: `state`.
+  // The state before it was filtered and renamed, for texts that a format stores in it for another format. Null:
+  // `state`.
   const StateDict* origin = nullptr;
 };
 
-// How it is written, whatever the format.
+// The options of a write, for any format.
 struct FormatWriteOptions {
-  bool overwrite = false;  // replace what has the name, at once and whole; otherwise kAlreadyExists
+  bool overwrite = false;  // replace an existing entry atomically; otherwise kAlreadyExists
 
   int64_t buffer_bytes = int64_t{32} << 20;  // of payload in memory, over all threads
   int io_threads = 2;
@@ -117,27 +117,27 @@ struct FormatWriteOptions {
 
 // The memory that a writer needs in addition to payload buffers.
 struct FormatMemory {
-  int rank_files = 0;        // files that each may hold a part of every tensor; 0 when each tensor lies in one file
+  int rank_files = 0;        // files that each may hold a part of every tensor; 0 when each tensor is in one file
   int64_t parity_bytes = 0;  // while parity is computed
 };
 
-// A format with options of its own chosen: writes checkpoints. Stateless beyond its options.
+// Writes checkpoints of one format with its own options. Stateless except for these options.
 class FormatWriter {
  public:
   virtual ~FormatWriter() = default;
 
-  // Whether Write makes a directory of that name, or one file.
+  // True if Write makes a directory of that name, false for one file.
   virtual bool MakesDirectory(const std::string& destination) const = 0;
 
-  // The memory that a write of `contents` needs on so many threads.
+  // The memory that a write of `contents` needs on that many threads.
   virtual FormatMemory Memory(const FormatContents&, int /*io_threads*/) const { return {}; }
 
-  // Makes `contents` what the format can hold, before a byte is read. Returns a sentence for each thing that is left
-  // out. kInvalidArgument when an option of the format is out of its range or nothing is left to write.
+  // Reduces `contents` to the values that the format can hold, before a byte is read. Returns a sentence for each kind
+  // of value that is left out. kInvalidArgument when an option of the format is out of range or no value remains.
   virtual absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const = 0;
 
-  // Makes `destination` of `contents`, as Fit left them, pulling each element once from `read`, which is called on many
-  // threads. It appears whole, by rename of a hidden sibling, or not at all. Blocks until it is durable.
+  // Makes `destination` from `contents`, as reduced by Fit, pulling each element once from `read`, which is called on
+  // many threads. It appears complete, by rename of a hidden sibling, or not at all. Blocks until it is durable.
   virtual absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
                              const FormatWriteOptions& options) const = 0;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A document is built from the events of VisitJson, which refuses what nlohmann's own parser would accept without an
-// error (duplicate names, any depth). Accessors check the type of every member before they use it, since nlohmann's own
+// error (duplicate names, any depth). Accessors check the type of every member before they use it, since nlohmann's
 // throw.
 #include "fsdp/checkpoint/source/json_document.h"
 
@@ -40,14 +40,14 @@ class DocumentBuilder final : public JsonVisitor {
     Add(place, value);
     return absl::OkStatus();
   }
-  // The document would hold it as a double, and so as another number.
+  // The document would hold it as a double, which is another number.
   absl::Status LargeInteger(const JsonPlace& place, std::string_view literal) override {
     const std::string name = place.names.empty() ? "" : absl::StrCat("member ", Quote(place.names.back()), ": ");
     return absl::DataLossError(absl::StrCat(name, Printable(literal), " is an integer beyond 64 bits"));
   }
 
  private:
-  // Puts `value` where the text has it, and returns its place, which is valid until its parent gets another value.
+  // Adds `value` to its parent, and returns a reference that is valid until the parent gets another value.
   json& Add(const JsonPlace& place, json value) {
     if (open_.empty()) return document_ = std::move(value);
     json& parent = *open_.back();
@@ -79,6 +79,7 @@ const json* Find(const json& object, const char* name) {
   return it == object.end() ? nullptr : &*it;
 }
 
+// Unsigned only: no number of the formats read here is negative, so one bound suffices.
 bool IsInteger(const json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
 }
@@ -89,6 +90,7 @@ absl::StatusOr<json> ParseJson(std::string_view text) {
   DocumentBuilder builder;
   FSDP_RETURN_IF_ERROR(VisitJson(text, builder));
   json document = builder.Take();
+  // Accessors take members by name, so only an object is useful.
   if (!document.is_object()) return absl::DataLossError("it is not a JSON object");
   return document;
 }
@@ -113,6 +115,7 @@ absl::StatusOr<const json*> ArrayMember(const json& object, const char* name) {
 
 absl::StatusOr<std::vector<int64_t>> IntegerArrayMember(const json& object, const char* name) {
   FSDP_ASSIGN_OR_RETURN(const json* array, ArrayMember(object, name));
+  // Checked before get, which would convert doubles silently and throw for strings.
   if (!std::all_of(array->begin(), array->end(), IsInteger)) return Wrong(name, "an array of integers");
   return array->get<std::vector<int64_t>>();
 }

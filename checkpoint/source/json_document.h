@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads members of a JSON document that may be damaged or hostile. Each accessor reports a member that is missing or of
-// the wrong type (kDataLoss), and none throws.
+// Reads members of a JSON document that may be damaged or hostile. Accessors return kDataLoss for a member that is
+// missing or of the wrong type, and never throw.
 #ifndef FSDP_CHECKPOINT_SOURCE_JSON_DOCUMENT_H_
 #define FSDP_CHECKPOINT_SOURCE_JSON_DOCUMENT_H_
 
@@ -26,12 +26,11 @@ absl::StatusOr<const nlohmann::json*> ArrayMember(const nlohmann::json& object, 
 absl::StatusOr<std::vector<int64_t>> IntegerArrayMember(const nlohmann::json& object, const char* name);
 absl::StatusOr<std::vector<std::string>> StringArrayMember(const nlohmann::json& object, const char* name);
 
-// The members of `object` that are not among `known`, as text to append to other members: ", \"a\": 1"; empty when
-// there are none. A later minor version may have written them; keeping them lets repair rewrite a manifest without
-// loss.
+// The members of `object` that are not among `known`, as text to append to other members: ", \"a\": 1"; may be empty. A
+// later minor version may have written them; keeping them lets repair rewrite a manifest without loss.
 std::string UnknownMembers(const nlohmann::json& object, const std::vector<std::string>& known);
 
-// Member "name" in quotes, for a message; an empty name in quotes when there is none.
+// Member "name" in quotes, for a message; an empty name in quotes without one.
 std::string NameOf(const nlohmann::json& object);
 
 }  // namespace fsdp

@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// Adapts nlohmann's event interface, whose functions return whether to go on.
+// Adapts nlohmann's event interface, whose functions return false to stop.
 class Adapter {
  public:
   using json = nlohmann::json;
@@ -30,7 +30,7 @@ class Adapter {
     return Value(visitor_.Other(Place(), "a negative number", value));
   }
   bool number_unsigned(json::number_unsigned_t value) { return Value(visitor_.Unsigned(Place(), value)); }
-  // Also for integers that the parser cannot hold, which it would make the nearest double.
+  // Also called for integers beyond 64 bits, which the parser rounds to the nearest double.
   bool number_float(json::number_float_t value, const std::string& token) {
     if (token.find_first_of(".eE") == token.npos) return Value(visitor_.LargeInteger(Place(), token));
     return Value(visitor_.Other(Place(), "a number that is no unsigned integer of 64 bits", value));
@@ -46,7 +46,7 @@ class Adapter {
 
   bool key(std::string& name) {
     Object& object = objects_.back();
-    // The name of the member before, in the same object, ends here.
+    // Remove the name of the previous member of the same object.
     if (names_.size() == objects_.size()) names_.pop_back();
     if (!object.seen.insert(name).second) {
       return Fail(absl::DataLossError(absl::StrCat(Parent(), Quote(name), " appears twice")));
@@ -104,7 +104,7 @@ class Adapter {
 
   JsonVisitor& visitor_;
   absl::Status status_;
-  std::vector<std::string> names_;  // one for each open object that has had a name, so at most objects_.size()
+  std::vector<std::string> names_;  // one for each open object that has a current member, so at most objects_.size()
   std::vector<Object> objects_;
   int outer_arrays_ = 0;  // arrays outside any object
   int depth_ = 0;
@@ -117,7 +117,7 @@ absl::Status JsonVisitor::LargeInteger(const JsonPlace& place, std::string_view)
 }
 
 absl::Status VisitJson(std::string_view text, JsonVisitor& visitor) {
-  // The parser takes a NUL for the end of its input, and would let anything follow it.
+  // The parser takes a NUL for the end of its input, and would accept any bytes after it.
   if (const size_t nul = text.find('\0'); nul != text.npos) {
     return absl::DataLossError(absl::StrCat("not JSON at byte ", nul, ": a NUL byte"));
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than the parser that it
-// uses: a name that appears twice in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes
-// and invalid UTF-8 are errors. It builds no document, so it needs memory for names only. Events come in the order of
-// the text, on the calling thread.
+// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than its parser: a
+// duplicate name in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes and invalid
+// UTF-8 are errors. It builds no document, so it needs memory only for names. Events come in the order of the text, on
+// the calling thread.
 #ifndef FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
 #define FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
 
@@ -20,7 +20,7 @@ namespace fsdp {
 // The deepest nesting of objects and arrays that is accepted.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Where a value stands: the names that lead to it, outermost first, and how many arrays are open inside the innermost
+// The place of a value: the names that lead to it, outermost first, and the number of open arrays inside the innermost
 // object.
 struct JsonPlace {
   absl::Span<const std::string> names;
@@ -42,12 +42,12 @@ class JsonVisitor {
   // null, true, a negative or fractional number: `what` names it for a message.
   virtual absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json& value) = 0;
 
-  // An integer beyond 64 bits, as the text has it: the parser has no exact value for it. By default it is one of the
-  // others, with the value null.
+  // An integer beyond 64 bits, as it is in the text: the parser has no exact value for it. By default it is passed to
+  // Other, with the value null.
   virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view literal);
 };
 
-// kDataLoss when `text` is not one JSON value; the message says at which byte.
+// kDataLoss when `text` is not one JSON value; the message names the byte.
 absl::Status VisitJson(std::string_view text, JsonVisitor& visitor);
 
 }  // namespace fsdp

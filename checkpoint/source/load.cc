@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading is resharding. A state dict says which intervals of which tensors this rank wants; the checkpoint says which
-// intervals it stores, cut for another world size or kind; the read plan is their intersection
+// Loading is resharding. A state dict names the intervals of tensors that this rank wants; the checkpoint lists the
+// intervals that it stores, cut for another world size or kind; the read plan is their intersection
 // (native/read/read_plan.h):
 //
 //   stored by 2 ranks   |------ rank 0 ------|------ rank 1 ------|
@@ -9,8 +9,8 @@
 //   reads of rank 1                    |-----|--------|
 //
 // Each block that holds some wanted elements is read once, verified, and its parts are copied to their places,
-// converted where the dtypes differ. A rank plans alone and reads alone: there is no communication, so ranks may load
-// different things, and a failing rank does not block the others.
+// converted if the dtypes differ. Each rank plans and reads without communication, so ranks may load different tensors,
+// and a failing rank does not block the others.
 //
 // Everything is checked before the first byte is read: an error of the plan leaves the wanted tensors untouched.
 #include "fsdp/checkpoint/source/load.h"
@@ -37,7 +37,7 @@
 namespace fsdp {
 namespace {
 
-// A thread reads and verifies a small part of what a GPU's link carries.
+// One thread reads and verifies only a small part of the bandwidth of a GPU's link.
 constexpr int kThreadsToHost = 4;
 constexpr int kMostThreadsToGpu = 16;
 
@@ -50,7 +50,7 @@ int ThreadsOf(const LoadOptions& options) {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreadsToGpu);
 }
 
-// The way to LoadCheckpoint to leave out an optimizer that cannot be read.
+// How to leave out an unreadable optimizer with LoadCheckpoint, for messages.
 constexpr char kLoadOfModel[] = "LoadCheckpoint of a state dict without optimizer";
 
 // The reads and texts that fill one state dict from one source.
@@ -82,8 +82,8 @@ class LoadPlan {
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
-  // True for optimizer state of a parameter that never had a gradient: the optimizer has stepped and keeps no state of
-  // the parameter.
+  // True for optimizer state of a parameter that never had a gradient: the optimizer has stepped and stores no state
+  // for the parameter.
   bool NeverStepped(const StateKey& key) const {
     if (key.section != StateKey::Section::kOptimState || stepped_.empty()) return false;
     const std::optional<StateKey> stored = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);
@@ -119,7 +119,7 @@ class LoadPlan {
   const std::string& path_;
   std::vector<TensorRead> reads_;
   std::vector<std::pair<StateKey, std::string>> texts_;
-  std::set<std::string> stepped_;  // parameters of which the source has states of an optimizer
+  std::set<std::string> stepped_;  // parameters with optimizer state in the source
   std::vector<std::string> missing_, never_stepped_;
 };
 
@@ -150,7 +150,7 @@ absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& 
 }  // namespace
 
 TensorSourceOptions SourceOptionsFor(const StateDict& wanted, const LoadOptions& options) {
-  // What is wanted is either read or named as missing, so links that are not wanted do no harm.
+  // Every wanted value is either read or named as missing, so skipped links cannot hide an error.
   return {.verify = options.verify,
           .flat_layout = options.flat_layout,
           .model_only = !HoldsOptimizer(wanted),
@@ -172,11 +172,13 @@ absl::Status LoadFrom(const TensorSource& source, const std::string& path, State
                       const LoadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(ThreadsOf(options), "checkpoint-io"));
+  // The whole plan first: an error in any tensor is reported before memory of `wanted` changes.
   LoadPlan plan(source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
   FSDP_RETURN_IF_ERROR(CheckMissing(plan, source.left_out(), path, options));
   FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.reads(), *options.device, *pool)
                                         : source.ReadAll(plan.reads(), *pool));
+  // Last, so that an error of reading leaves texts and attributes unchanged.
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   wanted.attributes = source.contents().attributes;
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LoadFrom: fills a state dict from an open checkpoint of any format. It is what LoadCheckpoint (checkpoint.h) and
-// LoadNativeCheckpoint (native/checkpoint.h) do after they have found out which format a path has.
+// LoadFrom: fills a state dict from an open checkpoint of any format. LoadCheckpoint (checkpoint.h) and
+// LoadNativeCheckpoint (native/checkpoint.h) call it after they have identified the format of a path.
 #ifndef FSDP_CHECKPOINT_SOURCE_LOAD_H_
 #define FSDP_CHECKPOINT_SOURCE_LOAD_H_
 
@@ -27,12 +27,12 @@ struct LoadOptions {
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
-  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory.
-  // Memory of another device is kInvalidArgument, by name.
+  // The device that holds the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host
+  // memory. Memory of another device is kInvalidArgument, by name.
   Device* device = nullptr;
 
-  // Threads that read, each with several blocks in flight. Not set: 4; with a GPU, which takes more than they read, as
-  // many as this machine has cores, at most 16. Ranks that share the cores should divide them.
+  // Threads that read, each with several blocks in flight. Not set: 4; with a GPU, whose link is faster than 4 threads,
+  // the number of cores of this machine, at most 16. Ranks that share the cores should divide them.
   std::optional<int> io_threads = {};
 
   // The parameters in FSDP1's flat parameters, for a torch file or a DCP directory with flat parameters, whose layout
@@ -41,16 +41,16 @@ struct LoadOptions {
   std::optional<FlatLayout> flat_layout = {};
 };
 
-// How to open the source that `wanted` is loaded from: without its optimizer where none is wanted.
+// The options for opening the source of `wanted`: without its optimizer if `wanted` does not have one.
 TensorSourceOptions SourceOptionsFor(const StateDict& wanted, const LoadOptions& options);
 
-// OK when all memory of `wanted` is the host's or of LoadOptions::device; kInvalidArgument names a tensor.
+// OK when all memory of `wanted` is on the host or on LoadOptions::device; kInvalidArgument names a tensor.
 absl::Status CheckLoadMemory(const StateDict& wanted, const LoadOptions& options);
 
-// An error of opening a source, in the words of those who set LoadOptions.
+// Renames the options in an error of opening a source to the members of LoadOptions.
 absl::Status NameLoadOptions(const absl::Status& status);
 
-// Fills `wanted` from `source`, which was opened at `path`, as LoadCheckpoint says. Blocks until all is read.
+// Fills `wanted` from `source`, which was opened at `path`, by the rules of LoadCheckpoint. Blocks until all is read.
 absl::Status LoadFrom(const TensorSource& source, const std::string& path, StateDict& wanted,
                       const LoadOptions& options);
 

@@ -21,6 +21,7 @@ std::vector<std::string> NotesOn(const FormatTraits& traits, const StateDict& st
   int64_t extra = 0;
   for (const auto& [key, value] : state.entries()) {
     if (key.section == Section::kOptimState || key.section == Section::kParamGroups) ++optimizer;
+    // The metadata's text is not counted: FitModelOnly reports metadata separately.
     if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
   }
   std::vector<std::string> notes;
@@ -31,6 +32,7 @@ std::vector<std::string> NotesOn(const FormatTraits& traits, const StateDict& st
   };
   add(optimizer, " optimizer");
   add(extra, " extra");
+  // Formats without aliases keep the tensor under its own name; a loader that ties weights restores the other name.
   for (const auto& [alias, target] : state.aliases) {
     notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));
   }
@@ -53,11 +55,12 @@ absl::StatusOr<std::vector<std::string>> FitModelOnly(const FormatTraits& traits
   }
   const auto& entries = contents.state.entries();
   const auto models = std::count_if(entries.begin(), entries.end(), IsModelTensor);
+  // An empty source is left to the writer, which decides whether a file without tensors is valid.
   if (models == 0 && !entries.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the source holds no model tensor, and ", std::string(traits.name), " holds the model only"));
   }
-  if (models == std::ssize(entries)) return notes;  // spares a large state dict the copy
+  if (models == std::ssize(entries)) return notes;  // avoids copying a large state dict
   StateDict model;
   for (const StateDict::Entry& entry : entries) {
     if (IsModelTensor(entry)) model.Set(entry.first, entry.second);

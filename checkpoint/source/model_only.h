@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FitModelOnly: what FormatWriter::Fit does for a format that holds the tensors of a model and nothing else.
+// FitModelOnly: implements FormatWriter::Fit for formats that hold only the tensors of a model.
 #ifndef FSDP_CHECKPOINT_SOURCE_MODEL_ONLY_H_
 #define FSDP_CHECKPOINT_SOURCE_MODEL_ONLY_H_
 
@@ -14,8 +14,8 @@
 namespace fsdp {
 
 // Leaves optimizer state, extra values, metadata and aliases out of `contents`, and returns a sentence for each kind
-// that there was. Metadata stay if the format keeps them. kInvalidArgument when there is something, but no tensor of a
-// model.
+// that was present. Metadata stays if the format can store it. kInvalidArgument when there are values but no model
+// tensor.
 absl::StatusOr<std::vector<std::string>> FitModelOnly(const FormatTraits& traits, FormatContents& contents);
 
 }  // namespace fsdp

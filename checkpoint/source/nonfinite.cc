@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verification counts while it digests, at several GB/s, so the count may not cost a pass of its own: elements are not
-// converted to float but compared as integers, which compilers vectorise. Without its sign bit the code of a float is
-// ordered as its magnitude, infinity has the exponent of all ones and a mantissa of 0, and every code above that is a
-// NaN (IEEE 754, 3.4). Of the float8 types (OCP 8-bit floating point, and the FNUZ variants) some have no infinity, and
-// some have exactly one code for NaN; those are counted by that code.
+// Verification counts while it digests, at several GB/s, so counting must not cost an extra pass: elements are not
+// converted to float but compared as integers, which compilers vectorise. Without the sign bit the codes of floats are
+// ordered by magnitude, infinity has the exponent of all ones and a mantissa of 0, and every code above that is a NaN
+// (IEEE 754, 3.4). Some float8 types (OCP 8-bit floating point, and the FNUZ variants) have no infinity, and some have
+// exactly one code for NaN, which is counted directly.
 #include "fsdp/checkpoint/source/nonfinite.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 template <typename Bits, Bits kMask, Bits kInfinity, bool kHasInfinity = true>
 NonFinite Count(const std::byte* data, int64_t numel) {
   NonFinite total;
-  // Only counters as wide as the elements let the compiler vectorise the loop. Runs are so short that they cannot
+  // Only counters as wide as the elements let the compiler vectorise the loop. Runs are short enough that they cannot
   // overflow.
   constexpr int64_t kRun = sizeof(Bits) == 1 ? 255 : 16384;
   for (int64_t begin = 0; begin < numel; begin += kRun) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CountNonFinite: how many elements are NaN or infinite, at several GB/s, so that counting hides behind the reading.
+// CountNonFinite: counts NaN and infinite elements at several GB/s, so that reading, not counting, limits the speed.
 #ifndef FSDP_CHECKPOINT_SOURCE_NONFINITE_H_
 #define FSDP_CHECKPOINT_SOURCE_NONFINITE_H_
 
@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Counts; those of several pieces are added up.
+// The counts; Add combines the counts of several pieces.
 struct NonFinite {
   int64_t nan = 0;
   int64_t inf = 0;
@@ -23,7 +23,7 @@ struct NonFinite {
 };
 
 // Counts among `numel` elements at `data` in host memory, aligned or not. A complex element counts as two, its parts.
-// Integers and bools have none.
+// Zero for integers and bools.
 NonFinite CountNonFinite(DType dtype, const void* data, int64_t numel);
 
 }  // namespace fsdp

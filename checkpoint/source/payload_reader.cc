@@ -13,9 +13,10 @@ absl::Status CopyElements(const StateDict& state, const StateKey& key, const Int
   const ShardedTensor* tensor = state.FindTensor(key);
   if (tensor == nullptr) return absl::NotFoundError(absl::StrCat("the state dict holds no ", Describe(key)));
   const int64_t size = SizeOf(tensor->dtype);
-  int64_t next = interval.begin;  // all elements below it are copied: shards are sorted and disjoint
+  int64_t next = interval.begin;  // all elements before it are copied: shards are sorted and disjoint
   for (const ShardedTensor::Shard& shard : tensor->shards) {
     const Interval part = Intersect(shard.interval, {next, interval.end});
+    // A shard that ends before `next` or begins after the interval: the next one may still overlap.
     if (part.empty()) continue;
     if (part.begin != next) break;
     std::memcpy(out + (part.begin - interval.begin) * size,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PayloadReader: where the writers of checkpoint/ (hdf5_sink.h, safetensors_writer.h) pull elements from, piece by
-// piece, so that what is written never has to be in memory as a whole.
+// PayloadReader: the source from which the writers of checkpoint/ (hdf5_sink.h, safetensors_writer.h) pull elements,
+// piece by piece, so that the payload is never in memory as a whole.
 #ifndef FSDP_CHECKPOINT_SOURCE_PAYLOAD_READER_H_
 #define FSDP_CHECKPOINT_SOURCE_PAYLOAD_READER_H_
 
@@ -13,11 +13,11 @@
 
 namespace fsdp {
 
-// Puts elements `interval` of tensor `key`, in the dtype that the contents say, at `out`. Called from several threads.
+// Copies elements `interval` of tensor `key`, in the dtype of the contents, to `out`. Called from several threads.
 using PayloadReader = std::function<absl::Status(const StateKey& key, const Interval& interval, void* out)>;
 
-// Reads from tensors held in host memory. `state` must outlive the reader, and hold every element that is asked for:
-// kFailedPrecondition names the tensor and the first element that it lacks.
+// Reads from tensors held in host memory. `state` must outlive the reader, and hold every requested element:
+// kFailedPrecondition names the tensor and the first missing element.
 PayloadReader ReadFromMemory(const StateDict& state);
 
 }  // namespace fsdp

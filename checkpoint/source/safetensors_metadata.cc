@@ -10,7 +10,7 @@ std::map<std::string, std::string> Default() { return {{"format", "pt"}}; }
 
 }  // namespace
 
-// An extra text, so that it survives in a checkpoint, which has no place for a format's own metadata.
+// An extra text, since a checkpoint has no other place for a format's own metadata.
 StateKey SafetensorsMetadataKey() { return StateKey::Extra("__metadata__"); }
 
 void KeepSafetensorsMetadata(const std::map<std::string, std::string>& metadata, StateDict& contents) {
@@ -25,7 +25,7 @@ absl::StatusOr<std::map<std::string, std::string>> SafetensorsMetadata(
   if (text == nullptr) return Default();
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   std::map<std::string, std::string> metadata;
-  const auto error = [] { return absl::DataLossError("extra/__metadata__ is no JSON object of strings"); };
+  const auto error = [] { return absl::DataLossError("extra/__metadata__ is not a JSON object of strings"); };
   if (!json.is_object()) return error();
   for (const auto& [name, value] : json.items()) {
     if (!value.is_string()) return error();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A safetensors file's `__metadata__` on its way through a checkpoint of ours: kept as the extra text "__metadata__", a
-// JSON object of strings, so that a file that is converted and converted back has its metadata again.
+// Stores a safetensors file's `__metadata__` in a checkpoint of ours as the extra text "__metadata__", a JSON object of
+// strings, so that converting a file back and forth preserves its metadata.
 #ifndef FSDP_CHECKPOINT_SOURCE_SAFETENSORS_METADATA_H_
 #define FSDP_CHECKPOINT_SOURCE_SAFETENSORS_METADATA_H_
 
@@ -13,14 +13,14 @@
 
 namespace fsdp {
 
-// Where the text is kept.
+// The key of the text.
 StateKey SafetensorsMetadataKey();
 
-// Puts `metadata` into `contents`, unless it is empty or what new files have anyway, {"format": "pt"}.
+// Puts `metadata` into `contents`, unless it is empty or the default of new files, {"format": "pt"}.
 void KeepSafetensorsMetadata(const std::map<std::string, std::string>& metadata, StateDict& contents);
 
-// The metadata to write: that of the source, else what `contents` keep, else {"format": "pt"}. kDataLoss when the kept
-// text is not what KeepSafetensorsMetadata makes.
+// The metadata to write: the metadata of the source, else the text in `contents`, else {"format": "pt"}. kDataLoss when
+// that text does not have the form that KeepSafetensorsMetadata makes.
 absl::StatusOr<std::map<std::string, std::string>> SafetensorsMetadata(
     const std::map<std::string, std::string>& of_source, const StateDict& contents);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Formats place tensors as boxes (TensorPlace); people and the JSON of `ckpt inspect` want intervals of elements. A box
+// Formats place tensors as boxes (TensorPlace); people and the JSON of `ckpt inspect` need intervals of elements. A box
 // of whole rows is one interval. A box that cuts rows is one interval for each run of elements that are adjacent in the
 // tensor. Let `whole` be the first dimension such that the box spans this dimension and every later one: a run then has
 // count[whole - 1] times the product of the later dimensions, and there is one run for each index into the dimensions
@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// The index of a file that is named by its path; files.size() if it is none of them.
+// The index of a file that is named by its path; files.size() if it is not among them.
 int FileIndex(const std::string& path, const std::vector<DescribedFile>& files) {
   const std::string name = std::filesystem::path(path).filename();
   const auto at =
@@ -37,9 +37,9 @@ void AddFile(const std::string& path, std::vector<DescribedFile>& files) {
   file.nbytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
 }
 
-// Adds a place as the intervals of elements that it holds: one for whole rows, more for a box that cuts rows.
+// Adds a place as intervals of elements: one for whole rows, more for a box that cuts rows.
 void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
-  constexpr int64_t kMostRuns = 4096;  // of a tensor; what a person can read ends long before
+  constexpr int64_t kMostRuns = 4096;  // of a tensor; far more than a person can read
   const int rank = tensor.shape.rank();
   int whole = rank;  // dimensions from here on are held whole
   while (whole > 0 && place.box.count[whole - 1] == tensor.shape.dim(whole - 1)) --whole;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SourceDescription: the files of a checkpoint of any format, and which elements of which tensor each of them holds:
-// what `ckpt inspect` shows.
+// SourceDescription: the files of a checkpoint of any format, and the elements of tensors in each of them, for `ckpt
+// inspect`.
 #ifndef FSDP_CHECKPOINT_SOURCE_SOURCE_DESCRIPTION_H_
 #define FSDP_CHECKPOINT_SOURCE_SOURCE_DESCRIPTION_H_
 
@@ -31,18 +31,18 @@ struct SourceDescription {
   int world_size = 1;
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
   std::vector<std::string> left_out = {};       // TensorSource::left_out()
-  Expansion expansion = {};                     // of all tensors; zero in a description that was not made of a source
+  Expansion expansion = {};                     // of all tensors; zero in a description that was not made from a source
 
-  // Not null: `tensors` is empty, DescribeTensors makes one after the other. All of them together would take
-  // as much memory as the source.
+  // Not null: `tensors` is empty, DescribeTensors makes one after the other. All of them together would take as much
+  // memory as the source.
   std::shared_ptr<const TensorSource> source = nullptr;
 };
 
 // From the contents and places of `source`, which the result keeps; reads no payload.
 SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source);
 
-// Calls `use` for each tensor of `source`, in the order of its contents, with its StoredBytes. `files` are those of its
-// DescribeSource. A tensor whose elements lie apart, or that is empty, is in no file.
+// Calls `use` for each tensor of `source`, in the order of its contents, with its StoredBytes. `files` come from its
+// DescribeSource. A tensor whose elements are not contiguous, or that is empty, has no file.
 void DescribeTensors(const TensorSource& source, const std::vector<DescribedFile>& files,
                      const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use);
 

@@ -15,6 +15,7 @@ absl::Status CheckMemory(const StateDict& state, const DeviceId& device, std::st
     if (tensor == nullptr) continue;
     for (const ShardedTensor::Shard& shard : tensor->shards) {
       const DeviceId& its = shard.data.buffer().device();
+      // An empty shard is never accessed, so its device does not matter.
       if (its.type == DeviceType::kCpu || its == device || shard.data.nbytes() == 0) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           Quote(key.ToString()), " is in the memory of ", DeviceName(its), "; expected host memory",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// On which device the memory of a state is: the host cannot read or write that of a GPU, and would die of it.
+// Checks the device of a state's memory: a process that accesses GPU memory from the host dies.
 #ifndef FSDP_CHECKPOINT_SOURCE_STATE_MEMORY_H_
 #define FSDP_CHECKPOINT_SOURCE_STATE_MEMORY_H_
 
@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// kInvalidArgument, with the name of the first tensor that has elements neither in host memory nor on `device`, and
-// `advice`.
+// kInvalidArgument, with `advice` and the name of the first tensor that has elements neither in host memory nor on
+// `device`.
 absl::Status CheckMemory(const StateDict& state, const DeviceId& device, std::string_view advice);
 
 }  // namespace fsdp

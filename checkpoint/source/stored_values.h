@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StoredTensor, StoredText: which bytes of which file hold a value. Every format's description of itself is made of
-// them (SourceDescription); the manifest of our own adds digests. Files are indices into a list that the object around
-// the values has.
+// StoredTensor, StoredText: the bytes of files that hold a value. Descriptions of all formats consist of them
+// (SourceDescription); our own manifest adds digests. Files are indices into a list in the object that contains the
+// values.
 #ifndef FSDP_CHECKPOINT_SOURCE_STORED_VALUES_H_
 #define FSDP_CHECKPOINT_SOURCE_STORED_VALUES_H_
 
@@ -15,10 +15,10 @@
 
 namespace fsdp {
 
-// The longest text that is written or read. Texts are held in memory as a whole.
+// The longest text that is written or read. Texts are whole in memory.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-// Elements `interval` of a tensor, which follow each other without gaps from byte `offset` of file `file` on.
+// Elements `interval` of a tensor, stored without gaps from byte `offset` of file `file`.
 struct StoredInterval {
   Interval interval;
   int file = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element by element would be one read for each; the whole span, from the first element to the last, can be far more
-// than is wanted (one column of a large matrix). So boxes are cut: dimensions are sorted by their stride in the file,
-// and as long as the span wastes too much or does not fit in the buffer, the outermost dimension is halved. Each half
-// has about half of the span and all of its own elements. A run of elements that is contiguous on both sides needs no
-// buffer. Sorting makes a transposed view as cheap as a plain one: the file is read in its own order, and only the
-// copy to memory jumps.
+// Reading element by element would take a call each; the whole span, from the first element to the last, can be far
+// larger than the wanted elements (one column of a large matrix). So boxes are cut: dimensions are sorted by their
+// stride in the file, and as long as the span wastes too much or does not fit in the buffer, the outermost dimension is
+// halved. Each half has about half of the span and all of its own elements. A run of elements that is contiguous on
+// both sides needs no buffer. Sorting makes a transposed view as cheap as a plain one: the file is read in its own
+// order, and only the copies in memory are not sequential.
 #include "fsdp/checkpoint/source/strided_read.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kScratchBytes = int64_t{1} << 20;
-constexpr int64_t kMaxWaste = 4;  // bytes read for each byte that is wanted
+constexpr int64_t kMaxWaste = 4;  // bytes read for each wanted byte
 
 int64_t Numel(const std::vector<StridedDim>& dims) {
   int64_t numel = 1;
@@ -35,8 +35,8 @@ int64_t Span(const std::vector<StridedDim>& dims) {
   return span;
 }
 
-// The same elements with fewer dimensions: sorted by falling stride in the file, without those of one index, and with
-// neighbours joined that are one longer dimension on both sides.
+// The same elements with fewer dimensions: sorted by falling stride in the file, without dimensions of size 1, and with
+// neighbours joined if they form one longer dimension on both sides.
 std::vector<StridedDim> Normalise(std::vector<StridedDim> dims) {
   dims.erase(std::remove_if(dims.begin(), dims.end(), [](const StridedDim& dim) { return dim.count == 1; }),
              dims.end());
@@ -62,17 +62,18 @@ class Reader {
   absl::Status Read(int64_t offset, std::vector<StridedDim> dims, std::byte* out) {
     const int64_t wanted = Numel(dims) * size_;
     if (wanted == 0) return absl::OkStatus();
+    // The recursion ends here or at the span of a page: halves shrink until they are one run or fit.
     const bool is_run = dims.empty() || (dims.size() == 1 && dims[0].from_stride == 1 && dims[0].to_stride == 1);
     if (is_run) return file_.Read(offset, absl::MakeSpan(out, wanted));
     const int64_t span = Span(dims) * size_;
-    // A read of less than a page costs as much as one of a page.
+    // A read of less than a page costs as much as a read of a page.
     if (span <= kPageBytes || (span <= kScratchBytes && span <= kMaxWaste * wanted)) {
       scratch_.resize(std::max<size_t>(scratch_.size(), span));
       FSDP_RETURN_IF_ERROR(file_.Read(offset, absl::MakeSpan(scratch_.data(), span)));
       Scatter(scratch_.data(), dims, 0, out);
       return absl::OkStatus();
     }
-    // Too much waste or too long: two halves of the dimension that reaches farthest.
+    // Too much waste or too long: halve the outermost dimension.
     StridedDim& widest = dims[0];
     const int64_t half = widest.count / 2;
     const int64_t from = half * widest.from_stride * size_;
@@ -116,7 +117,7 @@ absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out) {
   return Reader(file, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);
 }
 
-// An interval of row-major elements is a few boxes; in each, file and memory differ by strides alone.
+// An interval of row-major elements is a few boxes; in each, file and memory differ only by strides.
 absl::Status ReadStridedInterval(const File& file, const StridedView& view, const Interval& interval, std::byte* out) {
   const std::vector<int64_t> row_major = RowMajorStrides(view.shape);
   for (const Box& box : BoxesOf(view.shape, interval)) {

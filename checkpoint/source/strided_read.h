@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadStrided: the elements of a box from a file that has them with one set of strides to memory that has them with
-// another. For transposed and sliced views, which torch.save stores as they are. Contiguous runs are read straight to
-// their place; others through a buffer of 1 MiB, and at most four times the wanted bytes are read, unless they lie
-// within one page.
+// ReadStrided: reads the elements of a box from a file with one set of strides into memory with another. For transposed
+// and sliced views, which torch.save stores unchanged. Contiguous runs are read directly to their place; others through
+// a buffer of 1 MiB, and at most four times the wanted bytes are read, unless they are within one page.
 #ifndef FSDP_CHECKPOINT_SOURCE_STRIDED_READ_H_
 #define FSDP_CHECKPOINT_SOURCE_STRIDED_READ_H_
 
@@ -36,10 +35,10 @@ struct StridedBox {
 };
 
 // Reads every element of `box`; the first one goes to `out`, the others to `out` plus their strides in memory. Blocks.
-// The box must lie in the file; errors are those of `file`.
+// The box must be inside the file; errors come from `file`.
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out);
 
-// A tensor whose elements lie in a file with strides of their own.
+// A tensor whose elements are in a file with given strides.
 struct StridedView {
   int64_t offset = 0;        // in the file, in bytes, of the first element
   int64_t element_size = 1;  // in bytes
@@ -47,8 +46,8 @@ struct StridedView {
   absl::Span<const int64_t> strides;  // in elements, one for each dimension; not negative
 };
 
-// Reads elements `interval` of `view`, counted in row-major order, to `out`, where they follow each other. Blocks. The
-// interval must lie in the shape and the view in the file; errors are those of `file`.
+// Reads elements `interval` of `view`, counted in row-major order, to `out`, contiguously. Blocks. The interval must be
+// inside the shape and the view inside the file; errors come from `file`.
 absl::Status ReadStridedInterval(const File& file, const StridedView& view, const Interval& interval, std::byte* out);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// Counts what is read, to see that little is read for nothing.
+// Counts the bytes that are read, to test that few are wasted.
 class CountingFile final : public File {
  public:
   explicit CountingFile(std::string bytes) : file_(std::move(bytes)) {}
@@ -78,7 +78,7 @@ TEST(StridedReadTest, RowsOfAWholeTensorAreOneRead) {
   EXPECT_EQ(file.reads, 1);
 }
 
-// A piece of a transposed matrix wants a little of every row of the file, and gets little more.
+// A piece of a transposed matrix needs a few bytes of every row of the file, and little more is read.
 TEST(StridedReadTest, AColumnOfALargeMatrixDoesNotReadItWhole) {
   const CountingFile file(Numbers(4'000'000));  // 1000 x 4000
   std::vector<int32_t> out(100 * 1000);

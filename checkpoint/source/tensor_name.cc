@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Names of tensors are any UTF-8; names of HDF5 links are not: '/' separates groups, and "." and ".." have a meaning in
-// paths. Percent-encoding of just these, and of '%' itself, keeps ordinary names readable and is reversible without a
-// table. A link that is escaped keeps the true name in an attribute (tree_layout.cc), for readers that do not decode
-// it.
+// paths. Percent-encoding only these, and '%' itself, keeps ordinary names readable and is reversible without a table.
+// An escaped link has the true name in an attribute (tree_layout.cc), for readers that do not decode it.
 #include "fsdp/checkpoint/source/tensor_name.h"
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// Bytes of the UTF-8 sequence that `lead` begins; 0 when it begins none.
+// The length of the UTF-8 sequence that begins with `lead`; 0 if no sequence does.
 int SequenceLength(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead < 0xE0) return 2;

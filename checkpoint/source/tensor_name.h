@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor names: which ones can be stored, how a message calls one, and how it becomes one link of an HDF5 file. Pure.
+// Tensor names: rules for storable names, their form in messages, and their encoding as links of an HDF5 file. Pure.
 #ifndef FSDP_CHECKPOINT_SOURCE_TENSOR_NAME_H_
 #define FSDP_CHECKPOINT_SOURCE_TENSOR_NAME_H_
 

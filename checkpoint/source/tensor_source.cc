@@ -53,8 +53,8 @@ absl::Status TensorSource::ReadAll(const std::vector<TensorRead>& reads, ThreadP
                           [&](int64_t i) { return ReadPiece(*this, pieces[i], buffers); });
 }
 
-// Formats without blocks can be cut anywhere. The size is that of a large read: smaller pieces cost more calls, larger
-// ones more memory per thread.
+// Formats without blocks can be cut anywhere. A piece is one large read: smaller pieces cost more calls, larger ones
+// more memory per thread.
 std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& interval) const {
   constexpr int64_t kPieceBytes = int64_t{4} << 20;
   const ShardedTensor* tensor = contents().FindTensor(key);
@@ -67,7 +67,7 @@ std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& 
 }
 
 absl::StatusOr<std::vector<TensorPlace>> TensorSource::Places(const StateKey&) const {
-  return absl::UnimplementedError(absl::StrCat(std::string(format()), " does not tell where its bytes lie"));
+  return absl::UnimplementedError(absl::StrCat(std::string(format()), " does not reveal the places of its bytes"));
 }
 
 }  // namespace fsdp

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorSource: a checkpoint open for reading, whatever its format: names, dtypes, shapes, and the bytes of any
-// interval of any tensor. The reading half of load, verify, convert and inspect; one implementation per format. Opening
-// it reads metadata only and believes none of it unchecked. Reads are thread-safe and verify digests where the format
-// has them.
+// TensorSource: a checkpoint of any format, open for reading: names, dtypes, shapes, and the bytes of any interval of
+// any tensor. Used by load, verify, convert and inspect; one implementation per format. Opening reads only metadata and
+// checks all of it. Reads are thread-safe and verify the digests of formats that have them.
 #ifndef FSDP_CHECKPOINT_SOURCE_TENSOR_SOURCE_H_
 #define FSDP_CHECKPOINT_SOURCE_TENSOR_SOURCE_H_
 
@@ -33,20 +32,19 @@ struct TensorSourceOptions {
   // the files do not record.
   std::optional<FlatLayout> flat_layout = {};
 
-  // Leave out the optimizer's state of torch files and DCP directories; then it is no error if it cannot be read.
+  // Leave out the optimizer's state of torch files and DCP directories; then it is not an error if it cannot be read.
   bool model_only = false;
 
-  // Open an HDF5 file although links of it are not followed, and an .npz file although arrays of it are no tensors;
-  // TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
+  // Open an HDF5 file even if some of its links are not followed, and an .npz file even if some of its arrays are not
+  // tensors; TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
   bool skip_links = false;
 };
 
-// An error of opening a source calls an option by its name here, "TensorSourceOptions::skip_links". Returns `status`
-// with
-// "`options`::skip_links" instead, for functions whose callers set the options of that name. An OK status stays OK.
+// An error of opening a source names options as "TensorSourceOptions::skip_links". Returns `status` with
+// "`options`::skip_links" instead, for functions whose callers set options of another struct. An OK status stays OK.
 absl::Status NameOptions(const absl::Status& status, std::string_view options);
 
-// OK when `interval` lies in the `numel` elements of a tensor; otherwise the kInvalidArgument of TensorSource::Read.
+// OK when `interval` is inside the `numel` elements of a tensor; otherwise the kInvalidArgument of TensorSource::Read.
 absl::Status CheckElements(const StateKey& key, const Interval& interval, int64_t numel);
 
 // Elements of one tensor of a source, to be written to `out` as `dtype`, which may differ from the stored one.
@@ -57,7 +55,7 @@ struct TensorRead {
   std::byte* out = nullptr;
 };
 
-// Where elements `box` of a tensor lie: row-major, little-endian, from byte `offset` of `file`.
+// The place of elements `box` of a tensor: row-major, little-endian, from byte `offset` of `file`.
 struct TensorPlace {
   std::string file;
   int64_t offset = 0;
@@ -77,48 +75,48 @@ class TensorSource {
   // The format's name in reports: "hdf5", "safetensors", ...
   std::string_view format() const { return traits().name; }
 
-  // True for checkpoints that this project wrote: kind, units, aliases and world size are as they were saved, and every
-  // byte has a digest.
+  // True for checkpoints that this project wrote: kind, units, aliases and world size are as saved, and every byte has
+  // a digest.
   bool is_ours() const { return traits().is_ours; }
 
   // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind; attributes, which only our own
   // format has.
   virtual const StateDict& contents() const = 0;
 
-  // step: -1 when the checkpoint records none. world_size: 1 when it records none.
+  // step: -1 if the checkpoint does not record it. world_size: 1 if it is not recorded.
   virtual int64_t step() const = 0;
   virtual int world_size() const = 0;
 
-  // String metadata of the format (safetensors' __metadata__); empty where there is none.
+  // String metadata of the format (safetensors' __metadata__); may be empty.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
 
-  // What the files have and contents() lacks, one link or object each, fit for messages: `"/model/b" (soft link to
-  // "/model/a")`. Of very many the first ones, and then the number of the others.
+  // Links and objects in the files that contents() does not have, for messages: `"/model/b" (soft link to "/model/a")`.
+  // If there are very many, only the first, and then the number of the others.
   virtual std::vector<std::string> left_out() const { return {}; }
 
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
-  // bytes). kDataLoss names tensor, file and byte range; kNotFound a tensor that is not there; kInvalidArgument an
-  // interval that is not in it (CheckElements).
+  // bytes). kDataLoss names tensor, file and byte range; kNotFound names a missing tensor; kInvalidArgument an interval
+  // outside of it (CheckElements).
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
 
-  // All of `reads`, on the threads of `pool`; blocks until all are done. A source with digests reads each block once,
-  // however many reads want a part of it.
+  // Performs all `reads` on the threads of `pool`; blocks until all are done. A source with digests reads each block
+  // once, for any number of reads that overlap it.
   virtual absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const;
 
   // `interval` in pieces of a few MiB, cut at the blocks of the format, so that piecewise reading reads no block twice;
   // for callers that read in parallel or in bounded memory.
   virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
 
-  // True when the format has checksums of its own that reading compares: our digests, the CRCs of a torch archive.
-  // Known once everything has been read.
+  // True when the format has its own checksums that reading compares: our digests, the CRCs of a torch archive. Known
+  // once everything has been read.
   virtual bool has_checksums() const { return false; }
 
-  // What only some formats have; null where this one does not. They live as long as the source.
+  // Interfaces that only some formats have; null for the others. They live as long as the source.
   virtual const TensorViews* views() const { return nullptr; }
   virtual const CoveringChecksums* covering_checksums() const { return nullptr; }
 
-  // Where the bytes of a tensor lie, as boxes that cover it once, for views that do not copy. kUnimplemented says why
-  // there is no such place: the elements do not lie together, or the format does not reveal it.
+  // The places of a tensor's bytes, as boxes that cover it once, for views that do not copy. kUnimplemented, with the
+  // reason, if there is no such place: the elements are not contiguous, or the format does not reveal it.
   virtual absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements are compared as float64, into which every dtype converts exactly but the 64-bit integers; the distances of
-// those are computed in integers. Work goes tile by tile, so that converted elements stay in the cache. Most tiles of
-// two checkpoints are equal to the bit: memcmp finds that, and only the sums for the cosine are left to do.
+// Elements are compared as float64, into which every dtype except 64-bit integers converts exactly; their distances are
+// computed in integers. Work proceeds tile by tile, so that converted elements stay in the cache. Most tiles of two
+// checkpoints are bitwise equal: memcmp finds that, and only the sums for the cosine remain.
 //
-// ULPs: the codes of IEEE floats of one sign are ordered as their values, so with negative codes reflected, the number
-// of representable values between two floats is the difference of two integers (Rank); see B. Dawson, "Comparing
+// ULPs: the codes of IEEE floats of one sign are ordered like their values, so with negative codes reflected, the
+// number of representable values between two floats is the difference of two integers (Rank); see B. Dawson, "Comparing
 // Floating Point Numbers", 2012.
 #include "fsdp/checkpoint/source/value_difference.h"
 
@@ -35,8 +35,7 @@ Integer Load(const std::byte* at) {
   return value;
 }
 
-// Maps a float with the code `Bits` to an integer, so that neighbouring values differ by one, and -0 and 0 are the
-// same.
+// Maps a float with the code `Bits` to an integer, so that neighbouring values differ by one, and -0 and 0 are equal.
 template <typename Bits>
 uint64_t Rank(const std::byte* at) {
   constexpr uint64_t kSign = uint64_t{1} << (8 * sizeof(Bits) - 1);
@@ -57,7 +56,7 @@ uint64_t RankOf(int64_t size, const std::byte* at) {
   }
 }
 
-// |a - b|, which float64 would round when the integers are large.
+// |a - b|, which float64 would round for large integers.
 template <typename Integer>
 double Distance(const std::byte* a, const std::byte* b) {
   const auto x = Load<Integer>(a);
@@ -114,9 +113,9 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // Adds `count` elements of x_ that have the same bits on both sides.
+  // Adds `count` elements of x_ that are bitwise equal on both sides.
   void AddEqual(int64_t count) {
-    double sums[4] = {};  // four chains: in a single one every addition would wait for the one before
+    double sums[4] = {};  // four chains: in a single chain every addition would wait for the previous one
     int64_t nans = 0;
     for (int64_t i = 0; i < count; ++i) {
       const double square = x_[i] * x_[i];
@@ -137,12 +136,14 @@ class Comparison {
       ++difference_.nan_both;
       return;
     }
+    // One infinity would make all three sums infinite, and the cosine of a whole tensor absent.
     if (std::isfinite(x) && std::isfinite(y)) {
       difference_.dot += x * y;
       difference_.squares_a += x * x;
       difference_.squares_b += y * y;
     }
     const double distance = DistanceOf(offset, x, y);
+    // Both conditions: large 64-bit integers can be equal as float64 and still differ.
     if (x == y && distance == 0) return;
     AddChange(index, x_is_nan || y_is_nan, distance, std::abs(x), std::abs(y));
     if (has_ulps_ && !x_is_nan && !y_is_nan) {
@@ -180,7 +181,7 @@ class Comparison {
       difference_.squares_b += std::norm(y);
     }
     if (x == y) return;
-    // Equal parts differ by 0, also when both are infinite, where the subtraction would give NaN.
+    // Equal parts differ by 0, even if both are infinite, when the subtraction would give NaN.
     const double real = x.real() == y.real() ? 0 : x.real() - y.real();
     const double imaginary = x.imag() == y.imag() ? 0 : x.imag() - y.imag();
     AddChange(index, is_nan(x) || is_nan(y), std::hypot(real, imaginary), std::abs(x), std::abs(y));
@@ -197,7 +198,7 @@ class Comparison {
   const Tolerance tolerance_;
   ValueDifference& difference_;
   const bool has_ulps_;
-  const DType wide_;  // what distances are computed in
+  const DType wide_;  // the type for distances
   double x_[kTile];
   double y_[kTile];
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ValueDifference: how far the elements of two tensors are apart. Computed piece by piece and added up, so tensors of
-// any size take constant memory; the order of the pieces matters only for the last digits of `cosine`.
+// ValueDifference: measures the differences between the elements of two tensors. Computed piece by piece and added up,
+// so tensors of any size take constant memory; the order of the pieces affects only the last digits of `cosine`.
 //
 // Two elements are equal when they compare equal as numbers (-0 equals 0), are infinities of one sign, or are both NaN,
-// whatever the payloads. A complex number is NaN when one of its parts is. NaN against a number is a change that no
-// tolerance forgives and that has no size: it is counted in `nan_mismatches` and left out of the maxima and of the
-// cosine. The distance between an infinity and anything unequal to it is infinite.
+// with any payloads. A complex number is NaN when one of its parts is. NaN against a number is a change beyond any
+// tolerance and without a size: it is counted in `nan_mismatches` and excluded from the maxima and the cosine. The
+// distance between an infinity and any unequal value is infinite.
 #ifndef FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 #define FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 
@@ -28,12 +28,12 @@ struct ValueDifference {
   int64_t numel = 0;
   int64_t changed = 0;           // elements that are not equal
   int64_t outside = 0;           // of these, beyond the tolerance
-  int64_t nan_mismatches = 0;    // of these, NaN on one side only
-  int64_t nan_both = 0;          // equal, being NaN on both
+  int64_t nan_mismatches = 0;    // of these, NaN on only one side
+  int64_t nan_both = 0;          // NaN on both sides, so equal
   double max_abs = 0;            // |a - b|
-  double max_rel = 0;            // |a - b| / max(|a|, |b|): 0 to 2, infinite where the difference is
+  double max_rel = 0;            // |a - b| / max(|a|, |b|): 0 to 2, or infinite
   std::optional<uint64_t> ulps;  // most representable numbers between a and b; of floats of one dtype, else absent
-  int64_t first_changed = -1;    // the first element that is not equal; -1 when there is none
+  int64_t first_changed = -1;    // the first element that is not equal; -1 without one
   double dot = 0;                // sums over elements that are finite on both sides
   double squares_a = 0;
   double squares_b = 0;
@@ -43,8 +43,7 @@ struct ValueDifference {
   std::optional<double> cosine() const;
   double share_changed() const { return numel == 0 ? 0 : static_cast<double>(changed) / static_cast<double>(numel); }
 
-  // Adds the difference of another piece of the same tensor, or of another tensor. Where only one has `ulps`, it is
-  // kept.
+  // Adds the difference of another piece of the same tensor, or of another tensor. If only one has `ulps`, it is kept.
   void Add(const ValueDifference& other);
 };
 
@@ -55,8 +54,8 @@ struct Elements {
 };
 
 // Adds elements [begin, begin + numel) of two tensors to `difference`. Different dtypes are compared as float64, or
-// complex128 where one of them is complex, which is exact for all but 64-bit integers; those are compared exactly when
-// both are of one dtype.
+// complex128 if one of them is complex, which is exact except for 64-bit integers; these are compared exactly if both
+// have the same dtype.
 absl::Status CompareElements(const Elements& a, const Elements& b, int64_t begin, int64_t numel,
                              const Tolerance& tolerance, ValueDifference& difference);
 

@@ -42,7 +42,7 @@ TEST(ValueDifferenceTest, MeasuresTheLargestDistances) {
   EXPECT_EQ(difference.changed, 2);
   EXPECT_EQ(difference.first_changed, 1);
   EXPECT_EQ(difference.max_abs, 4);
-  EXPECT_EQ(difference.max_rel, 0.5);   // of the larger of 8 and 4
+  EXPECT_EQ(difference.max_rel, 0.5);   // relative to the larger of 8 and 4
   EXPECT_EQ(difference.ulps, 1 << 23);  // an octave
   EXPECT_EQ(difference.share_changed(), 0.5);
   EXPECT_EQ(difference.outside, 2);

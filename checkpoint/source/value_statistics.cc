@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One pass over the elements, converted to float64 tile by tile. Mean and deviation come from the sums of values and of
-// squares, since those add up over pieces and threads. The difference of squares cancels when the mean is much larger
-// than the deviation; for a report of weights, whose mean is near 0, that is accurate enough.
+// squares, which add up over pieces and threads. The variance loses digits when the mean is much larger than the
+// deviation; for a report of weights, whose mean is near 0, it is accurate enough.
 #include "fsdp/checkpoint/source/value_statistics.h"
 
 #include <algorithm>
@@ -52,11 +52,11 @@ void AddEach(const double* values, int64_t count, ValueStatistics& statistics) {
   }
 }
 
-// The same for many values that are finite, several times as fast: sums in lanes, which do not wait for each other, and
-// counts by sign and exponent as they are in the bits, which Finish puts into bins.
+// The same for many finite values, several times as fast: sums in independent lanes, and counts by the sign and
+// exponent bits, which Finish puts into bins.
 class FiniteSums {
  public:
-  // Fewer values cost less one by one.
+  // Fewer values are faster one by one.
   static constexpr int64_t kWorthwhile = 16 * 1024;
 
   // False, and nothing is added, if some value or sum is not finite.
@@ -78,6 +78,7 @@ class FiniteSums {
       sum[0] += sum[lane];
       squares[0] += squares[lane];
     }
+    // NaN and infinity propagate into the sums, so one test at the end replaces a test per value.
     if (!std::isfinite(sum[0]) || !std::isfinite(squares[0])) return false;
     statistics.sum += sum[0];
     statistics.squares += squares[0];
@@ -109,7 +110,7 @@ class FiniteSums {
   static constexpr int kLanes = 8;
   static constexpr uint64_t kExponents = 2048;
 
-  // Two, since neighbours often have one exponent, and a count waits for the one before in the same place.
+  // Two tables, since neighbours often have the same exponent, and incrementing the same counter twice would wait.
   std::array<std::array<int64_t, 2 * kExponents>, 2> counts_ = {};
   std::array<int64_t, 2> zeros_ = {};
 };
@@ -171,7 +172,7 @@ absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStat
   return absl::OkStatus();
 }
 
-// Each task sums up its piece by itself and takes the lock only to add the result. The order in which pieces are added
+// Each task sums up its piece separately and takes the lock only to add the result. The order in which pieces are added
 // depends on timing, and so do the last digits of `sum` and `squares`.
 absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
                                                                    const StatisticsOptions& options) {

@@ -29,10 +29,10 @@ struct ValueStatistics {
   using Histogram = std::array<int64_t, kBins>;
 
   int64_t numel = 0;   // that were added
-  int64_t unread = 0;  // of a tensor that ReadStatistics has not wholly read: the number of the others
+  int64_t unread = 0;  // elements that ReadStatistics has not read
   NonFinite nonfinite;
   int64_t zeros = 0;
-  // These are of the finite elements only.
+  // These cover only the finite elements.
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;
@@ -58,10 +58,10 @@ struct StatisticsOptions {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
 };
 
-// The statistics of every tensor of an open checkpoint, read once, by pieces, in parallel, in bounded memory. The error
-// of the first tensor that cannot be read. ReadBound (expansion.h) bounds what is read: where the tensors of a
-// checkpoint are much larger than its files, an element that a tensor has many times counts once, and what is not read
-// is ValueStatistics::unread.
+// The statistics of every tensor of an open checkpoint, read once, by pieces, in parallel, in bounded memory. Returns
+// the error of the first tensor that cannot be read. ReadBound (expansion.h) limits the elements that are read: if the
+// tensors of a checkpoint are much larger than its files, an element that a tensor has many times counts once, and
+// ValueStatistics::unread counts the elements that are not read.
 absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
                                                                    const StatisticsOptions& options = {});
 

@@ -48,7 +48,7 @@ TEST(ValueStatisticsTest, TheHistogramCountsOctavesBySign) {
   EXPECT_EQ(statistics.negative.back(), 1);
 }
 
-// Many values are summed up in another way than few.
+// Many values take another code path than few.
 TEST(ValueStatisticsTest, ManyValuesCountAsTheyDoOneByOne) {
   std::mt19937 random(3);
   std::normal_distribution<double> normal(0.1, 1);
@@ -75,7 +75,7 @@ TEST(ValueStatisticsTest, ManyValuesCountAsTheyDoOneByOne) {
   EXPECT_EQ(all.negative, in_parts.negative);
   EXPECT_EQ(all.positive, in_parts.positive);
 
-  // Without the values whose squares are beyond float64 the sums agree too.
+  // Without values whose squares exceed float64, the sums agree too.
   for (double& value : values) {
     if (!(std::abs(value) < 1e200)) value = 2;
   }

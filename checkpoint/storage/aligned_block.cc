@@ -16,7 +16,7 @@ constexpr int64_t kAlignment = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 // The size of the buffer for reading or writing a block of a checkpoint: 4 MiB, and the two pages that a read of whole
-// pages adds. Sizes just below it are rounded up to it, so that every kept block serves every one of these requests.
+// pages adds. Sizes just below it are rounded up to it, so that any kept block serves any of these requests.
 constexpr int64_t kCommonBytes = (int64_t{4} << 20) + 2 * kAlignment;
 
 int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }
@@ -26,10 +26,10 @@ int64_t SizeOf(int64_t nbytes) {
   return size <= kCommonBytes && size >= kCommonBytes - 2 * kAlignment ? kCommonBytes : size;
 }
 
-// Blocks of kCommonBytes that were freed and are kept.
+// Freed blocks of kCommonBytes, kept for reuse.
 class KeptBlocks {
  public:
-  // Null when there is none.
+  // Null if no block is kept.
   std::byte* Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (blocks_.empty()) return nullptr;
@@ -38,7 +38,7 @@ class KeptBlocks {
     return block;
   }
 
-  // True when the block is kept from now on.
+  // Takes ownership of the block and returns true, or returns false.
   bool Keep(std::byte* block) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (static_cast<int64_t>(blocks_.size() + 1) * kCommonBytes > kKeptBytes) return false;
@@ -48,7 +48,7 @@ class KeptBlocks {
 
  private:
   std::mutex mutex_;
-  std::vector<std::byte*> blocks_;  // guarded by mutex_; the last one was in use last
+  std::vector<std::byte*> blocks_;  // guarded by mutex_; the last was used most recently
 };
 
 // The pool of the process. It is never destroyed, since static destructors of other files may still free blocks.

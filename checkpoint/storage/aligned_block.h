@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AlignedBlock: memory for direct I/O, aligned, in huge pages where the system has them: the kernel pins fewer pages
-// for a transfer then. A page of the block exists only once it is touched. Thread-safe.
+// AlignedBlock: memory for direct I/O, aligned, in huge pages if the system has them, so that the kernel pins fewer
+// pages for a transfer. A page of the block exists only once it is touched. Thread-safe.
 //
-// Fresh pages are expensive, above all on a virtual machine that has given its free memory back to its host: a save
-// with fresh buffers took 1.3 times as long as one with the buffers of the save before. So the process keeps up to
+// Fresh pages are expensive, especially on a virtual machine that has returned its free memory to its host: a save with
+// fresh buffers took 1.3 times as long as one with the buffers of the save before. So the process keeps up to
 // kKeptBytes of freed blocks of the common size, and NewAlignedBlock returns one of those first.
 #ifndef FSDP_CHECKPOINT_STORAGE_ALIGNED_BLOCK_H_
 #define FSDP_CHECKPOINT_STORAGE_ALIGNED_BLOCK_H_
@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-// Enough for two threads, each with four transfers in flight and a fifth block that it works on.
+// Enough for two threads, each with four transfers in flight and a fifth block to work on.
 inline constexpr int64_t kKeptBytes = int64_t{44} << 20;
 
 struct FreeAligned {
@@ -33,11 +33,11 @@ using AlignedBlock = std::unique_ptr<std::byte[], FreeAligned>;
 // unspecified. Dies when the process is out of memory.
 AlignedBlock NewAlignedBlock(int64_t nbytes);
 
-// A pool of blocks of kBlockBytes, one for each thread that is at work. A block that was given back is lent again,
-// since fresh pages cost more than the I/O. Thread-safe.
+// A pool of blocks of kBlockBytes, one for each active thread. A returned block is lent again, since fresh pages cost
+// more than the I/O. Thread-safe.
 class BlockBuffers {
  public:
-  // A block that is given back by the destructor. Must not outlive the BlockBuffers.
+  // A block; the destructor returns it to the pool. Must not outlive the BlockBuffers.
   class Lease {
    public:
     Lease(Lease&&) = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ByteRange, and the sizes of the blocks and pages that files are read and written in.
+// ByteRange, and the sizes of the blocks and pages in which files are read and written.
 #ifndef FSDP_CHECKPOINT_STORAGE_BYTE_RANGE_H_
 #define FSDP_CHECKPOINT_STORAGE_BYTE_RANGE_H_
 
@@ -14,7 +14,7 @@ inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
 // A page of the page cache. Direct reads and writes begin and end at multiples of it.
 inline constexpr int64_t kPageBytes = 4096;
 
-// Blocks of kBlockBytes of `nbytes` bytes.
+// The number of blocks of kBlockBytes in `nbytes` bytes.
 inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
 
 // The bytes [offset, offset + nbytes) of a file.

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// The mapping is never touched, so it costs no page fault, and a file that shrinks meanwhile no SIGBUS.
+// The mapping is never touched, so it causes no page fault, and no SIGBUS if the file shrinks meanwhile.
 bool HasPage(int fd, int64_t offset) {
   void* const page = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, fd, offset / kPageBytes * kPageBytes);
   if (page == MAP_FAILED) return false;
@@ -25,6 +25,8 @@ bool HasPage(int fd, int64_t offset) {
 }  // namespace
 
 bool SeemsCached(int fd, int64_t offset, int64_t nbytes) {
+  // Two probes instead of a bit for each page: large ranges are usually cached as a whole or not at all, and CopyCached
+  // stops at a hole.
   return nbytes > 0 && HasPage(fd, offset) && HasPage(fd, offset + nbytes - 1);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which bytes of a file the page cache has, and how to take them from there. A direct read does not use the cache, and
-// preadv2(RWF_NOWAIT) cannot be used to ask: for missing bytes the kernel starts read-ahead, and the direct read that
-// follows takes the same bytes from the disk a second time (2.5 times as slow, measured). mincore reads nothing.
+// Finds the bytes of a file that the page cache has, and copies them from it. A direct read does not use the cache, and
+// preadv2(RWF_NOWAIT) cannot be used to query it: for missing bytes the kernel starts read-ahead, and the direct read
+// that follows takes the same bytes from the disk a second time (2.5 times as slow, measured). mincore causes no reads.
 #ifndef FSDP_CHECKPOINT_STORAGE_CACHED_PAGES_H_
 #define FSDP_CHECKPOINT_STORAGE_CACHED_PAGES_H_
 
@@ -17,8 +17,8 @@ namespace fsdp {
 // probably all of them. The kernel reports every page as present for a file that this process may not write.
 bool SeemsCached(int fd, int64_t offset, int64_t nbytes);
 
-// Copies the bytes at `offset` that the cache has, from the first up to the first missing one, without waiting for the
-// disk; returns how many it copied. Call it only when SeemsCached is true, or the kernel starts read-ahead.
+// Copies the bytes at `offset` from the cache, up to the first missing one, without waiting for the disk; returns the
+// number of copied bytes. Call it only when SeemsCached is true, or the kernel starts read-ahead.
 int64_t CopyCached(int fd, int64_t offset, absl::Span<std::byte> out);
 
 // CopyCached when SeemsCached is true; otherwise copies nothing and returns 0.

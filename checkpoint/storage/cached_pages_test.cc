@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CachedPages copies the pages that the page cache has, and asking for others reads none of them into it.
+// Cached pages are copied, and querying other pages does not read them into the cache.
 #include "fsdp/checkpoint/storage/cached_pages.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ class CachedPagesTest : public testing::Test {
   }
   void TearDown() override { close(fd_); }
 
-  // Makes the page cache have these pages of the file and no others.
+  // Makes the page cache hold exactly these pages of the file.
   void KeepOnly(const std::vector<int64_t>& pages) {
     ASSERT_EQ(posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED), 0);
     ASSERT_EQ(posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead
@@ -91,7 +91,7 @@ TEST_F(CachedPagesTest, AskingReadsNothing) {
   std::string out(kFileBytes, '\0');
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(Read(0, out), 0);
-    usleep(1000);  // read-ahead would be through
+    usleep(1000);  // time for read-ahead, if there were any
   }
 }
 

@@ -25,11 +25,11 @@
 namespace fsdp {
 namespace {
 
-// Bytes of a command line that a message shows.
+// Maximum number of bytes of a command line in a message.
 constexpr size_t kCommandBytes = 200;
 
-// The process that holds a flock on the file `info`, from the kernel's table of locks; 0 when the table does not have
-// it, since the process is on another host or in another container.
+// The process that holds a flock on the file `info`, from the kernel's table of locks; 0 if the table does not list it,
+// because the process is on another host or in another container.
 int HolderOf(const struct stat& info) {
   // "1: FLOCK  ADVISORY  WRITE 3306 fe:00:10961284 0 EOF": the device in hexadecimal, the inode in decimal.
   const std::string place = absl::StrFormat("%02x:%02x:%d", major(info.st_dev), minor(info.st_dev), info.st_ino);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DirectoryLock: one process at a time changes a directory. The lock is advisory (flock on the directory itself), so it
-// leaves no file behind, follows the directory through renames, and is released when the process that holds it ends,
-// however it ends. Readers take no lock. On a file system without locks every Take succeeds.
+// DirectoryLock: lets one process at a time change a directory. The lock is advisory (flock on the directory itself),
+// so it leaves no file behind, follows the directory through renames, and is released when its process ends, even by a
+// crash. Readers take no lock. On a file system without locks every Take succeeds.
 //
 //   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take("runs/step-00000100"));
 #ifndef FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
@@ -16,11 +16,11 @@ namespace fsdp {
 
 class DirectoryLock {
  public:
-  // Does not wait: kUnavailable, naming the holding process, while the lock is held, also by this process itself.
-  // kNotFound when `path` does not exist; kInvalidArgument when it is not a directory.
+  // Does not wait: kUnavailable, naming the holding process, while the lock is held, even by this process. kNotFound
+  // when `path` does not exist; kInvalidArgument when it is not a directory.
   static absl::StatusOr<DirectoryLock> Take(const std::string& path);
 
-  // Holds nothing.
+  // Holds no lock.
   DirectoryLock() = default;
   ~DirectoryLock() { Release(); }
   DirectoryLock(DirectoryLock&& other) noexcept;

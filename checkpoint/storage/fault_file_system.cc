@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model of a disk: files and names really change at once, and what a power cut would take back is kept as a log.
-// changes_ has every change of a name that no fsync of its directory has made durable, in order; unsynced_ has every
-// file with contents that no fsync has made durable. LosePower undoes the log from its end. Whenever something is
-// renamed, the paths in both lists must follow, or the wrong files would be undone: that is Moved and Exchanged. A
-// rename is logged under the directory of its new name, so it becomes durable by an fsync there, as on ext4 and XFS.
+// The model of a disk: files and names really change immediately, and the changes that a power cut would revert are
+// kept as a log. changes_ has every change of a name that no fsync of its directory has made durable, in order;
+// unsynced_ has every file with contents that no fsync has made durable. LosePower undoes the log from its end. After a
+// rename, the paths in both lists must follow (Moved, Exchanged), or the wrong files would be undone. A rename is
+// logged under the directory of its new name, so it becomes durable by an fsync there, as on ext4 and XFS.
 #include "fsdp/checkpoint/storage/fault_file_system.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ absl::Status Crashed() { return absl::AbortedError("the process has crashed"); }
 
 }  // namespace
 
-// A file whose writes are counted operations. Direct I/O and queues are left out: each write is one operation.
+// A file whose writes are counted operations. Direct I/O and queues are not simulated: each write is one operation.
 class FaultFile final : public File {
  public:
   FaultFile(FaultFileSystem& files, std::unique_ptr<File> base) : files_(files), base_(std::move(base)) {}
@@ -68,6 +68,7 @@ class FaultFile final : public File {
   }
 
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
+    // Logged even if the operation fails: a torn write leaves contents that a power cut may take.
     const absl::Status begun = BeginChange();
     if (begun.ok()) return base_->Write(offset, bytes);
     // A torn write: the first half, in whole sectors, reaches the disk.
@@ -149,6 +150,7 @@ absl::Status FaultFileSystem::Begin(Needs needs) {
 absl::Status FaultFileSystem::Changed(Change::Kind kind, const std::string& path, const std::string& other) {
   const std::lock_guard<std::mutex> lock(mutex_);
   changes_.push_back({kind, path, other});
+  // unsynced_ has current paths, unlike changes_, which is undone step by step from the end.
   for (std::string& unsynced : unsynced_) {
     if (kind == Change::Kind::kRename) unsynced = Moved(unsynced, other, path);
     if (kind == Change::Kind::kExchange) unsynced = Exchanged(unsynced, other, path);
@@ -157,6 +159,7 @@ absl::Status FaultFileSystem::Changed(Change::Kind kind, const std::string& path
 }
 
 std::string FaultFileSystem::Bury(const std::string& path) {
+  // A hard link keeps the inode, so an undone unlink also restores links that steps share.
   std::string grave = JoinPath(graveyard_, absl::StrCat("unlinked-", operations()));
   std::error_code ignored;
   std::filesystem::remove(grave, ignored);  // left by another FaultFileSystem
@@ -164,7 +167,7 @@ std::string FaultFileSystem::Bury(const std::string& path) {
   return grave;
 }
 
-// Errors are ignored: a change that a later one has already undone, such as a file in a directory that is gone, is no
+// Errors are ignored: a change that a later undo has already reverted, such as a file in a removed directory, is not a
 // fault of the tested code.
 void FaultFileSystem::Undo(const Change& change) {
   std::error_code ignored;
@@ -188,7 +191,7 @@ void FaultFileSystem::Undo(const Change& change) {
   }
 }
 
-// Contents first, while every file still has the path that unsynced_ knows.
+// Contents first, while every file still has its path in unsynced_.
 void FaultFileSystem::LosePower(Loss loss) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (loss == Loss::kNamesAndData || loss == Loss::kData) {
@@ -253,15 +256,16 @@ absl::Status FaultFileSystem::Unlink(const std::string& path) {
 
 absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
   FSDP_RETURN_IF_ERROR(Begin());
+  // Only recorded, not forwarded to the disk, so that long series stay fast.
   if (!base_.Exists(path)) return absl::NotFoundError(path);
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Change> left;  // changes that stay pending
+  std::vector<Change> left;  // changes that remain pending
   for (const Change& change : changes_) {
     if (SplitPath(change.path).directory != path) {
       left.push_back(change);
       continue;
     }
-    // The rename is durable now, so pending changes of the old name, such as its creation, are settled.
+    // The rename is durable now, so pending changes of the old name, such as its creation, are durable too.
     if (change.kind == Change::Kind::kRename || change.kind == Change::Kind::kExchange) {
       left.erase(
           std::remove_if(left.begin(), left.end(), [&](const Change& before) { return before.path == change.other; }),

@@ -2,10 +2,10 @@
 //
 // FaultFileSystem: a FileSystem for tests, on real files, that counts the operations which change something (open for
 // writing, write, reserve, fsync, rename, exchange, link, unlink, directories and their fsync) and fails or crashes at
-// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, any other operation is not done, and from
-// then on nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would;
-// without it the crash is that of a process. Syncs are only recorded, so that tests are fast. Faults inside of an
-// operation, EINTR and short counts, are those of system_call_faults.h. Thread-safe.
+// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, any other operation is not executed, and all
+// later operations fail, even cleaning up. LosePower then reverts unsynced changes, as a power cut would; without it,
+// only the process crashes. Syncs are only recorded, so that tests are fast. For faults inside an operation, EINTR and
+// short counts, see system_call_faults.h. Thread-safe.
 //
 //   FaultFileSystem files(PosixFileSystem());
 //   files.CrashAt(k);
@@ -27,17 +27,17 @@ namespace fsdp {
 
 class FaultFileSystem final : public FileSystem {
  public:
-  // The loss at a power cut, of data that was not synced: names, contents, both, or (kSectors) every other sector of
-  // 512 bytes of the contents.
+  // The unsynced data that a power cut loses: names, contents, both, or (kSectors) every other sector of 512 bytes of
+  // the contents.
   enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData, kSectors };
 
   // Unlinked files are kept in the directory `graveyard`, so that LosePower can bring them back.
   FaultFileSystem(FileSystem& base, std::string graveyard) : base_(base), graveyard_(std::move(graveyard)) {}
 
-  // Operation `operation`, counted from 1, fails with `error`; those after it work.
+  // Operation `operation`, counted from 1, fails with `error`; later operations work.
   void FailAt(int64_t operation, absl::Status error);
 
-  // From operation `operation` on, those that need space (create, write, reserve, make directory, link) fail with
+  // From operation `operation`, all operations that need space (create, write, reserve, make directory, link) fail with
   // ENOSPC.
   void FillDiskAt(int64_t operation);
 
@@ -50,7 +50,7 @@ class FaultFileSystem final : public FileSystem {
   // Operations so far.
   int64_t operations() const;
 
-  // Takes away names, or contents of files, that were not synced; everything else is durable from then on.
+  // Reverts unsynced names or contents of files; everything else counts as durable afterwards.
   void LosePower(Loss loss);
 
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override;
@@ -76,12 +76,12 @@ class FaultFileSystem final : public FileSystem {
     enum class Kind : uint8_t { kCreate, kMakeDirectory, kUnlink, kRemoveDirectory, kRename, kExchange };
     Kind kind = Kind::kCreate;
     std::string path;
-    std::string other;  // kUnlink: where the file is kept; kRename: the old path; kExchange: the other
+    std::string other;  // kUnlink: the path in the graveyard; kRename: the old path; kExchange: the other
   };
 
   enum class Needs : uint8_t { kNothing, kSpace };
 
-  // Counts an operation; an error when the operation must fail.
+  // Counts an operation; returns an error if the operation must fail.
   absl::Status Begin(Needs needs = Needs::kNothing);
   absl::Status CheckAlive() const;
   // Links the file `path` into the graveyard, for LosePower; returns the path there.
@@ -100,7 +100,7 @@ class FaultFileSystem final : public FileSystem {
   int64_t read_only_at_ = 0;
   int64_t crash_at_ = 0;
   absl::Status error_;
-  std::vector<Change> changes_;        // in the order in which they were made
+  std::vector<Change> changes_;        // oldest first
   std::vector<std::string> unsynced_;  // the current paths of files whose contents are not durable
 };
 

@@ -45,6 +45,7 @@ class Tally {
 };
 
 Tally& InjectedFaults() {
+  // Destroyed at exit, which prints. Tests inject faults from one thread, so the counts need no lock.
   static Tally tally;
   return tally;
 }
@@ -80,8 +81,9 @@ std::string StorageFault::ToString() const {
 std::vector<StorageFault> FaultSeries(int64_t operations) {
   const bool all = std::getenv("EVERY_FAULT") != nullptr;
   std::vector<StorageFault> series;
-  // Without EVERY_FAULT the kinds rotate with k: neighbouring operations get different ones, and all occur soon. A
-  // stride of 2 among 5 kinds of crashes never repeats one at the same operation.
+  // Without EVERY_FAULT the kinds rotate with k: neighbouring operations get different kinds, and all kinds occur
+  // early. A stride of 2 among 5 kinds of crashes never repeats one at the same operation.
+  // k = operations + 1 is only a crash after the last operation: an error needs an operation to fail.
   for (int64_t k = 1; k <= operations + 1; ++k) {
     for (int i = 0; i < (all ? kCrashes : 2); ++i) {
       series.push_back({static_cast<Kind>((k + 2 * i) % kCrashes), k});

@@ -14,9 +14,9 @@
 //     ... the old checkpoint or the new one, never a mixture ...
 //   }
 //
-// All kinds at all operations take minutes, so they are for targets with EVERY_FAULT=1 in their environment. Otherwise
-// each operation gets two of the crashes and one of the errors, by turns. The program prints at its end how many faults
-// of each kind were injected.
+// All kinds at all operations take minutes, so only targets with EVERY_FAULT=1 in their environment run them. Otherwise
+// each operation gets two of the crashes and one of the errors, in rotation. At its end the program prints the number
+// of injected faults of each kind.
 #ifndef FSDP_CHECKPOINT_STORAGE_FAULT_SERIES_H_
 #define FSDP_CHECKPOINT_STORAGE_FAULT_SERIES_H_
 
@@ -30,18 +30,18 @@ namespace fsdp {
 
 struct StorageFault {
   enum class Kind : uint8_t {
-    // Crashes: the process dies at the operation, which tears a write at a multiple of 512 bytes. Then LosePower takes
-    // away nothing, or unsynced names and contents, names, contents, or every other sector of 512 bytes.
+    // Crashes: the process dies at the operation, which tears a write at a multiple of 512 bytes. Then LosePower
+    // reverts nothing, or unsynced names and contents, names, contents, or every other sector of 512 bytes.
     kKill,
     kLoseNamesAndData,
     kLoseNames,
     kLoseData,
     kLoseSectors,
-    // Errors: of this operation alone, or from it on.
+    // Errors: only at this operation, or from it on.
     kIoError,   // EIO, once
     kNoSpace,   // ENOSPC, once
-    kDiskFull,  // ENOSPC of whatever needs space, from now on
-    kReadOnly,  // EROFS of every change from now on, as after an error that the file system does not forgive
+    kDiskFull,  // ENOSPC of every operation that needs space, from now on
+    kReadOnly,  // EROFS of every change from now on, as when a file system remounts itself after an error
   };
 
   Kind kind = Kind::kKill;
@@ -49,20 +49,20 @@ struct StorageFault {
 
   bool is_crash() const { return kind <= Kind::kLoseSectors; }
 
-  // False when the tested code cannot clean up after the fault.
+  // False if the tested code cannot clean up after the fault.
   bool can_clean_up() const { return !is_crash() && kind != Kind::kReadOnly; }
 
   // Call before the tested action.
   void Arm(FaultFileSystem& files) const;
 
-  // Call after it: takes away what the crash loses; nothing for an error.
+  // Call after it: reverts the data that the crash loses; does nothing for an error.
   void Strike(FaultFileSystem& files) const;
 
   // "EIO at operation 7".
   std::string ToString() const;
 };
 
-// For an action of `operations` operations. There is also a crash behind the last one, when everything was done and
+// For an action of `operations` operations. Includes a crash after the last one, when everything is complete and
 // reported: nothing may be lost then.
 std::vector<StorageFault> FaultSeries(int64_t operations);
 

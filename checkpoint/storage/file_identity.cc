@@ -13,10 +13,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Longer chains of links are loops; the kernel follows as many.
+// The kernel follows at most this many links; longer chains are loops.
 constexpr size_t kMaxLinks = 40;
 
-// How many of a file's names are in the deleted directories.
+// The number of a file's names, in the deleted directories and in all.
 struct NamesOfFile {
   uint64_t seen = 0;
   uint64_t all = 0;
@@ -41,7 +41,7 @@ std::optional<FileIdentity> IdentityOf(const std::string& path) {
 std::string PhysicalPath(const std::string& path) {
   std::error_code error;
   const fs::path whole = fs::absolute(path, error);
-  // The first call leaves "none/../link/file" as "link/file", with a link in what exists of it.
+  // The first call leaves "none/../link/file" as "link/file", with a link in the existing part.
   fs::path physical = fs::weakly_canonical(fs::weakly_canonical(whole, error), error);
   if (error || physical.empty()) physical = whole.lexically_normal();
   if (!physical.has_filename()) physical = physical.parent_path();  // "a/none/", which does not exist
@@ -61,7 +61,7 @@ std::vector<std::string> LinkChain(const std::string& path) {
   std::vector<std::string> chain = {path};
   std::error_code error;
   while (chain.size() <= kMaxLinks) {
-    // A slash at the end would lead over the link to what it denotes.
+    // With a slash at the end, the path would denote the target of the link.
     const fs::path at =
         fs::path(chain.back()).has_filename() ? fs::path(chain.back()) : fs::path(chain.back()).parent_path();
     const fs::path target = fs::read_symlink(at, error);
@@ -76,12 +76,14 @@ int64_t FreedBytes(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     CountName(path, files);
     std::error_code error;
+    // The iterator would follow a link given as its root, and count files that a deletion of the link keeps.
     if (fs::is_symlink(fs::symlink_status(path, error))) continue;
     for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
       CountName(it->path(), files);
     }
   }
   int64_t nbytes = 0;
+  // Space is freed only when the last name of a file disappears.
   for (const auto& [identity, file] : files) nbytes += file.seen == file.all ? file.nbytes : 0;
   return nbytes;
 }

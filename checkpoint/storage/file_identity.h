@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileIdentity: which file a path leads to, whatever its spelling: two paths through links, "..", mounts or hard links
-// lead to one file when its device and inode are equal.
+// FileIdentity: identifies the file that a path leads to, regardless of its spelling: two paths through links, "..",
+// mounts or hard links lead to the same file if device and inode are equal.
 #ifndef FSDP_CHECKPOINT_STORAGE_FILE_IDENTITY_H_
 #define FSDP_CHECKPOINT_STORAGE_FILE_IDENTITY_H_
 
@@ -20,23 +20,23 @@ struct FileIdentity {
   friend auto operator<=>(const FileIdentity&, const FileIdentity&) = default;
 };
 
-// Of the file or directory that `path` leads to, through links; nothing when it leads to none.
+// The identity of the file or directory that `path` leads to, through links; nothing if it does not exist.
 std::optional<FileIdentity> IdentityOf(const std::string& path);
 
-// `path`, absolute and without links, "." and "..". The part of it that does not exist is kept as it is spelled, which
-// is where a program that makes it would make it.
+// `path`, absolute and without links, "." and "..". A part that does not exist is kept as it is spelled, since a
+// program that creates it would create it there.
 std::string PhysicalPath(const std::string& path);
 
-// The directories that hold `path`, from its own to "/": those of PhysicalPath(path), existing or not.
+// The directories above PhysicalPath(path), from its own to "/", existing or not.
 std::vector<std::string> PhysicalParents(const std::string& path);
 
-// `path`, and, where it is a symbolic link, every path that it leads over to what it denotes: writing to one of them
-// may change any of them.
+// `path` and, if it is a symbolic link, every path on the way to its final target: writing to one of them may change
+// any of them.
 std::vector<std::string> LinkChain(const std::string& path);
 
 // Bytes of the files in `paths`, which are files and directories, that lose their last name when all of these are
-// deleted: a file that another name keeps, a link, or a directory counts nothing. Bytes are lengths, as `ls -l` shows
-// them; what disappears while this runs is not counted.
+// deleted: a file with another name, a link, or a directory counts as 0. Bytes are lengths, as `ls -l` shows them;
+// entries that disappear while this runs are not counted.
 int64_t FreedBytes(const std::vector<std::string>& paths);
 
 }  // namespace fsdp

@@ -36,6 +36,7 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
   if (size > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, " has ", size, " bytes, more than ", max_bytes));
   }
+  // Bounded by max_bytes before the allocation, since the file may be hostile.
   std::string bytes(size, '\0');
   FSDP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
   return bytes;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileSystem and File: every operation by which checkpoint/ changes files goes through these two interfaces, so that a
-// test can count the operations, fail the k-th, or lose what was not synced (fault_file_system.h). Errors name the
-// operation, the path and errno. Thread-safe.
+// FileSystem and File: checkpoint/ changes files only through these two interfaces, so that a test can count the
+// operations, fail the k-th, or lose unsynced changes (fault_file_system.h). Errors name the operation, the path and
+// errno. Thread-safe.
 #ifndef FSDP_CHECKPOINT_STORAGE_FILE_SYSTEM_H_
 #define FSDP_CHECKPOINT_STORAGE_FILE_SYSTEM_H_
 
@@ -27,13 +27,13 @@ class File {
   virtual const std::string& path() const = 0;
   virtual absl::StatusOr<int64_t> Size() const = 0;
 
-  // All of `out`; kDataLoss when the file ends before.
+  // Fills all of `out`; kDataLoss when the file ends before.
   virtual absl::Status Read(int64_t offset, absl::Span<std::byte> out) const = 0;
 
-  // All of `bytes`.
+  // Writes all of `bytes`.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
 
-  // Makes an empty file `nbytes` long, of zeros, with its space allocated where the file system can: a full disk is
+  // Makes an empty file `nbytes` long, of zeros, with its space allocated if the file system can: a full disk is
   // noticed here.
   virtual absl::Status Reserve(int64_t nbytes) = 0;
 
@@ -46,7 +46,7 @@ class File {
   virtual absl::Status Sync() = 0;
 
   // For callers that read without Read (read_queue.h): a descriptor that reads through the page cache, and one for
-  // direct I/O; -1 where there is none. The file owns both and closes them.
+  // direct I/O; -1 without one. The file owns both and closes them.
   struct Descriptors {
     int cached = -1;
     int direct = -1;
@@ -85,7 +85,7 @@ class FileSystem {
   // hard links.
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // kAlreadyExists when `to` exists
-  // As Rename, for files, but atomically replaces a file that has the name `to`.
+  // Like Rename, for files, but atomically replaces a file that has the name `to`.
   virtual absl::Status Replace(const std::string& from, const std::string& to) = 0;
   // Swaps two existing names atomically. kUnimplemented when the file system cannot.
   virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
@@ -97,7 +97,7 @@ class FileSystem {
   virtual bool Exists(const std::string& path) = 0;
 };
 
-// The operating system's.
+// The file system of the operating system.
 FileSystem& PosixFileSystem();
 
 // Makes the directory `path` and the missing directories above it, durably.

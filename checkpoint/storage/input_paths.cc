@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A directory is taken for read with all its entries, whether its reader opens each of them or not: what a format
-// reads is known only after it was opened, and a damaged directory cannot be. Members of every format lie directly in
-// the directory, so its subdirectories need no listing: an output in one of them lies in the directory.
+// All entries of a directory count as read, even if its reader does not open each of them: the files that a format
+// reads are known only after it is opened, and a damaged directory cannot be opened. Members of every format are
+// directly in the directory, so subdirectories need no listing: an output in one of them is found through the directory
+// itself.
 #include "fsdp/checkpoint/storage/input_paths.h"
 
 #include <filesystem>
@@ -37,7 +38,7 @@ void InputPaths::Add(const std::string& path) {
     if (it->is_symlink(ignored)) {
       AddOne(it->path());
     } else if (const auto identity = IdentityOf(it->path())) {
-      read_.try_emplace(*identity, it->path());  // the directories above it are those of `path`
+      read_.try_emplace(*identity, it->path());  // the directories above it are known from `path`
     }
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memfd and not HDF5's own in-memory driver ("core"): that one allocates the whole file, payload included, while a
-// memfd is sparse. HDF5 gets its descriptor (checkpoint/hdf5/hdf5_descriptor.h).
+// A memfd, not HDF5's own in-memory driver ("core"), which allocates the whole file, including payload, while a memfd
+// is sparse. HDF5 gets its descriptor (checkpoint/hdf5/hdf5_descriptor.h).
 #include "fsdp/checkpoint/storage/memory_file.h"
 
 #include <sys/mman.h>
@@ -23,6 +23,7 @@ absl::StatusOr<MemoryFile> MemoryFile::Create() {
 MemoryFile::MemoryFile(MemoryFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
 MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
+  // The destructor of `other` closes the old descriptor.
   std::swap(fd_, other.fd_);
   return *this;
 }

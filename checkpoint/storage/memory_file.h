@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MemoryFile: a sparse, anonymous file in memory (memfd). HDF5 lays out a file in it, so that the library never touches
-// a disk: the metadata that it writes take pages, the payload, which it never writes, takes none.
+// a disk: the metadata that it writes takes pages, the payload, which it never writes, does not.
 #ifndef FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
 #define FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
 
@@ -22,13 +22,13 @@ class MemoryFile {
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
 
-  // For reading and writing while the MemoryFile lives, which closes it. It has no path that leads to it everywhere:
-  // /proc need not be mounted.
+  // For reading and writing while the MemoryFile lives, which closes it. No path can replace it: /proc need not be
+  // mounted.
   int descriptor() const { return fd_; }
 
   absl::StatusOr<int64_t> Size() const;
 
-  // Fills `out` with the bytes from `offset` on; zeros where nothing was written, also beyond the end of the file.
+  // Fills `out` with the bytes from `offset`; bytes that were not written or are beyond the end of the file are zero.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each thread has a ReadQueue of its own and takes the next index from one atomic counter, so threads share no lock and
-// the disk sees reads in about the order of the file. A thread repeats: start reads until kDepth are in flight, wait
-// for the oldest, start one more, and only then pass the oldest on. Its kDepth + 1 buffers are a ring: buffer i is free
+// Each thread has its own ReadQueue and takes the next index from one atomic counter, so threads share no lock and the
+// disk sees reads in about the order of the file. A thread repeats: start reads until kDepth are in flight, wait for
+// the oldest, start one more, and only then deliver the oldest. Its kDepth + 1 buffers are a ring: buffer i is free
 // again when read i + kDepth + 1 begins, since reads are finished in the order in which they were started.
 #include "fsdp/checkpoint/storage/parallel_reads.h"
 
@@ -21,7 +21,7 @@ namespace {
 // Reads in flight for each thread.
 constexpr int kDepth = 4;
 
-// Buffers of each thread: one that it works on while kDepth reads are in flight.
+// Buffers of each thread: one to work on while kDepth reads are in flight.
 constexpr int kBlocks = kDepth + 1;
 
 class Reads {
@@ -55,7 +55,8 @@ class Reads {
     ReadQueue queue{kDepth};  // last, so that it is destroyed before the memory that it reads to
   };
 
-  // Stops early when a read was answered from the page cache: its bytes are worked on at once, while they are hot.
+  // Stops early after a read from the page cache: its bytes are processed immediately, while they are in the core's
+  // cache.
   void StartMore(Started& all) {
     while (!all.queue.full() && !all.queue.ready()) {
       const int64_t i = Take();
@@ -73,15 +74,15 @@ class Reads {
     }
   }
 
-  // The next index; -1 when there is none, or after an error.
+  // The next index; -1 at the end or after an error.
   int64_t Take() {
     if (failed_.load(std::memory_order_relaxed)) return -1;
     const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
     return i < count_ ? i : -1;
   }
 
-  // Which of several errors is returned must not depend on timing, so the one of the lowest index wins. All indexes
-  // below a failed one have begun before it, so they are finished and can still replace it.
+  // The choice among several errors must not depend on timing, so the lowest index wins. All indexes below a failed one
+  // have begun before it, so they are finished and can still replace it.
   void Done(int64_t i, const absl::StatusOr<const std::byte*>& bytes) {
     absl::Status status = done_(i, bytes);
     if (status.ok()) return;
@@ -98,7 +99,7 @@ class Reads {
   std::atomic<int64_t> next_{0};
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
-  int64_t failed_index_ = 0;  // guarded by mutex_; of status_
+  int64_t failed_index_ = 0;  // guarded by mutex_; the index of status_
   absl::Status status_;       // guarded by mutex_
 };
 

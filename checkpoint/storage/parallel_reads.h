@@ -2,7 +2,7 @@
 //
 // ReadInParallel: many large reads on the threads of a pool, each thread with some of them in flight (read_queue.h), so
 // that the disk is busy while the threads digest and copy the blocks that have arrived. Every reader of whole blocks in
-// checkpoint/ uses it, loading and verification among them.
+// checkpoint/ uses it, for example loading and verification.
 #ifndef FSDP_CHECKPOINT_STORAGE_PARALLEL_READS_H_
 #define FSDP_CHECKPOINT_STORAGE_PARALLEL_READS_H_
 
@@ -19,14 +19,14 @@
 
 namespace fsdp {
 
-// No read is longer.
+// The maximum length of a read.
 inline constexpr int64_t kMaxReadBytes = kBlockBytes;
 
 struct LargeRead {
-  std::shared_ptr<const File> file;  // null: ReadBegin has done the work itself, and ReadDone is not called
+  std::shared_ptr<const File> file;  // null: ReadBegin has completed the work itself, and ReadDone is not called
   ByteRange range;
-  // Memory of the caller for WholePages(range), aligned to 512 bytes; null: a buffer that lives as long as ReadDone
-  // runs.
+  // Memory of the caller for WholePages(range), aligned to 512 bytes; null: a buffer that is valid until ReadDone
+  // returns.
   std::byte* target = nullptr;
 };
 

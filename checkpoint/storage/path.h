@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a path to its directory and name, and back. Pure: no file is looked at.
+// Splits a path into directory and name, and joins them. Pure: no file is accessed.
 #ifndef FSDP_CHECKPOINT_STORAGE_PATH_H_
 #define FSDP_CHECKPOINT_STORAGE_PATH_H_
 

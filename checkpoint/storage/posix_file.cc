@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A file has two descriptors: fd_, through the page cache, and one with O_DIRECT, opened when it is first needed. A
-// large read takes what the cache has, then whole pages by direct I/O, then the rest through the cache; a small one
-// goes through the cache alone. Other formats place tensors anywhere, so most of their reads begin within a page: these
-// go through a block of our own, since a copy costs less than the pages that the cache would take for them. Direct I/O
-// is only an optimisation: every case in which the kernel refuses it (no support, the end of the file) is left to the
-// loop around pread that follows.
+// large read copies cached bytes, then reads whole pages by direct I/O, then the rest through the cache; a small one
+// uses only the cache. Other formats place tensors at any offset, so most of their reads begin within a page: these go
+// through a block of our own, since a copy costs less than allocating pages of the cache for them. Direct I/O is only
+// an optimisation: every case in which the kernel refuses it (no support, the end of the file) is left to the loop
+// around pread that follows.
 #include "fsdp/checkpoint/storage/posix_file.h"
 
 #include <fcntl.h>
@@ -28,12 +28,12 @@
 namespace fsdp {
 namespace {
 
-// Smaller transfers are not worth another system call.
+// Smaller transfers do not justify another system call.
 constexpr size_t kLargeBytes = 256 * 1024;
 
-// The alignment that direct I/O of `fd` requires; kernels before 6.1 do not say. Never less than a page of offset,
-// though sectors would do: a page that is written both ways at once cannot be dropped from the cache, for which the
-// kernel then fails the fsync.
+// The alignment that direct I/O of `fd` requires; kernels before 6.1 do not report it. The offset is never less than a
+// page, though sectors would suffice: a page that is written both ways at the same time cannot be dropped from the
+// cache, for which the kernel then fails the fsync.
 DirectAlignment AlignmentOf(int fd) {
   struct statx info;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
@@ -65,7 +65,7 @@ absl::StatusOr<int64_t> PosixFile::Size() const {
 int PosixFile::DirectFd() const {
   std::call_once(direct_once_, [this] {
     const int access = fcntl(fd_, F_GETFL) & O_ACCMODE;
-    // By descriptor and not by path: another file may have the path by now.
+    // By descriptor, not by path: another file may have the path by now.
     const std::string path = absl::StrCat("/proc/self/fd/", fd_);
     direct_fd_ = RetryInterrupted([&] { return open(path.c_str(), access | O_DIRECT | O_CLOEXEC); });
     if (direct_fd_ < 0) return;
@@ -96,7 +96,7 @@ absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) c
 
 absl::StatusOr<int64_t> PosixFile::ReadDirect(int direct, int64_t offset, absl::Span<std::byte> out) const {
   const ssize_t n = RetryInterrupted([&] { return pread(direct, out.data(), out.size(), offset); });
-  // EINVAL is no error: the kernel wants another alignment than it has reported.
+  // EINVAL is not an error: the kernel requires another alignment than it reported.
   if (n >= 0 || errno == EINVAL) return std::max<ssize_t>(n, 0);
   return ErrnoStatus(absl::StrCat("read ", out.size(), " bytes at ", offset, " of"), path_);
 }
@@ -155,6 +155,7 @@ absl::Status PosixFile::Write(int64_t offset, absl::Span<const std::byte> bytes)
 absl::Status PosixFile::Reserve(int64_t nbytes) {
   if (nbytes == 0) return absl::OkStatus();
   if (RetryInterrupted([&] { return fallocate(fd_, 0, 0, nbytes); }) == 0) return absl::OkStatus();
+  // Without fallocate the file is only sparse: a full disk then shows at the first write that needs the space.
   if (errno == EOPNOTSUPP || errno == ENOSYS) {
     if (RetryInterrupted([&] { return ftruncate(fd_, nbytes); }) == 0) return absl::OkStatus();
   }

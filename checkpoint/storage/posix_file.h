@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PosixFile: File on the system calls of Linux. Large transfers are direct where the file system supports that: they
-// avoid the page cache, which costs a copy and, on a virtual machine, fresh pages. Bytes that are in the cache already
-// are read from there. Everything else is pread and pwrite.
+// PosixFile: File on the system calls of Linux. Large transfers are direct if the file system supports that: they avoid
+// the page cache, which costs a copy and, on a virtual machine, fresh pages. Bytes that are already in the cache are
+// copied from it. Everything else is pread and pwrite.
 #ifndef FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 #define FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 
@@ -23,7 +23,7 @@ class PosixFile final : public File {
  public:
   enum class Lock : uint8_t { kNone, kHeld };
 
-  // Takes over `fd`, which holds a flock where `lock` says so.
+  // Takes ownership of `fd`, which holds a flock if `lock` is kHeld.
   PosixFile(int fd, std::string path, Lock lock = Lock::kNone) : fd_(fd), path_(std::move(path)), lock_(lock) {}
   ~PosixFile() override;
 
@@ -38,16 +38,17 @@ class PosixFile final : public File {
   std::unique_ptr<WriteQueue> NewWriteQueue(int depth) override;
 
  private:
-  // A second descriptor of the same file for direct I/O, opened by the first call; -1 when the file has no direct I/O.
+  // A second descriptor of the same file for direct I/O, opened by the first call; -1 when the file does not support
+  // direct I/O.
   int DirectFd() const;
 
-  // These read the leading bytes of `out` that they can, and advance `offset` and `out`: what the page cache has, and
-  // then by direct I/O, to `out` itself where it is aligned or by way of a block that is.
+  // These read as many leading bytes of `out` as they can, and advance `offset` and `out`: first from the page cache,
+  // then by direct I/O, into `out` itself if it is aligned, else through an aligned block.
   absl::Status ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const;
   absl::Status ReadInPlace(int direct, int64_t& offset, absl::Span<std::byte>& out) const;
   absl::Status ReadThroughBlock(int direct, int64_t& offset, absl::Span<std::byte>& out) const;
 
-  // How many bytes one direct read has read; 0 at the end of the file, and where the kernel takes no such read.
+  // Returns the number of bytes of one direct read; 0 at the end of the file, or if the kernel refuses such a read.
   absl::StatusOr<int64_t> ReadDirect(int direct, int64_t offset, absl::Span<std::byte> out) const;
 
   const int fd_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FileSystem on the system calls of Linux. Two rules hold everywhere: a call that a signal may interrupt is repeated
-// (RetryInterrupted), and no open blocks or surprises: O_NONBLOCK, since a FIFO would wait for its other end, and
-// O_NOFOLLOW where the file is to be written, since a link placed in a shared directory could lead anywhere.
+// (RetryInterrupted), and every open is safe: O_NONBLOCK, since a FIFO would wait for its other end, and O_NOFOLLOW for
+// files to be written, since a link placed in a shared directory could lead anywhere.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>  // renameat2
@@ -41,7 +41,7 @@ absl::Status CannotOpen(const std::string& path) {
   const int error = errno;
   const absl::Status status = ErrnoStatus("open", path);
   if (error == ELOOP) return NotRegular(path, "a loop of links");
-  // ENXIO and ENODEV come also when the path exists: it is a socket, or a device without a driver.
+  // ENXIO and ENODEV can also mean that the path is a socket, or a device without a driver.
   struct stat info;
   const bool is_there = (error == ENXIO || error == ENODEV) && stat(path.c_str(), &info) == 0;
   return is_there ? NotRegular(path, KindOf(info.st_mode)) : status;
@@ -80,7 +80,7 @@ class Posix final : public FileSystem {
     const bool taken = !locked && errno == EWOULDBLOCK;
     auto file = std::make_unique<PosixFile>(fd, path, locked ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
     // The previous holder may have removed the file between our open and our flock: then this lock is on a file without
-    // a name, and another process may create and lock a new one. So the name must still lead to the file that we hold.
+    // a name, and another process may create and lock a new one. So the name must still lead to the locked file.
     struct stat by_fd, by_name;
     const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
                       by_fd.st_dev == by_name.st_dev;
@@ -109,7 +109,7 @@ class Posix final : public FileSystem {
 
   absl::Status Link(const std::string& from, const std::string& to) override {
     if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    // The errors of file systems without hard links, or with no room for another one.
+    // The errors of file systems without hard links, or of a file with the maximum number of links.
     if (errno == EPERM || errno == EXDEV || errno == EOPNOTSUPP || errno == EMLINK || errno == ENOSYS) {
       return absl::UnimplementedError(std::string(ErrnoStatus(absl::StrCat("link ", from, " as"), to).message()));
     }
@@ -120,6 +120,7 @@ class Posix final : public FileSystem {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
     if (errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
     if (errno == EINVAL || errno == ENOSYS) {  // a file system without the flag
+      // Not atomic: another process may make `to` before the rename below. Such file systems offer nothing better.
       if (Exists(to)) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
       if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
     }
@@ -148,7 +149,7 @@ class Posix final : public FileSystem {
       return ErrnoStatus("list", path);
     }
     std::vector<std::string> names;
-    errno = 0;  // readdir returns null at the end and for an error; only errno tells them apart
+    errno = 0;  // readdir returns null at the end and for an error; only errno distinguishes them
     while (const dirent* entry = readdir(directory)) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);

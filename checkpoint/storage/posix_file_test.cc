@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PosixFile reads the same bytes by whichever way it takes: the page cache, direct I/O in place, or through a block.
+// PosixFile reads the same bytes in every way: from the page cache, by direct I/O in place, or through a block.
 #include "fsdp/checkpoint/storage/posix_file.h"
 
 #include <fcntl.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A read goes down a ladder, and each rung takes up where the one before stopped (Read::present):
+// A read descends a ladder, and each rung continues where the previous one stopped (Read::present):
 //
-//   Start:   page cache  ->  io_uring, direct        for the rest, from a page boundary on
+//   Start:   page cache  ->  io_uring, direct        for the rest, from a page boundary
 //   Finish:                      short or refused?  ->  pread, direct  ->  File::Read, through the page cache
 //
-// So no rung has to handle errors: a failed or short transfer leaves `present` where it is, the next rung tries the
-// same bytes, and the last one, File::Read, gives the error its words. Direct I/O reads whole pages; the end of a file
-// cuts the last one short, which is why a read is done once its range, and not its pages, are present.
+// So no rung has to handle errors: a failed or short transfer leaves `present` unchanged, the next rung tries the same
+// bytes, and the last one, File::Read, reports the error. Direct I/O reads whole pages; the last page of a file may be
+// partial, so a read is done once its range, not all its pages, is present.
 #include "fsdp/checkpoint/storage/read_queue.h"
 
 #include <liburing.h>
@@ -92,7 +92,7 @@ void ReadQueue::AwaitOne() {
   } while (waited == -EINTR);
   Check(waited == 0, "io_uring does not give a read back");
   auto* const read = static_cast<Read*>(io_uring_cqe_get_data(completion));
-  // Complete reads what is missing after an error or a short read.
+  // Complete reads the missing bytes after an error or a short read.
   if (completion->res > 0) read->present += completion->res;
   read->in_flight = false;
   io_uring_cqe_seen(&ring_->ring, completion);
@@ -107,7 +107,7 @@ absl::Status ReadQueue::Complete(Read& read) {
     });
   }
   if (read.is_done()) return absl::OkStatus();
-  // The bytes of the first page that lie before the range are not wanted, so File::Read starts at the range.
+  // Bytes of the first page before the range are not wanted, so File::Read starts at the range.
   const int64_t at = std::max(read.range.offset, read.pages.offset + read.present);
   return read.file->Read(at, absl::MakeSpan(read.memory + (at - read.pages.offset), read.range.end() - at));
 }

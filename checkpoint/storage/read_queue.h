@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ReadQueue: large reads, of one file or of several, some of them in flight while the caller works on a finished one.
-// Reads are finished in the order in which they were started. Bytes that the page cache has are copied from there. The
-// others are read by direct I/O through io_uring where file and kernel have both; by one direct read at a time where
-// the kernel has no io_uring; by File::Read where the file has no direct I/O. Used by one thread.
+// Reads are finished in the order in which they were started. Cached bytes are copied from the page cache. Others are
+// read by direct I/O through io_uring; by one direct read at a time if the kernel has no io_uring; by File::Read if the
+// file has no direct I/O. Used by one thread.
 //
-//   queue.Start(file, range, memory);                           // up to `depth` of them
-//   FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, queue.Finish());   // of the range that was started first
+//   queue.Start(file, range, memory);                                // up to `depth` of them
+//   FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, queue.Finish());   // of the oldest range
 #ifndef FSDP_CHECKPOINT_STORAGE_READ_QUEUE_H_
 #define FSDP_CHECKPOINT_STORAGE_READ_QUEUE_H_
 
@@ -23,7 +23,7 @@
 
 namespace fsdp {
 
-// Direct I/O reads whole pages, so this is what a range takes in memory.
+// The whole pages of a range, which direct I/O reads: the memory that a read needs.
 inline ByteRange WholePages(const ByteRange& range) {
   const int64_t begin = range.offset / kPageBytes * kPageBytes;
   return {begin, (range.end() + kPageBytes - 1) / kPageBytes * kPageBytes - begin};
@@ -32,7 +32,7 @@ inline ByteRange WholePages(const ByteRange& range) {
 class ReadQueue final {
  public:
   explicit ReadQueue(int depth, UringUse use = UringUse::kIfPossible);
-  ~ReadQueue();  // waits for what is in flight
+  ~ReadQueue();  // waits for reads in flight
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
 
@@ -42,13 +42,13 @@ class ReadQueue final {
   // True when Finish would not block, since the page cache had all bytes of the read that was started first.
   bool ready() const { return !empty() && !started_.front().in_flight && started_.front().is_done(); }
 
-  // Begins to read `range` into `memory`, which has room for WholePages(range) and must live until the read is finished
+  // Starts to read `range` into `memory`, which has room for WholePages(range) and must live until the read is finished
   // or the queue is destroyed. Memory that is not aligned to 512 bytes is read to without direct I/O, which is slower.
   // The queue must not be full.
   void Start(std::shared_ptr<const File> file, const ByteRange& range, std::byte* memory);
 
-  // Blocks until the read that was started first is done. Returns where in its memory the range begins; errors are
-  // those of File::Read. The queue must not be empty.
+  // Blocks until the read that was started first is done. Returns the address of the range in its memory; errors are as
+  // for File::Read. The queue must not be empty.
   absl::StatusOr<const std::byte*> Finish();
 
  private:
@@ -72,7 +72,7 @@ class ReadQueue final {
   static absl::Status Complete(Read& read);
 
   const int depth_;
-  std::unique_ptr<Ring> ring_;  // null where there is none
+  std::unique_ptr<Ring> ring_;  // null without io_uring
   std::deque<Read> started_;    // oldest first
 };
 

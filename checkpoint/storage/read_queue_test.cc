@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whatever way large reads go, their bytes are those of the file, in the order in which they were asked for.
+// Large reads give the bytes of the file in the requested order, in every way of reading.
 #include "fsdp/checkpoint/storage/read_queue.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ void DropCache(const std::string& path) {
   close(fd);
 }
 
-// A file that has no descriptor to read from, as those of other file systems have none.
+// A file without descriptors, as in other file systems.
 class PlainFile final : public File {
  public:
   explicit PlainFile(std::shared_ptr<const File> base) : base_(std::move(base)) {}

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A crash, or a disk that fails, leaves the lock's file and one of three things, and the next StagedPath of the same
-// NAME removes them all, since it holds the lock, which the kernel has released:
+// A crash or a failing disk leaves the lock file and one of three states. The next StagedPath of the same NAME takes
+// the lock, which the kernel has released, and removes all leftovers:
 //
 //   before the rename:       .NAME.new, incomplete; NAME is as it was
 //   after an exchange:       .NAME.new, the replaced contents; NAME is complete
 //   during CheckCanExchange: .NAME.new and .NAME.probe, empty directories
 //
-// Without the lock's file beside it, a .NAME.new is somebody else's, and stays.
+// A .NAME.new without a lock file next to it is not ours, and stays.
 //
-// NAME is replaced by an exchange and not by a removal and a rename, since a crash between those two would leave no
-// NAME.
+// NAME is replaced by an exchange, not by a removal and a rename, since a crash between the two would leave no NAME.
 #include "fsdp/checkpoint/storage/staged_path.h"
 
 #include <utility>
@@ -64,7 +63,7 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
                                                                const StagedPathOptions& options, Kind kind) {
   const PathParts parts = SplitPath(destination);
   if (parts.name.empty() || parts.name == "." || parts.name == "..") {
-    return absl::InvalidArgumentError(absl::StrCat("\"", destination, "\" is no name for a new file or directory"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", destination, "\" is not a name for a new file or directory"));
   }
   if (!files.Exists(parts.directory)) {
     return absl::NotFoundError(absl::StrCat("directory ", parts.directory, " does not exist; make it first"));
@@ -80,7 +79,7 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
 
 absl::Status StagedPath::Lock() {
   for (const std::string& hidden : {path_, probe_path_}) {
-    // Another process makes its lock first and removes it last, so that it is asked for on both sides.
+    // Another process creates its lock file first and removes it last, so check for it before and after `hidden`.
     if (files_.Exists(lock_path_) || !files_.Exists(hidden) || files_.Exists(lock_path_)) continue;
     return absl::AlreadyExistsError(absl::StrCat(hidden, " exists, and was not left by a write of ", destination_,
                                                  " (that would have left ", lock_path_, " too): give it another name"));
@@ -108,7 +107,7 @@ absl::Status StagedPath::Make(Kind kind) {
   return absl::OkStatus();
 }
 
-// By doing it: no system call reports whether a file system supports RENAME_EXCHANGE.
+// Tests it with an exchange: no system call reports whether a file system supports RENAME_EXCHANGE.
 absl::Status StagedPath::CheckCanExchange() {
   FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   absl::Status status = files_.MakeDirectory(probe_path_);
@@ -121,8 +120,8 @@ absl::Status StagedPath::CheckCanExchange() {
 }
 
 StagedPath::~StagedPath() {
-  // The lock's file goes last: without it, another process could begin to write path_ while this one removes it. It
-  // stays with what could not be removed, as after a crash.
+  // The lock file is removed last: without it, another process could begin to write path_ while this one removes it. It
+  // stays if some file could not be removed, as after a crash.
   if (made_) (void)RemoveTree(files_, path_);
   const bool is_clean = !files_.Exists(path_) && !files_.Exists(probe_path_);
   if (lock_ != nullptr && is_clean) (void)files_.Unlink(lock_path_);
@@ -132,9 +131,10 @@ absl::Status StagedPath::Commit() {
   if (file_ == nullptr) {
     FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
   }
+  // Checked again: the destination may have been removed since Create, and an exchange needs both names.
   const bool exchange = options_.overwrite && files_.Exists(destination_);
   FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
-  made_ = exchange;  // after an exchange, path_ is what had the name before, and the destructor removes it
+  made_ = exchange;  // after an exchange, path_ is the replaced entry, and the destructor removes it
   return files_.SyncDirectory(directory_);
 }
 

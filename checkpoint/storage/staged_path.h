@@ -2,8 +2,8 @@
 //
 // StagedPath: a file or directory NAME that appears whole or not at all. It is written as the hidden sibling .NAME.new
 // and takes its name by one rename. The writing process holds the lock of .NAME.lock until it is done, so a .NAME.new
-// that is found beside a .NAME.lock that nobody holds was left by a crash, and is removed. Checkpoints of ours are
-// committed by a manifest instead: see staged_checkpoint.h. Not thread-safe.
+// next to an unlocked .NAME.lock was left by a crash, and is removed. Checkpoints of ours are committed by a manifest
+// instead: see staged_checkpoint.h. Not thread-safe.
 //
 //   lock .NAME.lock -> write .NAME.new -> sync -> rename to NAME (or exchange with NAME) -> sync directory -> unlock
 //
@@ -25,7 +25,7 @@
 namespace fsdp {
 
 struct StagedPathOptions {
-  bool overwrite = false;  // replace what has the name; otherwise kAlreadyExists
+  bool overwrite = false;  // replace an existing entry; otherwise kAlreadyExists
 };
 
 class StagedPath final {
@@ -41,12 +41,12 @@ class StagedPath final {
   // The hidden paths that are made and removed while `destination` is written.
   static std::vector<std::string> HiddenSiblings(const std::string& destination);
 
-  // Removes the staged file or directory unless it was committed, or what it has replaced if it was.
+  // Removes the staged file or directory unless it was committed, or the replaced entry if it was.
   ~StagedPath();
   StagedPath(const StagedPath&) = delete;
   StagedPath& operator=(const StagedPath&) = delete;
 
-  // Where to write.
+  // The path to write to.
   const std::string& path() const { return path_; }
   File& file() { return *file_; }  // of CreateFile: open and empty
 

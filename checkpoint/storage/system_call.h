@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops around system calls, which a signal may interrupt and which may transfer fewer bytes than they were asked to.
+// Loops around system calls, which a signal may interrupt and which may transfer fewer bytes than requested.
 #ifndef FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_H_
 #define FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_H_
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// Repeats `call` while it fails with EINTR. Returns the result of the last call, with errno as that has left it.
+// Repeats `call` while it fails with EINTR. Returns the result of the last call, with its errno.
 template <typename Call>
 auto RetryInterrupted(Call call) {
   auto result = call();
@@ -21,8 +21,8 @@ auto RetryInterrupted(Call call) {
   return result;
 }
 
-// Repeats `call`, a read or a write of `bytes` at `offset`, until all bytes are transferred. Returns how many were:
-// all, or fewer when a call failed (errno is set) or transferred nothing, such as at the end of a file (errno is 0).
+// Repeats `call`, a read or a write of `bytes` at `offset`, until all bytes are transferred. Returns their number: all,
+// or fewer when a call failed (errno is set) or transferred nothing, such as at the end of a file (errno is 0).
 template <typename Byte>
 size_t TransferAll(int64_t offset, absl::Span<Byte> bytes,
                    absl::FunctionRef<ssize_t(int64_t offset, absl::Span<Byte> bytes)> call) {

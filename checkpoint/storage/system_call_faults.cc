@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One counter numbers all calls that can have the wanted fault, whichever thread and wrapper they come from, so a test
-// can first count the calls of a run and then inject the fault into each of them in turn. With several threads the
-// numbering depends on timing; the tests only need that every number is hit at some place, and that nothing breaks.
+// One counter numbers all calls that can have the wanted fault, from any thread and wrapper, so a test can first count
+// the calls of a run and then inject the fault into each of them in turn. With several threads the numbering depends on
+// timing; the tests only need every number to occur somewhere, and nothing to break.
 #include "fsdp/checkpoint/storage/system_call_faults.h"
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ std::atomic<int64_t> fault_at = 0;
 std::atomic<int64_t> calls = 0;
 std::atomic<int64_t> injected_faults = 0;
 
-// With kEvery: this thread's last call was interrupted, so the next one is its repetition and goes through.
+// With kEvery: this thread's last call was interrupted, so the next one is its repetition and succeeds.
 thread_local bool repeats = false;
 
 // Counts a call that can have the fault `kind`; true when it must have it.
@@ -59,7 +59,7 @@ bool IsInterrupted() {
   return true;
 }
 
-// The length that a transfer of `nbytes` is cut down to: half, in whole pages for direct I/O.
+// The length of a shortened transfer of `nbytes`: half, in whole pages for direct I/O.
 size_t Cut(int fd, size_t nbytes) {
   const size_t unit = (fcntl(fd, F_GETFL) & O_DIRECT) != 0 ? 4096 : 1;
   if (nbytes < 2 * unit || !Strikes(Kind::kCutShort)) return nbytes;
@@ -85,9 +85,10 @@ bool Tamper(io_uring& ring) {
     io_uring_sqe& entry = ring.sq.sqes[i & *ring.sq.kring_mask];
     entry.len = static_cast<unsigned>(Cut(entry.fd, entry.len));
     if (!Strikes(Kind::kInterrupt)) continue;
+    // Both ways of an interrupted submission, in turns.
     if (calls % 2 == 0) return false;
     entry.fd = BusyPipe(entry.opcode == IORING_OP_WRITE);
-    entry.rw_flags = RWF_NOWAIT;  // or it would wait for the other end
+    entry.rw_flags = RWF_NOWAIT;  // without it the entry would wait for the other end
   }
   return true;
 }
@@ -127,6 +128,7 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
   return fsdp::IsInterrupted() ? -1 : __real_fallocate(fd, mode, offset, length);
 }
 
+// Nothing is synced: these tests check return values, and a real fsync would dominate their time.
 int __wrap_fsync(int) { return fsdp::IsInterrupted() ? -1 : 0; }
 
 ssize_t __wrap_pread(int fd, void* bytes, size_t nbytes, off_t offset) {

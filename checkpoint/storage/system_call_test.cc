@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// A file that does at most `most` bytes a call, is interrupted before every other call, and fails at `fail_at`.
+// A file that transfers at most `most` bytes per call, is interrupted before every other call, and fails at `fail_at`.
 struct Fickle {
   std::string written;
   size_t most = 3;

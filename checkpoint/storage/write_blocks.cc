@@ -11,7 +11,7 @@
 namespace fsdp {
 
 BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads) {
-  constexpr int64_t kEnoughBlocks = 5;  // per thread: one that it fills, four in flight
+  constexpr int64_t kEnoughBlocks = 5;  // per thread: one to fill, four in flight
   const int64_t blocks = std::max<int64_t>(buffer_bytes / kBlockBytes, 1);
   // Threads before depth: a second thread hides the work of filling, which a deeper queue of one thread does not.
   const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, io_threads));

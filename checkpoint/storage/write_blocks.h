@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteBlocks: a file whose bytes are made as they are written, for formats that place tensors at any byte:
-// safetensors, zip. Direct I/O writes whole sectors only, so the file is cut into blocks and not its tensors: one block
-// may hold the end of a tensor, the bytes between, and the beginning of the next tensor. Each block is one write, and
-// several writes are in flight.
+// WriteBlocks: writes a file whose bytes are generated block by block, for formats that place tensors at any byte:
+// safetensors, zip. Direct I/O writes only whole sectors, so the file is cut into blocks instead of its tensors: one
+// block may hold the end of a tensor, the bytes between, and the beginning of the next tensor. Each block is one write,
+// and several writes are in flight.
 //
 //   tensors   |--- a ---|.|------ b ------|--- c ---|
 //   writes    |    block 0    |    block 1    | ... |
@@ -23,11 +23,11 @@
 
 namespace fsdp {
 
-// Fills all of `out` with the bytes of the file from `begin` on, which is a multiple of kBlockBytes. Called once for
-// each block, from several threads, in about the order of the file.
+// Fills all of `out` with the bytes of the file from `begin`, a multiple of kBlockBytes. Called once for each block,
+// from several threads, in about the order of the file.
 using BlockFiller = std::function<absl::Status(int64_t begin, absl::Span<std::byte> out)>;
 
-// How many threads make blocks, and how many blocks of memory each has (File::NewWriteQueue).
+// The number of threads that make blocks, and the blocks of memory of each (File::NewWriteQueue).
 struct BlockWriteShape {
   int threads = 1;
   int queue_depth = 1;
@@ -36,9 +36,9 @@ struct BlockWriteShape {
 // The widest shape whose blocks fit in `buffer_bytes`, with at most `io_threads` threads; never less than one block.
 BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads);
 
-// Fills the empty `file` with the `nbytes` bytes that `fill` makes, and blocks until no write is in flight; then other
-// writes to the file are allowed. Space is reserved first, so that a full disk is noticed before anything is written.
-// Takes up to `queue_depth` blocks of memory for each thread of `pool`. Does not sync.
+// Fills the empty `file` with the `nbytes` bytes that `fill` makes, and blocks until no write is in flight; afterwards
+// other writes to the file are allowed. Space is reserved first, so that a full disk is noticed before anything is
+// written. Takes up to `queue_depth` blocks of memory for each thread of `pool`. Does not sync.
 absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, ThreadPool& pool, int queue_depth);
 
 }  // namespace fsdp

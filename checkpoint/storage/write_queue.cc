@@ -6,10 +6,9 @@
 //                                                   |    ^
 //                                                   +----+  interrupted or short: the rest is submitted again
 //
-// At most one slot is taken, and at most depth - 1 are in flight (with depth 1, one), so that the caller has
-// a block to fill. The first
-// error stays in error_ and every later call returns it; completions are still awaited, since the kernel reads from the
-// buffers until then.
+// At most one slot is taken, and at most depth - 1 are in flight (with depth 1, one), so that the caller has a block to
+// fill. The first error stays in error_ and every later call returns it; completions are still awaited, since the
+// kernel reads from the buffers until then.
 #include "fsdp/checkpoint/storage/write_queue.h"
 
 #include <liburing.h>
@@ -51,8 +50,7 @@ class SynchronousWriteQueue final : public WriteQueue {
   AlignedBlock buffer_;
 };
 
-// A queue of direct writes, with io_uring or without. The sectors that a write does not fill whole are kept until
-// Finish.
+// A queue of direct writes, with or without io_uring. Sectors that a write fills only in part are kept until Finish.
 class DirectWriteQueue final : public WriteQueue {
  public:
   DirectWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
@@ -64,7 +62,7 @@ class DirectWriteQueue final : public WriteQueue {
         slots_(depth),
         max_in_flight_(std::max(1, depth - 1)) {}
 
-  // Without a ring, each write is done before Write returns.
+  // Without a ring, each write is complete before Write returns.
   void OpenRing() { has_ring_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0; }
 
   ~DirectWriteQueue() override {
@@ -101,8 +99,8 @@ class DirectWriteQueue final : public WriteQueue {
     }
     slot.offset = offset;
     slot.left = absl::MakeConstSpan(from, direct);
-    // Wait for a free place in flight here, after the block is filled, and not in Buffer: a device that reports
-    // completions in batches would otherwise idle while the caller fills the block.
+    // Wait for a free place in flight here, after the block is filled, not in Buffer: a device that reports completions
+    // in batches would otherwise idle while the caller fills the block.
     while (in_flight_ >= max_in_flight_) AwaitOne();
     return Submit(std::exchange(taken_, -1));
   }
@@ -137,7 +135,7 @@ class DirectWriteQueue final : public WriteQueue {
     return static_cast<int64_t>(bytes.size()) / alignment_.offset * alignment_.offset;
   }
 
-  // Makes taken_ a free slot, after a wait if there is none.
+  // Makes taken_ a free slot, after waiting for one if necessary.
   absl::Status TakeSlot() {
     while (taken_ < 0) {
       for (size_t i = 0; i < slots_.size() && taken_ < 0; ++i) {
@@ -154,6 +152,7 @@ class DirectWriteQueue final : public WriteQueue {
       WriteNow(slot);
       return error_;
     }
+    // Never null: the ring has an entry for each slot, and every entry is submitted before the next is taken.
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
     io_uring_prep_write(entry, fd_, slot.left.data(), static_cast<unsigned>(slot.left.size()), slot.offset);
     entry->user_data = static_cast<uint64_t>(index);
@@ -200,7 +199,7 @@ class DirectWriteQueue final : public WriteQueue {
     Complete(index, result);
   }
 
-  // `result` is the kernel's: bytes written, or a negative errno. A short write that ends inside of a sector cannot be
+  // `result` is the kernel's: bytes written, or a negative errno. A short write that ends inside a sector cannot be
   // continued by direct I/O and is an error.
   void Complete(int index, int result) {
     Slot& slot = slots_[index];
@@ -221,7 +220,7 @@ class DirectWriteQueue final : public WriteQueue {
     }
   }
 
-  // Keeps the first error only: the later ones are often its consequences.
+  // Keeps only the first error: later ones are often its consequences.
   void Fail(int error, int64_t offset, int64_t nbytes) {
     if (!error_.ok()) return;
     error_ = absl::Status(absl::ErrnoToStatusCode(error),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteQueue: large writes to one file, several of them in flight. File::NewWriteQueue chooses at run time how: direct
-// I/O through io_uring, direct I/O by pwrite, or pwrite through the page cache. A queue is used by one thread; several
-// queues may write to one file.
+// WriteQueue: large writes to one file, several of them in flight. File::NewWriteQueue chooses the method at run time:
+// direct I/O through io_uring, direct I/O by pwrite, or pwrite through the page cache. A queue is used by one thread;
+// several queues may write to one file.
 //
 // Direct writes and writes through the page cache must not meet in one page: the direct write cannot drop the page from
-// the cache, and the next fsync fails with EIO. So each queue keeps the bytes that are not aligned until Finish, which
-// is called once all queues of the file are drained, and there are no other writes to the file before.
+// the cache, and the next fsync fails with EIO. So each queue keeps the unaligned bytes until Finish, which is called
+// once all queues of the file are drained, and no other writes to the file are allowed before.
 //
 //   FSDP_ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
 //   ... fill scratch, or find the bytes elsewhere ...
@@ -36,7 +36,7 @@ class File;
 
 class WriteQueue {
  public:
-  virtual ~WriteQueue() = default;  // waits for what is in flight
+  virtual ~WriteQueue() = default;  // waits for writes in flight
 
   // Memory of kBlockBytes for the bytes of the next Write. Its pages are not touched yet, so the thread that fills it
   // pays for the page faults. Blocks while all buffers are in flight.
@@ -46,9 +46,9 @@ class WriteQueue {
   // that reads the bytes anyway, to digest them, saves a pass by copying them into Buffer itself.
   virtual bool NeedsCopy(const std::byte* bytes) const = 0;
 
-  // Writes `bytes`, at most kBlockBytes, at `offset`. They lie in the memory that Buffer returned last, or in memory
-  // that does not change until Drain. Blocks while the maximum of writes is in flight. The error may be that of an
-  // earlier write.
+  // Writes `bytes`, at most kBlockBytes, at `offset`. They must be in the memory that Buffer returned last, or in
+  // memory that does not change until Drain. Blocks while the maximum number of writes is in flight. May return the
+  // error of an earlier write.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
 
   // Blocks until no write is in flight. Returns the first error of any write.
@@ -58,8 +58,8 @@ class WriteQueue {
   virtual absl::Status Finish() = 0;
 };
 
-// The numbers that addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file has
-// no direct I/O.
+// The numbers that addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file does
+// not support direct I/O.
 struct DirectAlignment {
   int64_t memory = 0;
   int64_t offset = 0;  // of lengths too
@@ -68,13 +68,13 @@ struct DirectAlignment {
 // kNever: as on a kernel without io_uring, or on one that forbids it; for tests.
 enum class UringUse : uint8_t { kIfPossible, kNever };
 
-// A queue that calls `write` for each Write and returns its error at once.
+// A queue that calls `write` for each Write and returns its error immediately.
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
 
-// A queue of direct writes to `direct_fd`, which must outlive it: through io_uring, with all of `depth` blocks in
-// flight but the one that the caller fills, or one write at a time where there is no io_uring. Finish passes the
-// unaligned bytes to `write`. `name` is the path that errors name.
+// A queue of direct writes to `direct_fd`, which must outlive it: through io_uring, with up to `depth` - 1 blocks in
+// flight while the caller fills one, or one write at a time without io_uring. Finish passes the unaligned bytes to
+// `write`. `name` is the path that errors name.
 std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write,
@@ -94,7 +94,7 @@ class WriteQueues {
   // Each queue has `depth` blocks of memory (File::NewWriteQueue). `file` must outlive it.
   WriteQueues(File& file, int depth) : file_(file), depth_(depth) {}
 
-  // A queue for the calling thread alone. Give it back when the write is done; not after an error, which ends all
+  // A queue only for the calling thread. Give it back when the write is done; not after an error, which ends all
   // writes.
   std::unique_ptr<WriteQueue> Take();
   void Give(std::unique_ptr<WriteQueue> queue);

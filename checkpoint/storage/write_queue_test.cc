@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whatever way a file's bytes go, direct or through the page cache, they are where they were put.
+// All bytes of a file are at their offsets, written directly or through the page cache.
 #include "fsdp/checkpoint/storage/write_queue.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ void ExpectEveryByteInItsPlace(const std::function<std::unique_ptr<WriteQueue>(F
     std::vector<std::pair<size_t, size_t>> between;
     size_t at = 0;
     for (int i = 0; at < bytes.size(); ++i) {
-      // From where the bytes lie and from the queue's memory, at aligned and other offsets, whole sectors and others.
+      // From the bytes' own memory and from the queue's memory, at aligned and other offsets, whole sectors and others.
       const size_t sizes[] = {kBlockBytes, 4096, 1000, size_t{1} << 20, 513, 96, (size_t{2} << 20) + 7};
       size_t count = std::min(sizes[i % 7], bytes.size() - at);
       if (i % 3 == 0) {
@@ -59,7 +59,7 @@ void ExpectEveryByteInItsPlace(const std::function<std::unique_ptr<WriteQueue>(F
         ASSERT_OK(queue->Write(static_cast<int64_t>(at), Bytes(bytes, at, count)));
       }
       at += count;
-      const size_t sector = (at + 4095) / 4096 * 4096;  // every other one begins at a sector
+      const size_t sector = (at + 4095) / 4096 * 4096;  // every second one begins at a sector
       if (i % 2 == 0 && sector < bytes.size()) {
         between.emplace_back(at, sector);
         at = sector;

@@ -18,11 +18,12 @@ namespace fsdp {
 namespace {
 
 constexpr int kMostRepeats = 2000;
-constexpr int64_t kSmallBytes = 16 << 10;                  // up to here a collective is compared with a ping-pong
-constexpr absl::Duration kBatch = absl::Milliseconds(20);  // what a round of one kind should take
+constexpr int64_t kSmallBytes = 16 << 10;                  // up to this size a collective is compared with a ping-pong
+constexpr absl::Duration kBatch = absl::Milliseconds(20);  // the target time of a round of one kind
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
+  // The number of rounds is odd (TimingOptions), so this is one of the values.
   return values[values.size() / 2];
 }
 
@@ -32,7 +33,7 @@ double HalfQuartileDistance(std::vector<double> values) {
   return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
 }
 
-// The largest of the ranks' values. All ranks get the same number, since each takes the largest of the same blobs.
+// The largest of the ranks' values. All ranks get the same number, because each takes the largest of the same blobs.
 absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
@@ -45,7 +46,7 @@ absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
   return slowest;
 }
 
-// As nccl-tests define the bus bandwidth: the factor by which it differs from the algorithm's.
+// The ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
 double BusFactor(CollectiveOp op, int size) {
   const double others = static_cast<double>(size - 1) / size;
   switch (op) {
@@ -85,9 +86,10 @@ absl::StatusOr<std::unique_ptr<CollectiveTimer>> CollectiveTimer::Create(Process
   FSDP_ASSIGN_OR_RETURN(timer->stream_, device.CreateStream("benchmark"));
   FSDP_ASSIGN_OR_RETURN(timer->whole_, group.Allocate(max_bytes));
   FSDP_ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes / group.size()));
-  // A floor may move more bytes than there are; it goes over the same memory again.
+  // A floor may move more bytes than the buffers have; it uses the same memory again.
   FSDP_ASSIGN_OR_RETURN(timer->source_, device.Allocate(max_bytes));
   FSDP_ASSIGN_OR_RETURN(timer->destination_, device.Allocate(max_bytes));
+  // Touched here, so that no measurement includes page faults.
   for (const Buffer& buffer : {timer->whole_, timer->part_, timer->source_, timer->destination_}) {
     std::memset(buffer.data(), 0, static_cast<size_t>(buffer.nbytes()));
   }
@@ -113,7 +115,7 @@ void CollectiveTimer::IssueCollective(CollectiveOp op, int64_t bytes) {
   }
 }
 
-// The traffic may exceed the buffers (all_reduce), so the copy goes over the same bytes again.
+// The traffic may exceed the buffers (all_reduce), so the copy uses the same bytes again.
 void CollectiveTimer::IssueCopy(CollectiveOp op, int64_t bytes) {
   auto left = static_cast<int64_t>(MemcpyBytes(op, static_cast<double>(bytes), group_.size(), group_.rank()));
   for (; left > 0; left -= bytes) {
@@ -130,7 +132,7 @@ absl::Status CollectiveTimer::RunWire(CollectiveOp op, int64_t bytes) {
   return options_.wire->PingPong(memory(destination_).first(std::min<size_t>(linked, destination_.nbytes())));
 }
 
-// All ranks start together and issue everything before they wait for anything, so that issuing overlaps running.
+// All ranks start together and issue everything before they wait, so that issuing overlaps running.
 template <typename Issue>
 absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue) {
   group_.Barrier(*stream_);
@@ -146,6 +148,7 @@ absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue
 absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op, int64_t bytes, int repeat) {
   Round round;
   FSDP_ASSIGN_OR_RETURN(round.collective, TimeBatch(repeat, [&] { IssueCollective(op, bytes); }));
+  // After an error the remaining repeats are skipped: the other end is gone, and each would wait for it.
   absl::Status wire;
   FSDP_ASSIGN_OR_RETURN(round.floor, TimeBatch(repeat, [&] {
                           if (options_.wire == nullptr) {
@@ -158,8 +161,8 @@ absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op
   return round;
 }
 
-// The number of repeats is chosen from a warm round of the slowest rank, so all ranks choose the same and make the same
-// calls.
+// The number of repeats comes from a warm round of the slowest rank, so that all ranks choose the same number and make
+// the same calls.
 absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) {
   const int64_t unit = SizeOf(dtype_) * group_.size();
   bytes = bytes / unit * unit;
@@ -174,6 +177,7 @@ absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) 
     FSDP_ASSIGN_OR_RETURN(const Round round, RunRound(op, bytes, repeat));
     times.push_back(round.collective);
     floors.push_back(round.floor);
+    // Divided within a round: the two batches were measured one right after the other.
     shares.push_back(round.floor / round.collective);
   }
   Timing timing = {.op = op, .dtype = dtype_, .bytes = bytes};

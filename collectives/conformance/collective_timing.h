@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CollectiveTiming: times one collective at one size against a floor in the same moments, for the benchmark: memcpy, or
-// the wire between hosts. Rounds of the two alternate, so that other load on the machine affects both alike.
+// CollectiveTiming: times one collective at one size against a floor, for the benchmark: memcpy, or the wire between
+// hosts. Rounds of the two alternate, so that other load on the machine affects both alike.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 
@@ -26,8 +26,8 @@ struct Timing {
   double best = 0;    // fastest round
   double spread = 0;  // half the distance of the quartiles, relative to the median
   double algbw = 0;   // S / time, bytes per second
-  double busbw = 0;   // algbw times the share of S that each rank has to get from others
-  double floor = 0;   // median time of what the collective is compared with: memcpy of MemcpyBytes, or the wire
+  double busbw = 0;   // algbw times the share of S that each rank receives from others
+  double floor = 0;   // median time of the floor: memcpy of MemcpyBytes, or the wire
   double limit = 0;   // the algbw that the floor allows
   double share = 0;   // median over the rounds of algbw / limit, each pair measured together
 };
@@ -41,12 +41,12 @@ double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank);
 struct TimingOptions {
   int rounds = 15;  // of each measurement; odd, so that the median is one of them
 
-  // If not null, the floor is plain sockets between hosts instead of memcpy: LinkBytes in both directions at once, and
-  // up to 16 KiB that many bytes there and as many back (a ping-pong). Not owned.
+  // If not null, the floor is plain sockets between hosts instead of memcpy: LinkBytes in both directions at the same
+  // time, and up to 16 KiB a ping-pong of that many bytes. Not owned.
   SocketWire* wire = nullptr;
 };
 
-// Used by one thread of each rank; all ranks make the same calls, since every measurement is collective. Host devices
+// Used by one thread of each rank; all ranks make the same calls, because every measurement is collective. Host devices
 // only: Create touches the buffers by the CPU.
 class CollectiveTimer {
  public:
@@ -55,9 +55,9 @@ class CollectiveTimer {
   static absl::StatusOr<std::unique_ptr<CollectiveTimer>> Create(ProcessGroup& group, DType dtype, int64_t max_bytes,
                                                                  const TimingOptions& options = {});
 
-  // Every rank calls it; all get the same result. `bytes` is rounded down to a multiple of the element and the ranks.
-  // A round is a batch of about 20 ms, or one collective that is longer, and as many floors; two rounds warm up. Errors
-  // are those of the collectives and of the wire.
+  // Every rank calls it; all get the same result. `bytes` is rounded down to a multiple of the element and the ranks. A
+  // round is a batch of about 20 ms, or one collective that is longer, and as many floors; two rounds warm up. Errors
+  // come from the collectives and from the wire.
   absl::StatusOr<Timing> Measure(CollectiveOp op, int64_t bytes);
 
  private:
@@ -83,11 +83,11 @@ class CollectiveTimer {
   ProcessGroup& group_;
   const DType dtype_;
   const TimingOptions options_;
-  // All that is timed runs on this stream.
+  // Everything that is timed runs on this stream.
   std::unique_ptr<Stream> stream_;
-  Buffer whole_;   // shared, [max_bytes]: all_gather's output, reduce_scatter's input, the tensor of the others
+  Buffer whole_;   // shared, [max_bytes]: all_gather's output, reduce_scatter's input, else the tensor
   Buffer part_;    // shared, a rank's part of it: reduce_scatter's output
-  Buffer source_;  // private, [max_bytes]: the floor's
+  Buffer source_;  // private, [max_bytes]: for the floor
   Buffer destination_;
 };
 

@@ -7,12 +7,12 @@
 //   launch --nnodes=2 --node_rank=N --master_addr=A --master_port=P --nproc=2 -- collectives_benchmark --backend=net
 //   mpirun -np 4 bazel-bin/collectives/conformance/collectives_benchmark --backend=mpi --ranks_per_host=2
 //
-// By itself it starts ranks on this host, which --ranks_per_host makes pass for several. Started by launch, torchrun,
-// srun or mpirun, on one host or several, it measures those ranks, as tests/hosts/benchmark.sh does; backend mpi needs
-// MPI's launcher.
+// Started directly, it starts ranks on this host; --ranks_per_host makes them count as several hosts. Started by
+// launch, torchrun, srun or mpirun, on one host or several, it measures those ranks, as tests/hosts/benchmark.sh does;
+// backend mpi needs MPI's launcher.
 //
-// Collectives are issued in batches and synchronised once, as training does. The numbers are meaningful only on an idle
-// machine with at least one core per rank.
+// Collectives are issued in batches and synchronised once per batch, as training does. The numbers are meaningful only
+// on an idle machine with at least one core per rank.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -38,7 +38,7 @@
 ABSL_FLAG(int, nproc, 2, "ranks on this machine");
 ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads; net: UCX; mpi: MPI");
 ABSL_FLAG(int, ranks_per_host, 0,
-          "with --backend=net or mpi: so many neighbours pass for a host; 0: hosts are what they are");
+          "with --backend=net or mpi: this many consecutive ranks count as one host; 0: real hosts");
 ABSL_FLAG(fsdp::ByteSizeFlag, min_bytes, {4 << 10}, "smallest size");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_bytes, {256 << 20}, "largest size; sizes grow by a factor of 4");
 ABSL_FLAG(std::string, dtype, "float32", "element type: float32, bfloat16, ...");
@@ -64,7 +64,7 @@ constexpr char kColumns[] =
     "S\n"
     "        with --wire: algbw if plain sockets took the bytes that the op's route on backend net puts on a host's "
     "link,\n"
-    "        both ways at once between two hosts; up to 16 KiB: if it took a ping-pong of these bytes\n"
+    "        both ways at the same time between two hosts; up to 16 KiB: if it took a ping-pong of these bytes\n"
     "share   algbw / limit, median over pairs of batches\n";
 
 constexpr CollectiveOp kOps[] = {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter, CollectiveOp::kAllReduce,
@@ -80,7 +80,7 @@ std::vector<CollectiveOp> ChosenOps() {
   return chosen;
 }
 
-// A row is flushed at once, so that a long run shows its progress also through a pipe.
+// Flushes each row, so that a long run shows its progress also through a pipe.
 void PrintRow(const Timing& t) {
   std::printf("%s\n",
               absl::StrFormat("%-14s %11d %11d %9s %10.1f %10.1f %4.0f %8.2f %8.2f %8.2f %6.2f", CollectiveOpName(t.op),
@@ -117,7 +117,7 @@ void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
   std::printf("%s\n", all.dump(2).c_str());
 }
 
-// Every rank runs all measurements, since they are collective; rank 0 alone prints.
+// Every rank runs all measurements, because they are collective; only rank 0 prints.
 absl::Status MeasureAll(ProcessGroup& group, SocketWire* wire) {
   const int64_t max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes;
   const bool table = group.rank() == 0 && !absl::GetFlag(FLAGS_json);
@@ -189,8 +189,8 @@ absl::Status CheckFlags() {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "wanted --nproc of at least 1, --min_bytes above 0, --rounds odd, --backend=shm, local, net or mpi, --op of "
-      "those listed, --ranks_per_host and --wire with --backend=net or mpi");
+      "wanted --nproc of at least 1, --min_bytes above 0, --rounds odd, --backend=shm, local, net or mpi, --op as "
+      "listed, --ranks_per_host and --wire with --backend=net or mpi");
 }
 
 absl::Status Run(int argc, char** argv) {

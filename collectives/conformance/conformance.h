@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts that the conformance tests of ProcessGroup share: the backends under test, and tensors whose elements are
-// all known in advance. The same tests run on every backend, which is what makes backends interchangeable.
+// The common parts of the conformance tests of ProcessGroup: the backends under test, and tensors whose elements are
+// all known in advance. All backends pass the same tests, which makes them interchangeable.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 
@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// Called on each rank, on a thread of its own.
+// Called on each rank, each on its own thread.
 using RankMain = std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>;
 
 // A backend at a world size: a parameter of the suite. `backend` is one of BackendsUnderTest.
@@ -25,11 +25,12 @@ struct GroupUnderTest {
   std::string backend;
   int size = 1;
 
-  // As RunRanks, on this backend; ranks are threads.
+  // RunRanks on this backend; ranks are threads.
   absl::Status Run(const RankMain& rank_main, absl::Duration timeout = absl::Minutes(1)) const;
 };
 
-// The backends that this test was linked with, and how their ranks are run: conformance_host.cc or conformance_cuda.cc.
+// The backends that this test was linked with, and the code that runs their ranks: conformance_host.cc or
+// conformance_cuda.cc.
 std::vector<std::string> BackendsUnderTest();
 absl::Status CanRun(const GroupUnderTest& group);  // not OK, with the reason, if this machine has too few GPUs
 absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main, absl::Duration timeout);
@@ -38,29 +39,29 @@ absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main
 std::vector<GroupUnderTest> GroupsUnderTest();
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 
-// "shm_4", for INSTANTIATE_TEST_SUITE_P. Letters, digits and underscores, as GoogleTest wants it.
+// "shm_4", for INSTANTIATE_TEST_SUITE_P. Letters, digits and underscores, as GoogleTest requires.
 std::string NameOf(const GroupUnderTest& group);
 
-// Where a test puts its tensors: in memory that peers reach (ProcessGroup::Allocate), in memory that they do not reach
+// The memory of a test's tensors: memory that peers reach (ProcessGroup::Allocate), memory that they do not reach
 // (Device::Allocate), or the former on even ranks and the latter on odd ones.
 enum class Placement { kShared, kPrivate, kMixed };
 
 // A tensor of `numel` elements, `pad` elements after the start of its buffer. Contents are unspecified. A pad of 1
-// makes vectorised code meet an unaligned start.
+// gives vectorised code an unaligned start.
 absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad = 0);
 
-// Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype. Odd
+// Element `i` of rank `rank`'s input: an integer from 0 to 16, so that sums over ranks are exact in every dtype. Odd
 // steps and the ranks' offsets make neighbours, rows and ranks differ.
 inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
 
-// `values`, rounded to the dtype, in host memory that the device copies from.
+// `values`, rounded to the dtype, in host memory that is pinned for the device.
 absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values);
 
 // Sets the elements to `values`, rounded to the dtype. Blocks. A value that the dtype cannot hold aborts.
 void SetElements(Device& device, const Tensor& t, const std::vector<double>& values);
 
 // OK if each element of `t` is bit for bit its value rounded to the dtype, or differs from the value by at most
-// `relative` times the value; else kDataLoss with the first element that does not. Blocks.
+// `relative` times the value; else kDataLoss with the first other element. Blocks.
 absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
 
 // value(0), ..., value(numel - 1). `value` is called once for each index, in ascending order.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite on GPUs, with ranks that are threads: "local", all of them on GPU 0; "nccl", which wants a GPU
-// for each; and "nccl_two_a_host", the same where two neighbours share a host and blobs and heartbeats go between
-// hosts.
+// The conformance suite on GPUs, with ranks that are threads: "local", all ranks on GPU 0; "nccl", which needs a GPU
+// for each rank; and "nccl_two_a_host", the same with two consecutive ranks on each simulated host, and blobs and
+// heartbeats between hosts.
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kAcrossHosts[] = "nccl_two_a_host";
 
-// What a rank makes its group of.
+// The parts from which a rank creates its group.
 struct RankParts {
   std::shared_ptr<CudaCommunicator> local;
   std::shared_ptr<Device> device;
@@ -62,7 +62,7 @@ absl::Status CanRun(const GroupUnderTest& under_test) {
   return absl::UnavailableError(absl::StrCat("nccl wants ", under_test.size, " GPUs, there are ", gpus));
 }
 
-// The threads first meet in a group of host memory, which RunRanks makes; its split becomes the control group of the
+// The threads first meet in a group of host memory, which RunRanks creates; its split becomes the control group of the
 // backend under test.
 absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank_main, absl::Duration timeout) {
   FSDP_RETURN_IF_ERROR(CanRun(under_test));
@@ -70,6 +70,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
   ThreadNetwork network(under_test.size);
   std::vector<std::shared_ptr<Device>> devices;
   for (int r = 0; r < under_test.size; ++r) {
+    // NCCL refuses two ranks on one GPU.
     FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(nccl ? r : 0));
     devices.push_back(std::move(device));
   }
@@ -84,7 +85,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
         CreateGroup(under_test, *meeting, {locals[rank], devices[rank], network.Join(rank)}, timeout));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {
-      meeting->Abort(status);  // first, or a rank that this one takes along could be taken for the first to fail
+      meeting->Abort(status);  // first, or a rank that fails because of this one could count as the first
       group->Abort(status);
     }
     return status;

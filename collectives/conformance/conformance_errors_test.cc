@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every backend says what went wrong, on every rank, and hangs on nothing: one suite, all backends.
+// Every backend reports errors on every rank and never hangs: one suite, all backends.
 #include <latch>
 #include <memory>
 #include <mutex>
@@ -187,7 +187,7 @@ TEST_P(ConformanceErrorsTest, ABrokenGroupSaysSo) {
 }
 
 TEST_P(ConformanceErrorsTest, AMissingRankIsNamedAtTheDeadline) {
-  // Rank 1 comes to the collective only after the others failed.
+  // Rank 1 reaches the collective only after the others have failed.
   std::vector<absl::Status> errors(static_cast<size_t>(size()));
   std::latch failed(1);
   EXPECT_OK(GetParam().Run(

@@ -28,7 +28,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
         std::make_shared<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), timeout));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {
-      meeting->Abort(status);  // first, or a rank that this one takes along could be taken for the first to fail
+      meeting->Abort(status);  // first, or a rank that fails because of this one could count as the first
       group->Abort(status);
     }
     return status;

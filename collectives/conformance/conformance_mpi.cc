@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance suite over MPI, whose ranks are processes: MPI's launcher starts this program on each, and each runs
-// all tests. A group under test is of the first ranks of the job; the others of the job run nothing meanwhile.
+// all tests. A group under test has the first ranks of the job; the others of the job run nothing meanwhile.
 //
 //   mpiexec -n 7 bazel-bin/collectives/conformance/conformance_mpi_ranks
 //
-// Which of the ranks are on one host says FSDP_HOSTID.
+// FSDP_HOSTID specifies which ranks are on one host.
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite between hosts, whose ranks are threads here: each rank on a host of its own, two neighbours on
-// each host (and the last rank of an odd number alone), with reductions of the route that fits and of the chain, or two
-// hosts whose ranks alternate.
+// The conformance suite between hosts, whose ranks are threads here. The layouts: each rank on its own host; two
+// consecutive ranks on each host (one on the last if their number is odd), with the default route of reductions and
+// with the chain; two hosts whose ranks alternate.
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"
@@ -43,7 +43,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
     const auto group = std::make_shared<HostProcessGroup>(std::move(collectives));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {
-      meeting->Abort(status);  // first, or a rank that this one takes along could be taken for the first to fail
+      meeting->Abort(status);  // first, or a rank that fails because of this one could count as the first
       group->Abort(status);
     }
     return status;

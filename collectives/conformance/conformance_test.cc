@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// Nothing, less than a vector, less and more than what is sent eagerly; mostly not multiples of anything.
+// Nothing, less than a vector, less and more than the eager limit; mostly not multiples of anything.
 constexpr int64_t kCounts[] = {0, 1, 7, 1000, 5003};
 
 // The number of elements with which every dtype and op is tried.
@@ -40,7 +40,7 @@ class ConformanceTest : public testing::TestWithParam<GroupUnderTest> {
 
   int size() const { return GetParam().size; }
 
-  // Runs `rank_main` with a stream of its own on every rank; synchronises it at the end.
+  // Runs `rank_main` with its own stream on every rank; synchronises it at the end.
   absl::Status Run(const std::function<absl::Status(ProcessGroup& group, Stream& stream)>& rank_main) {
     return GetParam().Run([&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
@@ -78,7 +78,7 @@ TEST_P(ConformanceTest, AllGatherGathersEveryDTypeInPlaceAndNot) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) {
     for (const bool in_place : {false, true}) {
       for (const DType dtype : AllDTypes()) {
-        if (dtype == DType::kFloat8E8M0FNU) continue;  // has powers of two alone
+        if (dtype == DType::kFloat8E8M0FNU) continue;  // has only powers of two
         FSDP_RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, dtype, kCommonCount, in_place}));
       }
       for (const int64_t n : kCounts) {
@@ -117,7 +117,7 @@ double Reduced(ReduceOp op, int size, int64_t i) {
   return 0;
 }
 
-// The average of small integers in float32 arithmetic, as 16- and 32-bit dtypes have it; float64 has its own.
+// The average of small integers in float32 arithmetic, as for 16- and 32-bit dtypes; float64 has its own.
 double Expected(DType dtype, ReduceOp op, int size, int64_t i) {
   return dtype == DType::kFloat64 && op == ReduceOp::kAvg ? Reduced(ReduceOp::kSum, size, i) / size
                                                           : Reduced(op, size, i);
@@ -130,14 +130,14 @@ struct ReduceCase {
   int64_t n;
 };
 
-// NCCL averages by adding products with 1/n. 1/n, the product, n - 1 additions and the quotient that it is compared
-// with: n + 2 roundings. Everything else is exact.
+// NCCL averages by adding products with 1/n. 1/n, the product, n - 1 additions and the quotient of the comparison are n
+// + 2 roundings. Everything else is exact.
 double Tolerance(const ProcessGroup& group, const ReduceCase& c) {
   if (group.backend() != "nccl" || c.op != ReduceOp::kAvg || SizeOf(c.dtype) < 4) return 0;
   return (group.size() + 2) * std::ldexp(1, c.dtype == DType::kFloat64 ? -53 : -24);
 }
 
-// Every dtype with every op; every size with the two that training uses most; every placement beyond the slots.
+// Every dtype with every op; every size with the two ops that training uses most; every placement beyond the slots.
 std::vector<ReduceCase> ReduceCases(int64_t beyond_slots) {
   std::vector<ReduceCase> cases;
   for (const DType dtype : kReducible) {
@@ -217,7 +217,8 @@ TEST_P(ConformanceTest, BroadcastGivesEveryRankTheRootsElements) {
   }));
 }
 
-// The input may be overwritten, and the output read, as soon as the stream gets there: no rank runs ahead into either.
+// The input may be overwritten, and the output read, after the stream has passed the collective: no rank may still use
+// either.
 TEST_P(ConformanceTest, BackToBackCollectivesDoNotDisturbEachOther) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     for (const int64_t n : {int64_t{5}, int64_t{6000}}) {
@@ -315,7 +316,7 @@ TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
 TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     for (const size_t most : {size_t{0}, size_t{20}, size_t{300000}}) {
-      // The size goes down with the rank, to nothing on the last.
+      // The size decreases with the rank, to nothing on the last.
       const auto blob_of = [&](int r) {
         return std::string(most * (group->size() - 1 - r) / group->size(), static_cast<char>('a' + r));
       };
@@ -332,7 +333,7 @@ TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
 
 TEST_P(ConformanceTest, SplitMakesGroupsByColorInKeyOrder) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    // Odd and even ranks apart, each backwards.
+    // Odd and even ranks separately, each in reverse order.
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, -group.rank()));
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
     for (int r = 0; r < half->size(); ++r) {
@@ -377,7 +378,7 @@ TEST_P(ConformanceTest, AllocateCountsOnTheDevice) {
   }));
 }
 
-// A rank that has what it came for may go while others are still in the same collective.
+// A rank that has its data may leave while others are still in the same collective.
 TEST_P(ConformanceTest, ARankThatFinishesFirstDoesNotDisturbTheOthers) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {

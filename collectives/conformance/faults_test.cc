@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The errors that the surviving processes of a shm group get when one of them is killed, stopped, or simply ends.
+// The errors of the surviving processes of a shm group when one process is killed, is stopped, or ends.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ class SharedClock {
 };
 
 TEST(FaultsTest, AKilledRankIsNamedByEverySurvivorWithin100Milliseconds) {
-  // Noise only adds to the time, so the best of some tries is what the code can do; a busy machine needs more tries.
+  // Noise only adds to the time, so the best of several tries is the time of the code; a busy machine needs more tries.
   absl::Duration best = absl::InfiniteDuration();
   for (int attempt = 0; attempt < 20 && best > absl::Milliseconds(100); ++attempt) {
     SharedClock killed;
@@ -104,7 +104,7 @@ TEST(FaultsTest, AStoppedRankIsNamedAtTheDeadline) {
     if (r != kVictim) {
       EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                               HasSubstr("all_gather #6 waited 1s; missing ranks: 2")));
-      // A survivor may have come to the collective, and begun to wait, before the victim stopped.
+      // A survivor may have reached the collective, and begun to wait, before the victim stopped.
       EXPECT_GT(results[r].at - stopped.at(), timeout / 2);
     }
   }

@@ -19,7 +19,7 @@ namespace {
 constexpr DType kReducible[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16,
                                 DType::kFloat16, DType::kInt64,   DType::kInt32};
 
-// Both signs and six binary orders of magnitude, so that float sums round, and another order rounds otherwise.
+// Both signs and six binary orders of magnitude, so that float sums round, and another order gives other bits.
 double UnevenValue(int rank, int64_t i, DType dtype) {
   const uint64_t bits = (static_cast<uint64_t>(i) * 31 + static_cast<uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15;
   const double fraction = static_cast<double>(bits >> 40) / (1 << 24) - 0.5;
@@ -34,10 +34,11 @@ struct Case {
   int64_t n;
 };
 
-// The bytes that this rank gets.
+// The bytes of this rank's result.
 absl::StatusOr<std::string> Reduce(ProcessGroup& group, const Case& c) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("reference"));
   const int64_t given = c.scatters ? c.n * group.size() : c.n;
+  // A pad of 1 gives the vectorised kernels an unaligned start.
   FSDP_ASSIGN_OR_RETURN(const Tensor input, NewTensor(group, Placement::kMixed, c.dtype, given, 1));
   FSDP_ASSIGN_OR_RETURN(const Tensor output, NewTensor(group, Placement::kShared, c.dtype, c.n, 1));
   Fill(group, input, [&](int64_t i) { return UnevenValue(group.rank(), i, c.dtype); });
@@ -55,6 +56,7 @@ std::vector<Case> AllCases(int64_t n) {
   std::vector<Case> cases;
   for (const DType dtype : kReducible) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax}) {
+      // CheckReducible refuses averages of integers.
       if (op == ReduceOp::kAvg && !IsFloatingPoint(dtype)) continue;
       cases.push_back({dtype, op, true, n});
       cases.push_back({dtype, op, false, n});
@@ -79,6 +81,7 @@ absl::Status CompareReductionsWithLocal(ProcessGroup& group, int64_t n) {
   const std::vector<Case> cases = AllCases(n);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> found, ReduceAll(group, cases));
   std::vector<std::string> wanted;
+  // Each rank runs its own group of threads, one for each rank of `group`, and keeps the result of its own rank.
   FSDP_RETURN_IF_ERROR(RunRanks(group.size(), [&](std::shared_ptr<ProcessGroup> local) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(std::vector<std::string> theirs, ReduceAll(*local, cases));
     if (local->rank() == group.rank()) wanted = std::move(theirs);
@@ -90,7 +93,7 @@ absl::Status CompareReductionsWithLocal(ProcessGroup& group, int64_t n) {
     return absl::DataLossError(absl::StrCat(c.scatters ? "reduce_scatter " : "all_reduce ",
                                             std::string(ReduceOpName(c.op)), " of ", std::string(DTypeName(c.dtype)),
                                             "[", n, "] on rank ", group.rank(), " of ", group.size(),
-                                            " differs from that of threads"));
+                                            " differs from the result of threads"));
   }
   return absl::OkStatus();
 }

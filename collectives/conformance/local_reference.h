@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a group of threads gives for the same reductions, as the reference for groups that reach the ranks' memory in
+// The results of the same reductions in a group of threads, as the reference for groups that reach the ranks' memory in
 // other ways: the order of summation is part of the contract, so results are equal bit for bit.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_LOCAL_REFERENCE_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_LOCAL_REFERENCE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Wherever the ranks are, sums have the bits that threads of one process get.
+// Sums have the same bits on any placement of the ranks as between threads of one process.
 #include "fsdp/collectives/conformance/local_reference.h"
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace {
 
 class LocalReferenceTest : public testing::TestWithParam<GroupUnderTest> {};
 
-// 3 x 2 is among these.
+// These include 3 x 2.
 INSTANTIATE_TEST_SUITE_P(Backends, LocalReferenceTest, testing::ValuesIn(GroupsUnderTest({2, 3, 4, 6})),
                          [](const auto& info) { return NameOf(info.param); });
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole job, at whatever size and on whatever hosts: the bits of the sums, messages of some megabytes.
+// The whole job, at any size and on any hosts: the bits of the sums, messages of some megabytes.
 #include "fsdp/collectives/conformance/mpi_job.h"
 
 #include "fsdp/base/status_macros.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backend "net" between processes of this machine that are told to be on several hosts: UCX over loopback. The data and
-// the bits, and what survivors are told when one of the processes is killed, stopped, or ends.
+// Backend "net" between processes of this machine that are configured as several hosts: UCX over loopback. Tests the
+// data and the bits, and the errors of survivors when one of the processes is killed, is stopped, or ends.
 #include <signal.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ using testing::HasSubstr;
 
 using RankFunction = std::function<absl::Status(ProcessGroup& group, Stream& stream)>;
 
-// A process for each host id, as ranks of one group; the results by rank.
+// A process for each host id, as ranks of one group. Returns the results by rank.
 std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, absl::Duration timeout,
                                    const RankFunction& rank_main) {
   const Rendezvous job = NewJob(static_cast<int>(hosts.size()));
@@ -81,7 +81,7 @@ TEST_P(NetProcessesTest, DataBlobsAndSubgroupsArrive) {
          for (int step = 0; step < 3; ++step) {
            Fill(group, own, [&](int64_t i) { return ValueOf(group.rank(), i + step); });
            group.AllGather(own, t, stream);
-           group.Broadcast(own, 0, stream);  // of one part, which is the same everywhere
+           group.Broadcast(own, 0, stream);  // from one part; all ranks have equal tensors
            FSDP_RETURN_IF_ERROR(stream.Synchronize());
            const int root = 0;
            FSDP_RETURN_IF_ERROR(ExpectElements(group, t, [&](int64_t i) {
@@ -102,10 +102,10 @@ TEST_P(NetProcessesTest, DataBlobsAndSubgroupsArrive) {
 
 constexpr int kVictim = 2;
 
-// With its process, whatever else is known of it.
+// Matches the victim with its process number, and any other text in its name.
 constexpr char kVictimsName[] = "rank 2 \\([^)]*pid [0-9]+";
 
-// All-gathers on hosts a, a, b, b; in the middle of them the victim does `victim` instead of its share.
+// All-gathers on hosts a, a, b, b; in the middle of them the victim runs `victim` instead of its share.
 std::vector<RankResult> RunWithVictim(absl::Duration timeout, const std::function<void()>& victim) {
   return RunOnHosts({"a", "a", "b", "b"}, timeout, [&](ProcessGroup& group, Stream& stream) -> absl::Status {
     const int64_t n = 100000;
@@ -136,7 +136,7 @@ TEST_F(NetFaultsTest, AKilledRankIsNamedByEverySurvivorOnBothHosts) {
     EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("all_gather #6")));
     EXPECT_THAT(std::string(results[r].status.message()), ContainsRegex(kVictimsName));
   }
-  EXPECT_LT(absl::Now() - start, absl::Minutes(1));  // by the connection, and not at the deadline
+  EXPECT_LT(absl::Now() - start, absl::Minutes(1));  // noticed by the connection, and not at the deadline
 }
 
 TEST_F(NetFaultsTest, ARankThatExitsInMidJobIsNamed) {
@@ -154,7 +154,7 @@ TEST_F(NetFaultsTest, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
-// All-gathers of 32 MiB, in whose midst the victim's main thread sends `signal` to its process.
+// All-gathers of 32 MiB; in the middle of one, the victim's main thread sends `signal` to its process.
 std::vector<RankResult> RunWithVictimInMidMessage(absl::Duration timeout, int signal) {
   return RunOnHosts({"a", "a", "b", "b"}, timeout, [&](ProcessGroup& group, Stream& stream) -> absl::Status {
     const int64_t n = 2 << 20;
@@ -175,7 +175,7 @@ TEST_F(NetFaultsTest, ARankKilledInTheMiddleOfAMessageIsNamed) {
   }
 }
 
-// UCX ends neither with the connection nor by itself the receive of a message of which a part has arrived.
+// For a message of which a part has arrived, UCX ends the receive neither with the connection nor by itself.
 TEST_F(NetFaultsTest, AReceiveOfWhichAPartHasArrivedEndsWhenItsSenderIsKilled) {
   const Rendezvous job = NewJob(2);
   const std::vector<RankResult> results = RunProcesses(2, [&](int rank) -> absl::Status {
@@ -195,16 +195,16 @@ TEST_F(NetFaultsTest, AReceiveOfWhichAPartHasArrivedEndsWhenItsSenderIsKilled) {
       }).detach();
       return transport->Exchange({{{0, bytes.data(), nbytes}}}, {}, what, absl::Minutes(1));
     }
-    absl::SleepFor(absl::Milliseconds(600));  // the sockets are full, and their writer is dead
+    absl::SleepFor(absl::Milliseconds(600));  // the sockets are full, and the writer is dead
     const absl::Status lost = transport->Exchange({}, {{{1, bytes.data(), nbytes}}}, what, absl::Minutes(1));
     transport->AwaitSends();
     return lost;
   });
   EXPECT_THAT(results[0].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
-  EXPECT_EQ(results[0].wait_status, 1 << 8);  // it has ended by itself
+  EXPECT_EQ(results[0].wait_status, 1 << 8);  // it ended by itself
 }
 
-// The survivors' messages to it are under way when they give up, and must not be read after that.
+// The survivors' messages to it are under way when they give up, and must not be read afterwards.
 TEST_F(NetFaultsTest, ARankStoppedInTheMiddleOfAMessageIsNamedAtTheDeadline) {
   const std::vector<RankResult> results = RunWithVictimInMidMessage(absl::Seconds(5), SIGSTOP);
   // A rank may wait for one of its own host that waits for the stopped one: all reach the deadline, and some name it.

@@ -3,7 +3,7 @@
 // Ranks are forked, not executed: a test passes a lambda as rank_main. A result comes back through a pipe per rank, as
 // one write, so that a rank that is killed has reported either completely or not at all.
 //
-// Stopped ranks (SIGSTOP) would never end. WUNTRACED reports them, so once each rank has ended or stopped, the stopped
+// Stopped ranks (SIGSTOP) would never end. WUNTRACED reports them; after each rank has ended or stopped, the stopped
 // ones are killed.
 #include "fsdp/collectives/conformance/process_ranks.h"
 
@@ -27,8 +27,8 @@
 namespace fsdp {
 namespace {
 
-// The message that a rank writes into its pipe. It is a single write of less than PIPE_BUF bytes, so the message is
-// there whole or not at all.
+// The message that a rank writes into its pipe. A single write of less than PIPE_BUF bytes is atomic: the pipe has all
+// of it or nothing.
 struct Report {
   int64_t at_ns = 0;
   int32_t code = 0;
@@ -44,7 +44,7 @@ struct Report {
   _exit(status.ok() ? 0 : 1);
 }
 
-// The write end of the pipe is closed by now.
+// The write end of the pipe is closed already.
 RankResult ReadResult(int pipe_fd, int wait_status) {
   RankResult result = {.wait_status = wait_status};
   Report report;
@@ -56,7 +56,7 @@ RankResult ReadResult(int pipe_fd, int wait_status) {
   return result;
 }
 
-// How each of the processes ended, by number. Waits for these alone: other tests of this program have children too.
+// The wait status of each process, by pid. Waits only for these: other tests of this program have children too.
 std::map<int, int> AwaitAll(const std::vector<int>& processes) {
   std::map<int, int> ended;
   std::vector<int> stopped;
@@ -78,7 +78,8 @@ std::map<int, int> AwaitAll(const std::vector<int>& processes) {
 
 }  // namespace
 
-// A random number, because tests that Bazel runs at one time have the same process numbers: each sandbox has its own.
+// A random number, because tests that Bazel runs at the same time may have equal process numbers: each sandbox has its
+// own.
 Rendezvous NewJob(int world_size) {
   static int jobs = 0;
   static const unsigned tests = std::random_device()();
@@ -89,7 +90,7 @@ Rendezvous NewJob(int world_size) {
           .job = absl::StrCat("test ", tests, " of process ", getpid(), ", job ", ++jobs)};
 }
 
-// The parent closes each write end at once, so that a read of a killed rank's pipe ends instead of waiting.
+// The parent closes each write end immediately, so that a read of a killed rank's pipe ends instead of waiting.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main) {
   std::vector<std::pair<int, int>> ranks;  // process, pipe
   for (int r = 0; r < world_size; ++r) {

@@ -19,8 +19,8 @@ namespace fsdp {
 
 // How a rank's process ended. A message is cut after 1999 bytes.
 struct RankResult {
-  bool reported = false;     // false when it was killed before it returned
-  absl::Status status = {};  // what its function returned
+  bool reported = false;     // false if it was killed before it returned
+  absl::Status status = {};  // the result of its function
   absl::Time at = {};        // when the function returned
   int wait_status = 0;       // as waitpid returns it
 };
@@ -29,11 +29,11 @@ struct RankResult {
 // thread-safe.
 Rendezvous NewJob(int world_size);
 
-// Forks `world_size` processes that call `rank_main` with their rank, and waits for them. Stopped ones are killed once
-// all others have ended. Blocks; results are by rank. There is no timeout: `rank_main` must return or be killed.
+// Forks `world_size` processes that call `rank_main` with their rank, and waits for them. Stopped processes are killed
+// after all others have ended. Blocks; results are by rank. There is no timeout: `rank_main` must return or be killed.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
 
-// As RunProcesses, with a group of all ranks, made by JoinProcessGroup. `timeout`: for joining, and of each collective.
+// RunProcesses with a group of all ranks, created by JoinProcessGroup. `timeout`: for joining, and of each collective.
 // A rank that cannot join reports the error of JoinProcessGroup.
 std::vector<RankResult> RunProcessRanks(
     int world_size, absl::Duration timeout,

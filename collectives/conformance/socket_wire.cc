@@ -23,27 +23,29 @@ namespace fsdp {
 namespace {
 
 constexpr absl::Duration kConnecting = absl::Seconds(20);
-constexpr absl::Duration kPatience = absl::Minutes(5);  // of a message
+constexpr absl::Duration kPatience = absl::Minutes(5);  // for a message
 
-// What is asked of the kernel at a time, so that both directions get their turns.
+// The size of a system call, so that both directions get their turns.
 constexpr int64_t kPieceBytes = 1 << 20;
 
 // A direction of an exchange.
 struct Flow {
   int fd = -1;
+  // `memory` is used as a ring of `room` bytes: the transfer may be longer.
   char* memory = nullptr;
   int64_t room = 0;
   int64_t left = 0;
   int64_t done = 0;
 };
 
-// Moves what the socket takes or has; 0 if it has to be waited for.
+// Transfers as many bytes as the socket permits now; 0 if the caller must poll.
 absl::StatusOr<int64_t> Advance(Flow& flow, bool is_out) {
   if (flow.left == 0) return 0;
   const int64_t at = flow.done % flow.room;
   const auto piece = static_cast<size_t>(std::min({flow.left, flow.room - at, kPieceBytes}));
   const ssize_t n = is_out ? send(flow.fd, flow.memory + at, piece, MSG_NOSIGNAL | MSG_DONTWAIT)
                            : recv(flow.fd, flow.memory + at, piece, MSG_DONTWAIT);
+  // 0 also for a signal: the caller polls again, which costs one system call.
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
   if (n <= 0) return absl::UnavailableError(absl::StrCat("the wire: ", n == 0 ? "closed" : std::strerror(errno)));
   flow.left -= n;
@@ -60,7 +62,7 @@ absl::StatusOr<FileDescriptor> AcceptBy(int listener, absl::Time deadline) {
       return fd;
     }
     pollfd ready = {.fd = listener, .events = POLLIN, .revents = 0};
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the wire: nobody connects");
+    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the wire: no connection arrived");
     poll(&ready, 1, PollTimeout(deadline));
   }
 }
@@ -77,6 +79,7 @@ double LinkBytes(CollectiveOp op, DType dtype, double bytes, const HostLayout& l
       return bytes * others;
     case CollectiveOp::kReduceScatter:
       return bytes * reduced;
+    // An all_gather follows the reduction. On the flat route it is flat too, and carries as much.
     case CollectiveOp::kAllReduce:
       return bytes * (reduced + (route == ReductionRoute::kFlat ? reduced : others));
     case CollectiveOp::kBroadcast:
@@ -99,6 +102,8 @@ absl::StatusOr<std::unique_ptr<SocketWire>> SocketWire::Create(ProcessGroup& gro
     listener = ListenTcpForHosts(master_addr, 0);
     port = listener.ok() ? ListeningPort(listener->get()) : listener.status();
   }
+  // The port is known only after the listener exists, so ranks agree on its success before the address is exchanged.
+  // The other ranks take part in both gathers, so that an error of an end is an error of all.
   FSDP_RETURN_IF_ERROR(AgreeOn(group, port.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ports, group.GatherBlobs(absl::StrCat(*port)));
   absl::Status status;
@@ -111,7 +116,7 @@ absl::StatusOr<std::unique_ptr<SocketWire>> SocketWire::Create(ProcessGroup& gro
   return wire;
 }
 
-// Connections come in the order in which the other end makes them: first that from host 0 to host 1.
+// Connections arrive in the order in which the other end makes them: the first is the one from host 0 to host 1.
 absl::Status SocketWire::Accept(int listener) {
   FSDP_ASSIGN_OR_RETURN(out_, AcceptBy(listener, absl::Now() + kConnecting));
   FSDP_ASSIGN_OR_RETURN(in_, AcceptBy(listener, absl::Now() + kConnecting));
@@ -131,6 +136,7 @@ absl::Status SocketWire::Exchange(absl::Span<char> source, absl::Span<char> dest
   while (out.left > 0 || in.left > 0) {
     FSDP_ASSIGN_OR_RETURN(const int64_t sent, Advance(out, true));
     FSDP_ASSIGN_OR_RETURN(const int64_t received, Advance(in, false));
+    // Polls only if neither direction made progress, and only for directions with bytes left.
     if (sent + received > 0) continue;
     pollfd fds[] = {{.fd = out.left > 0 ? out.fd : -1, .events = POLLOUT, .revents = 0},
                     {.fd = in.left > 0 ? in.fd : -1, .events = POLLIN, .revents = 0}};
@@ -141,7 +147,7 @@ absl::Status SocketWire::Exchange(absl::Span<char> source, absl::Span<char> dest
   return absl::OkStatus();
 }
 
-// The connection from host 0 to host 1, in both directions.
+// Uses the connection from host 0 to host 1 in both directions.
 absl::Status SocketWire::PingPong(absl::Span<char> memory) {
   const absl::Time deadline = absl::Now() + kPatience;
   if (rank_ == end(0)) {

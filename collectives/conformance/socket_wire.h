@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SocketWire: what plain sockets do on the link between two hosts, for collectives to be compared with. The first ranks
-// of the group's first two hosts have a TCP connection for each direction and one thread each that polls. No collective
-// can be faster on the same link; iperf3 measures the same.
+// SocketWire: plain sockets on the link between two hosts, as a reference for collectives. The first ranks of the
+// group's first two hosts have a TCP connection for each direction and one thread each that polls. No collective can be
+// faster on the same link; iperf3 measures the same.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_SOCKET_WIRE_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_SOCKET_WIRE_H_
 
@@ -21,24 +21,24 @@
 
 namespace fsdp {
 
-// What the busier direction of a host's link must carry for a collective of S = `bytes` of the larger buffer on the
-// route that backend "net" takes (docs/collectives.md). `layout` must be regular. A barrier carries nothing.
+// The bytes that the busier direction of a host's link carries for a collective of S = `bytes` of the larger buffer on
+// the route of backend "net" (docs/collectives.md). `layout` must be regular. A barrier carries nothing.
 double LinkBytes(CollectiveOp op, DType dtype, double bytes, const HostLayout& layout);
 
 class SocketWire {
  public:
-  // Every rank calls it. `master_addr`: an address of rank 0 by which the other hosts reach it; the wire is the network
-  // that this leads over. kInvalidArgument, on every rank, unless the ranks are on several hosts, equally many on each
-  // and neighbours.
+  // Every rank calls it. `master_addr`: an address of rank 0 by which the other hosts reach it; it selects the network
+  // of the wire. kInvalidArgument, on every rank, unless the ranks are on several hosts, equally many on each and
+  // consecutive.
   static absl::StatusOr<std::unique_ptr<SocketWire>> Create(ProcessGroup& group, HostLayout layout,
                                                             const std::string& master_addr);
 
   const HostLayout& layout() const { return layout_; }
 
-  // Both of these are called by every rank, and return at once on those without a connection. kUnavailable if the other
+  // Every rank calls both of these; they return immediately on ranks without a connection. kUnavailable if the other
   // end is gone.
 
-  // Sends `nbytes` and receives as many, at the same time. The memory is gone over again as often as is needed.
+  // Sends `nbytes` and receives as many, at the same time. The memory is used repeatedly if it is smaller.
   absl::Status Exchange(absl::Span<char> source, absl::Span<char> destination, int64_t nbytes);
 
   // A message there and one back, of the size of `memory`.
@@ -54,7 +54,7 @@ class SocketWire {
 
   const HostLayout layout_;
   const int rank_;
-  FileDescriptor out_;  // both empty on ranks that are no end
+  FileDescriptor out_;  // both empty on ranks that are not an end
   FileDescriptor in_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// As docs/collectives.md has them.
+// The values in docs/collectives.md.
 TEST(LinkBytesTest, AreThoseOfTheRoute) {
   const HostLayout two_by_one = HostLayout::Of({"a", "b"});
   const HostLayout two_by_four = HostLayout::Of({"a", "a", "a", "a", "b", "b", "b", "b"});
@@ -48,7 +48,7 @@ TEST(SocketWireTest, CarriesBytesBothWaysAndGoesOverTheMemoryAgain) {
     FSDP_RETURN_IF_ERROR(wire->Exchange(absl::MakeSpan(source), absl::MakeSpan(destination), 10'000'000));
     EXPECT_EQ(destination, std::string(3000, is_end ? theirs : '-'));
     FSDP_RETURN_IF_ERROR(wire->PingPong(absl::MakeSpan(source)));
-    // What host 0 sent came back to it.
+    // The data that host 0 sent came back to it.
     EXPECT_EQ(source, std::string(3000, is_end ? 'a' : mine));
     return absl::OkStatus();
   }));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// States of a watch, all of them changes that its own thread makes:
+// States of a watch; only its own thread changes them:
 //
 //   exchanging --(verdict)-------------> broken: failure_ is set; only waits for the destructor
 //       |                                   ^
-//       +--(a rank leaves)--> alone --------+  (a call that a departed rank never reached, or past its deadline)
+//       +--(a rank leaves)--> no rounds ----+  (a call that a departed rank never reached, or past its deadline)
 //
-// No collective on a GPU can be cancelled by itself: the only way to end a kernel that spins is to abort the whole
-// communicator. That is why the first error is final, and why all ranks must agree on it: a rank that aborted alone
-// would turn the others' collectives into hangs.
+// A single collective on a GPU cannot be cancelled: the only way to end a kernel that spins is to abort the whole
+// communicator. For this reason the first error is final, and all ranks must agree on it: if one rank aborted, the
+// collectives of the others would hang.
 //
 // The order in Break matters. The error is stored before the abort, so that a thread that is released by the abort
 // finds the error that caused it, and not "the communicator was aborted".
@@ -123,7 +123,7 @@ void CollectiveWatch::PollStreams() {
     if (!failure_->status().ok()) return;
     for (Call& call : calls_) {
       if (call.since != absl::InfiniteFuture()) continue;
-      if (!call.begun.Query()) break;  // the calls after it have not begun either
+      if (!call.begun.Query()) break;  // later calls have not begun either
       call.since = absl::Now();
       mine_.begun = call.id.sequence;
     }
@@ -144,6 +144,7 @@ bool CollectiveWatch::Exchange() {
   std::string bytes;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // Calls are sent once. The copy in unmatched_ keeps them until all ranks have sent theirs.
     bytes = mine_.Encode();
     mine_.calls.clear();
   }

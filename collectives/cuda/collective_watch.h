@@ -2,8 +2,8 @@
 //
 // CollectiveWatch: ends the collectives of a CudaProcessGroup that cannot end by themselves. On a GPU a collective
 // whose peer is missing, or runs another collective, spins for ever without an error. So each rank has a thread that
-// exchanges heartbeats with those of the other ranks, in rounds over a group of host memory:
-//   1. Every rank sends its calls since the last round, how far its streams have come, and its fault if it has one: a
+// exchanges heartbeats with the other ranks, in rounds over a group of host memory:
+//   1. Every rank sends its calls since the last round, the progress of its streams, and its fault if it has one: a
 //      stream that failed, an error of the communicator, a collective past its deadline, or Abort.
 //   2. All ranks have the same heartbeats and derive the same verdict from them: a fault that a rank sent; calls that
 //      differ; the ranks that are missing in a call past its deadline; ranks that leave. The host group names a peer
@@ -48,7 +48,7 @@
 
 namespace fsdp {
 
-// A group's first error; streams may hold it for longer than there is a group.
+// A group's first error. Streams may hold it for longer than the group exists.
 class GroupFailure final : public AsyncFailure {
  public:
   // OK until Set was called with an error. Any thread.
@@ -61,7 +61,7 @@ class GroupFailure final : public AsyncFailure {
 };
 
 struct WatchTimes {
-  absl::Duration timeout = absl::Minutes(10);      // of a collective: from when a stream reaches it
+  absl::Duration timeout = absl::Minutes(10);      // of a collective, after a stream has reached it
   absl::Duration interval = HeartbeatInterval(1);  // between two rounds of heartbeats
 };
 
@@ -72,13 +72,13 @@ class CollectiveWatch final {
   CollectiveWatch(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
                   const WatchTimes& times, std::function<void(const absl::Status&)> broken);
 
-  // Sends one more heartbeat, which says that this rank leaves. Blocks until that round has ended.
+  // Sends one more heartbeat, which announces that this rank leaves. Blocks until that round has ended.
   ~CollectiveWatch();
 
   // The group's first error.
   const std::shared_ptr<GroupFailure>& failure() const { return failure_; }
 
-  // Registers a call of this rank, before it is put on its stream. `begun` is reached when the stream gets to the call.
+  // Registers a call of this rank, before it is put on its stream. `begun` is reached when the stream reaches the call.
   // End adds the event that is reached when the call is done; a call without one counts as running.
   void Begin(const CollectiveId& id, const CollectiveSpec& spec, Event begun);
   void End(const CollectiveId& id, Event ended);
@@ -99,7 +99,7 @@ class CollectiveWatch final {
   };
 
   void Loop();
-  void PollStreams();  // finds how far this rank's streams have come, and their errors
+  void PollStreams();  // finds the progress of this rank's streams, and their errors
   bool Exchange();     // runs a round; false if it was the last one
 
   // The rules that turn a round's heartbeats into a verdict; the same on all ranks.
@@ -125,10 +125,10 @@ class CollectiveWatch final {
   std::condition_variable wake_;
   // All guarded by mutex_.
   std::deque<Call> calls_;  // in the order of issue; not known to have ended
-  Heartbeat mine_;          // what this rank sends in the next round
-  int gave_up_ = -1;        // the rank that broke the group while this rank had no call; -1 once a call has reported it
+  Heartbeat mine_;          // this rank's heartbeat in the next round
+  int gave_up_ = -1;        // the rank that broke the group while this rank had no call; -1 after a call reported it
   absl::Status reason_;     // the error of gave_up_
-  std::vector<uint64_t> departed_;  // by rank: the last call of one that left; empty while none did
+  std::vector<uint64_t> departed_;  // by rank: the last call of a rank that left; empty while none did
   bool closing_ = false;
 
   std::map<uint64_t, std::map<int, CollectiveSpec>> unmatched_;  // thread_'s: calls that not all ranks have sent

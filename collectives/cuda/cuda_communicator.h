@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaCommunicator: what CudaProcessGroup needs from the library that moves data between GPUs: NCCL
+// CudaCommunicator: CudaProcessGroup's interface to the library that moves data between GPUs: NCCL
 // (nccl_communicator.h), or copies between ranks that are threads (local_cuda_communicator.h). A communicator only
 // launches; the group takes care of order, agreement, deadlines and errors.
 #ifndef FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_
@@ -28,29 +28,29 @@ class CudaCommunicator {
   // The name of the group's backend: "nccl", "local".
   virtual std::string_view backend() const = 0;
 
-  // True if Launch computes kAvg of this dtype as exactly as a sum divided afterwards; if not, the group launches a sum
-  // and divides it.
+  // True if Launch computes kAvg of this dtype as exactly as a sum that is divided afterwards; if not, the group
+  // launches a sum and divides it.
   virtual bool CanAverage(DType dtype) const = 0;
 
   // True if the work of Launch can be captured in a graph and replayed without the host.
   virtual bool CanCapture() const = 0;
 
   // Puts collectives that do not depend on each other on `stream`, whose device is current: in any order, or together.
-  // Calls come one at a time, on every rank in the same order; they may block until the peers' calls have come, and end
-  // with an error once Abort was called.
+  // Calls come one at a time, on every rank in the same order; they may block until the peers' calls have come. After
+  // Abort they return an error.
   virtual absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) = 0;
 
   // The first error of work that was launched. Never blocks; any thread.
   virtual absl::Status AsyncError() = 0;
 
-  // Ends what was launched and blocks; its results are garbage. Any thread, any number of times.
+  // Ends the launched work and blocks; its results are garbage. Any thread, any number of times.
   virtual void Abort() = 0;
 
   // As ProcessGroup::Allocate.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
 
   // A communicator of `members`, ranks of this one that include this rank, in the new order. Every rank calls it, each
-  // with its own set, all sets disjoint, when nothing that was launched is still running. Blocking.
+  // with its own set, all sets disjoint, after all launched work has ended. Blocking.
   virtual absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) = 0;
 };
 

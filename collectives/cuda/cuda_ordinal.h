@@ -7,8 +7,8 @@
 
 namespace fsdp {
 
-// CUDA's ordinal of the GPU that `device` is on, as cudaSetDevice takes it. Creates a stream for a moment.
-// kInvalidArgument if `device` is no GPU. Other errors are those of Device::CreateStream.
+// CUDA's ordinal of the GPU of `device`, for cudaSetDevice. Creates a temporary stream. kInvalidArgument if `device` is
+// not a GPU. Other errors as Device::CreateStream.
 absl::StatusOr<int> CudaOrdinal(Device& device);
 
 }  // namespace fsdp

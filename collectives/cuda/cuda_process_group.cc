@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of one call, on the rank that makes it:
+// The life of one call, on its rank:
 //
 //   Issue: number, argument check --> Put: wait for the call before (Follow) --> watch Begin --> launch --> watch End
 //                                      (coalesced calls are collected and go through Put together)
 //
 // All calls of a group run in the order of issue, although on any streams: NCCL requires that all ranks launch the
 // collectives of one communicator in one order, and two kernels of one communicator that ran at the same time could
-// wait for each other in opposite orders on two ranks. Follow makes that order with events, on the GPU.
+// wait for each other in opposite orders on two ranks. Follow enforces that order with events, on the GPU.
 #include "fsdp/collectives/cuda/cuda_process_group.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@
 
 namespace fsdp {
 
-// The collectives of this group in one graph. All of them together are one call of the group per replay: the host is
-// not involved between them, so it could not number or watch them one by one.
+// The collectives of this group in one graph. Together they are one call of the group per replay: the host is not
+// involved between them, so it cannot number or watch them one by one.
 class CudaProcessGroup::Replays final : public ReplayObserver {
  public:
   Replays(CudaProcessGroup& group, std::weak_ptr<CudaRecording> recording)
@@ -154,8 +154,8 @@ void CudaProcessGroup::EndCoalescing() {
 }
 
 // 1. The calls run after those issued before, on any stream.
-// 2. The watch knows a call before the call can block or spin. It gets to know a captured call at each replay.
-// 3. The launch, in stream order. It is skipped if the stream has failed; the watch learns that failure from `last_`.
+// 2. The watch knows a call before the call can block or spin. It learns of a captured call at each replay.
+// 3. The launch, in stream order. It is skipped if the stream has failed; the watch learns of it from `last_`.
 // 4. Averages that the communicator cannot compute are divided by the number of ranks.
 void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
   CudaStream& on = CudaStream::Of(stream);
@@ -180,7 +180,7 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
     FSDP_RETURN_IF_ERROR(arguments);
     if (collectives.empty()) return absl::OkStatus();
     const absl::Status launched = communicator->Launch(collectives, cuda_stream);
-    // If the watch aborted the communicator, the watch's error says why.
+    // If the watch aborted the communicator, the watch's error has the reason.
     return !launched.ok() && !watch->failure()->status().ok() ? watch->failure()->status() : launched;
   };
   on.Issue(std::move(uses), launch);
@@ -200,7 +200,7 @@ bool CudaProcessGroup::IsDividedAfter(const CollectiveSpec& spec) const {
 }
 
 // Blobs go over the host group, but count as a call of this group: if a peer makes another call instead, the watch
-// reports the disagreement at once, where the host group would only find a rank missing at its deadline.
+// reports the disagreement immediately. The host group would only find a rank missing at its deadline.
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {
   const CollectiveId id = {.op = CollectiveOp::kGatherBlobs, .sequence = ++issued_};
   const absl::Status before = last_.Synchronize();
@@ -220,7 +220,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
   return error;
 }
 
-// No call of this group: the watch, which compares the calls of ranks in their order, does not learn of it.
+// Not a call of this group: the watch, which compares the calls of ranks in order, does not see it.
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobsUnordered(std::string_view blob) {
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
   absl::StatusOr<std::vector<std::string>> blobs = control_->GatherBlobs(blob);

@@ -36,17 +36,17 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
                                                               std::shared_ptr<CudaCommunicator> communicator,
                                                               std::shared_ptr<Device> device, const WatchTimes& times);
 
-  // Rank and size are those of `control`, which has the same ranks in the same order.
+  // Rank and size come from `control`, which has the same ranks in the same order.
   int rank() const override { return control_->rank(); }
   int size() const override { return control_->size(); }
   std::string_view backend() const override { return communicator_->backend(); }
   const std::shared_ptr<Device>& device() const override { return device_; }
   absl::Duration timeout() const override { return times_.timeout; }
 
-  // Errors are those of the communicator; with NCCL the memory is registered.
+  // Errors come from the communicator; with NCCL the memory is registered.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return communicator_->Allocate(nbytes); }
-  // Contracts are those of ProcessGroup. Wrong arguments, like all failures, become an error of the stream; the watch
-  // then releases the peers.
+  // Contracts as in ProcessGroup. Wrong arguments, like all failures, become an error of the stream; the watch then
+  // releases the peers.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
@@ -63,7 +63,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   // Waits for all collectives that were issued before, then gathers over `control`.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override;
-  // Blocks until the collectives of all ranks have ended; the part has a communicator and a watch of its own.
+  // Blocks until the collectives of all ranks have ended; the part has its own communicator and watch.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   // The peers learn of it in the next round of the watch. Any thread.
   void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
@@ -72,7 +72,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   CudaProcessGroup(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
                    std::shared_ptr<Device> device, const WatchTimes& times);
 
-  // Counts, and has watched, the replays of one graph.
+  // Counts the replays of one graph, and registers them with the watch.
   class Replays;
 
   // A call of this rank: its number, the result of the argument check, and its tensors, which keep their memory
@@ -92,10 +92,10 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   // True for an average that the communicator cannot compute: it is launched as a sum and divided afterwards.
   bool IsDividedAfter(const CollectiveSpec& spec) const;
 
-  // Makes the next work on `stream` wait for the collective issued last, if that was on another stream.
+  // Makes the next work on `stream` wait for the last issued collective, if that was on another stream.
   void Follow(Stream& stream);
 
-  // Counts a call that goes into the graph of `recording`; sets the recording's error if it cannot be captured.
+  // Counts a call that becomes part of the graph of `recording`; sets the recording's error if it cannot be captured.
   void NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording);
 
   const std::shared_ptr<ProcessGroup> control_;
@@ -104,7 +104,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   const WatchTimes times_;
   std::unique_ptr<CollectiveWatch> watch_;
   uint64_t issued_ = 0;
-  Event last_;                                  // reached when the collective issued last has ended
+  Event last_;                                  // reached when the last issued collective has ended
   const Stream* last_stream_ = nullptr;         // only compared, never used: the stream may be gone
   std::optional<std::vector<Call>> coalesced_;  // between Begin- and EndCoalescing
   Stream* coalesced_stream_ = nullptr;          // the stream of coalesced_

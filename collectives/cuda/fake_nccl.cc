@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A launch puts a task on the emulated stream, that is, on a thread. The task brings its arguments to the Round of the
+// A launch puts a task on the emulated stream, that is, on a thread. The task adds its arguments to the Round of the
 // same number of its Clique and waits there until all ranks have come. If all arguments match, each rank computes its
 // own result from the others' memory and waits until all have computed, so that no input changes while a peer reads it.
-// If they do not match, all wait for an abort: the real NCCL would hang, and the tests check that the watch finds it.
+// If they do not match, all wait for an abort: the real NCCL would hang, and the tests check that the watch notices.
 #include "fsdp/collectives/cuda/fake_nccl.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ void Count(int FakeNcclCounts::*what, int by) {
   counts.*what += by;
 }
 
-// The ranks of one communicator that have joined it so far.
+// The ranks that have joined one communicator so far.
 struct Clique {
   explicit Clique(int n) : size(n) {}
 
@@ -58,9 +58,9 @@ struct Clique {
   // All guarded by mutex.
   int joined = 0;
   std::map<uint64_t, Round> rounds;
-  std::map<int, std::shared_ptr<Clique>> parts;            // of the split that is on its way, by color
+  std::map<int, std::shared_ptr<Clique>> parts;            // of the split in progress, by color
   std::map<int, std::map<std::pair<int, int>, int>> keys;  // of its members, by color: (key, rank)
-  int split = 0;                                           // ranks that joined it
+  int split = 0;                                           // ranks that joined the split
 };
 
 }  // namespace
@@ -75,9 +75,10 @@ struct Member {
   std::atomic<ncclResult_t> async_error{ncclSuccess};
   uint64_t begun = 0;  // collectives; guarded by the clique's mutex
 
-  // Work on a stream: this rank's next collective. Waits as a kernel spins: for its peers, or to be aborted.
+  // Work on a stream: this rank's next collective. Waits for its peers or an abort, as a kernel spins.
   void Run(const fsdp::Task& task) {
     std::unique_lock<std::mutex> lock(clique->mutex);
+    // Numbers are per rank, so ranks that disagree meet in one round with different tasks, as kernels of NCCL would.
     fsdp::Round& round = clique->rounds[++begun];
     round.tasks[rank] = task;
     clique->changed.notify_all();
@@ -103,6 +104,7 @@ struct Member {
   }
 
   void Abort() {
+    // Under the mutex, or a waiter between its check and its sleep would miss the notification.
     const std::lock_guard<std::mutex> lock(clique->mutex);
     aborted = true;
     clique->changed.notify_all();
@@ -112,9 +114,9 @@ struct Member {
 struct ncclComm {
   std::shared_ptr<Member> member = std::make_shared<Member>();
   std::vector<double> factors;  // of pre-multiplied sums: operation ncclAvg + 1 + i
-  int registrations = 0;        // that go with the communicator
-  int reductions = 0;           // likewise
-  std::thread splitter;         // makes what the last ncclCommSplit promised
+  int registrations = 0;        // freed with the communicator
+  int reductions = 0;           // freed with the communicator
+  std::thread splitter;         // creates the communicator of the last ncclCommSplit
   std::atomic<bool> splitting{false};
 
   ~ncclComm() {
@@ -125,7 +127,7 @@ struct ncclComm {
 namespace fsdp {
 namespace {
 
-// By unique id. Guarded by state_mutex; never destroyed, since streams of other tests may still use its cliques.
+// By unique id. Guarded by state_mutex; never destroyed, because streams of other tests may still use its cliques.
 std::map<std::string, std::shared_ptr<Clique>>& Cliques() {
   static auto* const cliques = new std::map<std::string, std::shared_ptr<Clique>>;
   return *cliques;
@@ -140,9 +142,9 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
   Count(&FakeNcclCounts::communicators, 1);
 }
 
-// This rank's part of a split, when all ranks have come; null if they were aborted. Two waits: for the parts to be made
-// by the last rank that comes, and for the last rank that takes its part to clear them, so that the next split starts
-// empty.
+// This rank's part of a split, after all ranks have come; null if they were aborted. There are two waits: for the last
+// rank that comes to create the parts, and for the last rank that takes its part to clear them, so that the next split
+// starts empty.
 ncclComm* SplitOff(Member& member, int color, int key) {
   Clique& clique = *member.clique;
   std::unique_lock<std::mutex> lock(clique.mutex);
@@ -157,6 +159,8 @@ ncclComm* SplitOff(Member& member, int color, int key) {
   clique.changed.wait(lock, [&] { return member.aborted || !clique.parts.empty(); });
   if (member.aborted) return nullptr;
   const auto& members = clique.keys[color];
+  // The parts and keys stay until all ranks have taken theirs.
+  // Ranks in the new communicator are in the order of (key, rank), which is the order of the map.
   const auto mine = static_cast<int>(std::distance(members.begin(), members.find({key, member.rank})));
   const std::shared_ptr<Clique> part = clique.parts[color];
   if (--clique.split == 0) {
@@ -172,19 +176,20 @@ ncclComm* SplitOff(Member& member, int color, int key) {
   return made;
 }
 
-// Keeps the work that graphs replay, for the rest of the program: a graph may outlive its communicator. Its replays
-// then do nothing.
+// Keeps the work that graphs replay for the rest of the program: a graph may outlive its communicator. Its replays then
+// do nothing.
 std::function<void()>* Captured(std::function<void()> work) {
   static auto* const captured = new std::deque<std::function<void()>>;
   const std::lock_guard<std::mutex> lock(state_mutex);
   return &captured->emplace_back(std::move(work));
 }
 
-// Between ncclGroupStart and ncclGroupEnd.
+// True between ncclGroupStart and ncclGroupEnd.
 thread_local bool groups = false;
 thread_local std::vector<std::function<ncclResult_t()>> grouped;
 
 ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
+  // The call is copied and runs in ncclGroupEnd; its buffers must stay valid until then, as in NCCL.
   if (groups) {
     grouped.emplace_back([=] { return Launch(task, comm, stream); });
     return ncclSuccess;
@@ -198,6 +203,7 @@ ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
   cudaStreamIsCapturing(stream, &captures);
   // In a capture the work must survive until the last replay; outside of one it runs once and is then deleted.
   if (captures != cudaStreamCaptureStatusNone) {
+    // Weak: the captured work lives for ever and must not keep an aborted communicator's state alive.
     std::function<void()>* const work = Captured([weak = std::weak_ptr<Member>(member), task, hangs] {
       const std::shared_ptr<Member> alive = weak.lock();
       if (alive != nullptr) hangs ? alive->AwaitAbort() : alive->Run(task);
@@ -253,9 +259,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   return ncclInProgress;
 }
 
-// As the real one: returns ncclSuccess at once, and a thread makes the communicator when all ranks have come. Until
-// then *newcomm is null, which is a communicator of no call, and ncclCommGetAsyncError of the parent says
-// ncclInProgress.
+// As in the real NCCL: returns ncclSuccess immediately, and a thread creates the communicator when all ranks have come.
+// Until then *newcomm is null, which no call accepts, and ncclCommGetAsyncError of the parent reports ncclInProgress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
   if (config->blocking != 0 || color < 0 || comm->splitting) return ncclInvalidArgument;
   *newcomm = nullptr;
@@ -274,7 +279,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-// Launches the last call first: callers must not rely on the order of grouped calls, and this finds those that do.
+// Launches the last call first: callers must not rely on the order of grouped calls, and this finds callers that do.
 ncclResult_t ncclGroupEnd() {
   if (!std::exchange(fsdp::groups, false)) return ncclInvalidUsage;
   const auto launches = std::exchange(fsdp::grouped, {});
@@ -295,6 +300,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   Count(&FakeNcclCounts::communicators, -1);
+  // Destroying a communicator frees what belongs to it, so tests count only real leaks.
   Count(&FakeNcclCounts::registrations, -comm->registrations);
   Count(&FakeNcclCounts::reductions, -comm->reductions);
   delete comm;
@@ -306,7 +312,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclCommDestroy(comm);
 }
 
-// A communicator is in progress until all ranks have joined it, and for ever under the fault `init_hangs`.
+// A communicator is in progress until all ranks have joined it; the fault `init_hangs` keeps it in progress for ever.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm == nullptr) return ncclInvalidArgument;
   Member& member = *comm->member;

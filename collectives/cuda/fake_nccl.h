@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fake_nccl: NCCL between threads, on the emulated GPU's streams, for tests. As the real NCCL, a call returns before
-// the peers have made theirs; the stream spins until they do, for ever if they make another call, and ends on an abort;
-// and a non-blocking call is in progress for a while. This header injects faults and counts resources.
+// fake_nccl: NCCL between threads, on the emulated GPU's streams, for tests. As with the real NCCL, a call returns
+// before the peers have made theirs; the stream spins until they do, for ever if they make another call, and ends on an
+// abort; and a non-blocking call is in progress for a while. This header injects faults and counts resources.
 #ifndef FSDP_COLLECTIVES_CUDA_FAKE_NCCL_H_
 #define FSDP_COLLECTIVES_CUDA_FAKE_NCCL_H_
 
@@ -12,25 +12,25 @@ namespace fsdp {
 
 struct FakeNcclFaults {
   // The collectives that `rank` launches from now on hang, and its communicators report `async_error`; ncclSuccess:
-  // they hang in silence.
+  // they hang without a report.
   int rank = -1;
   ncclResult_t async_error = ncclSuccess;
 
-  // Communicators stay in progress when they are made.
+  // New communicators stay in progress.
   bool init_hangs = false;
 };
 
 // In effect until the next call. Thread-safe.
 void SetFakeNcclFaults(const FakeNcclFaults& faults);
 
-// Resources of this process that were made and not yet destroyed, freed or deregistered.
+// Resources of this process that were created and not yet destroyed, freed or deregistered.
 struct FakeNcclCounts {
   int communicators = 0;
   int allocations = 0;
   int registrations = 0;
   int reductions = 0;  // of ncclRedOpCreatePreMulSum
 
-  int groups = 0;  // that were ended, ever
+  int groups = 0;  // that have ever been ended
 };
 FakeNcclCounts CountFakeNccl();
 

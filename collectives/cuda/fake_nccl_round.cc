@@ -30,12 +30,13 @@ DType DTypeOf(ncclDataType_t type) {
 
 namespace {
 
+// The pointers are the emulator's device addresses, which the host must not use directly.
 template <typename T>
 T* View(T* data) {
   return EmulatedMemory::Get().KernelView(data);
 }
 
-// row[i] * factor, rounded to the dtype, as ncclRedOpCreatePreMulSum specifies: before the sum.
+// row[i] * factor, rounded to the dtype before the sum, as ncclRedOpCreatePreMulSum specifies.
 std::vector<std::byte> Multiplied(DType dtype, const std::byte* row, size_t count, double factor) {
   const auto n = static_cast<int64_t>(count);
   std::vector<double> wide(count);
@@ -51,6 +52,7 @@ std::vector<std::byte> Reduced(const Round& round, const Task& mine, size_t firs
   const size_t width = static_cast<size_t>(SizeOf(dtype));
   std::vector<std::vector<std::byte>> products;
   std::vector<const std::byte*> rows;
+  // std::map iterates in the order of ranks, so the sums have the host backends' bits.
   for (const auto& [rank, task] : round.tasks) {
     const std::byte* row = static_cast<const std::byte*>(View(task.send)) + first * width;
     if (mine.reduction > ncclAvg) {
@@ -75,6 +77,7 @@ std::vector<std::byte> Result(const Round& round, int rank) {
   if (mine.op == Op::kAllReduce) return Reduced(round, mine, 0);
   std::vector<std::byte> result;
   for (const auto& [r, task] : round.tasks) {
+    // Only the root's bytes, else all ranks' in order: an all_gather.
     if (mine.op == Op::kBroadcast && r != mine.root) continue;
     const auto* bytes = static_cast<const std::byte*>(View(task.send));
     result.insert(result.end(), bytes, bytes + task.count * static_cast<size_t>(SizeOf(DTypeOf(task.type))));

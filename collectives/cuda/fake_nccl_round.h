@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A collective of fake_nccl: what its ranks ask for, and what each receives.
+// A collective of fake_nccl: the arguments of its ranks, and the result of each.
 #ifndef FSDP_COLLECTIVES_CUDA_FAKE_NCCL_ROUND_H_
 #define FSDP_COLLECTIVES_CUDA_FAKE_NCCL_ROUND_H_
 
@@ -33,7 +33,7 @@ struct Task {
   }
 };
 
-// The collective of one number, with the arguments of the ranks that have come to it.
+// The collective of one number, with the arguments of the ranks that have reached it.
 struct Round {
   std::map<int, Task> tasks;
   int computed = 0;
@@ -41,7 +41,8 @@ struct Round {
 
 DType DTypeOf(ncclDataType_t type);
 
-// The bytes that `rank` receives, from the memory of all ranks on the emulated GPU. All have come, and match.
+// The bytes that `rank` receives, from the memory of all ranks on the emulated GPU. REQUIRES: all ranks have come, and
+// match.
 std::vector<std::byte> Result(const Round& round, int rank);
 
 }  // namespace fsdp::fake_nccl

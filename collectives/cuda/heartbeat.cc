@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// On the wire: a Header, `calls` Calls, then the text of the fault up to the end of the blob. Structs go as their
-// bytes, padding included: all ranks run the same program on one kind of machine, and the bytes never leave the job.
+// On the wire: a Header, `calls` Calls, then the text of the fault up to the end of the blob. Structs are sent as their
+// bytes, including padding: all ranks run the same program on one kind of machine, and the bytes never leave the job.
 // Decode still checks the sizes, because a rank may run another version of the program.
 #include "fsdp/collectives/cuda/heartbeat.h"
 
@@ -65,6 +65,7 @@ absl::StatusOr<Heartbeat> Heartbeat::Decode(std::string_view bytes) {
   const size_t given = bytes.size();
   if (given < sizeof(Header)) return absl::InternalError(absl::StrCat("a heartbeat of ", given, " bytes"));
   const auto header = Take<Header>(bytes);
+  // Divided and not multiplied: a damaged count times the size could overflow.
   if (header.calls > bytes.size() / sizeof(Call)) {
     return absl::InternalError(absl::StrCat("a heartbeat of ", given, " bytes announces ", header.calls, " calls"));
   }

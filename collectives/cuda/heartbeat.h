@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Heartbeat: what one rank sends to the others in a round of collective_watch.h, as a value and as bytes. Sequence
-// numbers are those of the group's calls, from 1; 0 means none.
+// Heartbeat: the message of one rank to the others in a round of collective_watch.h, as a value and as bytes. Sequence
+// numbers count the group's calls, from 1; 0 means none.
 #ifndef FSDP_COLLECTIVES_CUDA_HEARTBEAT_H_
 #define FSDP_COLLECTIVES_CUDA_HEARTBEAT_H_
 
@@ -20,24 +20,24 @@ namespace fsdp {
 
 // A value: it owns everything, and no field refers to another rank's memory.
 struct Heartbeat {
-  bool leaves = false;                                     // this rank destroys its group; it sends no more heartbeats
+  bool leaves = false;                                     // this rank destroys its group; this is its last heartbeat
   uint64_t issued = 0;                                     // the last call that this rank made
   uint64_t begun = 0;                                      // the last call that a stream of this rank has reached
   CollectiveId stalled;                                    // a call past its deadline; sequence 0: none
-  absl::Status fault;                                      // why this rank gives up; OK: it does not
+  absl::Status fault;                                      // the reason why this rank gives up; OK: it does not
   std::vector<std::pair<uint64_t, CollectiveSpec>> calls;  // the calls made since the last heartbeat
 
-  // Bytes that only ranks on the same kind of machine can decode. A header of fixed size, the calls, then the text of
+  // Bytes that only ranks on the same kind of machine can decode: a header of fixed size, the calls, then the text of
   // the fault.
   std::string Encode() const;
 
-  // kInternal if the bytes are shorter than their header announces, so Encode did not make them. No more memory is
-  // taken than the bytes hold.
+  // kInternal if the bytes are shorter than their header specifies, so Encode did not make them. Does not allocate more
+  // memory than the bytes hold.
   static absl::StatusOr<Heartbeat> Decode(std::string_view bytes);
 };
 
-// How long a rank waits between two rounds, which is how long a fault of one rank takes to be known to all: 20 ms, and
-// 5 ms for each host where that is more, since each round is messages between all hosts.
+// How long a rank waits between two rounds, and so how long a fault of one rank takes to be known to all: 20 ms, or 5
+// ms for each host if that is more, because each round is messages between all hosts.
 absl::Duration HeartbeatInterval(int hosts);
 
 }  // namespace fsdp

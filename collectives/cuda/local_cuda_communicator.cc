@@ -9,8 +9,7 @@
 // slice in place, then copies the slices of the others.
 //
 // The host threads meet for each launch, because pointers and events must be exchanged; they do not wait for the GPU.
-// Capture in a graph is therefore impossible for more than one rank: a replay has no host thread that could meet
-// others.
+// More than one rank can therefore not be captured in a graph: a replay has no host thread that could meet others.
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 
 #include <cuda_runtime_api.h>
@@ -35,7 +34,7 @@
 namespace fsdp {
 namespace {
 
-// The pointers and events that a rank gives to the others in a meeting.
+// The pointers and events that a rank passes to the others in a meeting.
 struct Post {
   CollectiveSpec spec;
   const std::byte* input = nullptr;
@@ -43,7 +42,7 @@ struct Post {
   cudaEvent_t event = nullptr;
 };
 
-// Where the threads of one group meet.
+// The meetings of the threads of one group.
 class MeetingPlace {
  public:
   explicit MeetingPlace(int size) : size_(size) {
@@ -81,7 +80,7 @@ class MeetingPlace {
     return absl::CancelledError("the communicator was aborted");
   }
 
-  // The place of the subgroup of these ranks, for the last member that asks as for the first.
+  // The place of the subgroup of these ranks; all members get the same one.
   std::shared_ptr<MeetingPlace> Subgroup(const std::vector<int>& members) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& [place, taken] = subgroups_[members];
@@ -147,14 +146,14 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   absl::Status LaunchOne(const Collective& collective, CUstream_st* stream) {
     FSDP_RETURN_IF_ERROR(Meet(collective, ready_, stream));
     for (const Post& post : posts_) {
-      // The watch reports which ranks differ, and aborts the communicator.
+      // The watch reports the ranks that differ, and aborts the communicator.
       if (!post.spec.AgreesWith(collective.spec)) return place_->AwaitLeave(rank_);
     }
     FSDP_RETURN_IF_ERROR(Move(collective, stream));
     return Meet(collective, done_, stream);
   }
 
-  // Records `event`, meets the others, and makes the stream wait for theirs.
+  // Records `event`, meets the others, and makes the stream wait for their events.
   absl::Status Meet(const Collective& collective, cudaEvent_t event, cudaStream_t stream) {
     FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord", ordinal_));
     FSDP_ASSIGN_OR_RETURN(posts_, place_->Meet(rank_, {collective.spec, collective.input, collective.output, event}));
@@ -171,7 +170,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     const int64_t nbytes = c.spec.count * width;
     switch (c.spec.op) {
       case CollectiveOp::kAllGather:
-        // Each rank starts with its own part, so that they do not all read one rank's memory at once.
+        // Each rank starts with its own part, so that not all read one rank's memory at the same time.
         for (int i = 0; i < size_; ++i) {
           const int r = (rank_ + i) % size_;
           FSDP_RETURN_IF_ERROR(Copy(c.output + r * nbytes, posts_[r].input, nbytes, stream));
@@ -192,7 +191,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   }
 
   // Rank r reduces slice r of all inputs into its own output, in place; after a meeting, each rank copies the other
-  // slices from where they were reduced. So every slice is summed once, and all ranks get the same bits.
+  // slices from the ranks that reduced them. So every slice is summed once, and all ranks get the same bits.
   absl::Status AllReduce(const Collective& c, cudaStream_t stream) {
     const int64_t width = SizeOf(c.spec.dtype);
     const int64_t each = (c.spec.count + size_ - 1) / size_;
@@ -209,7 +208,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     return absl::OkStatus();
   }
 
-  // The ranks' `numel` elements from byte `offset` of their inputs on, reduced into `destination`.
+  // Reduces the ranks' `numel` elements, starting at byte `offset` of their inputs, into `destination`.
   absl::Status Reduce(const CollectiveSpec& spec, int64_t offset, std::byte* destination, int64_t numel,
                       cudaStream_t stream) {
     std::vector<const std::byte*> rows;
@@ -235,8 +234,8 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   std::vector<Post> posts_;  // of the last meeting
 };
 
-// Peer access is set per process and per direction, and another group may have enabled it before: that is no error, but
-// CUDA records it as one, which the last call clears.
+// Peer access is set per process and per direction, and another group may have enabled it before. That is not an error
+// here, but CUDA records it as one, which the last call clears.
 absl::Status EnablePeerAccess(int from, int to) {
   if (from == to) return absl::OkStatus();
   int can = 0;

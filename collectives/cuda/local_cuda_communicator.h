@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LocalCudaCommunicators: ranks that are threads of one process, on one GPU or on several that reach each other's
-// memory. A rank's launch meets those of its peers on the host, for pointers and events; the GPU's streams then order
-// the rest by events alone: copies from peers' memory, and one kernel that reduces in the order of ranks
-// (reduce_rows_cuda.h), so sums are those of the host backends bit for bit.
+// memory. A rank's launch meets its peers' launches on the host, to exchange pointers and events; afterwards only
+// events order the work on the GPU's streams: copies from peers' memory, and one kernel that reduces in the order of
+// ranks (reduce_rows_cuda.h), so sums equal the host backends' bit for bit.
 #ifndef FSDP_COLLECTIVES_CUDA_LOCAL_CUDA_COMMUNICATOR_H_
 #define FSDP_COLLECTIVES_CUDA_LOCAL_CUDA_COMMUNICATOR_H_
 
@@ -18,7 +18,7 @@
 
 namespace fsdp {
 
-// A communicator for each device, by rank. kFailedPrecondition when two GPUs do not reach each other's memory;
+// A communicator for each device, by rank. kFailedPrecondition if two GPUs do not reach each other's memory;
 // kInvalidArgument for more ranks than the kernel takes (64).
 absl::StatusOr<std::vector<std::shared_ptr<CudaCommunicator>>> CreateLocalCudaCommunicators(
     const std::vector<std::shared_ptr<Device>>& devices);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All communicators are non-blocking (ncclConfig_t::blocking = 0). A blocking call of NCCL returns only when all peers
-// have made it too, so a rank whose peer died would block for ever inside the library, where no deadline and no abort
-// reaches it. A non-blocking call returns ncclInProgress; Poll then asks ncclCommGetAsyncError until it is done, the
+// have made it too, so a rank whose peer died would block for ever inside the library, out of reach of any deadline or
+// abort. A non-blocking call returns ncclInProgress; Poll then calls ncclCommGetAsyncError until it is done, the
 // deadline is past, or another thread has aborted. See "Fault Tolerance" in NCCL's user guide.
 //
 // ncclCommAbort frees the communicator, so every use of comm_ is under the mutex, and comm_ is null after an abort.
@@ -109,7 +109,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ != nullptr) {
     for (const auto& [dtype, op] : averages_) ncclRedOpDestroy(op, comm_);
-    // ncclCommFinalize waits for the peers' outstanding work. There is none: a group outlives its work.
+    // ncclCommFinalize waits for the peers' outstanding work. There is no such work: a group outlives its work.
     const absl::Status finalized = Make("ncclCommFinalize", [this] { return ncclCommFinalize(comm_); });
     if (comm_ != nullptr) finalized.ok() ? ncclCommDestroy(comm_) : ncclCommAbort(comm_);
   }
@@ -138,10 +138,12 @@ absl::Status NcclCommunicator::Poll(std::string_view name, ncclResult_t result) 
       if (result != ncclInProgress) return NcclStatus(result, name, comm_);
     }
     if (absl::Now() > deadline) {
+      // NCCL cannot cancel a single call, so a call that timed out costs the communicator.
       Abort();
       return absl::DeadlineExceededError(
           absl::StrCat(std::string(name), " waited ", absl::FormatDuration(timeout_), " for its peers"));
     }
+    // Without the mutex, so that another thread can abort in between.
     absl::SleepFor(absl::Microseconds(50));
   }
 }
@@ -156,6 +158,7 @@ absl::Status NcclCommunicator::AsyncError() {
 
 void NcclCommunicator::Abort() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // Set even if comm_ is null, so that a later Make fails.
   aborted_ = true;
   if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
 }
@@ -180,8 +183,8 @@ absl::Status NcclCommunicator::Launch(absl::Span<const Collective> collectives, 
   });
 }
 
-// Data that is only moved goes as bytes, so every dtype works. A barrier is an all_reduce of one number, which no rank
-// can finish before all have started.
+// Data that is only moved is sent as bytes, so every dtype works. A barrier is an all_reduce of one number, which no
+// rank can finish before all have started.
 absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallFor(const Collective& c, CUstream_st* stream) {
   const auto nbytes = static_cast<size_t>(c.spec.count * SizeOf(c.spec.dtype));
   switch (c.spec.op) {
@@ -255,7 +258,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   const auto size = static_cast<size_t>(std::max<int64_t>(nbytes, 1));
   void* data = nullptr;
   if (const ncclResult_t result = ncclMemAlloc(&data, size); result != ncclSuccess) {
-    cudaGetLastError();  // clears the error, which the next launch would report as its own
+    cudaGetLastError();  // clears the error, or the next launch would report it
     return absl::ResourceExhaustedError(
         absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes; ", device_->allocated_bytes(),
                      " bytes are in use: ", NcclStatus(result, "ncclMemAlloc", nullptr).message()));
@@ -264,6 +267,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   void* registration = nullptr;
   const absl::Status registered =
       Make("ncclCommRegister", [&] { return ncclCommRegister(comm_, data, size, &registration); });
+  // Made before the error is returned, so that its destructor frees the memory.
   Buffer buffer(
       data, nbytes, [self = shared_from_this(), data, nbytes, registration] { self->Free(data, nbytes, registration); },
       device_->id());
@@ -290,6 +294,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const 
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&part->barrier_, sizeof(int32_t)), "cudaMalloc", ordinal_));
   int rank = 0;
   FSDP_RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
+  // NCCL orders the ranks of a part by key, so the position in `members` is the new rank.
   const auto key = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
   ncclConfig_t config = Config();
   // The lowest member serves as the color: no other part of the split has it.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // NcclCommunicator: NCCL, without blocking: every call is polled to its end or to a deadline, and may be aborted from
-// another thread. One process per GPU; several ranks on one GPU need an NCCL_HOSTID each (docs/gpu.md). Sums are in the
-// order of NCCL's algorithm, so equal on all ranks, but not those of the host backends bit for bit; 16-bit floats are
-// rounded at each hop.
+// another thread. One process per GPU; several ranks on one GPU need an NCCL_HOSTID each (docs/gpu.md). NCCL's
+// algorithm determines the order of sums: they are equal on all ranks, but can differ from the host backends' in the
+// last bits. 16-bit floats are rounded at each hop.
 #ifndef FSDP_COLLECTIVES_CUDA_NCCL_COMMUNICATOR_H_
 #define FSDP_COLLECTIVES_CUDA_NCCL_COMMUNICATOR_H_
 
@@ -22,8 +22,8 @@
 
 namespace fsdp {
 
-// CudaCommunicator over NCCL. Every rank is a process, or a thread, with a GPU of its own. Calls come from one thread
-// at a time, except for AsyncError, Abort and the destruction of Buffers, which come from any thread.
+// CudaCommunicator over NCCL. Every rank is a process, or a thread, with its own GPU. Calls come from one thread at a
+// time, except for AsyncError, Abort and the destruction of Buffers, which come from any thread.
 class NcclCommunicator final : public CudaCommunicator, public std::enable_shared_from_this<NcclCommunicator> {
  public:
   // A communicator of the ranks of `control`, each with its own GPU `device`. Every rank calls it. `timeout` bounds
@@ -49,7 +49,7 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   void Abort() override;
 
   // From ncclMemAlloc and registered with this communicator, which may then read and write it without a copy. Rounded
-  // up to NCCL's granularity, some MiB: for arenas.
+  // up to NCCL's granularity, some MiB: use it for arenas.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
 
   // The parent stays usable. The part shares the device and the timeout.
@@ -65,12 +65,12 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   absl::Status Make(std::string_view name, Call call);
   absl::Status Poll(std::string_view name, ncclResult_t result);
 
-  // NCCL's call for a collective: its name, and what makes it.
+  // NCCL's call for a collective: its name, and the function that makes it.
   struct NcclCall {
     std::string_view name;
     std::function<ncclResult_t()> make;
   };
-  // Reductions of other types than floats and int32/int64 are kUnimplemented.
+  // kUnimplemented for reductions of types other than floats and int32/int64.
   absl::StatusOr<NcclCall> CallFor(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<NcclCall> CallForReduction(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<ncclRedOp_t> Reduction(const CollectiveSpec& spec);

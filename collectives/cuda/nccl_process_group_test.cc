@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The behaviour of backend nccl when NCCL fails, which a fake NCCL (fake_nccl.h) does on request. The conformance suite
+// The behaviour of backend nccl when NCCL fails; a fake NCCL (fake_nccl.h) fails on request. The conformance suite
 // tests the data.
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 
@@ -127,7 +127,7 @@ TEST_F(NcclProcessGroupTest, ArenasAreRegisteredAndEverythingIsGivenBack) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> pair, group.Split(group.rank() / 2, 0));
     FSDP_ASSIGN_OR_RETURN(const Buffer arena, group.Allocate(1 << 20));
-    // As many as there can be, since the others may not have come as far.
+    // At least this rank's: the others may not have registered theirs yet.
     if (CountFakeNccl().registrations < 1) return absl::DataLossError("the arena is not registered");
     const Tensor t(arena, DType::kFloat32, Shape({1 << 18}));
     Fill(group, t, [](int64_t) { return 2; });
@@ -230,7 +230,7 @@ TEST_F(NcclGraphTest, ARankThatDoesNotReplayIsNamedAtTheDeadline) {
       [](ProcessGroup& group, Stream& stream) -> absl::Status {
         FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
         if (group.rank() != 2) captured.graph->Replay();
-        // The one that does not finds out when it asks.
+        // Rank 2, which does not replay, gets the error at its next call.
         if (group.rank() == 2) return group.GatherBlobs("").status();
         return stream.Synchronize();
       },
@@ -269,7 +269,7 @@ TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
   }
 }
 
-// Two hosts of two ranks: blobs and heartbeats go between them.
+// Two hosts of two ranks, with blobs and heartbeats between the hosts.
 TEST_F(NcclProcessGroupTest, AHostThatIsLostIsNamedAndTheCommunicatorsOfTheOtherAreAborted) {
   constexpr int kTwoHosts = 4;
   ThreadNetwork network(kTwoHosts);
@@ -313,7 +313,7 @@ TEST_F(NcclProcessGroupTest, AHostThatIsLostIsNamedAndTheCommunicatorsOfTheOther
   EXPECT_EQ(CountFakeNccl().communicators, 0);
 }
 
-// A control group that counts this rank's rounds of heartbeats, which go over a part of it.
+// A control group that counts this rank's rounds of heartbeats, which use a part of it.
 class CountedRounds final : public ForwardingProcessGroup {
  public:
   CountedRounds(std::shared_ptr<ProcessGroup> inner, std::atomic<int>* rounds, bool is_part = false)
@@ -334,7 +334,7 @@ class CountedRounds final : public ForwardingProcessGroup {
   const bool is_part_;
 };
 
-// The rounds of two ranks in 100 ms, of the one with more.
+// The rounds of two ranks in 100 ms; the larger of the two counts.
 int RoundsOnHosts(int hosts) {
   std::atomic<int> most = 0;
   EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {

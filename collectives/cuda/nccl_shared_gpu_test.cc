@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL between processes that share GPU 0, each of which passes for a host of its own. Needs a GPU.
+// NCCL between processes that share GPU 0, each of which counts as its own host. Needs a GPU.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kCount = 5003;
 
-// Everything once, and a part of the group.
+// Each collective once, and a part of the group.
 absl::Status UseGroup(ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
   FSDP_ASSIGN_OR_RETURN(const Tensor all, NewTensor(group, Placement::kShared, DType::kInt64, kCount * group.size()));
@@ -70,7 +70,7 @@ TEST(NcclSharedGpuTest, RanksThatPassForHostsOfTheirOwnShareOneGpu) {
   }
 }
 
-// Rank 0's kernel spins, since rank 1 does something else.
+// Rank 0's kernel spins, because rank 1 makes another call.
 TEST(NcclSharedGpuTest, AKernelThatSpinsIsAbortedWhenRanksDiffer) {
   const std::vector<RankResult> results =
       RunOnOneGpu(2, absl::Seconds(3), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {

@@ -8,8 +8,8 @@ namespace fsdp {
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup>, std::shared_ptr<Device>,
                                                               absl::Duration, int) {
   return absl::FailedPreconditionError(
-      "backend nccl: this program was built without NCCL; build it where the CUDA Toolkit and nccl.h (libnccl-dev) "
-      "are");
+      "backend nccl: this program was built without NCCL; build it on a machine with the CUDA Toolkit and "
+      "nccl.h (libnccl-dev)");
 }
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread per element loads that element of every row, in the order of ranks, and writes one result: every input
-// byte is read once and the sum stays in a register. A tree over rows would need more memory traffic and would change
-// the order of summation, and with it the bits: this kernel must give the same bits as host/reduce_rows.h.
+// A thread per element loads that element of every row, in the order of ranks, and writes one result: every input byte
+// is read once and the sum stays in a register. A tree over rows would need more memory traffic and would change the
+// order of summation, and with it the bits: this kernel must give the same bits as host/reduce_rows.h.
 #include <cstdint>
 #include <type_traits>
 
@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// Passed by value, as a kernel parameter: no copy of the pointers has to reach the GPU before the kernel starts.
+// Passed by value, as a kernel parameter: the pointers need not be copied to the GPU before the kernel starts.
 struct Rows {
   const void* at[kMaxRowsOnGpu];
 };
@@ -73,6 +73,7 @@ void LaunchReduce(ReduceOp op, const Reduction& reduction, CUstream_st* stream) 
 }  // namespace
 
 void ReduceRowsOnGpu(DType dtype, ReduceOp op, const Reduction& reduction, CUstream_st* stream) {
+  // CUDA refuses a launch of no blocks.
   if (reduction.numel == 0) return;
   switch (dtype) {
     case DType::kFloat64:
@@ -88,7 +89,7 @@ void ReduceRowsOnGpu(DType dtype, ReduceOp op, const Reduction& reduction, CUstr
     case DType::kInt32:
       return LaunchReduce<int32_t>(op, reduction, stream);
     default:
-      return;  // CheckAllReduce and its sisters let no other through
+      return;  // refused by CheckReduceScatter and CheckAllReduce
   }
 }
 

@@ -13,11 +13,11 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// Rows travel in the parameters of the kernel, which bounds their number.
+// The kernel takes the rows as parameters, which bounds their number.
 inline constexpr int kMaxRowsOnGpu = 64;
 
-// As ReduceRows, put on `stream`; at most kMaxRowsOnGpu rows, in memory that the stream's device reaches. An error of
-// the launch is the thread's last one (CudaLaunchStatus).
+// ReduceRows, put on `stream`; at most kMaxRowsOnGpu rows, in memory that the stream's device reaches. An error of the
+// launch becomes the thread's last error (CudaLaunchStatus).
 void ReduceRowsOnGpu(DType dtype, ReduceOp op, const Reduction& reduction, CUstream_st* stream);
 
 }  // namespace fsdp

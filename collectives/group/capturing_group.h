@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whether a group's collectives can be part of a graph of work (tensor/work_graph.h). On a GPU that depends on the
-// communicator: NCCL's collectives can be replayed without the host, those between threads cannot.
+// communicator: NCCL's collectives can be replayed without the host, collectives between threads cannot.
 #ifndef FSDP_COLLECTIVES_GROUP_CAPTURING_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_CAPTURING_GROUP_H_
 

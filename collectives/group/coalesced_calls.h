@@ -3,8 +3,8 @@
 // CoalescedCalls: during its lifetime the collectives that are issued to a group are collected; its destructor puts
 // them on their stream as one launch (ncclGroupStart and ncclGroupEnd). Every rank must coalesce the same collectives,
 // all on one stream, and none may touch memory that another one writes: a backend may run them together and in any
-// order. Not nested; no blobs, splits or barriers meanwhile. Groups without the interface, such as the host's, issue
-// them at once.
+// order. Not nested; no blobs, splits or barriers meanwhile. Groups without the interface, such as host groups, issue
+// them immediately.
 //
 //   {
 //     const CoalescedCalls coalesced(group);

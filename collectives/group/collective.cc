@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each rank checks its own arguments when it issues a collective, and all ranks compare their specs when they meet. The
-// two find different mistakes: a wrong size on one rank is an error of that rank alone, which its peers get as "gave
-// up"; sizes that are right on each rank but differ between ranks are an error of all, with the same text everywhere.
+// two checks find different mistakes. A wrong size on one rank is an error of that rank, which its peers see as "gave
+// up". Sizes that are right on each rank but differ between ranks are an error of all, with the same text everywhere.
 #include "fsdp/collectives/group/collective.h"
 
 #include <functional>
@@ -19,14 +19,14 @@ std::string Elements(DType dtype, int64_t count) {
   return absl::StrCat(std::string(DTypeName(dtype)), "[", count, "]");
 }
 
-// std::less orders pointers into different allocations, which < does not have to.
+// std::less orders pointers into different allocations; the operator < need not.
 bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
   const std::less<const void*> before;
   return a_bytes > 0 && b_bytes > 0 && before(a, static_cast<const std::byte*>(b) + b_bytes) &&
          before(b, static_cast<const std::byte*>(a) + a_bytes);
 }
 
-// A tensor with the name that an error message gives it.
+// A tensor with its name in error messages.
 struct NamedTensor {
   std::string_view name;
   const Tensor& tensor;
@@ -51,6 +51,7 @@ absl::Status CheckWholeAndPart(const NamedTensor& whole, const NamedTensor& part
                                                    " x ", std::string(part.name), "'s ",
                                                    Elements(p.dtype(), p.numel())));
   }
+  // The pointers are compared and not dereferenced: the memory may be on a device.
   const std::byte* const own_slice = static_cast<const std::byte*>(w.data()) + rank * p.nbytes();
   if (p.data() != own_slice && Overlap(w.data(), w.nbytes(), p.data(), p.nbytes())) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(part.name), " overlaps ", std::string(whole.name),
@@ -59,7 +60,7 @@ absl::Status CheckWholeAndPart(const NamedTensor& whole, const NamedTensor& part
   return absl::OkStatus();
 }
 
-// kAvg of integers is refused, because the quotient is no integer in general.
+// kAvg of integers is refused, because the quotient is not an integer in general.
 absl::Status CheckReducible(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kFloat64:
@@ -84,7 +85,7 @@ absl::Status CheckReducible(DType dtype, ReduceOp op) {
 
 }  // namespace
 
-// The names of torch.distributed, which its users know from its messages.
+// The names of torch.distributed, which users know from its messages.
 const char* CollectiveOpName(CollectiveOp op) {
   switch (op) {
     case CollectiveOp::kAllGather:
@@ -129,7 +130,7 @@ std::string CollectiveSpec::ToString() const {
 }
 
 // Every rank compares the same specs in the same order, so all report the same pair: the lowest rank that differs from
-// rank 0. If only the arguments differ, the message leaves out what is equal.
+// rank 0. If only the arguments differ, the message leaves out the operation.
 absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence) {
   const CollectiveSpec& first = specs[0];
   for (size_t r = 1; r < specs.size(); ++r) {

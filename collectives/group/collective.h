@@ -28,7 +28,7 @@ enum class CollectiveOp : uint8_t {
   kReplay = 6,  // the replay of a graph that contains collectives of the group
 };
 
-// "all_gather", ... A literal. "unknown" for a number that is no operation.
+// "all_gather", ... A literal. "unknown" for a number that is not an operation.
 const char* CollectiveOpName(CollectiveOp op);
 
 // Identifies one collective of its group: the operation and the number of the call, from 1.
@@ -46,8 +46,8 @@ struct CollectiveSpec {
   DType dtype = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
-  // Number of elements: of all_gather's input, reduce_scatter's output, or the whole tensor of all_reduce and
-  // broadcast. Bytes of a blob, which may differ between ranks. Collectives of a replay.
+  // Number of elements: of all_gather's input, of reduce_scatter's output, or of the whole tensor of all_reduce and
+  // broadcast. For a blob: its bytes, which may differ between ranks. For a replay: its collectives.
   int64_t count = 0;
 
   // True if ranks may meet in one collective with these two specs: all fields are equal, except for the size of a blob.
@@ -72,8 +72,8 @@ struct Collective {
   std::byte* output = nullptr;
 };
 
-// Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, what was expected and
-// what was given. See ProcessGroup for the rules. O(1); no element is read.
+// Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, the expected and the
+// actual value. See ProcessGroup for the rules. O(1); no element is read.
 absl::Status CheckAllGather(const Tensor& input, const Tensor& output, int rank, int size);
 absl::Status CheckReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, int rank, int size);
 absl::Status CheckAllReduce(const Tensor& t, ReduceOp op);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CountingProcessGroup: counts the calls of a group and passes them on, for tests of how much communication an
-// operation needs. The counters may be read on any thread. Groups that Split returns are not counted.
+// CountingProcessGroup: counts the calls of a group and forwards them, for tests of how much communication an operation
+// needs. The counters may be read on any thread. Groups that Split returns are not counted.
 #ifndef FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
 
@@ -19,10 +19,10 @@ namespace fsdp {
 // A call is counted when it is issued, before it can fail. Coalesced calls are counted one by one.
 class CountingProcessGroup final : public ForwardingProcessGroup {
  public:
-  // From the group that is to be counted; it must not be null.
+  // `inner`, the group to count, must not be null.
   using ForwardingProcessGroup::ForwardingProcessGroup;
 
-  // Since the last Reset: collectives that were issued; calls of GatherBlobs and Split; bytes that this rank gave to
+  // Since the last Reset: collectives that were issued; calls of GatherBlobs and Split; bytes that this rank passed to
   // GatherBlobs.
   int collectives() const { return collectives_; }
   int control_calls() const { return control_calls_; }
@@ -30,7 +30,7 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
   // Not atomic: no other thread may be in a call.
   void Reset() { collectives_ = control_calls_ = 0, gathered_bytes_ = 0; }
 
-  // The five collectives: each adds 1 and is passed on unchanged.
+  // The five collectives: each adds 1 and is forwarded unchanged.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     ++collectives_;
     inner().AllGather(input, output, stream);
@@ -53,27 +53,27 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     ++collectives_;
     inner().Barrier(stream);
   }
-  // The control plane. Abort is passed on without being counted.
+  // The control plane. Abort is forwarded without being counted.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     ++control_calls_;
-    // Counts the bytes that this rank gives; it gets those of all ranks.
+    // Counts this rank's blob only, not the blobs that it receives.
     gathered_bytes_ += static_cast<int64_t>(blob.size());
     return inner().GatherBlobs(blob);
   }
-  // Counts as the other.
+  // Counts as GatherBlobs.
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
     ++control_calls_;
     gathered_bytes_ += static_cast<int64_t>(blob.size());
     return inner().GatherBlobsUnordered(blob);
   }
-  // A split counts as a single control call, whatever messages the group exchanges for it.
+  // A split counts as a single control call, however many messages the group exchanges for it.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
     ++control_calls_;
     return inner().Split(color, key);
   }
 
  private:
-  // Atomic, since a test may read them while the rank's thread issues collectives.
+  // Atomic, because a test may read them while the rank's thread issues collectives.
   std::atomic<int> collectives_{0};
   std::atomic<int> control_calls_{0};
   std::atomic<int64_t> gathered_bytes_{0};

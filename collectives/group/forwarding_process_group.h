@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForwardingProcessGroup: passes every call on to another group; the base class of groups that observe or change some
-// of the calls. It has none of the optional interfaces of the other group (CapturingGroup, CoalescingGroup): a test
-// through such a group runs collectives one by one, outside of graphs. Thread-safe as far as the other group is.
+// ForwardingProcessGroup: forwards every call to another group; the base class of groups that observe or change some of
+// the calls. It does not implement the optional interfaces of the other group (CapturingGroup, CoalescingGroup): a test
+// through such a group runs collectives one by one, outside of graphs. As thread-safe as the other group.
 #ifndef FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
 
@@ -21,7 +21,7 @@ class ForwardingProcessGroup : public ProcessGroup {
   // `inner` must not be null.
   explicit ForwardingProcessGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
 
-  // Contracts and errors are those of the other group.
+  // Same contracts and errors as the other group.
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
@@ -46,14 +46,14 @@ class ForwardingProcessGroup : public ProcessGroup {
     return inner_->GatherBlobsUnordered(blob);
   }
 
-  // The part is the other group's own: a derived class that wants to observe parts too overrides Split.
+  // The part belongs to the other group: a derived class that observes parts too overrides Split.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
   // Any thread, as for the other group.
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
   absl::Duration timeout() const override { return inner_->timeout(); }
 
  protected:
-  // For derived classes, which call the other group after they have looked at a call.
+  // For derived classes, which call the other group after they have observed a call.
   ProcessGroup& inner() const { return *inner_; }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace fsdp {
 
-// The group's own control plane is the gather.
+// Gathers over the group's own control plane.
 absl::Status AgreeOn(ProcessGroup& group, const absl::Status& mine) {
   return AgreeOn([&group](std::string_view blob) { return group.GatherBlobs(blob); }, mine);
 }

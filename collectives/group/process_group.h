@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProcessGroup: a fixed set of ranks and the collectives among them. A collective is one more piece of stream work: the
-// call returns at once, errors come out of Stream::Synchronize(), and order comes from streams and events.
+// ProcessGroup: a fixed set of ranks and the collectives among them. A collective is a piece of stream work: the call
+// returns immediately, errors come out of Stream::Synchronize(), and order comes from streams and events.
 //
 //   group->AllGather(shard, unsharded, unshard_stream);   // unsharded: [size() * shard.numel()]
 //   compute_stream.Wait(unshard_stream.Record());
 //
-// Every rank must issue the same collectives of one group in the same order, on whichever streams; the group runs them
-// in that order. Ranks that disagree on operation, count or dtype get an error that names both sides. After its first
-// error a group is broken: everything later fails at once with that error.
+// Every rank must issue the same collectives of one group in the same order, on any streams; the group runs them in
+// that order. Ranks that disagree on operation, count or dtype get an error that names both sides. After its first
+// error a group is broken: every later call fails immediately with that error.
 //
 // A group is used by one thread of its rank at a time. It must outlive the work that was put on streams.
 //
@@ -44,17 +44,17 @@ class ProcessGroup {
   virtual const std::shared_ptr<Device>& device() const = 0;
 
   // Memory that peers reach directly. Collectives take any memory of device(), but this saves them a copy. Local;
-  // counted in device()'s allocated bytes; touched, so it is warm. kResourceExhausted as Device::Allocate.
+  // counted in device()'s allocated bytes; already touched, so first use does not fault. kResourceExhausted as
+  // Device::Allocate.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
 
   // output[r * n + i] = rank r's input[i], n = input.numel(); output has size() * n elements of the same dtype. In
-  // place when `input` is output's own slice [rank() * n, (rank() + 1) * n); otherwise they must not overlap. Any
-  // dtype.
+  // place if `input` is output's own slice [rank() * n, (rank() + 1) * n); otherwise they must not overlap. Any dtype.
   virtual void AllGather(const Tensor& input, const Tensor& output, Stream& stream) = 0;
 
   // output[i] = op over ranks r = 0, 1, ... of rank r's input[rank() * n + i], n = output.numel(); input has size() * n
   // elements. Float dtypes and int32/int64. 16-bit floats are summed in float32 and rounded once. `output` may be
-  // input's own slice. The order of summation is that of the ranks, so results are equal bit for bit in every run.
+  // input's own slice. Summation is in the order of ranks, so results are equal bit for bit in every run.
   virtual void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) = 0;
 
   // t[i] = op over ranks of t[i]; same order and dtypes as ReduceScatter; every rank gets the same bits.
@@ -63,34 +63,34 @@ class ProcessGroup {
   // t becomes rank `root`'s t. Any dtype.
   virtual void Broadcast(const Tensor& t, int root, Stream& stream) = 0;
 
-  // Work put on `stream` after it runs when all ranks have reached it.
+  // Later work on `stream` runs after all ranks have reached the barrier.
   virtual void Barrier(Stream& stream) = 0;
 
-  // Control plane: every rank's `blob`, by rank; blocking, for small things (plans, digests, statuses).
+  // Control plane: every rank's `blob`, by rank; blocking, for small data (plans, digests, statuses).
   virtual absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) = 0;
 
-  // GatherBlobs for what hosts know before their streams have come so far: a group on GPUs does not wait for the
-  // collectives that were issued before, so it may be called in every step, and while a step is captured (it is then no
-  // part of the graph). Nothing compares it with the calls of peers there: a GatherBlobs of a peer would get this blob,
-  // so blobs should tell what they are.
+  // GatherBlobs for data that hosts have before their streams catch up: a group on GPUs does not wait for the
+  // collectives that were issued before, so it may be called in every step, and while a step is captured (it is then
+  // not part of the graph). It is not compared with the calls of peers: a GatherBlobs of a peer would get this blob, so
+  // blobs should identify their contents.
   virtual absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) {
     return GatherBlobs(blob);
   }
 
-  // A group of the ranks that gave the same `color`, ordered by `key`, then by rank; every rank of this group must call
-  // it. Blocking. Inherits device and timeout.
+  // A group of the ranks that passed the same `color`, ordered by `key`, then by rank; every rank of this group must
+  // call it. Blocking. Inherits device and timeout.
   virtual absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) = 0;
 
-  // Tells the peers that this rank gives up, with its reason: they fail with an error that names this rank instead of
-  // waiting. Any thread.
+  // Reports to the peers that this rank gives up, with its reason: they fail with an error that names this rank instead
+  // of waiting. Any thread.
   virtual void Abort(const absl::Status& reason) = 0;
 
   // How long a collective waits for its peers before it fails with kDeadlineExceeded and the missing ranks.
   virtual absl::Duration timeout() const = 0;
 };
 
-// Control-plane agreement: OK on every rank when every rank's `mine` is OK; else, on every rank, the error of the
-// lowest rank that has one, prefixed "rank 2 of 4: ". Blocking.
+// Control-plane agreement: OK on every rank if every rank's `mine` is OK; else, on every rank, the error of the lowest
+// rank that has one, prefixed "rank 2 of 4: ". Blocking.
 absl::Status AgreeOn(ProcessGroup& group, const absl::Status& mine);
 
 }  // namespace fsdp

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RecordingProcessGroup, for tests: passes every collective on and records it when it is issued, under the group's
+// RecordingProcessGroup, for tests: forwards every collective and records it when it is issued, under the group's
 // label, in a log that several groups of one rank may share. So a test can check the order of collectives across
-// groups. Calls of the control plane are not recorded. The log is not locked: all groups that share it are used by one
-// thread.
+// groups. Calls of the control plane are not recorded. The log has no lock: one thread uses all groups that share it.
 #ifndef FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
 
@@ -20,23 +19,23 @@
 
 namespace fsdp {
 
-// Barriers are passed on without an entry.
+// Barriers are forwarded without an entry.
 class RecordingProcessGroup final : public ForwardingProcessGroup {
  public:
   // Entries in the order of issue.
   using Log = std::vector<std::string>;
 
-  // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives. `log` must not be
-  // null; it may have entries already.
+  // Entries read "all_gather world float32[12]": the operation, the label, and the contribution of each rank. `log`
+  // must not be null; it may have entries already.
   RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
       : ForwardingProcessGroup(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
 
-  // Each override records first and then passes the call on, so that a call that fails is in the log too.
+  // Each override records before it forwards the call, so that a call that fails is in the log too.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     Record("all_gather", input);
     inner().AllGather(input, output, stream);
   }
-  // A reduction by kAvg has its own word, since tests count averages and sums apart; min and max read as sums.
+  // A reduction by kAvg has its own word, because tests count averages and sums separately; min and max read as sums.
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
     Record(op == ReduceOp::kAvg ? "reduce_scatter avg" : "reduce_scatter", output);
     inner().ReduceScatter(input, output, op, stream);
@@ -51,7 +50,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
     inner().Broadcast(t, root, stream);
   }
 
-  // The part's label is this one's and its size: "world/2".
+  // The part's label is this label and the part's size: "world/2".
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
     FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner().Split(color, key));
     std::string label = absl::StrCat(label_, "/", part->size());
@@ -59,7 +58,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
   }
 
  private:
-  // Appends an entry. `t` is the tensor that one rank gives or gets, not the whole.
+  // Appends an entry. `t` is the tensor of one rank, not the whole.
   void Record(const char* operation, const Tensor& t) {
     log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
   }

@@ -43,8 +43,7 @@ int64_t SumOf(const std::string& text, const std::vector<std::string>& keys) {
 
 // A line of /proc/self/cgroup is "0::/path" in version 2, "4:memory:/path" in version 1 (cgroups(7)). Inside a
 // container the path may be the host's while the container's own group is mounted at the top: both are read, and a
-// missing file is no limit. Limits of groups in between are not read; they are rare, and the kernel enforces them
-// anyway.
+// missing file means no limit. Limits of groups in between are not read; they are rare, and the kernel enforces them.
 int64_t OwnCgroupAvailableBytes() {
   int64_t available = kUnlimited;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(TextOf("/proc/self/cgroup"), '\n'))) {
@@ -65,8 +64,7 @@ int64_t OwnCgroupAvailableBytes() {
   return available;
 }
 
-// Where /proc is not mounted: what the kernel says of the whole host, which leaves out the page cache that it could
-// give up.
+// For a process without /proc: the kernel's numbers for the whole host, which do not count the page cache as free.
 int64_t FreeBytes() {
   struct sysinfo host;
   if (sysinfo(&host) != 0) return kUnlimited;
@@ -82,6 +80,7 @@ int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage,
       !absl::SimpleAtoi(absl::StripSuffix(usage, "\n"), &usage_bytes)) {
     return kUnlimited;
   }
+  // The usage includes the page cache, which the kernel gives up before it kills a process.
   const int64_t reclaimable = SumOf(stat, {"inactive_file", "active_file"});
   return std::max<int64_t>(limit_bytes - std::max<int64_t>(usage_bytes - reclaimable, 0), 0);
 }
@@ -89,6 +88,7 @@ int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage,
 int64_t AvailableMemoryBytes() {
   const std::string host = TextOf("/proc/meminfo");
   if (host.empty()) return FreeBytes();
+  // /proc/meminfo is in KiB.
   return std::min(SumOf(host, {"MemAvailable:", "SwapFree:"}) * 1024, OwnCgroupAvailableBytes());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockingCollectives: the collectives of one rank of a group, one at a time, each blocking until it is done. It is
-// what HostProcessGroup puts on streams, and what a way of moving bytes between hosts' memories implements:
+// BlockingCollectives: the collectives of one rank of a group, one at a time, each blocking until it is done.
+// HostProcessGroup puts them on streams. Each way of moving bytes between hosts' memories implements this interface:
 // HostCollectives for ranks that read each other's memory, net/ for ranks that send messages.
 //
 // Run, GatherBlobs, Split and AwaitReaders are called by one thread at a time, in an order that all ranks share; the
@@ -33,14 +33,14 @@ class BlockingCollectives {
   virtual int size() const = 0;
   virtual const std::shared_ptr<Device>& device() const = 0;
 
-  // For each wait for the peers.
+  // The limit of each wait for the peers.
   virtual absl::Duration timeout() const = 0;
 
   // As ProcessGroup::Allocate.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
 
   // Runs the collective number `sequence` and blocks until this rank's output is ready and its input may be changed.
-  // Preconditions: the arguments passed CheckAllGather or the check of their operation. kFailedPrecondition if ranks
+  // REQUIRES: the arguments passed CheckAllGather or the check of their operation. kFailedPrecondition if ranks
   // disagree, kUnavailable if a peer died or left, the code of a peer that gave up, kDeadlineExceeded; all name the
   // peer. After an error the group is unusable: the caller calls GiveUp, then AwaitReaders.
   virtual absl::Status Run(uint64_t sequence, const Collective& collective) = 0;
@@ -56,8 +56,8 @@ class BlockingCollectives {
   // Announces to all ranks that this one failed. Only the first call of a rank has an effect. Does not wait for peers.
   virtual void GiveUp(const absl::Status& reason) = 0;
 
-  // Blocks until no peer, and no message under way, reads this rank's memory. Called after GiveUp, before that memory
-  // may be freed.
+  // Blocks until no peer, and no message under way, reads this rank's memory. Call it after GiveUp, before that memory
+  // is freed.
   virtual void AwaitReaders() = 0;
 
   // Announces to all ranks that this one leaves without an error. Peers that wait for it later fail.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ControlBlock: the memory that all ranks of one group share: how far each rank has come, what it does next, why it
-// gave up. Plain data and atomics, in shared memory between processes or on the heap between threads; round_barrier.h
-// is the code that uses it. All waiting is on `arrivals`, one futex word.
+// ControlBlock: the memory that all ranks of one group share: the progress of each rank, its next operation, and its
+// reason for giving up. Plain data and atomics, in shared memory between processes or on the heap between threads;
+// round_barrier.h is the code that uses it. All waiting is on `arrivals`, one futex word.
 //
 //   | GroupControl: arrivals, sleepers, aborted_by | RankControl of rank 0 | of rank 1 | ... |
 //
 // Each rank writes only its own RankControl, so a rank that is killed at any instruction leaves no lock behind and no
-// value half changed that others rely on. Cache lines are not shared between ranks (alignas 64).
+// half-written value on which others rely. Cache lines are not shared between ranks (alignas 64).
 #ifndef FSDP_COLLECTIVES_HOST_CONTROL_BLOCK_H_
 #define FSDP_COLLECTIVES_HOST_CONTROL_BLOCK_H_
 
@@ -21,11 +21,11 @@
 
 namespace fsdp {
 
-// Says what a rank does in the next round, and where its peers find its data.
+// A rank's operation in the next round, and the location of its data for the peers.
 struct Descriptor {
   CollectiveSpec spec;
   bool direct = false;   // true: peers read the rank's own memory at `address`; false: they read its staging slots
-  uint64_t address = 0;  // as Fabric::Publish returns it
+  uint64_t address = 0;  // as returned by Fabric::Publish
 };
 
 // Values go through shared memory; never renumber.

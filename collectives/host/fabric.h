@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fabric: what the host collectives need from a set of ranks that can read each other's memory. One object per rank and
-// group. The two implementations: between threads an address is a pointer (local_fabric.h), between processes it is an
-// offset in a shared heap (shm_fabric.h). Ranks that can only send messages need another kind of backend.
+// Fabric: the access that the host collectives need to a set of ranks that can read each other's memory. One object per
+// rank and group. There are two implementations: between threads an address is a pointer (local_fabric.h), between
+// processes it is an offset in a shared heap (shm_fabric.h). Ranks that can only send messages need another kind of
+// backend.
 //
 // Publish, PeerMemory and Slot are called by one thread at a time; the other functions by any thread.
 #ifndef FSDP_COLLECTIVES_HOST_FABRIC_H_
@@ -41,17 +42,18 @@ class Fabric {
   // The address under which peers reach these bytes of this rank; nullopt if they cannot reach them.
   virtual std::optional<uint64_t> Publish(const void* data, int64_t nbytes) const = 0;
 
-  // Where this rank reads the bytes that `peer` published.
+  // The bytes that `peer` published, in this rank's address space.
   virtual const std::byte* PeerMemory(int peer, uint64_t address) const = 0;
 
-  // False once `peer` cannot arrive any more because its process has ended. A system call: called while waiting only.
+  // False after the process of `peer` has ended, so that it cannot arrive any more. A system call: use it only while
+  // waiting.
   virtual bool IsAlive(int peer) const = 0;
 
-  // "pid 1234"; empty where ranks share a process. For errors.
+  // "pid 1234"; empty if ranks share a process. For errors.
   virtual std::string Process(int peer) const = 0;
 
-  // True when a failing rank must wait until no peer reads its memory, because the memory may be freed under the peer:
-  // between threads. A peer's process keeps its own mapping.
+  // True if a failing rank must wait until no peer reads its memory, because the memory may be freed under the peer:
+  // between threads. A peer in another process keeps its own mapping.
   virtual bool peers_share_address_space() const = 0;
 
   // As ProcessGroup::Allocate.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Futex: Linux's sleep and wake-up on a 32-bit word, which may lie in memory shared between processes (futex(2)). A
+// Futex: Linux's sleep and wake-up on a 32-bit word, which may be in memory shared between processes (futex(2)). A
 // pthread condition variable in shared memory would have a lock that a killed rank can leave locked.
 #ifndef FSDP_COLLECTIVES_HOST_FUTEX_H_
 #define FSDP_COLLECTIVES_HOST_FUTEX_H_

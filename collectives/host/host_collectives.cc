@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a collective runs, on every rank:
-//   1. Describe what it is and where this rank's data lie. Memory that peers reach is given as it is ("direct"); other
-//      memory goes through the rank's staging slots in chunks. Small data is always staged: the copy costs less than
-//      the barrier it saves.
+//   1. Describe the operation and the location of this rank's data. Memory that peers reach is read in place
+//      ("direct"); other memory goes through the rank's staging slots in chunks. Small data is always staged: the copy
+//      costs less than the barrier it saves.
 //   2. Stage the first chunk, if staged; publish the descriptor; meet the others (a round of round_barrier.h).
 //   3. Compare all descriptors. Every rank sees the same ones, so all succeed or all fail with the same text.
-//   4. For each chunk (one that has everything, if no rank is staged) move the data straight from the peers' memory or
-//      slots to the output. Before each chunk but the first: stage it, and meet.
+//   4. For each chunk (a single one, if no rank is staged) move the data straight from the peers' memory or slots to
+//      the output. Before each chunk but the first: stage it, and meet.
 //        all_gather      copy every peer's chunk
 //        broadcast       copy the root's chunk
 //        reduce_scatter  reduce every rank's elements of this rank's slice, in rank order, in one pass
@@ -31,13 +31,13 @@
 namespace fsdp {
 namespace {
 
-// Up to here two copies cost less than a barrier.
+// Up to this size two copies cost less than a barrier.
 constexpr int64_t kEagerBytes = 16 << 10;
 
 // Sub-slices and chunks start on cache lines, so that no two ranks write one line.
 constexpr int64_t kLine = 64;
 
-// The data that a rank gives are `Rows` rows of spec.count elements.
+// A rank contributes `Rows` rows of spec.count elements.
 int64_t Rows(const CollectiveSpec& spec, int size) { return spec.op == CollectiveOp::kReduceScatter ? size : 1; }
 
 bool IsEager(const CollectiveSpec& spec, int size) {
@@ -54,7 +54,7 @@ void Copy(std::byte* destination, const std::byte* source, int64_t nbytes) {
   }
 }
 
-// The data that this rank gives, in its own memory; all_gather's own part is in the output already.
+// This rank's contribution, in its own memory. For all_gather it is in the output already.
 const std::byte* OwnData(const Collective& c, int rank) {
   return c.spec.op == CollectiveOp::kAllGather ? c.output + rank * c.spec.count * SizeOf(c.spec.dtype) : c.input;
 }
@@ -98,6 +98,7 @@ absl::Status HostCollectives::RunRange(const Collective& collective, int64_t beg
   const Descriptor mine = Describe(collective);
   const int64_t capacity = SlotCapacity(spec);
   staged_ = GivesData(spec, rank_) && !mine.direct;
+  // Before Exchange, whose barrier then makes the descriptor and the data visible together.
   if (staged_) {
     Stage(collective, {.begin = begin, .count = std::min(end - begin, capacity)});
   }
@@ -122,6 +123,7 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
   collective.input = reinterpret_cast<const std::byte*>(blob.data());
   id_ = {.op = CollectiveOp::kGatherBlobs, .sequence = sequence};
   const int64_t capacity = fabric_->slot_bytes();
+  // Blobs are always staged: their memory is the caller's and not shared.
   Stage(collective, {.begin = 0, .count = std::min(collective.spec.count, capacity)});
   FSDP_RETURN_IF_ERROR(Exchange({.spec = collective.spec}, collective.input));
   std::vector<int64_t> sizes;
@@ -130,6 +132,7 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
   }
   const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::vector<std::string> blobs(static_cast<size_t>(size_));
+  // The longest blob decides, so that all ranks take part in equally many rounds.
   for (int64_t begin = 0; begin < longest; begin += capacity) {
     if (begin > 0) {
       Stage(collective, {.begin = begin, .count = std::clamp<int64_t>(collective.spec.count - begin, 0, capacity)});
@@ -166,6 +169,7 @@ Descriptor HostCollectives::Describe(const Collective& collective) const {
   }
   const int64_t nbytes = Rows(spec, size_) * spec.count * SizeOf(spec.dtype);
   std::optional<uint64_t> address = fabric_->Publish(OwnData(collective, rank_), nbytes);
+  // The output of an all_gather may not be in shared memory although its input, which has the same bytes, is.
   if (!address.has_value()) {
     address = fabric_->Publish(collective.input, nbytes);
   }
@@ -174,7 +178,7 @@ Descriptor HostCollectives::Describe(const Collective& collective) const {
   return mine;
 }
 
-// Publishes `mine`, meets the others, and learns what they give.
+// Publishes `mine`, meets the others, and reads their descriptors.
 absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* own) {
   control_.rank(rank_).descriptors[barrier_.write_parity()] = mine;
   FSDP_RETURN_IF_ERROR(barrier_.Await(id_));
@@ -196,7 +200,7 @@ absl::Status HostCollectives::CheckRanksAgree() {
   return CheckAgreement(specs_, id_.sequence);
 }
 
-// A further round of the collective that runs.
+// A further round of the running collective.
 absl::Status HostCollectives::Meet() {
   FSDP_RETURN_IF_ERROR(barrier_.Await(id_));
   return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
@@ -247,7 +251,7 @@ absl::Status HostCollectives::Move(const Collective& collective, const Chunk& ch
   return absl::InternalError(absl::StrCat(id_.ToString(), " moves no chunks"));
 }
 
-// Each rank starts with its successor, so that they do not all read one rank's memory at once.
+// Each rank starts with its successor, so that not all read one rank's memory at the same time.
 void HostCollectives::AllGatherChunk(const Collective& collective, const Chunk& chunk) const {
   const int64_t width = SizeOf(collective.spec.dtype);
   for (int i = 1; i < size_; ++i) {
@@ -304,6 +308,7 @@ absl::Status HostCollectives::AllReduceChunk(const Collective& collective, const
   for (int r = 0; r < size_; ++r) {
     rows_[r] = Source(r, (chunk.begin + mine.begin) * width, mine.begin * width);
   }
+  // A staged sum goes into the slot for the next round, which peers do not read before Meet.
   std::byte* const sum = (staged_ ? fabric_->Slot(rank_, barrier_.write_parity()) : t) + mine.begin * width;
   ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = sum, .numel = mine.count});
   FSDP_RETURN_IF_ERROR(Meet());

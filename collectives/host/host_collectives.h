@@ -23,7 +23,7 @@
 namespace fsdp {
 
 // A part of a reduce_scatter over the ranks of several hosts: this host's rows of elements [begin, begin + count) of
-// each slice. The sum is carried on from host to host in order, see Reduction.
+// each slice. Each host in order adds to the sum of the host before, see Reduction.
 struct HostSum {
   int64_t begin = 0;
   int64_t count = 0;
@@ -36,11 +36,10 @@ struct HostSum {
 
 class HostCollectives final : public BlockingCollectives {
  public:
-  // `timeout`: for each round of a collective, see RoundBarrier. `names`: for errors, where the fabric is only a part
-  // of the group that the program sees.
+  // `timeout`: for each round of a collective, see RoundBarrier. `names`: for errors, if the fabric is only a part of
+  // the group that the program sees.
   HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names = {});
 
-  // The fabric knows the ranks.
   std::string_view backend() const override { return fabric_->backend(); }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -53,22 +52,22 @@ class HostCollectives final : public BlockingCollectives {
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
 
-  // As Run, for elements [begin, begin + count) of each rank's shard of an all_gather, whose input is in place.
+  // Run for elements [begin, begin + count) of each rank's shard of an all_gather, whose input is in place.
   absl::Status RunPart(uint64_t sequence, const Collective& collective, int64_t begin, int64_t count);
 
-  // As Run, for a part of the reduce_scatter `collective`, whose output it ignores. Ranks of this host alone take part,
-  // with equal `begin` and `count`.
+  // Run for a part of the reduce_scatter `collective`, whose output it ignores. Only ranks of this host take part, with
+  // equal `begin` and `count`.
   absl::Status RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum);
 
-  // One round without the protocol of Run, for those who have one of their own: what each rank wrote into the
-  // slot_bytes() bytes of OwnSlot before, the others read in SlotOf(its rank) after ShareSlots, until the next call of
-  // any function here. All ranks take part. `grace` is added to the timeout, but not to what errors say.
+  // One round without the protocol of Run, for callers that have their own. After ShareSlots, the bytes that each rank
+  // wrote into the slot_bytes() bytes of OwnSlot can be read by the others in SlotOf(its rank), until the next call of
+  // any function here. All ranks take part. `grace` is added to the timeout, but errors do not mention it.
   std::byte* OwnSlot() { return fabric_->Slot(rank_, barrier_.write_parity()); }
   const std::byte* SlotOf(int r) const { return fabric_->Slot(r, barrier_.read_parity()); }
   int64_t slot_bytes() const { return fabric_->slot_bytes(); }
   absl::Status ShareSlots(const CollectiveId& what, absl::Duration grace) { return barrier_.Await(what, grace); }
 
-  // As Split, with the names of `members` in a group that they are a part of.
+  // Split for collectives whose errors use the names of `members` in a larger group.
   absl::StatusOr<std::unique_ptr<HostCollectives>> SplitHost(const std::vector<int>& members, const BlobGather& gather,
                                                              RankNames names);
 
@@ -78,23 +77,23 @@ class HostCollectives final : public BlockingCollectives {
   int first_rank_to_give_up() const override;
 
  private:
-  // Elements [begin, begin + count) of what each rank gives.
+  // Elements [begin, begin + count) of each rank's contribution.
   struct Chunk {
     int64_t begin = 0;
     int64_t count = 0;
   };
 
   // The steps of the protocol, in the order in which Run takes them. Describe publishes this rank's memory, Exchange
-  // meets the others and learns what they give, CheckRanksAgree compares the specs, Meet is a further round.
-  // RunRange takes all of them, for elements [begin, end) of spec.count.
+  // meets the others and reads their descriptors, CheckRanksAgree compares the specs, Meet is a further round. RunRange
+  // takes all of them, for elements [begin, end) of spec.count.
   absl::Status RunRange(const Collective& collective, int64_t begin, int64_t end);
   Descriptor Describe(const Collective& collective) const;
   absl::Status Exchange(const Descriptor& mine, const std::byte* own);
   absl::Status CheckRanksAgree();
   absl::Status Meet();
 
-  // Where the data of a chunk are: in slots, or `direct_offset` bytes into a rank's own memory. SlotCapacity is in
-  // elements per row, and a chunk never has more. Stage copies a chunk into this rank's slot.
+  // The data of a chunk are in slots, or `direct_offset` bytes into a rank's own memory. SlotCapacity is in elements
+  // per row, and a chunk never has more. Stage copies a chunk into this rank's slot.
   int64_t SlotCapacity(const CollectiveSpec& spec) const;
   void Stage(const Collective& collective, const Chunk& chunk) const;
   // The part of a chunk that rank `r` reduces in an all_reduce; it begins on a cache line.
@@ -122,10 +121,10 @@ class HostCollectives final : public BlockingCollectives {
   CollectiveId id_;
   const HostSum* host_sum_ = nullptr;      // of RunHostSum; else null
   std::vector<CollectiveSpec> specs_;      // by rank
-  std::vector<const std::byte*> sources_;  // by rank: the data it gives; null if they go through its slots
-  bool staged_ = false;                    // this rank gives its data through its slots
-  bool any_direct_ = false;                // some rank gives its own memory, so all must wait before it may change
-  bool any_staged_ = false;                // some rank goes through slots, so all move chunks that fit into them
+  std::vector<const std::byte*> sources_;  // by rank: its data; null if they go through its slots
+  bool staged_ = false;                    // this rank's data go through its slots
+  bool any_direct_ = false;                // some rank's own memory is read, so all must wait before it may change
+  bool any_staged_ = false;                // some rank uses slots, so all move chunks that fit into them
   std::vector<const std::byte*> rows_;     // scratch of the reductions
 };
 

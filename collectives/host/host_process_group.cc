@@ -4,8 +4,8 @@
 // collectives of a group run one at a time and in the order of issue, although on several streams, and the ranks need
 // not agree on streams, only on the order of calls. A stream that reaches a later ticket first blocks until its turn.
 //
-// Every ticket must be served, or the later ones would wait for ever. That is why collectives are RunAlways work: it
-// runs also on a stream that has failed, and then breaks the group instead of computing.
+// Every ticket must be served, or the later ones would wait for ever. For this reason collectives are RunAlways work:
+// it also runs on a stream that has failed, and then breaks the group instead of computing.
 #include "fsdp/collectives/host/host_process_group.h"
 
 #include <unistd.h>
@@ -95,8 +95,7 @@ absl::Status HostProcessGroup::RunInTurn(uint64_t ticket, const absl::Status& so
   });
 }
 
-// Releases the peers that wait for this rank, then waits until no peer reads memory that the caller is about to get
-// back.
+// Releases the peers that wait for this rank, then waits until no peer reads memory that returns to the caller.
 absl::Status HostProcessGroup::Fail(absl::Status error) {
   broken_ = error;
   collectives_->GiveUp(error);

@@ -26,7 +26,7 @@ class HostProcessGroup final : public ProcessGroup {
   // Peers may finish collectives already issued; any later collective fails and names this rank.
   ~HostProcessGroup() override;
 
-  // The collectives know the ranks; the group adds order and errors.
+  // The collectives know rank, size and device; the group adds order and errors.
   int rank() const override { return collectives_->rank(); }
   int size() const override { return collectives_->size(); }
   std::string_view backend() const override { return collectives_->backend(); }
@@ -34,8 +34,8 @@ class HostProcessGroup final : public ProcessGroup {
   absl::Duration timeout() const override { return collectives_->timeout(); }
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return collectives_->Allocate(nbytes); }
-  // Contracts are those of ProcessGroup. Streams must be of host devices, else the stream fails with kUnimplemented.
-  // Wrong arguments fail the stream and break the group.
+  // Contracts as in ProcessGroup. Streams must be of host devices, else the stream fails with kUnimplemented. Wrong
+  // arguments fail the stream and break the group.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
@@ -61,7 +61,7 @@ class HostProcessGroup final : public ProcessGroup {
 
   // Issue puts a call on its stream; RunInTurn runs it there. Fail breaks the group and returns the error.
   void Issue(const absl::Status& arguments, const Issued& issued, Stream& stream);
-  // `ticket` is the number of the call in errors, too.
+  // `ticket` is also the number of the call in errors.
   absl::Status RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued);
   absl::Status Fail(absl::Status error);
   // The error of a call after the first error, which it quotes.

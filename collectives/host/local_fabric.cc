@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Split needs no exchange of messages: the ranks of a subgroup find its state in a map of the parent's state, under the
+// Split does not exchange messages: the ranks of a subgroup find its state in a map of the parent's state, under the
 // list of members. The first rank that asks creates it, the last one removes it from the map.
 #include "fsdp/collectives/host/local_fabric.h"
 
@@ -34,7 +34,8 @@ class SharedState {
     return static_cast<std::byte*>(memory_.get()) + ControlBlock::BytesFor(size_) + (2 * r + parity) * kSlotBytes;
   }
 
-  // The state of the subgroup of these ranks: created for the first member that asks, removed here once all have it.
+  // The state of the subgroup of these ranks: created for the first member that asks, and removed from the map after
+  // the last.
   std::shared_ptr<SharedState> Subgroup(const std::vector<int>& members) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Pending& pending = pending_[members];
@@ -42,6 +43,7 @@ class SharedState {
       pending.state = std::make_shared<SharedState>(static_cast<int>(members.size()));
     }
     std::shared_ptr<SharedState> state = pending.state;
+    // A later split with the same members must get a new state, so the entry does not outlive this one.
     if (++pending.taken == state->size()) {
       pending_.erase(members);
     }
@@ -74,6 +76,7 @@ class LocalFabric final : public Fabric {
   std::byte* Slot(int r, int parity) const override { return shared_->Slot(r, parity); }
   int64_t slot_bytes() const override { return kSlotBytes; }
 
+  // Threads share one address space: any memory can be published.
   std::optional<uint64_t> Publish(const void* data, int64_t) const override { return reinterpret_cast<uint64_t>(data); }
   const std::byte* PeerMemory(int, uint64_t address) const override {
     return reinterpret_cast<const std::byte*>(address);
@@ -85,6 +88,7 @@ class LocalFabric final : public Fabric {
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override {
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(nbytes));
+    // Touched here, so that the pages are not faulted in inside a collective.
     if (device_->type() == DeviceType::kCpu && nbytes > 0) {
       std::memset(buffer.data(), 0, static_cast<size_t>(nbytes));
     }

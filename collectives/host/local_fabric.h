@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LocalFabric: the fabric of ranks that are threads of one process. An address is a pointer, and the control memory and
-// the staging slots are on the heap. A rank cannot die alone, so IsAlive is always true.
+// the staging slots are on the heap. A rank cannot die without the others, so IsAlive is always true.
 #ifndef FSDP_COLLECTIVES_HOST_LOCAL_FABRIC_H_
 #define FSDP_COLLECTIVES_HOST_LOCAL_FABRIC_H_
 

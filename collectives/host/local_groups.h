@@ -13,8 +13,8 @@
 
 namespace fsdp {
 
-// A group of `devices.size()` ranks of backend "local", by rank; each is used from a thread of its own. `timeout`: of
-// each collective.
+// A group of `devices.size()` ranks of backend "local", by rank; use each from its own thread. `timeout`: of each
+// collective.
 std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<std::shared_ptr<Device>>& devices,
                                                              absl::Duration timeout = absl::Minutes(10));
 

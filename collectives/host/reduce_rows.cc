@@ -68,7 +68,8 @@ void FinishStreaming() { _mm_sfence(); }
 void FinishStreaming() {}
 #endif
 
-// True if the destination is large and is none of the rows: a row was just read, so its lines are in the cache already.
+// True if the destination is large and is not one of the rows: a row was just read, so its lines are already in the
+// cache.
 bool ShouldStream(const Reduction& args, int64_t nbytes) {
   return nbytes >= kStreamBytes && std::find(args.rows.begin(), args.rows.end(), args.destination) == args.rows.end();
 }
@@ -128,10 +129,13 @@ struct Float16 {
 template <ReduceOp op, typename T>
 [[gnu::always_inline]] inline T Combine(T a, T b) {
   if constexpr (op == ReduceOp::kMin) {
+    // b != b is true for NaN only: a NaN in either operand wins, as the header promises. `|` and not `||`, so that it
+    // vectorises.
     return (b < a) | (b != b) ? b : a;
   } else if constexpr (op == ReduceOp::kMax) {
     return (b > a) | (b != b) ? b : a;
   } else if constexpr (std::is_integral_v<T>) {
+    // Unsigned, because the sum may wrap, and signed overflow is undefined.
     using Unsigned = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
   } else {
@@ -139,7 +143,8 @@ template <ReduceOp op, typename T>
   }
 }
 
-// Asks for a line that will be written: at once for writing, if a peer's cache has it too, saves asking twice.
+// Prefetches a line that will be written. If a peer's cache has it too, requesting it for writing saves a second
+// request.
 [[gnu::always_inline]] inline void PrefetchForWriting(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // the builtin needs a target for it
@@ -148,7 +153,7 @@ template <ReduceOp op, typename T>
 #endif
 }
 
-// The block of the row at `begin`; asks for a later one.
+// The block of the row at `begin`; prefetches a later one.
 template <typename Stored>
 [[gnu::always_inline]] inline const Stored* BlockOf(const Reduction& args, size_t row, int64_t begin) {
   const Stored* const block = reinterpret_cast<const Stored*>(args.rows[row]) + begin;
@@ -171,6 +176,7 @@ template <typename Element, ReduceOp op>
   const size_t n = args.rows.size();
   const Stored* const first = BlockOf<Stored>(args, 0, begin);
   size_t r = 1;
+  // Loops over the first one or two rows are separate, so that `sums` need not be initialised and read once more.
   if (args.sum_before != nullptr) {
     const Sum* const before = reinterpret_cast<const Sum*>(args.sum_before) + begin;
     for (int64_t j = 0; j < count; ++j) {
@@ -207,6 +213,7 @@ template <typename Element, ReduceOp op>
   using Stored = typename Element::Stored;
   alignas(64) typename Element::Sum sums[kBlock];
   alignas(64) Stored rounded[kBlock];
+  // Decided once per call: blocks of one destination are all streamed, or none is.
   const CopyBlock copy = ShouldStream(args, args.numel * sizeof(Stored)) ? stream : CopyPlainly;
   for (int64_t begin = 0; begin < args.numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, args.numel - begin);
@@ -310,6 +317,7 @@ int64_t SumSizeOf(DType dtype) {
 }
 
 void ReduceRows(DType dtype, ReduceOp op, const Reduction& reduction) {
+  // The best target is fixed at the first call; all targets give the same bits, so the choice is not visible.
   static const ReduceTarget best = BestReduceTarget();
   ReduceRowsOn(best, dtype, op, reduction);
 }

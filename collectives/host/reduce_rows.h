@@ -15,35 +15,35 @@
 namespace fsdp {
 
 // destination[i] = rows[0][i] op rows[1][i] op ..., for i in [0, numel). `destination` may be one of the rows, else it
-// overlaps none; there is at least one row; all are aligned to their elements.
+// does not overlap any; there is at least one row; all are aligned to their elements.
 struct Reduction {
   absl::Span<const std::byte* const> rows;
   std::byte* destination = nullptr;
   int64_t numel = 0;
 
-  // For rows that lie on several hosts, whose sum is carried on from one to the next: the combination of the rows
-  // before these, in the type of the sum; null if there are none. It may be the destination.
+  // For rows on several hosts, whose sum is passed from one host to the next: the combination of the rows before these,
+  // in the type of the sum; null if there are no rows before. It may be the destination.
   const std::byte* sum_before = nullptr;
-  // Rows follow on another host: the destination is their sum_before, neither divided nor rounded.
+  // More rows follow on another host: the destination becomes their sum_before, neither divided nor rounded.
   bool is_continued = false;
-  // All rows on all hosts, by which kAvg divides; 0: there are no others.
+  // The number of rows on all hosts, by which kAvg divides; 0: only these rows.
   int64_t rows_in_all = 0;
 };
 
-// Bytes of an element of a sum that is carried on: 4 for bfloat16 and float16, which are combined in float32.
+// Bytes of an element of a sum that is passed on: 4 for bfloat16 and float16, which are combined in float32.
 int64_t SumSizeOf(DType dtype);
 
 // bfloat16 and float16 are combined in float32 and rounded once; kAvg divides once, in the type of the sum; integer
-// sums wrap. Precondition: a dtype and op that CheckAllReduce takes.
+// sums wrap. REQUIRES: a dtype and op that CheckAllReduce takes.
 void ReduceRows(DType dtype, ReduceOp op, const Reduction& reduction);
 
 // The instruction sets that the kernel is built for.
 enum class ReduceTarget { kBaseline, kAvx2, kAvx512 };
 
-// True when this machine can run it.
+// True if this machine can run it.
 bool IsSupported(ReduceTarget target);
 
-// ReduceRows on a given target, for tests. Precondition: IsSupported(target).
+// ReduceRows on a given target, for tests. REQUIRES: IsSupported(target).
 void ReduceRowsOn(ReduceTarget target, DType dtype, ReduceOp op, const Reduction& reduction);
 
 }  // namespace fsdp

@@ -20,8 +20,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Any bits: all exponents, subnormals and infinities occur. A NaN occurs in one row at most per element, since which of
-// two NaNs survives an addition is up to the instruction.
+// Random bits: all exponents, subnormals and infinities occur. At most one row has a NaN per element, because the
+// instruction decides which of two NaNs survives an addition.
 Bytes RandomRow(DType dtype, int64_t numel, int row, std::mt19937_64& random) {
   Bytes bytes(static_cast<size_t>(numel * SizeOf(dtype)));
   for (std::byte& byte : bytes) {
@@ -54,7 +54,7 @@ T Combine(ReduceOp op, T a, T b) {
   }
 }
 
-// The definition, of elements stored as Stored and combined as Sum.
+// The definition, for elements stored as Stored and combined as Sum.
 template <typename Stored, typename Sum, typename Load, typename Store>
 Bytes Expected(ReduceOp op, const std::vector<Bytes>& rows, const Load& load, const Store& store) {
   const size_t numel = rows[0].size() / sizeof(Stored);
@@ -98,7 +98,7 @@ bool IsNan(DType dtype, const std::byte* element) {
   return IsFloatingPoint(dtype) && Convert(dtype, element, DType::kFloat64, &value, 1).ok() && std::isnan(value);
 }
 
-// Equal bits, where a NaN equals any other.
+// Equal bits; a NaN equals any other NaN.
 testing::AssertionResult SameElements(DType dtype, const Bytes& got, const Bytes& want) {
   const size_t width = static_cast<size_t>(SizeOf(dtype));
   for (size_t at = 0; at < want.size(); at += width) {
@@ -175,7 +175,7 @@ TEST_P(ReduceRowsTest, TheDestinationMayBeARow) {
   }
 }
 
-// Rows of several hosts: the sum of the first is carried on, in its own type, to the next.
+// Rows of several hosts: the sum of the first is passed, in its own type, to the next.
 TEST_P(ReduceRowsTest, ASumThatIsCarriedOnHasTheBitsOfOneSum) {
   const auto [dtype, op] = GetParam();
   std::mt19937_64 random(9);

@@ -36,7 +36,7 @@ namespace {
 // The longest time until a death is noticed; half of the 100 ms that docs/collectives.md promises.
 constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
-// How long to spin: a few times the cost of a wake-up. And how many checks to make between two looks at the clock.
+// How long to spin: a few times the cost of a wake-up. And the number of checks between two reads of the clock.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
 constexpr int kLooks = 32;
 
@@ -105,7 +105,7 @@ absl::Status RoundBarrier::Sleep(const CollectiveId& what, absl::Time start) {
     }
     status = CheckPeers(what, start);
     if (!status.ok()) {
-      // A peer may have arrived, completed the round and left for good after it was looked up as missing.
+      // A peer may have arrived, completed the round and left for good after the check listed it as missing.
       if (Complete()) {
         status = absl::OkStatus();
       }
@@ -140,8 +140,8 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
   return absl::OkStatus();
 }
 
-// For a round that is complete. A rank that gave up after this round does not fail it: this rank may be about to return
-// the same error by itself, such as AgreeOn's.
+// For a complete round. A rank that gave up after this round does not fail it: this rank may be about to return the
+// same error by itself, such as AgreeOn's.
 absl::Status RoundBarrier::CheckNobodyGaveUp(const CollectiveId& what) const {
   for (int r = 0; r < size_; ++r) {
     const RankControl& theirs = control_.rank(r);
@@ -205,7 +205,7 @@ void RoundBarrier::Depart() {
 }
 
 // The error keeps the code of the rank that gave up, so that a caller can distinguish a deadline from a death even on a
-// rank that only got the message.
+// rank that only received the message.
 absl::Status RoundBarrier::GivenUp(const CollectiveId& what, int peer) const {
   const RankControl& control = control_.rank(peer);
   const std::string who = peer == fabric_.rank() ? "this rank" : NameOf(peer);

@@ -28,7 +28,7 @@
 
 namespace fsdp {
 
-// How errors call the ranks of a fabric that are a part of the group that the program sees: by their numbers there.
+// The names of ranks in errors if the fabric is a part of the group that the program sees: their numbers in that group.
 struct RankNames {
   std::vector<int> numbers = {};  // by rank of the fabric; empty if the fabric is the whole group
   int group_size = 0;
@@ -44,18 +44,19 @@ class RoundBarrier {
 
   // Arrives at the next round and blocks until all ranks have arrived. `what` is for errors, which name the ranks:
   // kUnavailable if a missing rank died or left, noticed after at most 50 ms; the code of the rank that gave up, if one
-  // did; kDeadlineExceeded after the timeout and `grace`, for a rank that waits for peers who may wait for others.
+  // did; kDeadlineExceeded after the timeout and `grace`, which is for a rank whose peers may themselves wait for
+  // others.
   absl::Status Await(const CollectiveId& what, absl::Duration grace = absl::ZeroDuration());
 
   // Bracket every read of memory that peers published, so that they can wait for this rank before they free it. Begin
-  // fails when a peer gave up, after which its memory may be gone. Await and EndReading end it.
+  // fails if a peer gave up, because its memory may be gone. Await and EndReading end it.
   absl::Status BeginReading(const CollectiveId& what);
   void EndReading();
 
   // Announces to all ranks that this one failed. Only the first call of a rank has an effect. Any thread.
   void GiveUp(const absl::Status& reason);
 
-  // Blocks until no peer reads this rank's memory. Called after GiveUp, before that memory may be freed.
+  // Blocks until no peer reads this rank's memory. Call it after GiveUp, before that memory is freed.
   void AwaitReaders() const;
 
   // Announces to all ranks that this one leaves without an error. Peers that wait for it in a later round fail.
@@ -82,7 +83,7 @@ class RoundBarrier {
   const absl::Duration timeout_;
   const RankNames names_;
   const bool may_spin_;  // before sleeping; false if there are more ranks than cores
-  uint32_t round_ = 0;   // the last round that completed, or that this rank arrived at while in Await
+  uint32_t round_ = 0;   // the last round that completed, or, in Await, the round that this rank arrived at
 
   std::mutex give_up_mutex_;  // one thread of this rank writes its abort_text
 };

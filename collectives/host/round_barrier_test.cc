@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr CollectiveId kWhat = {.op = CollectiveOp::kBarrier, .sequence = 7};
 
-// Two ranks' barriers, to be used from a thread each.
+// Two ranks' barriers, each used from its own thread.
 class RoundBarrierTest : public testing::Test {
  protected:
   std::vector<std::unique_ptr<Fabric>> fabrics_ = CreateLocalFabrics({CreateHostDevice(), CreateHostDevice()});
@@ -43,7 +43,7 @@ TEST_F(RoundBarrierTest, WhatIsWrittenForARoundIsReadAfterIt) {
   peer.join();
 }
 
-// Guards against memory that is freed under a peer that still copies from it.
+// Protects against memory that is freed while a peer still copies from it.
 TEST_F(RoundBarrierTest, AFailedRankWaitsForItsReaders) {
   std::atomic<bool> read = false;
   ASSERT_OK(second_.BeginReading(kWhat));
@@ -67,7 +67,7 @@ TEST_F(RoundBarrierTest, NoRankBeginsToReadWhenARankHasFailed) {
   first_.AwaitReaders();
 }
 
-// Guards AgreeOn: a rank that returns the agreed error, and aborts, must not keep a slower one from learning it.
+// Protects AgreeOn: a rank that returns the agreed error, and aborts, must not keep a slower one from receiving it.
 TEST_F(RoundBarrierTest, GivingUpAfterARoundDoesNotFailThatRound) {
   for (int repeat = 0; repeat < 200; ++repeat) {
     const auto fabrics = CreateLocalFabrics({CreateHostDevice(), CreateHostDevice()});

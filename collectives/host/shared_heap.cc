@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The heap is mapped once, by every peer, when the group is created, and never moves or grows: an offset that a rank
-// publishes is valid on all peers at once, without a handshake per buffer. It is as large as the host's memory because
-// address space costs nothing; what costs memory is only what Commit has backed.
+// Every peer maps the heap once, when the group is created, and it never moves or grows: an offset that a rank
+// publishes is immediately valid on all peers, without a handshake per buffer. The heap is as large as the host's
+// memory, because address space is free; only the memory that Commit has backed is used.
 //
 // free_ holds the free ranges by offset. Returned ranges join their neighbours, so first fit over a handful of large
 // buffers does not fragment.
@@ -48,6 +48,7 @@ absl::StatusOr<Buffer> SharedHeap::Allocate(int64_t nbytes) {
   absl::Status status =
       offset.has_value() ? memory_.Commit(*offset, size) : absl::ResourceExhaustedError("no free range is long enough");
   if (!status.ok()) {
+    // Take has reserved the range; without this it would be lost for the life of the heap.
     if (offset.has_value()) {
       Return(*offset, size);
     }

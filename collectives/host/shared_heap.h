@@ -2,8 +2,8 @@
 //
 // SharedHeap: the memory of one rank that its peers can read: a large sparse SharedMemory from which ranges are taken
 // by first fit. Each range is committed when it is taken, and returned to the system when its buffer is destroyed. Each
-// call costs system calls and time linear in the number of free ranges: for a few large and long-lived buffers, such as
-// those of an FSDP unit, and not a general allocator. Thread-safe.
+// call costs system calls and time linear in the number of free ranges. Made for a few large and long-lived buffers,
+// such as an FSDP unit's; it is not a general allocator. Thread-safe.
 #ifndef FSDP_COLLECTIVES_HOST_SHARED_HEAP_H_
 #define FSDP_COLLECTIVES_HOST_SHARED_HEAP_H_
 
@@ -25,8 +25,8 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   static absl::StatusOr<std::shared_ptr<SharedHeap>> Create(std::shared_ptr<Device> device);
 
   // A range of `nbytes` zeros, aligned to 4096 bytes; to 2 MiB if it is at least that large. The buffer keeps the heap
-  // alive. kResourceExhausted names the device, the wanted and the used bytes. Blocks while the system finds the pages.
-  // Any thread may destroy the buffer.
+  // alive. kResourceExhausted names the device, the requested and the used bytes. Blocks while the system finds the
+  // pages. Any thread may destroy the buffer.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // The offset of [data, data + nbytes) in the heap; nullopt if these bytes are not inside of it. O(1), without a lock.

@@ -52,6 +52,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Open(int pid, int fd, int64_t nbytes,
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Map(FileDescriptor fd, int64_t nbytes, int protection) {
+  // MAP_NORESERVE: the heap maps as much as the host has, and most of it is never backed.
   void* const data = mmap(nullptr, static_cast<size_t>(nbytes), protection, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
@@ -78,8 +79,8 @@ SharedMemory::~SharedMemory() {
   }
 }
 
-// fallocate reports that there is no memory; touching the pages without it would raise SIGBUS. But with overcommit it
-// invokes the OOM killer rather than fail, so a request for more than AvailableMemoryBytes is refused before.
+// fallocate reports a lack of memory; without it, touching the pages would raise SIGBUS. But with overcommit it invokes
+// the OOM killer rather than fail, so a request for more than AvailableMemoryBytes is refused first.
 //
 // EINTR, from a signal during a long allocation, is retried; every other errno, such as ENOSPC and ENOMEM, becomes
 // kResourceExhausted.
@@ -96,6 +97,7 @@ absl::Status SharedMemory::Commit(int64_t offset, int64_t nbytes) const {
     error = fallocate(fd_.get(), 0, offset, nbytes) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error != 0) {
+    // fallocate may have backed a part before it failed.
     Decommit(offset, nbytes);
     return absl::ResourceExhaustedError(
         absl::StrCat("wanted ", nbytes, " bytes of shared memory: ", std::strerror(error)));

@@ -38,8 +38,8 @@ class SharedMemory {
   // The memfd, for the peers' Open calls. It must stay open until all peers have mapped the memory.
   int fd() const { return fd_.get(); }
 
-  // Backs [offset, offset + nbytes) with memory, so that a first access neither fails nor faults; zeros where there was
-  // no memory yet. kResourceExhausted if there is not enough.
+  // Backs [offset, offset + nbytes) with memory, so that a first access neither fails nor faults; pages without memory
+  // become zeros. kResourceExhausted if there is not enough.
   absl::Status Commit(int64_t offset, int64_t nbytes) const;
 
   // Returns the memory to the system; the contents become zeros, for all processes that map it. Offsets and sizes that

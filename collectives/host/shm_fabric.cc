@@ -2,14 +2,14 @@
 //
 // How ranks come to share memory, each step on every rank:
 //   1. Make a heap, and as the group's first rank also its control memory.
-//   2. Gather what each rank offers: process number, descriptors, sizes, and a random number that stands in the heap's
+//   2. Gather each rank's offer: process number, descriptors, sizes, and a random number that is also in the heap's
 //      first page.
 //   3. Map the others' memory through /proc/<pid>/fd/<n>, compare the random number, which fails if the process number
 //      now belongs to another process, and open a pidfd of each process. No rank can end unnoticed before that: all
 //      wait in 4.
 //   4. Gather whether step 3 succeeded on all ranks. If it failed on one, all fail. Afterwards no rank needs another
 //      one's descriptors.
-// A subgroup keeps the heaps and does the same with control memory alone.
+// A subgroup keeps the heaps and repeats the steps with control memory only.
 #include "fsdp/collectives/host/shm_fabric.h"
 
 #include <sys/random.h>
@@ -118,6 +118,7 @@ class ShmFabric final : public Fabric {
 absl::StatusOr<SharedMemory> CreateGroupMemory(int size) {
   FSDP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create("fsdp-group", GroupBytes(size)));
   FSDP_RETURN_IF_ERROR(memory.Commit(0, memory.nbytes()));
+  // After Commit: formatting touches the pages, which would raise SIGBUS if they could not be backed.
   ControlBlock::Format(memory.data(), size);
   return memory;
 }
@@ -161,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> ShmFabric::Split(const std::vector<int>&
   return fabric;
 }
 
-// The random number is the first thing in the heap.
+// Puts the random number at the start of the heap.
 absl::StatusOr<HeapOffer> OfferHeap(const SharedHeap& heap, Buffer& first_page) {
   HeapOffer offer = {.heap = {.pid = getpid(), .fd = heap.memory().fd(), .nbytes = heap.memory().nbytes()}};
   if (getrandom(&offer.nonce, sizeof(offer.nonce), 0) != sizeof(offer.nonce)) {
@@ -173,6 +174,7 @@ absl::StatusOr<HeapOffer> OfferHeap(const SharedHeap& heap, Buffer& first_page) 
 
 absl::StatusOr<Peer> MapPeer(int rank, const std::string& blob) {
   FSDP_ASSIGN_OR_RETURN(const HeapOffer offer, FromBlob<HeapOffer>(blob, rank));
+  // Opened before the memory: if the process is replaced in between, the random number does not match.
   FSDP_ASSIGN_OR_RETURN(ProcessHandle process, ProcessHandle::Open(offer.heap.pid));
   FSDP_ASSIGN_OR_RETURN(SharedMemory heap,
                         SharedMemory::OpenReadOnly(offer.heap.pid, offer.heap.fd, offer.heap.nbytes));

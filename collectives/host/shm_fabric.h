@@ -2,7 +2,7 @@
 //
 // ShmFabric: the fabric of ranks that are processes of one host. Each rank has a SharedHeap that all peers map
 // read-only, and each group has one block of control memory and staging slots that all its ranks map read-write. An
-// address is an offset in the heap of the rank that published it. A pidfd per peer tells whether its process still
+// address is an offset in the heap of the rank that published it. A pidfd per peer reports whether its process still
 // runs.
 #ifndef FSDP_COLLECTIVES_HOST_SHM_FABRIC_H_
 #define FSDP_COLLECTIVES_HOST_SHM_FABRIC_H_

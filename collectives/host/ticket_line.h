@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TicketLine: runs the work of several threads one at a time, in the order in which their tickets were taken. A
-// collective takes its ticket when it is issued and is served when its stream gets to it, so a group's collectives run
+// collective takes its ticket when it is issued and is served when its stream reaches it, so a group's collectives run
 // in the order of issue although they are on several streams. Thread-safe.
 #ifndef FSDP_COLLECTIVES_HOST_TICKET_LINE_H_
 #define FSDP_COLLECTIVES_HOST_TICKET_LINE_H_
@@ -43,7 +43,7 @@ class TicketLine {
 
  private:
   std::mutex mutex_;
-  // Notified at each turn; every waiting thread looks whether the turn is its own.
+  // Notified at each turn; every waiting thread checks whether the turn is its own.
   std::condition_variable turn_came_;
   uint64_t last_ = 0;  // the last ticket that was taken; guarded by mutex_
   uint64_t turn_ = 1;  // the ticket that is served next, or now; guarded by mutex_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The published value is "host:port", where host is numeric. An empty host is that of the agent, which each rank knows
-// as MASTER_ADDR: rank 0 does not know by which address other hosts reach it if MASTER_ADDR is a loopback address
-// there, as the name of the own host often is (127.0.1.1 in Debian's /etc/hosts).
+// The published value is "host:port" with a numeric host. An empty host means the agent's host, which each rank knows
+// as MASTER_ADDR. Rank 0 publishes it if its MASTER_ADDR is a loopback address, as the own host name often is
+// (127.0.1.1 in Debian's /etc/hosts): it does not know then by which address other hosts reach it.
 #include "fsdp/collectives/job/agent_store.h"
 
 #include <limits>
@@ -36,6 +36,7 @@ struct HostAndPort {
 };
 
 absl::StatusOr<HostAndPort> ParseAddress(std::string_view text) {
+  // The last colon: a numeric IPv6 host has colons of its own.
   const size_t colon = text.rfind(':');
   HostAndPort address;
   if (colon == std::string_view::npos || !absl::SimpleAtoi(std::string(text.substr(colon + 1)), &address.port) ||
@@ -52,6 +53,7 @@ absl::StatusOr<HostAndPort> ParseAddress(std::string_view text) {
 absl::StatusOr<FileDescriptor> ListenTowardsAgent(const Rendezvous& r, absl::Time deadline) {
   const absl::StatusOr<TorchStore> agent = ConnectToAgent(r, deadline);
   if (!agent.ok()) return AtAgent(r, agent.status());
+  // The connection to the agent shows which interface the other hosts can reach.
   FSDP_ASSIGN_OR_RETURN(const std::string host, LocalAddressOf(agent->fd()));
   return ListenTcpForHosts(host, 0);
 }
@@ -63,6 +65,7 @@ absl::Status PublishListener(const Rendezvous& r, int listener, absl::Time deadl
   absl::StatusOr<TorchStore> agent = ConnectToAgent(r, deadline);
   if (!agent.ok()) return AtAgent(r, agent.status());
   if (const absl::Status set = agent->Set(KeyOf(r), address, deadline); !set.ok()) return AtAgent(r, set);
+  // TCPStore does not confirm a set, and two processes may be rank 0 by mistake: reading back finds both.
   const absl::StatusOr<std::string> back = agent->Get(KeyOf(r), deadline);
   if (!back.ok()) return AtAgent(r, back.status());
   return *back == address

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the ranks of a torchrun job on several hosts meet. MASTER_PORT belongs to torchrun's agent, which serves torch's
-// TCPStore there (torch_store.h), so rank 0 takes another port and publishes its address in the agent's store:
+// TCPStore at it (torch_store.h), so rank 0 takes another port and publishes its address in the agent's store:
 //
 //   rank 0   ListenTowardsAgent --> PublishListener: set "fsdp/<job>/store"
 //   rank r   ConnectToPublished: wait for the key, get it, connect
 //
-// The agent's store outlives a restart of the ranks, so the key may still name the rank 0 of the job's former life: a
-// rank that is refused there reads it again.
+// The agent's store outlives a restart of the ranks, so the key may still name the rank 0 of an earlier run of the job.
+// A rank that is refused at that address reads the key again.
 #ifndef FSDP_COLLECTIVES_JOB_AGENT_STORE_H_
 #define FSDP_COLLECTIVES_JOB_AGENT_STORE_H_
 
@@ -21,11 +21,12 @@
 
 namespace fsdp {
 
-// Errors of all three: kUnavailable if the agent does not listen, kDeadlineExceeded, and kDataLoss if what listens at
-// MASTER_PORT does not speak TCPStore's protocol, or if the address in it is malformed.
+// Errors of all three: kUnavailable if the agent does not listen, kDeadlineExceeded, and kDataLoss if the listener at
+// MASTER_PORT does not speak TCPStore's protocol, or if the published address is malformed.
 
-// Rank 0: listens on a free port of the interface from which this host reaches the agent. Where that is the loopback
-// interface, the agent is on this host, and others reach it by another interface: then on all of them.
+// Rank 0: listens on a free port of the interface from which this host reaches the agent. If that is the loopback
+// interface, the agent is on this host and other hosts reach it by another interface; then it listens on all
+// interfaces.
 absl::StatusOr<FileDescriptor> ListenTowardsAgent(const Rendezvous& rendezvous, absl::Time deadline);
 
 // Rank 0: publishes the address of a listener that ListenTowardsAgent returned, and reads it back.

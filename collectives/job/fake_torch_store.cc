@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// Takes the parts of a request from its bytes; once one is missing, all further ones are.
+// Reads the parts of a request from its bytes. After one part is missing, all further parts are.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
@@ -32,6 +32,7 @@ class Reader {
   }
 
   std::string Text() {
+    // Compared with the rest before it is added, so a size near 2^64 cannot overflow.
     const uint64_t size = Number<uint64_t>();
     if (!Has(size)) return "";
     at_ += size;
@@ -61,6 +62,7 @@ void Send(const FileDescriptor& socket, const std::string& bytes) {
 FakeTorchStore::FakeTorchStore(const std::string& host, int port)
     : listener_(ListenTcp(host, port).value()),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      // Last member: the thread uses all others.
       port_(ListeningPort(listener_.get()).value()),
       thread_([this] { Serve(); }) {}
 
@@ -82,6 +84,7 @@ std::string FakeTorchStore::Get(const std::string& key) {
 
 void FakeTorchStore::Serve() {
   while (true) {
+    // The first two entries are fixed; entry i + 2 is connection i of the list, which only this thread changes.
     std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
                                   {.fd = listener_.get(), .events = POLLIN, .revents = 0}};
     for (const Connection& connection : connections_) {
@@ -90,6 +93,7 @@ void FakeTorchStore::Serve() {
     constexpr int kLookAtSetMs = 10;  // Set comes from another thread
     poll(polled.data(), polled.size(), kLookAtSetMs);
     if (polled[0].revents != 0) return;
+    // Before accept: a connection that accept appends has no entry in `polled`.
     auto next = connections_.begin();
     for (size_t i = 2; i < polled.size(); ++i) {
       const auto connection = next++;
@@ -108,6 +112,7 @@ bool FakeTorchStore::Read(Connection& connection) {
   if (n <= 0) return false;
   connection.input.append(bytes, static_cast<size_t>(n));
   bool handled = true;
+  // A recv may return several requests, or the beginning of one.
   while (handled) {
     if (!HandleRequest(connection, &handled)) return false;
   }
@@ -139,6 +144,7 @@ bool FakeTorchStore::HandleRequest(Connection& connection, bool* handled) {
   }
   *handled = reader.is_whole();
   if (!*handled) return true;
+  // Only a whole request is removed; a partial one is parsed again from its start when more bytes arrive.
   connection.input.erase(0, reader.at());
   if (!connection.is_validated) {
     connection.is_validated = is_validation;
@@ -155,6 +161,7 @@ bool FakeTorchStore::HandleRequest(Connection& connection, bool* handled) {
 }
 
 void FakeTorchStore::AnswerWaits() {
+  // Called each turn, because Set may come from a test's thread, which does not wake the poll.
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Connection& connection : connections_) {
     std::vector<std::string> waits = std::exchange(connection.waits, {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FakeTorchStore: for tests: torch's TCPStore as torchrun's agent serves it, as far as torch_store.h uses it. Like the
-// real one it closes a connection that does not begin with validate.
+// FakeTorchStore: a test double of torch's TCPStore as torchrun's agent serves it, for the requests of torch_store.h.
+// Like the real one it closes a connection that does not begin with validate.
 #ifndef FSDP_COLLECTIVES_JOB_FAKE_TORCH_STORE_H_
 #define FSDP_COLLECTIVES_JOB_FAKE_TORCH_STORE_H_
 
@@ -36,7 +36,7 @@ class FakeTorchStore {
   };
 
   void Serve();
-  // False if the connection is to be closed.
+  // Returns false if the connection must be closed.
   bool Read(Connection& connection);
   // Handles one request if `input` has a whole one.
   bool HandleRequest(Connection& connection, bool* handled);
@@ -47,7 +47,7 @@ class FakeTorchStore {
   int port_ = 0;
   std::mutex mutex_;
   std::map<std::string, std::string> values_;  // guarded by mutex_
-  std::list<Connection> connections_;          // the thread's
+  std::list<Connection> connections_;          // used by the thread only
   std::thread thread_;
 };
 

@@ -15,8 +15,8 @@
 namespace fsdp {
 namespace {
 
-// "pid:[4026531836]"; empty if /proc is not mounted, as the boot id is then. Two such processes count as on one host;
-// if they are not, CreateShmFabric fails with the path that it could not open.
+// "pid:[4026531836]". Empty if /proc is not mounted, and the boot id is empty too. Two such processes count as on one
+// host; if they are not, CreateShmFabric fails with the path that it could not open.
 std::string ProcessNamespace() {
   char link[64];
   const ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link));

@@ -19,13 +19,13 @@
 namespace fsdp {
 namespace {
 
-// Longer names are cut, with a digest of the whole in place of the rest.
+// Longer names are cut, and a digest of the whole name replaces the rest.
 constexpr size_t kLongestName = 200;
 constexpr size_t kDigestLetters = 16;
 
 std::string ShortDigest(const std::string& text) { return DigestOf(text).ToHex().substr(0, kDigestLetters); }
 
-// Equal for equal texts only, unlike base/quote.h's: names are compared.
+// Equal only for equal texts, unlike base/quote.h's result, because names are compared.
 std::string ShortName(const std::string& text) {
   const std::string escaped = absl::CEscape(text);
   if (escaped.size() <= kLongestName) return escaped;
@@ -34,13 +34,14 @@ std::string ShortName(const std::string& text) {
 
 std::string TextOf(const EnvironmentLookup& getenv, const char* name) { return getenv(name).value_or(""); }
 
-// The launch of this job, and not one that this process has inherited the variable of.
+// The launch id of this job. A variable that was inherited from another job does not match MASTER_PORT and is ignored.
 std::string LaunchOf(const EnvironmentLookup& getenv) {
   const std::string launch = TextOf(getenv, kLaunchIdVariable);
   return absl::StartsWith(launch, absl::StrCat(TextOf(getenv, "MASTER_PORT"), ".")) ? launch : "";
 }
 
-// Without a run id, the agent's port is taken on its host for as long as the job runs, and all agents know it.
+// Without a run id, the agent's address identifies the run: its port is taken for as long as the job runs, and all
+// agents know it.
 std::string TorchrunOf(const EnvironmentLookup& getenv) {
   const std::string run = TextOf(getenv, "TORCHELASTIC_RUN_ID");
   if (run != "none") return run;
@@ -50,6 +51,7 @@ std::string TorchrunOf(const EnvironmentLookup& getenv) {
 }
 
 std::string SlurmOf(const EnvironmentLookup& getenv) {
+  // Slurm before 14.11 sets the older names; newer releases set both.
   const auto either = [&](const char* name, const char* older) {
     const std::string text = TextOf(getenv, name);
     return text.empty() ? TextOf(getenv, older) : text;
@@ -78,6 +80,7 @@ ProcessEvidence ProcessEvidence::OfThisProcess() {
 }
 
 std::string IdentifyJob(const EnvironmentLookup& getenv, const ProcessEvidence& evidence) {
+  // Ordered by precedence; see the header.
   const std::pair<const char*, std::string> names[] = {
       {"launch", LaunchOf(getenv)},
       {"run", TextOf(getenv, kRunIdVariable)},
@@ -88,13 +91,14 @@ std::string IdentifyJob(const EnvironmentLookup& getenv, const ProcessEvidence& 
       {"pbs", TextOf(getenv, "PBS_JOBID")},
       {"lsf", TextOf(getenv, "LSB_JOBID")},
   };
+  // The kind is part of the name, so that "run 7" and "slurm 7" are different jobs.
   for (const auto& [kind, name] : names) {
     if (!name.empty()) return absl::StrCat(kind, " ", ShortName(name));
   }
   return absl::StrCat("command ", ShortName(CommandOf(evidence)));
 }
 
-// Without random numbers, which no Linux since 3.17 lacks, the number of the process has to do.
+// Linux before 3.17 has no getrandom; the pid is then the best substitute.
 std::string NewLaunchId(int port) {
   uint64_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number)) number = static_cast<uint64_t>(getpid());

@@ -2,12 +2,12 @@
 //
 // The name of a job: equal on all its ranks, different for any other job. It is in the first message of every
 // connection of the store (store_member.h), so two jobs that were given one MASTER_PORT never join each other. The
-// first of these that a process has is its job's name:
+// first entry of this list that a process has is its job's name:
 //
 //   1. launch     FSDP_LAUNCH_ID, a random number of our launcher, new for each launch
 //   2. run        FSDP_RUN_ID, from --run_id
 //   3. torchrun   TORCHELASTIC_RUN_ID; if that is "none", torchrun's default, the address of its agent's store, unless
-//                 the agent has none
+//                 the agent does not serve one
 //   4. pmix       PMIX_NAMESPACE: of mpirun, and of Slurm's PMIx
 //   5. openmpi    OMPI_MCA_ess_base_jobid
 //   6. slurm      SLURM_JOB_ID, with SLURM_STEP_ID if that is set
@@ -15,9 +15,9 @@
 //   8. command    a digest of user, working directory and command line
 //
 // MPI's variables come before Slurm's: mpirun inside of a Slurm allocation starts ranks in different steps. The last
-// one is for ranks that are started by hand. It tells two jobs apart whose command lines or directories differ; it
-// cannot tell two that are equal in all three, and it makes two jobs of ranks whose command lines differ: for both,
-// there is --run_id.
+// entry is for ranks that are started by hand. It distinguishes jobs whose user, directory or command line differ. It
+// does not distinguish two jobs that are equal in all three, and it makes two jobs of ranks whose command lines differ;
+// use --run_id for both cases.
 #ifndef FSDP_COLLECTIVES_JOB_JOB_IDENTITY_H_
 #define FSDP_COLLECTIVES_JOB_JOB_IDENTITY_H_
 
@@ -35,10 +35,10 @@ inline constexpr char kRunIdVariable[] = "FSDP_RUN_ID";
 // it, and may belong to another job.
 inline constexpr char kLaunchIdVariable[] = "FSDP_LAUNCH_ID";
 
-// Gives the value of a variable, nullopt when it is unset.
+// Returns the value of a variable, or nullopt if it is unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-// What a job is named after if the environment has no name for it.
+// The name of a job comes from these if the environment does not name it.
 struct ProcessEvidence {
   uint32_t user = 0;
   std::string directory = {};

@@ -21,29 +21,29 @@
 namespace fsdp {
 namespace {
 
-// Between two tries to bind or connect; rank 0 may start seconds later.
+// The pause between two tries to bind or connect; rank 0 may start seconds later.
 constexpr absl::Duration kRetry = absl::Milliseconds(10);
 
-// The same where each try asks torchrun's agent, and the longest that one of them waits for its answer.
+// The pause if each try queries torchrun's agent, and the longest wait for the agent's answer.
 constexpr absl::Duration kAgentRetry = absl::Milliseconds(100);
 constexpr absl::Duration kAgentAnswer = absl::Seconds(1);
 
-// The longest that a rank waits for the store of another process of its own job to go, as after a restart: the
-// processes of the job's former life may still be ending.
+// The longest that a rank waits for the store of another process of its own job to disappear: after a restart, the
+// processes of the earlier run may still be ending.
 constexpr absl::Duration kFormerLife = absl::Seconds(2);
 
-// How long the holder of a port is asked who it is, at least. A store replies within microseconds, unless its process
-// does not get a core.
+// The shortest time that the holder of a port gets to identify itself. A store replies within microseconds, unless its
+// process does not get a core.
 constexpr absl::Duration kQuestion = absl::Milliseconds(500);
 
-// How long rank 0 serves on after it has failed.
+// How long rank 0 continues to serve after it has failed.
 constexpr absl::Duration kLinger = absl::Seconds(1);
 
 // "rank 1 of 4: rendezvous"
 std::string Prefix(const Rendezvous& r) { return absl::StrCat("rank ", r.rank, " of ", r.world_size, ": rendezvous"); }
 
 // Takes over the descriptor that the launcher passed, if it listens on MASTER_PORT. A grandchild of the launcher may
-// have inherited the variable without the descriptor, whose number may then be that of any other file.
+// have inherited the variable without the descriptor, whose number may then belong to any other file.
 absl::StatusOr<FileDescriptor> AdoptListener(const Rendezvous& r) {
   FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(r.store_fd));
   if (port != r.master_port) {
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const Rendezvous& rende
   return job;
 }
 
-// The address is part of it, so that one run id may be used for jobs with ports of their own.
+// The address is part of the name, so that one run id may be used for several jobs with different ports.
 std::string JobStore::LocalName(const Rendezvous& r) {
   return absl::StrCat("fsdp-store-", geteuid(), "-",
                       DigestOf(absl::StrCat(r.job, " at ", r.master_addr, ":", r.master_port)).ToHex());
@@ -97,6 +97,7 @@ bool JobStore::needs_tcp() const {
 }
 
 absl::StatusOr<FileDescriptor> JobStore::Listen() const {
+  // A descriptor that cannot be adopted is not an error: the port may still be free.
   if (rendezvous_.store_fd >= 0) {
     if (absl::StatusOr<FileDescriptor> adopted = AdoptListener(rendezvous_); adopted.ok()) {
       return adopted;
@@ -117,8 +118,8 @@ absl::StatusOr<FileDescriptor> JobStore::Listen() const {
   return status;
 }
 
-// On one host a single listener is enough. Both addresses may be in use for a moment by the store of an earlier group
-// of the same job that is being closed, so rank 0 retries.
+// On one host a single listener is enough. The store of an earlier group of the same job may still hold both addresses
+// while it closes, so rank 0 retries.
 absl::Status JobStore::Serve() {
   while (true) {
     std::vector<FileDescriptor> listeners;
@@ -135,6 +136,8 @@ absl::Status JobStore::Serve() {
       return Annotate(tcp.status(), Prefix(rendezvous_));
     }
     const int published = tcp.ok() && rendezvous_.uses_agent_store() ? tcp->get() : -1;
+    // If TCP is needed and not there, the local listener is closed again: a rank of this host would join a store that
+    // the other hosts cannot reach.
     for (absl::StatusOr<FileDescriptor>* listener : {&local, &tcp}) {
       if (held.ok() && listener->ok() && (tcp.ok() || !needs_tcp())) {
         listeners.push_back(std::move(**listener));
@@ -154,8 +157,8 @@ absl::Status JobStore::Serve() {
   }
 }
 
-// No answer is taken for "no store" only once rank 0's patience is over: one that decides too early serves a second
-// store of its job.
+// A missing answer counts as "no store" only after rank 0's patience is over: deciding too early would start a second
+// store for the same job.
 absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const {
   if (!socket.ok() || !SameUser(socket->get())) {
     return absl::OkStatus();
@@ -169,8 +172,8 @@ absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const 
   return absl::AlreadyExistsError(absl::StrCat("rank 0 is here already: ", holder->ToString()));
 }
 
-// The codes are Store::Connect's. What another process of the same name does may pass (kFormerLife); another job keeps
-// its port for as long as it runs. An address that torchrun's agent has may be that of the job's former life, which had
+// The codes are Store::Connect's. A conflict with an earlier run of this job (kFormerLife) can resolve itself, so
+// retry. A different job keeps the port: fail. The address in torchrun's agent may be that of an earlier run, which had
 // another world size and whose port another job may have got: it is read again.
 std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) const {
   if (absl::IsDataLoss(status) || absl::IsUnauthenticated(status)) {
@@ -198,7 +201,8 @@ std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) con
   return std::nullopt;
 }
 
-// Retries what may pass: rank 0 may start seconds later, and a listener that is about to close resets connections.
+// Retries errors that can resolve themselves: rank 0 may start seconds later, and a listener that is about to close
+// resets connections.
 absl::Status JobStore::Connect() {
   while (true) {
     absl::StatusOr<std::unique_ptr<Store>> store = TryToConnect();
@@ -241,7 +245,7 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
   for (const int port : rendezvous_.candidate_ports) {
     absl::StatusOr<std::unique_ptr<Store>> store = ConnectToPort(port);
     if (store.ok()) return store;
-    // Another job's store holds this port: rank 0 found it there too, and took a later one.
+    // Another job's store holds this port. Rank 0 found the same and took a later one.
     status =
         absl::IsFailedPrecondition(store.status()) ? absl::UnavailableError(store.status().message()) : store.status();
     if (FinalError(status).has_value()) return status;
@@ -249,9 +253,9 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
   return status;
 }
 
-// The holder of the port is asked who it is before this rank joins it: a question that was given up does no harm when
-// it is read later, but a hello would be taken for a rank that has gone. Each step is short, because rank 0 may serve
-// at the local socket alone, and this rank must try that again.
+// This rank asks who holds the port before it joins: an abandoned question is harmless when it is read later, but an
+// abandoned hello would look like a rank that has gone. Each step is short, because rank 0 may serve at the local
+// socket only, and this rank must try that again.
 absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort(int port) {
   FSDP_ASSIGN_OR_RETURN(FileDescriptor question, ConnectToMaster(port));
   const absl::StatusOr<StoreMember> holder = Store::WhoServes(std::move(question), me_, absl::Now() + kQuestion);
@@ -264,19 +268,19 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort(int port) {
   return Store::Connect(std::move(socket), me_, deadline_);
 }
 
-// In short steps too: a rank of rank 0's host may meet it at the local socket meanwhile.
+// Short steps here too: a rank of rank 0's host may meet it at the local socket meanwhile.
 absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectByAgent() {
   FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
                         ConnectToPublished(rendezvous_, std::min(deadline_, absl::Now() + kAgentAnswer)));
   return Store::Connect(std::move(socket), me_, deadline_);
 }
 
-// For at most 5 seconds.
+// Blocks for at most 5 seconds.
 absl::StatusOr<FileDescriptor> JobStore::ConnectToMaster(int port) const {
   return ConnectTcp(rendezvous_.master_addr, port, std::min(deadline_, absl::Now() + absl::Seconds(5)));
 }
 
-// torchrun's agent is one process that serves all ranks.
+// torchrun's agent is one process that serves all ranks, so it is queried less often.
 absl::Duration JobStore::Retry() const { return rendezvous_.uses_agent_store() ? kAgentRetry : kRetry; }
 
 absl::Status JobStore::CheckJob(const StoreMember& holder) const {
@@ -299,7 +303,7 @@ absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view 
 }
 
 // The error of a gather that is past its deadline. Rank 0 serves for one more second, so that the other ranks, whose
-// deadlines pass at about the same time, are told the missing ranks too.
+// deadlines pass at about the same time, also receive the missing ranks.
 absl::Status JobStore::NameMissing(const absl::Status& status) {
   if (store_->Leave().ok() && server_ != nullptr) {
     server_->AwaitLeave(absl::Now() + kLinger).IgnoreError();

@@ -3,28 +3,26 @@
 // JobStore: how the ranks of a job find each other before they share anything. Rank 0 serves the job's store on
 //   - a local socket with an abstract name made from the user and the job, for the ranks of its host: it needs no free
 //     port, is closed to other users, and vanishes with rank 0's process; and on
-//   - a TCP socket at MASTER_ADDR, for those of other hosts. Its port depends on who started the ranks:
+//   - a TCP socket at MASTER_ADDR, for ranks of other hosts. Its port depends on the launcher:
 //
-//       our launcher, Kubernetes, ranks by hand, mpirun   MASTER_PORT; our launcher passes the socket to rank 0,
-//       already
-//                                                         listening
+//       our launcher, Kubernetes, ranks by hand, mpirun   MASTER_PORT; our launcher passes rank 0 the socket, which
+//                                                         listens already
 //       Slurm                                             the first free one of Rendezvous::candidate_ports
-//       torchrun on several hosts                         any; its agent listens on MASTER_PORT and tells the other
-//       ranks
-//                                                         where rank 0 is (agent_store.h)
+//       torchrun on several hosts                         any; its agent listens on MASTER_PORT and gives the other
+//                                                         ranks the address of rank 0 (agent_store.h)
 //
-// The other ranks try both until one answers as this job's store. Where all ranks are on one host by the environment
-// and MASTER_PORT is not free, the local socket is enough.
+// The other ranks try both until one answers as this job's store. If all ranks are on one host by the environment and
+// MASTER_PORT is not free, the local socket is enough.
 //
 //   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
 //   rank r             Connect --> GatherBlobs ... --> Close: Leave
 //
-// or, in place of Close, Watch: connection and server then belong to a JobWatch.
+// Watch may replace Close: connection and server then belong to a JobWatch.
 //
-// The server that TakeServer gives is kept as long as the job's group: MASTER_PORT stays taken, and a rank of another
-// job that comes to it is told whose it is. What holds the port decides: our store of another job, or of another
-// process that is rank 0 of this job, is an error; a program that does not answer as a store is none of our business,
-// and the local socket has to do.
+// Keep the server that TakeServer returns as long as the job's group: MASTER_PORT stays taken, and a rank of another
+// job that connects to it receives the name of its owner. If the port is taken, its holder decides: a store of another
+// job, or of another process that is rank 0 of this job, is an error; a program that does not answer as a store is
+// ignored, and the local socket must be enough.
 #ifndef FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 
@@ -61,40 +59,41 @@ class JobStore {
   // ranks, once `timeout` has passed since Open; kUnavailable names a rank that has gone.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob);
 
-  // Every rank calls it when it needs the store no more. On rank 0 it blocks until the others have called it too.
+  // Every rank calls it when it does not need the store any more. On rank 0 it blocks until the others have called it
+  // too.
   absl::Status Close();
 
-  // In place of Close, for a job whose ranks watch each other from now on: every rank calls it when it needs the store
-  // no more. The connection, and on rank 0 the server, go over to the watch: only the destructor may be called
-  // afterwards.
+  // Replaces Close for a job whose ranks watch each other from now on: every rank calls it when it does not need the
+  // store any more. The watch takes over the connection and, on rank 0, the server: afterwards only the destructor may
+  // be called.
   absl::StatusOr<std::unique_ptr<JobWatch>> Watch(const WatchOptions& options = {});
 
-  // After Close: the server, which holds the port until it is destroyed; null on other ranks than 0.
+  // After Close: the server, which holds the port until it is destroyed; null on all ranks except rank 0.
   std::unique_ptr<StoreServer> TakeServer() { return std::move(server_); }
 
  private:
   JobStore(const Rendezvous& rendezvous, absl::Duration timeout);
 
-  // One port that all ranks know, and that is the job's own.
+  // There is one port that all ranks know and that no other program of the job uses.
   bool has_port() const { return rendezvous_.master_port != 0 && !rendezvous_.master_port_is_taken; }
-  // Rank 0 cannot be reached through its local socket alone, and has a way to be reached by others.
+  // The local socket of rank 0 does not reach all ranks, and rank 0 has an address for the others.
   bool needs_tcp() const;
   absl::Status Serve();
-  // A TCP listener, if the job has a place for one.
+  // A TCP listener, if the job has an address for one.
   absl::StatusOr<FileDescriptor> Listen() const;
-  // OK unless a store answers at `socket`, an address that rank 0 could not listen on. kUnavailable for that of another
-  // job, kAlreadyExists for one of this job.
+  // OK unless a store answers at `socket`, an address that rank 0 could not listen on. kUnavailable for another job's
+  // store, kAlreadyExists for one of this job.
   absl::Status CheckHolder(absl::StatusOr<FileDescriptor> socket) const;
-  // `status` in words that say what to do, if trying again is of no use: nullopt if it may be of use.
+  // `status` with instructions for the user, if a retry cannot help; nullopt if it can.
   std::optional<absl::Status> FinalError(const absl::Status& status) const;
   absl::Status Connect();
   absl::StatusOr<std::unique_ptr<Store>> TryToConnect();
   // The store at a port of MASTER_ADDR.
   absl::StatusOr<std::unique_ptr<Store>> ConnectToPort(int port);
-  // The store whose address torchrun's agent has.
+  // The store at the address that torchrun's agent has.
   absl::StatusOr<std::unique_ptr<Store>> ConnectByAgent();
   absl::StatusOr<FileDescriptor> ConnectToMaster(int port) const;
-  // How long to wait between two tries.
+  // The pause between two tries.
   absl::Duration Retry() const;
   // kFailedPrecondition, naming both, if `holder` serves another job.
   absl::Status CheckJob(const StoreMember& holder) const;

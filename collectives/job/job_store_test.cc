@@ -40,7 +40,7 @@ Rendezvous RankOf(const std::string& job, int rank, int port) {
           .job = absl::StrCat(job, " of process ", getpid())};
 }
 
-// Both ranks of a job meet and close their stores; the server of rank 0 is returned.
+// Both ranks of a job meet and close their stores. Returns the server of rank 0.
 std::unique_ptr<StoreServer> MeetAs(const Rendezvous& rank0, const Rendezvous& rank1) {
   std::unique_ptr<JobStore> stores[2];
   std::thread other([&] { stores[1] = JobStore::Open(rank1, absl::Seconds(20)).value(); });
@@ -56,8 +56,8 @@ std::unique_ptr<StoreServer> Meet(const std::string& job, int port) {
   return MeetAs(RankOf(job, 0, port), RankOf(job, 1, port));
 }
 
-// A rank as if each were on a host of its own: the name of the local socket has the address of the master in it, of
-// which each has another form, so that they meet by TCP alone.
+// A rank as if each were on its own host. The name of the local socket contains the master's address, and each rank
+// writes that address in another form, so that they can meet by TCP only.
 Rendezvous HostOf(const std::string& job, int rank, int port) {
   Rendezvous host = RankOf(job, rank, port);
   host.local_rank = 0;
@@ -74,7 +74,7 @@ Rendezvous HostOfTorchrun(const std::string& job, int rank, int port) {
 
 std::string KeyOf(const std::string& job) { return absl::StrCat("fsdp/", RankOf(job, 0, 0).job, "/store"); }
 
-// A server of a job's store, as one that a restart has left behind.
+// The server of a store that an earlier run of the job has left behind.
 class OtherStore {
  public:
   OtherStore(const std::string& job, int world_size) {
@@ -101,8 +101,8 @@ TEST(JobStoreTest, HostsOfTorchrunMeetThroughItsAgent) {
   EXPECT_THAT(agent.Get(KeyOf("job")), testing::MatchesRegex(":[0-9]+")) << "on all interfaces, at the agent's host";
 }
 
-// After a restart the agent still has what the former rank 0 published: a port where nothing listens any more, or where
-// another job does, or the former life of this job, which had another world size.
+// After a restart the agent still has the address that the former rank 0 published: a port without a listener, a port
+// of another job, or one of an earlier run of this job with another world size.
 TEST(JobStoreTest, AnAddressOfAFormerLifeIsReadAgain) {
   const int nobody = FreePort();
   const OtherStore another_job("another", 2);
@@ -115,7 +115,7 @@ TEST(JobStoreTest, AnAddressOfAFormerLifeIsReadAgain) {
       late = JobStore::Open(HostOfTorchrun("job", 1, agent.port()), absl::Seconds(20)).value();
       EXPECT_OK(late->Close());
     });
-    absl::SleepFor(absl::Milliseconds(150));  // so that rank 1 has tried the old address; it need not
+    absl::SleepFor(absl::Milliseconds(150));  // so that rank 1 usually tries the old address first
     const auto rank0 = JobStore::Open(HostOfTorchrun("job", 0, agent.port()), absl::Seconds(20));
     early.join();
     ASSERT_OK(rank0);
@@ -138,7 +138,7 @@ TEST(JobStoreTest, AnAgentThatIsNotThereIsNamedAtTheDeadline) {
   }
 }
 
-// As the steps of two jobs in Slurm, whose ports overlap.
+// Like the steps of two jobs in Slurm, whose ports overlap.
 TEST(JobStoreTest, OfSeveralPortsTheFirstFreeOneIsTaken) {
   const OtherStore another_job("another", 2);
   const int free = FreePort();
@@ -165,7 +165,7 @@ TEST(JobStoreTest, TheSecondJobOnAPortIsToldAtOnceWhoHoldsItAsLongAsTheFirstLive
   EXPECT_NE(Meet("second", port), nullptr) << "the port is free once the first job has ended";
 }
 
-// torchrun's agent, or any other server: it may never answer, and the job meets at its local socket.
+// torchrun's agent or any other server may never answer; the job then meets at its local socket.
 TEST(JobStoreTest, AServerThatIsNoStoreDoesNotKeepTheJobFromMeeting) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor silent, ListenTcp("127.0.0.1", 0));
   EXPECT_NE(Meet("job", ListeningPort(silent.get()).value()), nullptr);

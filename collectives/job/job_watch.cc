@@ -2,12 +2,12 @@
 //
 // The thread sends and receives frames of store_frame.h until the watch ends:
 //
-//   watching --(kStoreLoss, or the server is lost)--> verdict: heartbeats go on, so that this rank is not lost as well
+//   watching --(kStoreLoss, or the server is lost)--> verdict: heartbeats continue, so that this rank is not lost too
 //      |
-//      +-----(kStoreEnd, or Leave)--> ended: nobody is judged any more
+//      +-----(kStoreEnd, or Leave)--> ended: losses are not reported any more
 //
-// The end of the connection is waited for (HangUp): closing a socket with unread heartbeats resets the connection, and
-// what the server has not read yet, such as this rank's Leave, would be lost.
+// HangUp waits for the end of the connection: closing a socket with unread heartbeats resets the connection, and data
+// that the server has not read yet, such as this rank's Leave, would be lost.
 #include "fsdp/collectives/job/job_watch.h"
 
 #include <poll.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 1024;
 
-// How long the destructor waits for rank 0's process.
+// How long the destructor waits for rank 0's process to close the connection.
 constexpr absl::Duration kHangUp = absl::Seconds(1);
 
 StoreFrame Frame(StoreRequest request) { return {.kind = static_cast<uint32_t>(request)}; }
@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<JobWatch>> JobWatch::Start(std::unique_ptr<Store>
   FSDP_ASSIGN_OR_RETURN(FileDescriptor socket, store->Watch(options.interval, options.silence));
   std::unique_ptr<JobWatch> watch(
       new JobWatch(std::move(socket), std::move(wake), store->server(), std::move(server), options));
+  // Started last, because Run uses all members.
   watch->thread_ = std::thread([watching = watch.get()] { watching->Run(); });
   return watch;
 }
@@ -74,7 +75,7 @@ absl::Status JobWatch::Verdict(absl::Duration wait) {
   const auto is_known = [this] { return !verdict_.empty() || has_ended_; };
   if (wait == absl::InfiniteDuration()) {
     changed_.wait(lock, is_known);
-  } else if (wait > absl::ZeroDuration()) {  // collectives ask without waiting, before each of their sleeps
+  } else if (wait > absl::ZeroDuration()) {  // collectives check without waiting, before each of their sleeps
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), is_known);
   }
   return verdict_.empty() ? absl::OkStatus() : absl::UnavailableError(verdict_);
@@ -95,6 +96,7 @@ void JobWatch::Leave() {
 
 void JobWatch::Queue(const StoreFrame& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // After the end or a verdict the server ignores this rank's messages, so nothing is queued.
   if (has_ended_ || !verdict_.empty()) return;
   output_ += EncodeStoreFrame(frame);
   eventfd_write(wake_.get(), 1);
@@ -107,17 +109,17 @@ void JobWatch::Run() {
     AwaitEvent(next_beat);
     const bool is_open = Read();
     const absl::Time now = absl::Now();
-    // This process has paused, so rank 0 may have paused with it, and is about to be heard again.
+    // This process has paused, so rank 0 may have paused with it, and its next heartbeat may be on the way.
     if (now - turn >= options_.silence / 2) heard_ = now;
     turn = now;
     if (now - heard_ >= options_.silence) {
       LoseServer("does not answer");
-      heard_ = now;  // nothing more to say until then
+      heard_ = now;  // the verdict is known; checks again only after another silence
     }
     if (now >= next_beat) {
       next_beat = now + options_.interval;
       const std::lock_guard<std::mutex> lock(mutex_);
-      // A server that reads nothing does not make this rank hold more and more.
+      // A server that does not read must not make this rank queue more and more.
       if (output_.empty()) output_ = EncodeStoreFrame(Frame(StoreRequest::kBeat));
     }
     Write();
@@ -131,6 +133,8 @@ void JobWatch::AwaitEvent(absl::Time next_beat) {
   bool has_output = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // Without this check a wake that came before the poll would be lost: is_ending_ is set before the eventfd is
+    // written.
     if (is_ending_) return;
     has_output = !output_.empty();
   }
@@ -138,6 +142,7 @@ void JobWatch::AwaitEvent(absl::Time next_beat) {
   pollfd polled[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                      {.fd = socket_.get(), .events = events, .revents = 0}};
   poll(polled, 2, PollTimeout(std::min(next_beat, heard_ + options_.silence)));
+  // Resets the eventfd; its value does not matter.
   eventfd_t count = 0;
   eventfd_read(wake_.get(), &count);
 }
@@ -157,7 +162,7 @@ bool JobWatch::Read() {
     absl::StatusOr<std::optional<StoreFrame>> frame = TakeStoreFrame(input_);
     for (; frame.ok() && frame->has_value(); frame = TakeStoreFrame(input_)) Handle(**frame);
     if (!frame.ok()) {
-      LoseServer("sent what is no message of a store");
+      LoseServer("sent a message that is not a store's");
       return false;
     }
   }
@@ -167,6 +172,7 @@ void JobWatch::Handle(const StoreFrame& frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (frame.kind == kStoreEnd) {
     has_ended_ = true;
+    // The first verdict stays. The text comes from another process, so it is made printable.
   } else if (frame.kind == kStoreLoss && verdict_.empty() && !has_ended_) {
     verdict_ = Printable(frame.value);
   }
@@ -185,7 +191,7 @@ void JobWatch::Write() {
   const std::lock_guard<std::mutex> lock(mutex_);
   while (!output_.empty()) {
     const ssize_t n = send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
-    if (n <= 0) return;  // full, or broken, which Read finds
+    if (n <= 0) return;  // full; or broken, which Read detects
     output_.erase(0, static_cast<size_t>(n));
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as threads of one process, with heartbeats each 20 ms. A rank that is killed is one whose socket is closed; one
-// that is stopped holds its socket and says nothing. Real processes on real hosts are in //tests/hosts.
+// Ranks as threads of one process, with heartbeats each 20 ms. Closing a rank's socket simulates a killed process;
+// keeping the socket open without sending simulates a stopped one. Real processes on real hosts are in //tests/hosts.
 #include "fsdp/collectives/job/job_watch.h"
 
 #include <sys/socket.h>
@@ -56,7 +56,7 @@ class JobWatchTest : public testing::Test {
     return JobWatch::Start(Connect(rank), rank == 0 ? std::move(server_) : nullptr, options).value();
   }
 
-  // A rank that is watched and never says a word.
+  // A rank that is watched and never sends anything.
   FileDescriptor Mute(int rank) const { return Connect(rank)->Watch(kQuick.interval, kQuick.silence).value(); }
 
   int port_ = 0;
@@ -70,7 +70,7 @@ TEST_F(JobWatchTest, AsLongAsAllRanksAreThereNobodyIsLost) {
   EXPECT_OK(rank1->Verdict(absl::ZeroDuration()));
 }
 
-// With the heartbeats of production: the end of a process needs none.
+// With the heartbeats of production: the end of a process is noticed without them.
 TEST_F(JobWatchTest, ARankThatEndsWithoutLeavingIsNamedToAllWithinASecond) {
   const auto rank0 = Watch(0, {});
   const auto rank1 = Watch(1, {});
@@ -153,20 +153,20 @@ TEST_F(JobWatchTest, WhenRank0LeavesNobodyIsLostAndNobodyWaits) {
   EXPECT_OK(rank2->Verdict(absl::InfiniteDuration()));
 }
 
-// As in a job whose ranks meet and have nothing to do.
+// Like a job whose ranks meet and have no work.
 TEST_F(JobWatchTest, ARankThatBeginsToWatchAfterRank0HasLeftLosesNobody) {
   auto rank0 = Watch(0);
   std::unique_ptr<Store> late = Connect(1);
   rank0->Leave();
   std::thread ending([&rank0] { rank0.reset(); });
-  absl::SleepFor(absl::Milliseconds(50));  // so that the server is about to end; it need not
+  absl::SleepFor(absl::Milliseconds(50));  // so that the server is usually about to end
   const auto rank1 = JobWatch::Start(std::move(late), nullptr, kQuick);
   ending.join();
   ASSERT_OK(rank1);
   EXPECT_OK((*rank1)->Verdict(absl::InfiniteDuration()));
 }
 
-// A server of its own making: takes hello and watch, then sends `last`, and holds the connection until its client
+// A server written for this test: takes hello and watch, then sends `last`, and holds the connection until its client
 // closes it.
 void ServeOnce(int listener, const std::string& last) {
   FileDescriptor socket;
@@ -211,7 +211,7 @@ TEST(JobWatchServerTest, ARank0ThatDoesNotAnswerIsNamed) {
 
 TEST(JobWatchServerTest, WhatIsNoMessageOfAStoreEndsTheWatch) {
   EXPECT_THAT(VerdictAfter(std::string(100, '\xff')),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("sent what is no message of a store")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("sent a message that is not a store's")));
 }
 
 TEST(JobWatchServerTest, AVerdictCannotWriteToTheTerminal) {

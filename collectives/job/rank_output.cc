@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Only as much is written at once as a pipe takes whole, PIPE_BUF bytes (4096): POSIX then neither blocks a write for
-// which poll has found room nor tears it. A longer line is torn, if there are other writers to the same pipe; within
-// one launcher nothing is, since one thread writes for all ranks.
+// Each write is at most PIPE_BUF bytes (4096): POSIX then neither blocks a write for which poll has found room nor
+// splits it. A longer line may be split if the pipe has other writers. Within one launcher lines are never split,
+// because one thread writes for all ranks.
 #include "fsdp/collectives/job/rank_output.h"
 
 #include <limits.h>
@@ -43,7 +43,7 @@ void RankOutput::Add(absl::string_view line) {
   last_lines_->Add(line);
 }
 
-// Gives up on any error but EINTR: EPIPE when the reader is gone, EIO when the terminal is.
+// Gives up on any error except EINTR: EPIPE when the reader is gone, EIO when the terminal is.
 void RankOutput::Flush(int interrupt, absl::Time deadline) {
   absl::string_view rest = pending_;
   while (!rest.empty()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankOutput: passes one stream of a rank's output on line by line, behind a prefix, so that the lines of several ranks
+// RankOutput: forwards one stream of a rank's output line by line, behind a prefix, so that the lines of several ranks
 // do not mix.
 //
 //   rank's stdout -> pipe -> ChildProcess::ReadOutput -> Add, once per line -> Flush -> launcher's stdout
@@ -35,13 +35,13 @@ class RankOutput {
   // Takes a line without its newline. Does not write it yet.
   void Add(absl::string_view line);
 
-  // Writes the lines that were added, as many at once as a pipe takes whole, so that no half lines stand between those
+  // Writes the added lines, per write as many as a pipe takes whole, so that no partial line appears between the lines
   // of other writers to the same pipe. Waits while the destination is full, until `deadline` or until `interrupt`, a
-  // descriptor, is readable; what is not written then waits for the next call. Drops the lines if the destination
-  // cannot be written, for example because its reader is gone: the ranks' work goes on.
+  // descriptor, is readable; the rest is kept for the next call. Drops the lines if the destination cannot be written,
+  // for example because its reader is gone: the ranks continue to work.
   void Flush(int interrupt, absl::Time deadline);
 
-  // Drops the newest of the lines that wait to be written, so that at most `bytes` wait.
+  // Drops the newest of the waiting lines, so that at most `bytes` wait.
   void DropBeyond(size_t bytes);
 
   int destination() const { return destination_; }

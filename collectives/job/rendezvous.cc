@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each family of variables has a parser that fills a Rendezvous. torchrun's family comes first because our launcher
-// sets it too, also inside a Slurm or Open MPI job, where it then describes the inner job.
+// sets it too, also inside a Slurm or Open MPI job; it then describes the inner job.
 //
-// The name of the job does not depend on the family (job_identity.h). torchrun's restart count is no part of it: on
-// several hosts each agent counts for itself.
+// The name of the job does not depend on the family (job_identity.h). torchrun's restart count is not part of it: on
+// several hosts each agent counts separately.
 //
-// A Slurm step has no port of its own unless it asked for some (--resv-ports). Then all ranks compute the same
-// candidates from the job's name, and rank 0 takes the first that is free.
+// A Slurm step has no reserved port unless it requested some (--resv-ports). Then all ranks compute the same candidates
+// from the job's name, and rank 0 takes the first free one.
 //
 // Numbers are parsed strictly. A variable with a typo is an error that names it, and not a job of one rank.
 #include "fsdp/collectives/job/rendezvous.h"
@@ -29,7 +29,8 @@
 namespace fsdp {
 namespace {
 
-// The variables of one family, as numbers and texts; the first error is kept, so that a parser reads like a list.
+// The variables of one family, as numbers and texts. The first error is kept, so that a parser needs no checks in
+// between.
 class Variables {
  public:
   explicit Variables(const EnvironmentLookup& getenv) : getenv_(getenv) {}
@@ -46,7 +47,7 @@ class Variables {
     return otherwise;
   }
 
-  // A number of at least `least`; an error when it is unset.
+  // A number of at least `least`; an error if it is unset.
   int Number(const std::string& name, int least) {
     const std::optional<std::string> value = getenv_(name);
     int number = 0;
@@ -152,8 +153,8 @@ absl::StatusOr<Rendezvous> ParseSlurm(Variables variables) {
   return Checked(variables, r);
 }
 
-// MPI's launchers tell ranks their numbers, but not where rank 0 is; on one host the job's local socket is enough.
-// `pass` is how the launcher passes a variable on.
+// MPI's launchers give ranks their numbers, but not the address of rank 0; on one host the job's local socket is
+// enough. `pass` is the launcher's option to pass a variable.
 absl::StatusOr<Rendezvous> WithMaster(Variables variables, Rendezvous r, const std::string& pass) {
   r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
@@ -176,7 +177,7 @@ absl::StatusOr<Rendezvous> ParseOpenMpi(Variables variables) {
   return WithMaster(variables, r, "mpirun -x MASTER_ADDR=host-a -x MASTER_PORT=29500");
 }
 
-// Of Hydra, which starts the ranks of MPICH, Intel MPI and MVAPICH. Slurm's PMI sets PMI_RANK too, but comes first.
+// For Hydra, which starts the ranks of MPICH, Intel MPI and MVAPICH. Slurm's PMI sets PMI_RANK too, but comes first.
 absl::StatusOr<Rendezvous> ParseMpich(Variables variables) {
   Rendezvous r;
   r.source = "mpich";
@@ -187,7 +188,7 @@ absl::StatusOr<Rendezvous> ParseMpich(Variables variables) {
   return WithMaster(variables, r, "mpiexec -genv MASTER_ADDR host-a -genv MASTER_PORT 29500");
 }
 
-// The batch script itself has SLURM_PROCID too, but it is no task of a step: a program that it starts without srun is a
+// The batch script also has SLURM_PROCID, but it is not a task of a step: a program that it starts without srun is a
 // single process.
 bool InSlurmStep(const Variables& variables) {
   const bool in_batch_script =
@@ -195,7 +196,7 @@ bool InSlurmStep(const Variables& variables) {
   return variables.Has("SLURM_PROCID") && !in_batch_script;
 }
 
-// Below the ports that kernels give out by themselves (32768 and more).
+// Below the range from which kernels assign ports (32768 and more).
 std::vector<int> PortsOfJob(const std::string& job) {
   constexpr int kFirst = 20000;
   constexpr uint64_t kSpread = 10000;

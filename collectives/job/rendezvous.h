@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rendezvous: what a process learns from its environment about the job that it belongs to. The first family of
-// variables that is present decides: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
-// MASTER_PORT), which our own launcher sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job
-// step; Open MPI's (OMPI_COMM_WORLD_RANK, ...); those of MPICH's launcher Hydra (PMI_RANK, MPI_LOCALRANKID, ...). How
-// the ranks then find each other is in job_store.h.
+// Rendezvous: the job that a process belongs to, as read from its environment. The first family of variables that is
+// present decides: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which our own
+// launcher sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job step; Open MPI's
+// (OMPI_COMM_WORLD_RANK, ...); then the variables of MPICH's launcher Hydra (PMI_RANK, MPI_LOCALRANKID, ...). How the
+// ranks then find each other is in job_store.h.
 #ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 
@@ -30,33 +30,33 @@ struct Rendezvous {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  // False if the environment does not tell where ranks are: RANK and WORLD_SIZE are all there is. The two above are
-  // then those of a job on one host until the ranks have met (InitOptions::make_device).
+  // False if the environment has only RANK and WORLD_SIZE and does not place ranks on hosts. Until the ranks have met,
+  // the two members above then have the values of a job on one host (InitOptions::make_device).
   bool local_ranks_are_known = true;
   std::string master_addr;  // host of rank 0's store
-  int master_port = 0;      // 0 when the job has none
+  int master_port = 0;      // 0: the job has no port
   std::string source;       // "torchrun", "slurm", "openmpi", "mpich", "single process"
 
   std::string job;  // its identity (job_identity.h)
   // Another program listens on master_port: torchrun's agent, which serves its own store there.
   bool master_port_is_taken = false;
-  int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 if there is none
-  // Where rank 0 of a job on several hosts may listen if there is no master_port, in the order in which all ranks try:
-  // other jobs may hold some.
+  int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1: not passed
+  // Ports on which rank 0 of a job on several hosts may listen if there is no master_port, in the order in which all
+  // ranks try them: other jobs may hold some.
   std::vector<int> candidate_ports = {};
-  // Why the ranks of other hosts cannot find rank 0, and what to do: a job on several hosts whose launcher passes no
-  // MASTER_ADDR and MASTER_PORT on. Empty if they can. MPI itself may tell them (mpi_transport.h).
+  // Why the ranks of other hosts cannot find rank 0, and what to do: the job is on several hosts and its launcher does
+  // not pass MASTER_ADDR and MASTER_PORT. Empty if they can find it. MPI itself may send the address (mpi_transport.h).
   std::string no_master = {};
-  // Rank 0 takes no rank with another token. Against accidents on networks that are not trusted: it crosses the network
-  // as it is. Never part of a message; empty if the job has none.
+  // Rank 0 refuses a rank with another token. It protects against accidents on untrusted networks, not against
+  // attackers: it crosses the network unencrypted. Never part of a message; empty if the job has none.
   std::string token = {};
 
-  // By the environment, or possible where that does not tell: what ranks find out when they meet may differ
+  // By the environment, or possible if the environment does not say. When the ranks meet they may find otherwise
   // (host_identity.h).
   bool is_on_several_hosts() const { return local_world_size < world_size || !local_ranks_are_known; }
 
-  // torchrun's agent serves its store at master_port, and ranks of other hosts learn there where ours is
-  // (agent_store.h). The ranks of one host need no more than their local socket.
+  // torchrun's agent serves its store at master_port, from which ranks of other hosts read the address of our store
+  // (agent_store.h). The ranks of one host need only their local socket.
   bool uses_agent_store() const { return master_port_is_taken && is_on_several_hosts(); }
 };
 
@@ -66,7 +66,7 @@ struct Rendezvous {
 absl::StatusOr<Rendezvous> ParseRendezvous(
     const std::function<std::optional<std::string>(const std::string& name)>& getenv, const ProcessEvidence& evidence);
 
-// ParseRendezvous of this process, as it is now.
+// ParseRendezvous with the current environment of this process.
 absl::StatusOr<Rendezvous> RendezvousFromEnvironment();
 
 }  // namespace fsdp

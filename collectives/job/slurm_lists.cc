@@ -12,6 +12,7 @@
 namespace fsdp {
 namespace {
 
+// Bounds the result: a range such as "1-65535" is valid, and no rank tries so many ports.
 constexpr size_t kMostPorts = 16;
 
 bool ToNumber(std::string_view text, int& number) {
@@ -24,7 +25,7 @@ std::vector<std::string> Parts(std::string_view list) {
 
 }  // namespace
 
-// A comma outside of brackets ends the first host. Inside, the first number stands before the first '-' or ','; its
+// A comma outside of brackets ends the first host. Inside brackets, the first number ends at the first '-' or ','; its
 // leading zeros belong to the name.
 std::string FirstSlurmHost(std::string_view list) {
   std::string host;
@@ -35,6 +36,7 @@ std::string FirstSlurmHost(std::string_view list) {
       continue;
     }
     const size_t close = list.find(']');
+    // find_first_of finds at least the ']', unless the bracket is not closed, which is checked below.
     const std::string_view first = list.substr(1, list.find_first_of("-,]") - 1);
     if (close == std::string_view::npos || first.empty()) {
       return "";
@@ -50,6 +52,7 @@ int SlurmTasksOfNode(std::string_view list, int node) {
     const size_t mark = part.find("(x");
     int tasks = -1;
     int repeat = 1;
+    // Without a mark, substr(0, npos) is the whole part, a number for one node.
     if (!ToNumber(std::string_view(part).substr(0, mark), tasks) ||
         (mark != std::string::npos &&
          (part.back() != ')' || !ToNumber(std::string_view(part).substr(mark + 2, part.size() - mark - 3), repeat)))) {

@@ -11,7 +11,7 @@
 namespace fsdp {
 
 // The first host of a hostlist expression: "node[03-07,12]-ib,other" -> "node03-ib", "rack[1-2]n[5,7]" -> "rack1n5".
-// Empty if a bracket is not closed or holds nothing.
+// Empty if a bracket is not closed or is empty.
 std::string FirstSlurmHost(std::string_view list);
 
 // The number of tasks on node `node` in a list such as "2(x3),1": two on each of three nodes, then one on one node. -1

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All sockets are non-blocking and close-on-exec. A blocking call would ignore the deadline; so send, recv and connect
-// are tried first and, if they would block, AwaitReady polls until the deadline.
+// are tried first, and if they would block, AwaitReady polls until the deadline.
 //
-// The meaning of errno: EAGAIN and EINPROGRESS are waited for, EINTR is retried, everything else is kUnavailable with
-// its text, whether nothing listens (ECONNREFUSED), the peer was killed (ECONNRESET, EPIPE) or the address is in use
-// (EADDRINUSE): the callers retry all of these until their deadline. MSG_NOSIGNAL keeps a peer's death from raising
-// SIGPIPE in this process.
+// Errors: EAGAIN and EINPROGRESS wait, EINTR retries, and everything else is kUnavailable with its text: no listener
+// (ECONNREFUSED), a killed peer (ECONNRESET, EPIPE), an address in use (EADDRINUSE). The callers retry all of these
+// until their deadline. MSG_NOSIGNAL prevents SIGPIPE in this process when a peer dies.
 #include "fsdp/collectives/job/socket.h"
 
 #include <netdb.h>
@@ -82,19 +81,22 @@ void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level,
 bool IsLoopback(const sockaddr* address) {
   if (address->sa_family == AF_INET6) {
     const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    // The second test is for 127.0.0.0/8 in IPv4-mapped form, ::ffff:127.x.y.z.
     return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == IN_LOOPBACKNET);
   }
   return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
-// kNotFound if the address is not one of this machine.
+// kNotFound if the address is not an address of this machine.
 absl::StatusOr<FileDescriptor> ListenAt(const addrinfo& address, const std::string& name) {
   FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // Connections of an earlier job in TIME_WAIT would otherwise block the port for a minute.
   SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // whatever the system's default; no effect on IPv4
+  SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // do not rely on the system's default; no effect on IPv4
   if (bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
     return fd;
   }
+  // Saved here, because StrCat and strerror may change errno.
   const bool is_elsewhere = errno == EADDRNOTAVAIL;
   const absl::Status status = SocketError(absl::StrCat("cannot listen on ", name));
   return is_elsewhere ? absl::NotFoundError(status.message()) : status;
@@ -108,6 +110,7 @@ struct LocalAddress {
 // The leading zero byte of sun_path makes the name abstract (unix(7)); the length counts, not a terminating zero.
 absl::StatusOr<LocalAddress> AbstractAddress(const std::string& name) {
   LocalAddress local;
+  // sun_path has 108 bytes, one of which is the leading zero.
   if (name.size() > 100) {
     return absl::InvalidArgumentError(absl::StrCat("socket name of ", name.size(), " bytes, at most 100"));
   }
@@ -135,7 +138,7 @@ absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
   return fd;
 }
 
-// "::" takes IPv4 connections too; a kernel without IPv6 has no such socket.
+// "::" accepts IPv4 connections too; a kernel without IPv6 does not have it.
 absl::StatusOr<FileDescriptor> ListenTcpForHosts(const std::string& host, int port) {
   FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
   if (!IsLoopback(addresses->ai_addr)) {
@@ -157,6 +160,7 @@ absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name) {
 }
 
 absl::StatusOr<int> ListeningPort(int fd) {
+  // SO_ACCEPTCONN is checked first: the number may belong to any file if the variable with it was inherited.
   int listens = 0;
   socklen_t size = sizeof(listens);
   sockaddr_storage address = {};
@@ -182,6 +186,7 @@ absl::StatusOr<std::string> LocalAddressOf(int fd) {
       getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd, " is not a TCP socket"));
   }
+  // A socket bound to "::" reports IPv4 peers in mapped form; both forms must compare equal.
   return std::string(absl::StripPrefix(host, "::ffff:"));
 }
 
@@ -190,6 +195,7 @@ bool IsAnyAddress(const std::string& address) { return address == "::" || addres
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline) {
   FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, 0));
   absl::Status status;
+  // A host name may have addresses of both families, of which only one has a listener.
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     FileDescriptor fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (connect(fd.get(), at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) {
@@ -198,6 +204,7 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, abs
     }
     status = FinishConnecting(fd.get(), deadline);
     if (status.ok()) {
+      // Requests and replies are small, and Nagle's algorithm would delay each by an acknowledgement.
       SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
       EndWhenSilent(fd.get());
       return fd;
@@ -216,6 +223,7 @@ absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name) {
 }
 
 void EndWhenSilent(int fd) {
+  // 5 + 3 * 2 = 11 seconds until an idle connection ends.
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);  // seconds
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
@@ -228,6 +236,7 @@ bool IsSilence(int error) { return error == ETIMEDOUT || error == EHOSTUNREACH |
 bool SameUser(int fd) {
   sockaddr_storage address = {};
   socklen_t address_size = sizeof(address);
+  // SO_PEERCRED has a meaning for local sockets only, so the family is needed first.
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size);
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -251,6 +260,7 @@ absl::Status SendAll(int fd, absl::Span<const char> bytes, absl::Time deadline) 
 
 absl::Status ReceiveAll(int fd, absl::Span<char> bytes, absl::Time deadline) {
   while (!bytes.empty()) {
+    // 0 means the end of the stream only because `bytes` is not empty.
     const ssize_t n = recv(fd, bytes.data(), bytes.size(), 0);
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));

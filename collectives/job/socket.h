@@ -19,22 +19,22 @@ namespace fsdp {
 // use.
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port);
 
-// As ListenTcp, for a job on several hosts: on all interfaces if `host` is a loopback address here, or no address of
-// this machine, as behind a service's virtual address; others then reach this machine by an address that it cannot
-// know.
+// ListenTcp for a job on several hosts. Listens on all interfaces if `host` is a loopback address here, or not an
+// address of this machine, as behind a service's virtual address: other hosts then reach this machine by an address
+// that it cannot know.
 absl::StatusOr<FileDescriptor> ListenTcpForHosts(const std::string& host, int port);
 
 // Listens under a name of at most 100 bytes. Only processes of this user may connect: see SameUser.
 absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name);
 
-// The port that a TCP socket is bound to; kInvalidArgument when `fd` is not a TCP socket that listens.
+// The port that a TCP socket is bound to; kInvalidArgument if `fd` is not a TCP socket that listens.
 absl::StatusOr<int> ListeningPort(int fd);
 
-// The numeric address of this end of a TCP socket, connected or listening; an IPv4 address in its own form.
-// kInvalidArgument when `fd` is not a TCP socket.
+// The numeric address of this end of a TCP socket, connected or listening. IPv4 addresses have the dotted form.
+// kInvalidArgument if `fd` is not a TCP socket.
 absl::StatusOr<std::string> LocalAddressOf(int fd);
 
-// Whether a numeric address stands for all interfaces.
+// Whether a numeric address means all interfaces.
 bool IsAnyAddress(const std::string& address);
 
 // kUnavailable if no process listens there, kDeadlineExceeded if the host does not answer. ConnectLocal does not block.
@@ -42,14 +42,15 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, abs
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name);
 
 // For a TCP connection that stays open: notices a host that is gone within about 11 seconds, whether the connection is
-// idle (keep-alive) or has sent bytes that the other end does not acknowledge (TCP_USER_TIMEOUT); it then ends with an
-// error that IsSilence recognises. ConnectTcp does it by itself. No effect on local sockets.
+// idle (keep-alive) or has sent bytes that the other end does not acknowledge (TCP_USER_TIMEOUT). The connection then
+// ends with an error that IsSilence recognises. ConnectTcp calls it. No effect on local sockets.
 void EndWhenSilent(int fd);
 
-// Whether `error`, an errno of recv or send, says that the other end does not answer, rather than that it is gone.
+// Whether `error`, an errno of recv or send, means that the other end does not answer, and not that it is gone.
 bool IsSilence(int error);
 
-// True if the process at the other end of a local socket belongs to this user, and for TCP, where the user is unknown.
+// True if the process at the other end of a local socket belongs to this user. Always true for TCP, which does not give
+// the user.
 bool SameUser(int fd);
 
 // Transfer all of the bytes. kUnavailable if the other end is gone, kDeadlineExceeded; some bytes may then have been

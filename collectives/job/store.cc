@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A client sends one frame and waits for one frame; there are no tags that match replies to requests. So a request that
-// was abandoned at its deadline leaves the connection unusable: its late reply would be taken for that of the next
-// request. Call closes the socket then.
+// was abandoned at its deadline leaves the connection unusable: its late reply would be taken for the reply to the next
+// request. Call then closes the socket.
 //
 // The server enforces the deadline of a Get: the request carries the milliseconds to wait, the server replies
-// kDeadlineExceeded, and the client waits a little longer than that. Only a server that is stopped lets the client's
-// own deadline pass.
+// kDeadlineExceeded, and the client waits a little longer than that. The client's own deadline passes only if the
+// server is stopped.
 #include "fsdp/collectives/job/store.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@
 namespace fsdp {
 namespace {
 
-// How long a reply may be late. A working server replies within microseconds, to a Get at the latest when its time is
-// up.
+// How late a reply may be. A working server replies within microseconds, and to a Get at the latest when its time is
+// over.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 }  // namespace
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, con
 absl::StatusOr<StoreMember> Store::WhoServes(FileDescriptor socket, const StoreMember& asker, absl::Time deadline) {
   Store store(std::move(socket));
   StoreMember stranger = asker;
-  stranger.token_digest.clear();  // whoever listens there may be anybody
+  stranger.token_digest.clear();  // any process may listen there
   FSDP_ASSIGN_OR_RETURN(const StoreFrame reply,
                         store.Call(stranger.ToFrame(static_cast<uint32_t>(StoreRequest::kWho)), deadline));
   return StoreMember::FromFrame(reply);
@@ -58,7 +58,8 @@ absl::Status Store::Set(const std::string& key, const std::string& value) {
       .status();
 }
 
-// The deadline travels as a duration, since clocks of two processes may differ; both ends add their own.
+// The request carries a duration and not a time, because the clocks of two processes may differ; both ends add their
+// own.
 absl::StatusOr<std::string> Store::Get(const std::string& key, absl::Time deadline) {
   const int64_t wait_ms = PollTimeout(deadline);
   FSDP_ASSIGN_OR_RETURN(StoreFrame reply,
@@ -121,7 +122,7 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
     reply = sent;
   }
   if (!reply.ok()) {
-    socket_.Close();  // a late reply would be taken for that of the next request
+    socket_.Close();  // a late reply would be taken for the reply to the next request
     return Annotate(reply.status(), "store");
   }
   if (reply->kind != 0) {
@@ -130,7 +131,8 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
   return reply;
 }
 
-// The header first, because only it tells how many bytes follow, and checks that these are within the limits.
+// Reads the header first: it gives the number of bytes that follow, which is checked against the limits before
+// allocation.
 absl::StatusOr<StoreFrame> Store::Receive(size_t max_value_bytes, absl::Time deadline) {
   std::string bytes(kStoreHeaderBytes, '\0');
   FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StoreConnection: the bytes of one connection of a store's server. Frames are queued and sent as the socket takes
-// them, received bytes wait until they make a whole frame. Nothing blocks. Used by one thread.
+// them; received bytes are kept until they are a whole frame. Nothing blocks. Used by one thread.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_CONNECTION_H_
 #define FSDP_COLLECTIVES_JOB_STORE_CONNECTION_H_
 
@@ -18,7 +18,7 @@
 
 namespace fsdp {
 
-// An encoded frame. One that goes to many connections is shared by them.
+// An encoded frame. Connections share the message if it goes to many of them.
 using StoreMessage = std::shared_ptr<const std::string>;
 
 StoreMessage MakeStoreMessage(const StoreFrame& frame);
@@ -30,25 +30,25 @@ class StoreConnection {
 
   int fd() const { return socket_.get(); }
 
-  // Takes at most 64 KiB, so that no client holds up the others. False at the end of the connection.
+  // Takes at most 64 KiB, so that no client holds up the others. Returns false at the end of the connection.
   bool Receive();
 
-  // The next frame that was received whole; nullopt if there is none. kInvalidArgument if it is none of this protocol.
+  // The next complete frame; nullopt if there is none. kInvalidArgument if the bytes are not a frame of this protocol.
   absl::StatusOr<std::optional<StoreFrame>> TakeFrame() { return TakeStoreFrame(input_); }
   bool has_input() const { return !input_.empty(); }
 
-  // Whether more was received, and not taken, than the longest request has: a client sends its next request only after
-  // a reply.
+  // Whether more bytes were received, and not taken, than the longest request has: a client sends its next request only
+  // after a reply.
   bool holds_too_much() const;
 
   void Send(StoreMessage message) { output_.push_back(std::move(message)); }
   void Send(const StoreFrame& frame) { Send(MakeStoreMessage(frame)); }
   bool has_output() const { return !output_.empty(); }
 
-  // Sends what the socket takes. False if the connection has ended.
+  // Sends what the socket takes. Returns false if the connection has ended.
   bool Flush();
 
-  // After Receive or Flush returned false: whether the other end does not answer, rather than being gone.
+  // After Receive or Flush returned false: true if the other end does not answer, false if it is gone.
   bool is_silent() const { return is_silent_; }
 
  private:

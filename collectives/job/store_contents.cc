@@ -11,10 +11,10 @@
 namespace fsdp {
 namespace {
 
-// Of what clients can make the server hold.
+// Bounds the memory that clients can make the server hold.
 constexpr size_t kMaxTotalBytes = 256 << 20;
 
-// What a gather takes, but for its blobs.
+// The size of a gather without its blobs.
 size_t GatherBytes(const std::string& key, int world_size) {
   return key.size() + static_cast<size_t>(world_size) * sizeof(std::optional<std::string>);
 }
@@ -25,6 +25,7 @@ absl::Status StoreContents::Set(const std::string& key, const std::string& value
   const auto [it, is_new] = values_.try_emplace(key);
   const size_t before = is_new ? 0 : key.size() + it->second.size();
   const size_t after = key.size() + value.size();
+  // `before` is part of nbytes_, so the difference does not wrap.
   if (nbytes_ - before + after > kMaxTotalBytes) {
     if (is_new) values_.erase(it);
     return absl::ResourceExhaustedError(absl::StrCat("full: ", nbytes_, " bytes"));
@@ -39,6 +40,7 @@ absl::StatusOr<int64_t> StoreContents::Add(const std::string& key, int64_t numbe
   if (const auto it = values_.find(key); it != values_.end() && !absl::SimpleAtoi(it->second, &before)) {
     return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is not a number"));
   }
+  // Unsigned, because the sum may wrap, and signed overflow is undefined.
   const auto sum = static_cast<int64_t>(static_cast<uint64_t>(before) + static_cast<uint64_t>(number));
   FSDP_RETURN_IF_ERROR(Set(key, absl::StrCat(sum)));
   return sum;
@@ -54,6 +56,8 @@ absl::Status StoreContents::AddBlob(const std::string& gather, int rank, const s
   StoreGather& blobs = it->second.blobs;
   const size_t places = is_new ? GatherBytes(it->first, world_size_) : 0;
   const size_t added = sizeof(uint32_t) + blob.size();
+  // A blob that replaces an earlier one of the same rank is counted in full here. That refuses a little too early, and
+  // never too late.
   if (blobs.encoded_bytes() + added > kMaxStoreGatherBytes || nbytes_ + places + added > kMaxTotalBytes) {
     if (is_new) gathers_.erase(it);
     return absl::ResourceExhaustedError(absl::StrCat("full: ", nbytes_, " bytes, and ", added, " of rank ", rank));
@@ -66,6 +70,7 @@ absl::Status StoreContents::AddBlob(const std::string& gather, int rank, const s
 
 StoreMessage StoreContents::Blobs(const std::string& gather) {
   Gather& found = gathers_.at(gather);
+  // Encoded once; all waiting connections share the message.
   if (found.reply == nullptr && found.blobs.is_complete()) {
     found.reply = MakeStoreMessage({.value = found.blobs.Encode()});
   }

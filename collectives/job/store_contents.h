@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StoreContents: what a StoreServer holds for its clients: keys with their values, and gathers, to which each rank
-// gives a blob. All of it together is bounded. One thread.
+// StoreContents: the data that a StoreServer holds for its clients: keys with their values, and gathers, to which each
+// rank contributes a blob. The total is bounded. Used by one thread.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_CONTENTS_H_
 #define FSDP_COLLECTIVES_JOB_STORE_CONTENTS_H_
 
@@ -25,22 +25,22 @@ class StoreContents {
   // kResourceExhausted beyond 256 MiB of keys, values and gathers.
   absl::Status Set(const std::string& key, const std::string& value);
 
-  // The sum of the key's value, 0 if it is not set, and `number`, which becomes its value; it wraps. kInvalidArgument
-  // if the value is not a number; the errors of Set.
+  // Adds `number` to the key's value, 0 if it is not set, and returns the sum, which wraps. kInvalidArgument if the
+  // value is not a number; the errors of Set.
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t number);
 
   // The message with the key's value; null if it is not set.
   StoreMessage Value(const std::string& key) const;
 
-  // Takes a rank's blob, which begins the gather if it is the first. kResourceExhausted beyond the limit of a gather,
-  // or of all.
+  // Adds a rank's blob; the first blob begins the gather. kResourceExhausted beyond the limit of a gather, or of the
+  // total.
   absl::Status AddBlob(const std::string& gather, int rank, const std::string& blob);
 
-  // The message with all blobs; null while some are missing. There must be such a gather.
+  // The message with all blobs; null while some are missing. The gather must exist.
   StoreMessage Blobs(const std::string& gather);
   std::vector<int> MissingRanks(const std::string& gather) const;
 
-  // With the last blob, all ranks that wait are answered.
+  // Call after the waiting ranks were answered: a gather with its last blob answers all of them.
   void ForgetCompleteGathers();
 
  private:

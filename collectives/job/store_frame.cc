@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x70647366;  // "fsdp" in little-endian order
 
-// Copied to and from the wire as it is: the members are ordered so that there is no padding.
+// Copied to and from the wire unchanged: the order of the members leaves no padding.
 struct Header {
   uint32_t magic;
   uint32_t kind;

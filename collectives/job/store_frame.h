@@ -27,25 +27,25 @@ constexpr size_t kStoreHeaderBytes = 24;
 enum class StoreRequest : uint32_t {
   // 1 was a hello without the process of the client.
   kSet = 2,    // key, value
-  kGet = 3,    // key, number = milliseconds to wait for it, -1 for ever; the reply has the value, or kDeadlineExceeded
-  kAdd = 4,    // key, number = what to add; the reply's number is the sum
-  kLeave = 5,  // from now on, the end of this connection is no failure
+  kGet = 3,    // key, number = milliseconds to wait, -1 for ever; the reply has the value, or kDeadlineExceeded
+  kAdd = 4,    // key, number = the summand; the reply's number is the sum
+  kLeave = 5,  // from now on, the end of this connection is not a failure
   kHello = 6,  // first on a connection: the client (store_member.h); the reply has the server
   kWho = 7,    // as kHello, but the client does not join
-  // key, value = this rank's blob, number = milliseconds to wait for those of the other ranks, -1 for ever; the reply
-  // has all blobs (store_gather.h), or kDeadlineExceeded, which names the missing ranks
+  // key, value = this rank's blob, number = milliseconds to wait for the other ranks, -1 for ever; the reply has all
+  // blobs (store_gather.h), or kDeadlineExceeded, which names the missing ranks
   kGather = 8,
-  // From here on a connection has no more requests and replies. number = milliseconds between two heartbeats, value =
-  // milliseconds of silence after which an end is lost. Once this is replied, both ends send heartbeats: the client
-  // kBeat, the server kStoreBeat, and the server at most one of the other two replies of job_watch.h.
+  // After this a connection has no more requests and replies. number = milliseconds between two heartbeats, value =
+  // milliseconds of silence after which an end is lost. After the reply, both ends send heartbeats: the client kBeat,
+  // the server kStoreBeat, and the server at most one of the other two replies of job_watch.h.
   kWatch = 9,
   kBeat = 10,    // no reply
   kGiveUp = 11,  // value = why this rank ends; no reply
 };
 
-// Kinds of what the server sends to a connection that watches.
+// Kinds of the frames that the server sends to a connection that watches.
 constexpr uint32_t kStoreBeat = 0;   // absl::StatusCode::kOk
-constexpr uint32_t kStoreEnd = 1;    // kCancelled: rank 0 has left, and serves no more
+constexpr uint32_t kStoreEnd = 1;    // kCancelled: rank 0 has left, and does not serve any more
 constexpr uint32_t kStoreLoss = 14;  // kUnavailable: value = the verdict of watch_roster.h
 
 struct StoreFrame {
@@ -55,14 +55,14 @@ struct StoreFrame {
   std::string value = {};  // in a reply with an error: the error's message
 };
 
-// Precondition: key and value are within the limits of the frame's kind.
+// REQUIRES: key and value are within the limits of the frame's kind.
 std::string EncodeStoreFrame(const StoreFrame& frame);
 
 // The number of key and value bytes that follow this header of kStoreHeaderBytes bytes. kInvalidArgument for a wrong
-// magic or a size beyond the limits; `max_value_bytes` is larger for the reply to kGather alone.
+// magic or a size beyond the limits; `max_value_bytes` is larger only for the reply to kGather.
 absl::StatusOr<size_t> StoreBodyBytes(std::string_view header, size_t max_value_bytes = kMaxStoreValueBytes);
 
-// Removes the first frame from `buffer` and returns it; nullopt while the frame is incomplete. Errors as
+// Removes the first frame from `buffer` and returns it; nullopt while the frame is incomplete. Same errors as
 // StoreBodyBytes.
 absl::StatusOr<std::optional<StoreFrame>> TakeStoreFrame(std::string& buffer,
                                                          size_t max_value_bytes = kMaxStoreValueBytes);

@@ -45,7 +45,7 @@ std::string StoreGather::Encode() const {
 absl::StatusOr<std::vector<std::string>> StoreGather::Decode(std::string_view text, int world_size) {
   std::vector<std::string> blobs;
   const auto malformed = [&] {
-    return absl::DataLossError(absl::StrCat("gathered blobs: expected those of ", world_size, " ranks, and ",
+    return absl::DataLossError(absl::StrCat("gathered blobs: expected ", world_size, ", one per rank, but ",
                                             text.size(), " bytes remain after ", blobs.size(), " of them"));
   };
   while (blobs.size() < static_cast<size_t>(world_size)) {

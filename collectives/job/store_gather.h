@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StoreGather: one blob of each rank, as the server of a store collects them until it can answer all ranks at once. On
-// the wire, the blobs are a text of u32 length (little-endian) and bytes for each rank, in the order of ranks.
+// StoreGather: collects one blob of each rank in the server of a store, until it can answer all ranks. On the wire, the
+// blobs are a text of u32 length (little-endian) and bytes for each rank, in the order of ranks.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_GATHER_H_
 #define FSDP_COLLECTIVES_JOB_STORE_GATHER_H_
 
@@ -22,7 +22,7 @@ class StoreGather {
  public:
   explicit StoreGather(int world_size) : blobs_(static_cast<size_t>(world_size)) {}
 
-  // Takes a rank's blob; one that it gave before is replaced.
+  // Adds a rank's blob, or replaces its earlier one.
   void Add(int rank, std::string blob);
 
   bool is_complete() const { return missing_ == 0; }
@@ -30,10 +30,10 @@ class StoreGather {
   // In ascending order.
   std::vector<int> MissingRanks() const;
 
-  // The length of Encode's text for what is there so far.
+  // The length of Encode's text for the blobs so far.
   size_t encoded_bytes() const { return encoded_bytes_; }
 
-  // Precondition: is_complete().
+  // REQUIRES: is_complete().
   std::string Encode() const;
 
   // The blobs of `world_size` ranks in a text of Encode; kDataLoss for any other text.

@@ -17,7 +17,8 @@
 namespace fsdp {
 namespace {
 
-// The same for the life of the process, but for a fork, which has another pid. 0 if the kernel has no random numbers.
+// Constant for the life of the process; a forked child shares it but has another pid. 0 if the kernel has no random
+// numbers.
 uint64_t NumberOfThisProcess() {
   static const uint64_t number = [] {
     uint64_t random = 0;

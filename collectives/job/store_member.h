@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StoreMember: who is at one end of a store's connection. A client says it in its hello, the server in every reply to
-// one, so each end knows job, rank and process of the other before anything else is exchanged.
+// StoreMember: the process at one end of a store's connection. A client sends it in its hello, the server in every
+// reply to one, so each end knows job, rank and process of the other before anything else is exchanged.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_MEMBER_H_
 #define FSDP_COLLECTIVES_JOB_STORE_MEMBER_H_
 
@@ -20,8 +20,8 @@ struct StoreMember {
   std::string host = {};  // a name, for messages and for IsSameProcess
   int pid = 0;
   uint64_t process = 0;  // a random number: two containers may have one host name and equal pids
-  // A digest of the job's token (Rendezvous::token), in a hello alone; empty if the job has none. It keeps processes
-  // out that joined by accident, and nobody who can read the network.
+  // A digest of the job's token (Rendezvous::token), only in a hello; empty if the job has none. It keeps out processes
+  // that join by accident, but not attackers who can read the network.
   std::string token_digest = {};
 
   // A member in this process.
@@ -36,8 +36,8 @@ struct StoreMember {
 
   static std::string DigestOfToken(const std::string& token);
 
-  // As a frame of kind `kind`: number = rank, key = job, value = world size, pid, host, process and, if there is one,
-  // token_digest, one a line. And back; kInvalidArgument if the value is malformed.
+  // Conversion to a frame of kind `kind`: number = rank, key = job, value = world size, pid, host, process and, if
+  // there is one, token_digest, one a line. And back; kInvalidArgument if the value is malformed.
   StoreFrame ToFrame(uint32_t kind) const;
   static absl::StatusOr<StoreMember> FromFrame(const StoreFrame& frame);
 };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A single thread runs a single poll loop, and no request blocks it. A Get whose key is not set becomes the
-// connection's Wait, as does a gather that lacks blobs, and the loop goes on. Life of a connection:
+// A single thread runs a single poll loop, and no request blocks it. A Get whose key is not set, or a gather that lacks
+// blobs, becomes the connection's Wait, and the loop continues. Life of a connection:
 //
 //   accepted --(hello accepted: rank is set)--> member --(kLeave)--> left --(end)--> dropped
 //       |                                          |
 //       +--(violates the protocol, or too          +--(end without kLeave)--> dropped, gone_rank_ = its rank:
 //           many strangers)--> dropped                 from now on every unsatisfied Wait fails
 //
-// A member that watches exchanges heartbeats from then on. A dead rank is noticed as fast as the kernel closes its
-// sockets: at once for a process that ended. One that is behind a cut cable is noticed by the kernel (EndWhenSilent) or
-// by the lack of heartbeats; one that is stopped, only by the latter.
+// A member that watches exchanges heartbeats from then on. The kernel closes the sockets of a process that ended, so
+// its death is noticed immediately. A rank behind a cut cable is noticed by the kernel (EndWhenSilent) or by the lack
+// of heartbeats; a stopped process only by the lack of heartbeats.
 //
-// Each turn reads all connections, then accepts, then answers waits until no more answers follow, then tells those that
-// watch, then writes. A dropped connection thus ends other connections' waits in the same turn. Reading comes before
-// any judgement of silence, so that a turn that comes late finds the heartbeats that have arrived meanwhile.
+// Each turn reads all connections, then accepts, then answers waits until no more answers follow, then sends to the
+// connections that watch, then writes. A dropped connection thus ends other connections' waits in the same turn.
+// Reading comes before any check of silence, so that a late turn finds the heartbeats that have arrived meanwhile.
 #include "fsdp/collectives/job/store_server.h"
 
 #include <poll.h>
@@ -34,16 +34,16 @@
 namespace fsdp {
 namespace {
 
-// Bound of the connections in excess of the job's ranks. StoreContents has that of their bytes.
+// Bounds the connections in excess of the job's ranks. StoreContents bounds their bytes.
 constexpr size_t kMaxStrangers = 64;
 
-// Bounds of what a client may ask for with kWatch.
+// Bounds the silence that a client may request with kWatch.
 constexpr int64_t kMaxSilenceMs = 24 * 60 * 60 * 1000;
 
-// How long the server goes on for ranks that have neither left nor begun to watch, once rank 0 has left.
+// How long the server continues for ranks that have neither left nor begun to watch, after rank 0 has left.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 
-// How long the end of the server waits for those that watch to close their connections.
+// How long the end of the server waits for connections that watch to be closed by their clients.
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 
 StoreFrame Error(absl::StatusCode code, std::string message) {
@@ -90,7 +90,7 @@ void StoreServer::Serve() {
       SayFarewell();
       return;
     }
-    // Connections before listeners: `polled` has the connections in the order of the list. Reading takes them one by
+    // Connections before listeners: `polled` has the connections in the order of the list. Reading handles them one by
     // one, so it can drop some; accepting first could drop one that is still to be read.
     ReadFrom(absl::MakeConstSpan(polled).subspan(1 + listeners_.size()));
     for (size_t i = 0; i < listeners_.size(); ++i) {
@@ -106,9 +106,9 @@ void StoreServer::Serve() {
   }
 }
 
-// The eventfd, the listeners, the connections.
+// In this order: the eventfd, the listeners, the connections.
 std::vector<pollfd> StoreServer::Poll() const {
-  const int stop = end_ == absl::InfiniteFuture() ? stop_.get() : -1;  // which poll leaves out
+  const int stop = end_ == absl::InfiniteFuture() ? stop_.get() : -1;  // poll ignores -1
   std::vector<pollfd> polled = {{.fd = stop, .events = POLLIN, .revents = 0}};
   for (const FileDescriptor& listener : listeners_) {
     polled.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
@@ -144,13 +144,14 @@ void StoreServer::WriteAll() {
   }
 }
 
-// Beyond the limit the oldest connection without a rank makes room, so that strangers cannot keep ranks out.
+// Beyond the limit the oldest connection without a rank is closed, so that strangers cannot keep ranks out.
 void StoreServer::Accept(int listener) {
   FileDescriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.ok() || !SameUser(socket.get())) {
     return;
   }
   if (connections_.size() >= self_.world_size + kMaxStrangers) {
+    // There is one: at most world_size connections have a rank, because seen_ranks_ accepts each rank once.
     connections_.erase(std::find_if(connections_.begin(), connections_.end(),
                                     [](const Connection& connection) { return connection.rank < 0; }));
   }
@@ -160,8 +161,8 @@ void StoreServer::Accept(int listener) {
 
 bool StoreServer::Read(Connection& connection) { return connection.stream.Receive() && HandleInput(connection); }
 
-// Handles the complete frames, up to one that has to wait. A client sends its next request only after a
-// reply, so more input than one frame is a violation of the protocol.
+// Handles the complete frames, up to one that has to wait. A client sends its next request only after a reply, so more
+// input than one frame violates the protocol.
 bool StoreServer::HandleInput(Connection& connection) {
   while (!connection.wait.has_value()) {
     const absl::StatusOr<std::optional<StoreFrame>> request = connection.stream.TakeFrame();
@@ -207,8 +208,8 @@ void StoreServer::HandleWatching(Connection& connection, const StoreFrame& frame
   }
 }
 
-// A turn that comes much too late, after a pause of the whole machine for example, comes before the heartbeats that the
-// other ranks, which have paused too, are about to send.
+// A turn that is very late, after a pause of the whole machine for example, precedes the heartbeats that the other
+// ranks, which have paused too, are about to send.
 void StoreServer::TellWatching() {
   const absl::Time now = absl::Now();
   if (now - turn_ >= shortest_silence_ / 2) roster_.Forgive(now);
@@ -222,13 +223,13 @@ void StoreServer::TellWatching() {
     }
     if (now >= connection.next_beat) {
       connection.next_beat = now + connection.interval;
-      // A client that reads nothing does not make the server hold more and more.
+      // A client that does not read must not make the server queue more and more.
       if (!connection.stream.has_output()) connection.stream.Send({.kind = kStoreBeat});
     }
   }
 }
 
-// Rank 0 may be done with the job before another rank has begun to watch, which then finds out that rank 0 has left,
+// Rank 0 may be done with the job before another rank has begun to watch. That rank must learn that rank 0 has left,
 // and not that it is gone.
 bool StoreServer::HasStragglers() const {
   return self_has_left_ && std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) {
@@ -236,8 +237,8 @@ bool StoreServer::HasStragglers() const {
          });
 }
 
-// The end of what a client has to read is not enough: closing a socket that has unread heartbeats resets the
-// connection, which takes away what the client has not read yet. So each client closes first.
+// Shutting down the server's side only is not enough: closing a socket that has unread heartbeats resets the
+// connection, and data that the client has not read yet is lost. So the server waits until each client closes first.
 void StoreServer::SayFarewell() {
   for (Connection& connection : connections_) {
     if (connection.is_watching() && !connection.was_told && self_has_left_) connection.stream.Send({.kind = kStoreEnd});
@@ -284,8 +285,8 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
   }
 }
 
-// The job's name comes first: whoever asks at a port of another job must learn that, and not that it has a wrong world
-// size.
+// The job's name is compared first: a client that reaches the port of another job must learn that, and not that its
+// world size is wrong.
 StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& request) {
   const absl::StatusOr<StoreMember> client = StoreMember::FromFrame(request);
   if (!client.ok()) {
@@ -309,7 +310,7 @@ StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& re
   }
   std::optional<StoreMember>& seen = seen_ranks_[client->rank];
   if (seen.has_value()) {
-    // The same process comes again when it forms its group anew before rank 0 has closed this store.
+    // The same process connects again if it forms a new group before rank 0 has closed this store.
     return Error(
         seen->IsSameProcess(*client) ? absl::StatusCode::kUnavailable : absl::StatusCode::kAlreadyExists,
         absl::StrCat("rank ", client->rank, " is here already: ", seen->ToString(), ", and not ", client->ToString()));
@@ -366,7 +367,7 @@ StoreFrame StoreServer::AnswerWatch(Connection& connection, const StoreFrame& re
 }
 
 // Answers the waits that are over. Returns true if requests that had queued up behind them were handled: those may end
-// waits that this pass has looked at already.
+// waits that this pass has already checked.
 bool StoreServer::AnswerWaits() {
   bool more = false;
   for (auto next = connections_.begin(); next != connections_.end();) {
@@ -407,7 +408,7 @@ StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
                               : absl::StrCat("\"", wait.key, "\" is not set"));
 }
 
-// An end without kLeave is how the death of a rank's process shows itself.
+// A connection that ends without kLeave is how the death of a rank's process appears.
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
   if (connection->rank >= 0 && !connection->has_left) {
     roster_.Lose(connection->rank, connection->stream.is_silent(), absl::Now());

@@ -45,7 +45,7 @@ class StoreTest : public testing::Test {
 
   static absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
-  // Sends bytes as a stranger; returns whether the server closed the connection for it.
+  // Sends bytes as a stranger; returns whether the server closed the connection because of them.
   bool IsRefused(const std::string& bytes) const {
     const FileDescriptor socket = Socket();
     EXPECT_OK(SendAll(socket.get(), bytes, Soon()));
@@ -111,7 +111,8 @@ TEST_F(StoreTest, OnlyTheJobsOwnRanksAreTakenEachOnce) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 3, rank 2 has 4")));
 }
 
-// The process that comes again may wait for its former group to be closed; another one never can be the rank.
+// The same process, connecting again, may wait for its former group to be closed; another process can never be the
+// rank.
 TEST_F(StoreTest, ARankThatIsHereAlreadyIsRefusedNamingBothProcesses) {
   ASSERT_OK_AND_ASSIGN(const auto store, Connect(1));
   EXPECT_THAT(Connect(1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 is here already")));
@@ -139,7 +140,7 @@ TEST_F(StoreTest, AnotherJobIsToldWhoseStoreThisIs) {
   EXPECT_OK(Connect(0)) << "a question is no hello";
 }
 
-// A server that answers for another job than it was asked for is not believed, whatever it accepts.
+// The client does not trust a server that answers for another job than the requested one, even if it accepts.
 TEST_F(StoreTest, AServerOfAnotherJobIsNotJoinedEvenIfItAccepts) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
   std::thread impostor([&listener] {
@@ -181,7 +182,7 @@ TEST_F(StoreTest, BadInputIsRefusedAndHarmsNoClient) {
   std::string huge = EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"});
   huge[15] = '\x7f';  // the top byte of the value's size
   EXPECT_TRUE(IsRefused(huge));
-  // A frame that never ends, and a connection that says nothing, only wait.
+  // A frame that never ends, and a silent connection, only wait.
   const FileDescriptor silent = Socket();
   const FileDescriptor partial = Socket();
   EXPECT_OK(SendAll(partial.get(), EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"}).substr(0, 20), Soon()));
@@ -241,7 +242,7 @@ TEST_F(StoreTest, AWatchWithoutSenseIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a silence that is longer")));
 }
 
-// As a rank of another job that was given the same address and the same name.
+// Like a rank of another job that was given the same address and the same name.
 TEST(StoreTokenTest, OnlyARankWithTheJobsTokenIsTakenAndTheTokenIsNeverShown) {
   FileDescriptor listener = ListenTcp("127.0.0.1", 0).value();
   const int port = ListeningPort(listener.get()).value();
@@ -331,8 +332,8 @@ TEST(StoreFrameTest, FramesComeOutOfAnyPieces) {
   EXPECT_EQ(buffer, "rest");
 }
 
-// Every byte and every bit of a frame, damaged: the parser takes it, waits for more, or refuses it, and holds no more
-// than it was given.
+// Every byte and every bit of a frame, damaged: the parser accepts it, waits for more, or refuses it, and holds no more
+// bytes than it was given.
 TEST(StoreFrameTest, DamagedFramesAreTakenAwaitedOrRefused) {
   const std::string bytes = EncodeStoreFrame({.kind = 2, .number = 1, .key = "key", .value = "value"});
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {

@@ -49,8 +49,8 @@ absl::Status TorchStore::Set(std::string_view key, std::string_view value, absl:
   return SendAll(socket_.get(), request, deadline);
 }
 
-// Wait and get go out one after the other, never together: a server that is asked for a key that is not set replies an
-// empty value, or ends the connection, depending on its version.
+// The get is sent only after the reply to the wait: for a key that is not set, the server replies an empty value or
+// ends the connection, depending on its version.
 absl::StatusOr<std::string> TorchStore::Get(std::string_view key, absl::Time deadline) {
   std::string wait = BeginRequest(TorchRequest::kWait);
   AppendInteger<uint64_t>(wait, 1);

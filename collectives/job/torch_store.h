@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchStore: a client of torch.distributed's TCPStore, which torchrun's agent serves at MASTER_ADDR:MASTER_PORT. Ranks
-// on several hosts learn there where rank 0 serves the job's own store (agent_store.h); it is used for nothing else.
-// The protocol is PyTorch's own and not documented; these requests were compared with torch 2.15. On the wire,
-// little-endian, where str is u64 length and bytes:
+// TorchStore: a client of torch.distributed's TCPStore, which torchrun's agent serves at MASTER_ADDR:MASTER_PORT. It is
+// used only by ranks on several hosts, to find the address of the job's own store (agent_store.h). The protocol is
+// PyTorch's own and not documented; these requests were compared with torch 2.15. On the wire, little-endian, with str
+// = u64 length and bytes:
 //
 //   validate   00 u32(0x3C85F7CE)       first on a connection; no reply
 //   set        01 str(key) str(value)   no reply
@@ -30,18 +30,18 @@ constexpr size_t kMaxTorchValueBytes = 4096;
 
 class TorchStore {
  public:
-  // Blocks until the server accepted the connection. kUnavailable if nothing listens there, kDeadlineExceeded if the
+  // Blocks until the server accepted the connection. kUnavailable if there is no listener, kDeadlineExceeded if the
   // host does not answer.
   static absl::StatusOr<TorchStore> Connect(const std::string& host, int port, absl::Time deadline);
 
   // Errors of Set and Get: kUnavailable if the server closed the connection, as it does for requests that it does not
-  // understand; kDeadlineExceeded, after which the TorchStore is of no more use.
+  // understand; kDeadlineExceeded, after which the TorchStore is unusable.
 
-  // Sets or replaces a value. The server does not confirm it: a Get afterwards does.
+  // Sets or replaces a value. The server does not confirm it; call Get to be sure.
   absl::Status Set(std::string_view key, std::string_view value, absl::Time deadline);
 
-  // Blocks until the key is set, and returns its value. kDataLoss if the reply is not one of this protocol, or longer
-  // than kMaxTorchValueBytes.
+  // Blocks until the key is set, and returns its value. kDataLoss if the reply does not follow this protocol, or is
+  // longer than kMaxTorchValueBytes.
   absl::StatusOr<std::string> Get(std::string_view key, absl::Time deadline);
 
   // The connected socket; owned by this.

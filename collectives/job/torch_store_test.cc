@@ -21,8 +21,8 @@ using testing::HasSubstr;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
-// What a client of torch 2.15 sends, and what the server replies. The literals are cut behind each \x.. that a letter
-// of a hexadecimal number would follow.
+// The bytes that a client of torch 2.15 sends, and the server's replies. The literals are split after each \x.. that is
+// followed by a letter of a hexadecimal number.
 const std::string kValidate("\x00\xce\xf7\x85\x3c", 5);
 const std::string kSet(
     "\x01\x06\x00\x00\x00\x00\x00\x00\x00"
@@ -45,7 +45,7 @@ const std::string kValue(
     "value",
     13);
 
-// A server of one connection that runs `serve` on it and closes it.
+// A server for one connection: runs `serve` on it and closes it.
 class OneConnection {
  public:
   explicit OneConnection(std::function<void(int fd)> serve) : listener_(ListenTcp("127.0.0.1", 0).value()) {
@@ -72,7 +72,7 @@ std::string Receive(int fd, size_t size) {
   return bytes;
 }
 
-// What Get returns when the server's reply is `reply`, after which it closes the connection.
+// The result of Get if the server replies `reply` and then closes the connection.
 absl::StatusOr<std::string> GetWithReply(const std::string& reply) {
   const OneConnection server([&](int fd) {
     Receive(fd, kValidate.size() + kWait.size());
@@ -135,7 +135,7 @@ TEST(TorchStoreTest, RepliesThatAreCutShortAreErrors) {
   EXPECT_THAT(GetWithReply(whole), IsOkAndHolds("value"));
 }
 
-// A good reply whose bytes were changed, cut or added to, and bytes at random.
+// A good reply with changed, cut or added bytes, and random bytes.
 std::string HostileReply(std::mt19937& random) {
   const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
   std::string reply = below(4) == 0 ? std::string() : kIsSet + kValue;
@@ -147,8 +147,8 @@ std::string HostileReply(std::mt19937& random) {
   return reply;
 }
 
-// Whatever comes, a Get returns, and its value is no longer than the limit. The sizes that a reply announces are mostly
-// beyond it, so a Get that trusted them would run out of memory.
+// For any reply, Get returns, and its value does not exceed the limit. The sizes in a reply are mostly beyond the
+// limit, so a Get that trusted them would run out of memory.
 TEST(TorchStoreTest, ChangedRepliesAreErrorsOrShortValues) {
   std::mt19937 random(1);
   int values = 0;

@@ -13,7 +13,7 @@ namespace {
 // When a host ends, the connections of its ranks end within milliseconds of each other.
 constexpr absl::Duration kTogether = absl::Milliseconds(100);
 
-// Ranks whose host fell silent were last heard at most an interval apart.
+// Ranks whose host became silent were last heard at most one interval apart.
 constexpr double kIntervalsTogether = 1.2;
 
 }  // namespace
@@ -23,6 +23,7 @@ std::string RankList(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size();) {
     size_t end = i + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    // A run of two is written "2, 3", which is shorter than "2 to 3".
     const bool is_run = end - i > 2;
     absl::StrAppend(&text, text.empty() ? "" : ", ", ranks[i], is_run ? absl::StrCat(" to ", ranks[end - 1]) : "");
     i = is_run ? end : i + 1;
@@ -53,16 +54,19 @@ void WatchRoster::Lose(int rank, bool is_silent, absl::Time now) {
 void WatchRoster::GiveUp(int rank, std::string_view reason) {
   if (ranks_[rank].state != State::kHere) return;
   NoteLoss(rank, State::kGaveUp, absl::InfinitePast());
+  // The reason is not stored, so the verdict is formed here and does not wait for Look.
   if (first_->rank == rank && verdict_.empty()) verdict_ = absl::StrCat(Describe(*first_), Printable(reason));
 }
 
 void WatchRoster::NoteLoss(int rank, State state, absl::Time verdict_at) {
   ranks_[rank].state = state;
+  // Later losses change only the state of their ranks; Describe uses it to see whether a whole host is lost.
   if (!first_.has_value()) first_ = {.rank = rank, .verdict_at = verdict_at};
 }
 
 void WatchRoster::Look(absl::Time now) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
+    // A rank that never called Watch has an infinite silence and is not checked.
     if (ranks_[r].is_watched() && now - ranks_[r].heard >= ranks_[r].silence) {
       Lose(static_cast<int>(r), /*is_silent=*/true, now);
     }
@@ -85,8 +89,8 @@ void WatchRoster::Forgive(absl::Time now) {
   }
 }
 
-// A host is named when it has several ranks and all of them that had not left were lost in the same way. Host names are
-// compared: containers of one name count as one host, and are then named only if all of them were lost.
+// The verdict names a host if it has several ranks and all of them that had not left were lost in the same way. Host
+// names are compared: containers with one name count as one host, which is then named only if all of them were lost.
 std::string WatchRoster::Describe(const Loss& loss) const {
   const Rank& lost = ranks_[loss.rank];
   std::vector<int> alike;

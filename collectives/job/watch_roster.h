@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WatchRoster: what the server of a job knows about the ranks that it watches, and the verdict that it tells them all:
-// who was lost first. Later losses are no part of it, because ranks that lose a peer end too.
+// WatchRoster: the state of the ranks that the server of a job watches, and the verdict that it sends them all: the
+// first loss. Later losses are not part of it, because ranks that lose a peer end too.
 //
 //   Join --> (Watch: from now on its silence counts) --> Hear, Hear, ... --> Leave          no loss
 //                                                            |
 //                                                            +--> Lose, GiveUp, or silence  a loss
 //
-// The verdict follows a loss after a short while, in which the other ranks of the same host may be lost too: then the
-// verdict names the host. Pure: the caller has the clock. Not thread-safe.
+// The verdict follows a loss after a short delay, in which the other ranks of the same host may be lost too: then the
+// verdict names the host. No clock or I/O: the caller passes the time. Not thread-safe.
 #ifndef FSDP_COLLECTIVES_JOB_WATCH_ROSTER_H_
 #define FSDP_COLLECTIVES_JOB_WATCH_ROSTER_H_
 
@@ -31,28 +31,28 @@ class WatchRoster {
 
   void Join(const StoreMember& member);
 
-  // Expects to hear from the rank every `interval`, and counts it as lost after `silence` without a word.
+  // Expects to hear from the rank every `interval`, and counts it as lost after `silence` without a message.
   void Watch(int rank, absl::Duration interval, absl::Duration silence, absl::Time now);
 
   void Hear(int rank, absl::Time now);
   void Leave(int rank);
 
-  // The rank's connection has ended: because its process has (`is_silent` is false), or because its host does not
-  // acknowledge what it is sent. Without effect after Leave.
+  // The rank's connection has ended: because its process ended (`is_silent` is false), or because its host does not
+  // acknowledge data. No effect after Leave.
   void Lose(int rank, bool is_silent, absl::Time now);
   void GiveUp(int rank, std::string_view reason);
 
   // Finds ranks that are silent, and forms the verdict when it is due.
   void Look(absl::Time now);
 
-  // When Look has something to do, at the latest; never if nobody is watched.
+  // The latest time at which Look must be called; never if no rank is watched.
   absl::Time NextLook() const;
 
-  // Counts all ranks as heard: this process did not run for a while, so it could not hear them.
+  // Counts all ranks as heard: this process did not run for a while, so it could not receive their heartbeats.
   void Forgive(absl::Time now);
 
   // "rank 3 (host-b, pid 123) is gone", "host-b (ranks 2, 3) does not answer", "rank 1 (host-a, pid 77) gave up:
-  // REASON"; empty while nobody is known to be lost. It does not change any more.
+  // REASON"; empty while no loss is known. After that it does not change.
   const std::string& verdict() const { return verdict_; }
 
  private:

@@ -25,7 +25,7 @@ WatchRoster FourRanks() {
   return roster;
 }
 
-// What the server does: looks when it is time to, until `end`. Ranks other than 2 and 3 beat each second.
+// Does the server's work: calls Look when it is due, until `end`. Ranks other than 2 and 3 beat each second.
 std::string VerdictAt(WatchRoster roster, double end) {
   for (double now = 0; now <= end; now += 0.05) {
     for (const int rank : {0, 1}) roster.Hear(rank, At(now));
@@ -62,7 +62,7 @@ TEST(WatchRosterTest, RanksThatEndBecauseOfAnotherAreNotBlamed) {
 TEST(WatchRosterTest, AHostThatFallsSilentIsNamedWithin12Seconds) {
   WatchRoster roster = FourRanks();
   roster.Hear(2, At(0));
-  roster.Hear(3, At(0.9));  // its heartbeats come at another time within the second
+  roster.Hear(3, At(0.9));  // its heartbeats have another phase within the second
   EXPECT_EQ(VerdictAt(roster, 9.9), "");
   EXPECT_EQ(VerdictAt(roster, 11.9), "host-b (ranks 2, 3) does not answer");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Registers backend "mpi". Runs before main; the library is linked with alwayslink, so that nothing needs to name it.
+// Registers backend "mpi" before main; the library is linked with alwayslink, because nothing refers to it by name.
 #include "fsdp/collectives/mpi/mpi_transport.h"
 #include "fsdp/collectives/net/transport_backend.h"
 

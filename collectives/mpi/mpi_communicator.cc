@@ -13,11 +13,11 @@
 namespace fsdp {
 namespace {
 
-// Of messages in our communicators.
+// The tag of last messages.
 constexpr int kLastTag = 2;
 
-// Of MPI_Comm_create_group, whose messages are in `parent`, which may be MPI_COMM_WORLD: a program that makes groups in
-// it at the same time is not likely to choose this one too.
+// The tag of MPI_Comm_create_group, whose messages are in `parent`, possibly MPI_COMM_WORLD: a program that creates
+// groups in it at the same time is unlikely to choose the same tag.
 constexpr int kGroupTag = 20533;
 
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
@@ -31,7 +31,7 @@ struct Closing {
   std::list<std::unique_ptr<MpiCommunicator>> communicators;  // guarded by mutex
 };
 
-// Never destroyed: the end of the process uses it.
+// Never destroyed: the end of the process still uses it.
 Closing& TheClosing() {
   static Closing* const closing = new Closing;
   return *closing;
@@ -44,7 +44,7 @@ void AwaitClosing() {
 
 }  // namespace
 
-// One by one, so that each has an error of its own.
+// Tests one by one, so that each has its own error.
 bool AwaitRequests(std::vector<MpiHandle>& requests, absl::Duration most) {
   const absl::Time end = absl::Now() + most;
   while (true) {
@@ -68,12 +68,14 @@ absl::StatusOr<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Create(MpiHand
   FSDP_RETURN_IF_ERROR(
       MpiStatus(Mpi().create_communicator(parent, static_cast<int>(ranks.size()), ranks.data(), kGroupTag, &handle),
                 "MPI_Comm_create_group"));
+  // A new communicator inherits the handler of its parent, which may end the process.
   Mpi().return_errors(handle);
   return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(handle));
 }
 
 MpiCommunicator::MpiCommunicator(MpiHandle handle)
     : handle_(handle), rank_(Mpi().rank_of(handle)), size_(Mpi().size_of(handle)), incoming_(kMaxBytes) {
+  // Posted from the start: a peer may leave at any time.
   missing_ = size_ - 1;
   Expect();
 }
@@ -96,11 +98,13 @@ std::optional<MpiLastMessage> MpiCommunicator::ReceiveLast() {
   MpiLastMessage message = {.peer = received.source,
                             .text = std::string(incoming_.data(), std::max(received.nbytes, 0))};
   --missing_;
+  // One receive at a time, because all use one buffer.
   Expect();
   return message;
 }
 
 void MpiCommunicator::SendLast(std::string text) {
+  // Kept in a member: MPI reads it after this function has returned.
   outgoing_ = std::move(text);
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
@@ -124,10 +128,11 @@ void MpiCommunicator::Fail() {
 
 void MpiCommunicator::Close(std::unique_ptr<MpiCommunicator> communicator) {
   if (communicator->has_failed_ || !CanCallMpi()) {
-    // MPI may still read or write what it has.
+    // Deliberately leaked: MPI may still read or write its buffers.
     static_cast<void>(communicator.release());
     return;
   }
+  // From here on it does not keep the end of the process from finalizing MPI; AwaitClosing waits for it first.
   communicator->use_.reset();
   {
     const std::lock_guard<std::mutex> lock(TheClosing().mutex);
@@ -138,6 +143,7 @@ void MpiCommunicator::Close(std::unique_ptr<MpiCommunicator> communicator) {
 
 bool MpiCommunicator::FreeClosed() {
   Closing& closing = TheClosing();
+  // Several threads may close communicators, and MPI may be called from any (MPI_THREAD_MULTIPLE).
   const std::lock_guard<std::mutex> lock(closing.mutex);
   for (auto it = closing.communicators.begin(); it != closing.communicators.end();) {
     if ((*it)->IsOver()) {

@@ -82,6 +82,7 @@ static int ReturnErrors(MpiHandle communicator) {
   return MPI_Comm_set_errhandler(Communicator(communicator), MPI_ERRORS_RETURN);
 }
 
+/* Collective over the members only, unlike MPI_Comm_split: other ranks of `parent` need not call it. */
 static int CreateCommunicator(MpiHandle parent, int count, const int* ranks, int tag, MpiHandle* communicator) {
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group part = MPI_GROUP_NULL;
@@ -116,6 +117,7 @@ static int ReceiveBytes(void* data, int nbytes, int source, int tag, MpiHandle c
   return error;
 }
 
+/* A request with an error counts as done, even if MPI does not null it: testing it again would be an error. */
 static int Test(MpiHandle* request, MpiReceived* received) {
   MPI_Request tested = Request(*request);
   MPI_Status status = {0};

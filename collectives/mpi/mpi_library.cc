@@ -15,18 +15,18 @@
 namespace fsdp {
 namespace {
 
-// MPI is one for the process, and so is this.
+// A process has one MPI, and so one of these.
 struct Process {
   std::mutex mutex;
   // All guarded by mutex.
-  int pid = 0;  // of the process whose MPI it is; 0: nobody has asked yet
+  int pid = 0;  // the process that initialised MPI; 0: StartMpi was not called yet
   bool is_ours = false;
   int uses = 0;
   bool has_failed = false;
   void (*before_finalize)() = nullptr;
 };
 
-// Never destroyed: the end of the process reads it.
+// Never destroyed: the end of the process still reads it.
 Process& TheProcess() {
   static Process* const process = new Process;
   return *process;
@@ -34,8 +34,8 @@ Process& TheProcess() {
 
 constexpr char kLibrary[] = "libfsdp_mpi.so";
 
-// Beside this program where Bazel built both; else where the loader looks: LD_LIBRARY_PATH, the directory of the
-// program (BUILD.bazel), the system's.
+// Next to this program if Bazel built both; else the dynamic loader searches: LD_LIBRARY_PATH, the directory of the
+// program (BUILD.bazel), the system's directories.
 std::string LibraryPath() {
   const absl::StatusOr<std::string> built = FindRunfile(absl::StrCat("collectives/mpi/", kLibrary));
   return built.ok() ? *built : kLibrary;
@@ -63,13 +63,15 @@ void FinalizeAtExit() {
   Process& process = TheProcess();
   {
     const std::lock_guard<std::mutex> lock(process.mutex);
+    // A forked child must not finalize its parent's MPI. After a failure, or with a group left, MPI_Finalize could
+    // hang.
     if (process.pid != getpid() || process.uses > 0 || process.has_failed || Mpi().is_finalized()) return;
   }
   if (process.before_finalize != nullptr) process.before_finalize();
   Mpi().finalize();
 }
 
-// MPI initialised, by the program or here.
+// Initialises MPI, unless the program did.
 void Initialise(Process& process) {
   if (Mpi().is_initialized() != 0) return;
   Mpi().initialize();
@@ -93,7 +95,7 @@ absl::Status CheckThreadLevel(const Process& process) {
 
 }  // namespace
 
-// Its symbols are for all, since an MPI loads parts of its own that look for those of its library.
+// Its symbols are global, because an MPI loads plugins that use the symbols of its library.
 absl::StatusOr<const MpiFunctions*> LoadMpiFrom(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
@@ -101,14 +103,15 @@ absl::StatusOr<const MpiFunctions*> LoadMpiFrom(const std::string& path) {
     return absl::FailedPreconditionError(absl::StrCat(
         "backend mpi: ", kLibrary, " cannot be loaded: ", why != nullptr ? why : path.c_str(),
         "; it joins this program to an installed MPI (Debian: libopenmpi-dev openmpi-bin, or libmpich-dev mpich): "
-        "build again where there is one, or put the library that `mpicc -shared -fPIC` makes of "
-        "collectives/mpi/mpi_functions.c beside the program or in LD_LIBRARY_PATH"));
+        "build again with MPI installed, or put the library that `mpicc -shared -fPIC` makes from "
+        "collectives/mpi/mpi_functions.c next to the program or in LD_LIBRARY_PATH"));
   }
   const auto get = reinterpret_cast<GetMpiFunctions>(dlsym(library, FSDP_MPI_FUNCTIONS_SYMBOL));
   if (get == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("backend mpi: ", path, " has no ", FSDP_MPI_FUNCTIONS_SYMBOL, ": it is no ", kLibrary));
+        absl::StrCat("backend mpi: ", path, " has no ", FSDP_MPI_FUNCTIONS_SYMBOL, ": it is not ", kLibrary));
   }
+  // Only the version may be read before it is compared: other members may be elsewhere in another version.
   const MpiFunctions* const functions = get();
   if (functions->version == FSDP_MPI_FUNCTIONS_VERSION) return functions;
   return absl::FailedPreconditionError(absl::StrCat("backend mpi: ", path, " is of version ", functions->version,
@@ -122,6 +125,7 @@ absl::StatusOr<MpiPlace> StartMpi() {
   FSDP_RETURN_IF_ERROR(LoadedMpi().status());
   Process& process = TheProcess();
   const std::lock_guard<std::mutex> lock(process.mutex);
+  // MPI does not survive a fork: its connections and threads belong to the parent.
   if (process.pid != 0 && process.pid != getpid()) {
     return absl::FailedPreconditionError(absl::StrCat("backend mpi: this process was forked from process ", process.pid,
                                                       ", which has initialised MPI: join the job before forking"));
@@ -132,13 +136,14 @@ absl::StatusOr<MpiPlace> StartMpi() {
         "last group has ended");
   }
   Initialise(process);
+  // Also if the program initialised MPI: the check for a fork applies to it too.
   process.pid = getpid();
   FSDP_RETURN_IF_ERROR(CheckThreadLevel(process));
   const MpiHandle world = Mpi().world();
   return MpiPlace{.rank = Mpi().rank_of(world), .size = Mpi().size_of(world)};
 }
 
-// MPICH writes a page, of which the first line is "MPICH Version:	4.0.2"; Open MPI a list with commas.
+// MPICH writes a page that begins with the line "MPICH Version:   4.0.2"; Open MPI writes a list with commas.
 std::string MpiVersion() {
   std::array<char, 256> text = {};
   Mpi().library_version(text.data(), text.size());

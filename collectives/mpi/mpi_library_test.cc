@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is said of a libfsdp_mpi.so that cannot be used. //tests/mpi uses one that can.
+// The errors for a libfsdp_mpi.so that cannot be used. //tests/mpi uses a valid one.
 #include "fsdp/collectives/mpi/mpi_library.h"
 
 #include <string>
@@ -26,7 +26,7 @@ TEST(MpiLibraryTest, AnAbsentLibraryIsNamedWithWhatMakesIt) {
 TEST(MpiLibraryTest, AnotherLibraryIsNotTakenForIt) {
   EXPECT_THAT(LoadMpiFrom("libm.so.6"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "backend mpi: libm.so.6 has no FsdpMpiFunctions: it is no libfsdp_mpi.so"));
+                       "backend mpi: libm.so.6 has no FsdpMpiFunctions: it is not libfsdp_mpi.so"));
 }
 
 TEST(MpiLibraryTest, ALibraryOfAnotherVersionIsRefused) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How ranks meet:
-//   1. Initialise MPI, and gather all ranks' offers (offer.h). An offer's address is the rank in MPI_COMM_WORLD and the
-//      size of that: they tell ranks that are not of one MPI job, each of which may be alone in a world of its own.
-//   2. Make a communicator of them, in the order of the job, out of MPI_COMM_WORLD, or out of the group's if they are a
+//   1. Initialise MPI, and gather all ranks' offers (offer.h). An offer's address is the rank in MPI_COMM_WORLD and its
+//      size, which shows ranks that are not in one MPI job: each may be in an MPI_COMM_WORLD of one rank.
+//   2. Create a communicator of them, in the order of the job, from MPI_COMM_WORLD, or from the group's if they are a
 //      part of one. The program's communicators are not used, and MPI_COMM_WORLD's error handler is not changed.
 //
 // The messages of exchanges have tag 1, and arrive in the order in which they were sent. A notice (peer_states.h) is
@@ -42,13 +42,13 @@ namespace {
 
 constexpr int kMessageTag = 1;
 
-// How long a notice, and messages that are given up, may take.
+// How long a notice, and abandoned messages, may take.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
-// How often a wait looks for what else may end it.
+// How often a wait checks for other reasons to end.
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
 
-// From here on a message is long: MPI sends it in parts, and each waits for a call of MPI.
+// From this size on a message is long: MPI sends it in parts, and each part waits for a call of MPI.
 constexpr int64_t kLongBytes = 64 << 10;
 
 constexpr absl::Duration kSpin = absl::Microseconds(50);
@@ -66,7 +66,7 @@ class Pauses {
     nap_ = kShortestNap;
   }
 
-  // Zero: test again at once.
+  // Zero: test again immediately.
   absl::Duration Next() {
     if (absl::Now() < spin_end_) return absl::ZeroDuration();
     return std::exchange(nap_, std::min(2 * nap_, longest_));
@@ -80,7 +80,7 @@ class Pauses {
 
 struct Message {
   int peer = 0;
-  int64_t wanted = 0;  // bytes of a receive; 0: a send
+  int64_t wanted = 0;  // bytes of a receive; 0 for a send
 };
 
 // Messages under way; a request that is done is FSDP_MPI_NO_REQUEST.
@@ -89,7 +89,7 @@ struct Messages {
   std::vector<Message> messages = {};  // in the same order
   size_t first = 0;                    // all before this one are done
   int64_t longest = 0;                 // bytes
-  std::set<int> failed = {};           // peers whose message is done with an error
+  std::set<int> failed = {};           // peers with a message that ended with an error
 
   MpiHandle* Add(const Message& message, int64_t nbytes) {
     messages.push_back(message);
@@ -97,7 +97,7 @@ struct Messages {
     return &requests.emplace_back(FSDP_MPI_NO_REQUEST);
   }
 
-  // The peers of messages that are not done well, each once.
+  // The peers of messages that are not done or have failed, each once.
   std::vector<int> Missing() const {
     std::set<int> missing = failed;
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -141,8 +141,8 @@ class MpiTransport final : public Transport {
                         absl::Duration timeout);
   void Started(Messages& messages, int error);
   void NoteFailure(Messages& messages, const Message& message, int error);
-  // Note what became of message `i`, or of the first that are done: kDataLoss for one of another size. MPI advances the
-  // others too.
+  // Test message `i`, or the first messages until one is not done: kDataLoss for a message of another size. MPI
+  // advances the others too.
   absl::Status Test(Messages& messages, size_t i, const PeerWait& wait);
   absl::Status TestFirst(Messages& messages, const PeerWait& wait);
   void ReadNotices();
@@ -156,7 +156,7 @@ class MpiTransport final : public Transport {
   // All guarded by mutex_.
   PeerStates states_;
   bool has_told_ = false;
-  Messages abandoned_;  // of a failed Exchange; their memory is the caller's
+  Messages abandoned_;  // from a failed Exchange; their memory is the caller's
   std::unique_ptr<MpiCommunicator> communicator_;
 };
 
@@ -164,7 +164,7 @@ absl::Status MpiTransport::Exchange(absl::Span<const Send> sends, absl::Span<con
                                     const CollectiveId& what, absl::Duration timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
   Messages messages;
-  // Receives come first, so that what arrives has a place.
+  // Receives come first, so that arriving data has a destination.
   for (const Receive& receive : receives) Start(receive, messages);
   for (const Send& send : sends) Start(send, messages);
   absl::Status status = AwaitAll(lock, messages, what, timeout);
@@ -194,15 +194,14 @@ void MpiTransport::Started(Messages& messages, int error) {
   if (error != 0) NoteFailure(messages, messages.messages.back(), error);
 }
 
-// Whoever needs an answer of a rank that left finds out by the receive.
+// A send to a rank that left may fail without harm: if this rank needs a message from it, the receive fails.
 void MpiTransport::NoteFailure(Messages& messages, const Message& message, int error) {
   if (message.wanted == 0 && states_.has_left(message.peer)) return;
   states_.NoteLost(message.peer, MpiReason(error));
   messages.failed.insert(message.peer);
 }
 
-// All messages have to come, so it is enough to ask for the first that is not done, until it is known that some are
-// missing.
+// All messages have to come, so it is enough to test the first unfinished one, until it is known that some are missing.
 absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
@@ -216,10 +215,12 @@ absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
     if (messages.first > first) pauses.Restart();
     const absl::Duration nap = pauses.Next();
     if (nap == absl::ZeroDuration()) {
+      // A peer on this host may need the core to send.
       sched_yield();
       continue;
     }
     if (absl::Now() >= next_check) {
+      // Before an error names peers, every message is tested: later ones may be done although the first is not.
       for (size_t i = messages.first; i < messages.requests.size(); ++i) {
         FSDP_RETURN_IF_ERROR(Test(messages, i, wait));
       }
@@ -271,8 +272,9 @@ void MpiTransport::ReadNotices() {
   }
 }
 
-// Receives are taken back, as far as they have not begun. The sends go on until AwaitSends.
+// Receives that have not begun are cancelled. The sends continue until AwaitSends.
 void MpiTransport::Abandon(Messages& messages) {
+  // Unfinished operations remain, so the communicator is never freed (mpi_communicator.h).
   communicator_->Fail();
   for (size_t i = 0; i < messages.requests.size(); ++i) {
     if (messages.messages[i].wanted > 0 && messages.requests[i] != FSDP_MPI_NO_REQUEST) {
@@ -299,7 +301,7 @@ void MpiTransport::Tell(const Notice& notice) {
   communicator_->SendLast(notice.ToBytes());
 }
 
-// A communicator ends after this rank's last message; an owner that has sent none leaves now.
+// A communicator ends after this rank's last message; an owner that has not sent one leaves now.
 MpiTransport::~MpiTransport() {
   if (getpid() == creator_pid_ && CanCallMpi()) {
     AwaitSends();
@@ -308,7 +310,7 @@ MpiTransport::~MpiTransport() {
   MpiCommunicator::Close(std::move(communicator_));
 }
 
-// The MPI ranks that the members offered. kFailedPrecondition unless all are of one world, and each once.
+// The MPI ranks in the members' offers. kFailedPrecondition unless all are in one world, each once.
 absl::StatusOr<std::vector<int>> MpiRanksOf(const std::vector<std::string>& addresses) {
   const auto size = static_cast<int>(addresses.size());
   std::vector<int> ranks;
@@ -318,7 +320,7 @@ absl::StatusOr<std::vector<int>> MpiRanksOf(const std::vector<std::string>& addr
     int rank = 0;
     int world = 0;
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &rank) || !absl::SimpleAtoi(parts[1], &world)) {
-      return absl::DataLossError(absl::StrCat("rank ", ranks.size(), " is no rank of MPI, or of another version"));
+      return absl::DataLossError(absl::StrCat("rank ", ranks.size(), " is not an MPI rank, or is another version"));
     }
     ranks.push_back(rank);
     sizes.push_back(world);
@@ -342,8 +344,8 @@ absl::StatusOr<std::vector<int>> MpiRanksOf(const std::vector<std::string>& addr
       MpiVersion(), ": its mpirun or mpiexec, or srun with the --mpi that it was built for"));
 }
 
-// `parent`: of a group that is split; null: MPI_COMM_WORLD. `members`: those ranks of `gather` that are the new group,
-// in its order. A rank that fails on the way still takes part in both gathers, so that none waits for it.
+// `parent`: of a group that is split; null: MPI_COMM_WORLD. `members`: the ranks of `gather` that are the new group, in
+// its order. A rank that fails still takes part in both gathers, so that no rank waits for it.
 absl::StatusOr<std::unique_ptr<Transport>> Join(const MpiCommunicator* parent, const std::vector<int>& members,
                                                 int rank_of_gather, const MpiTransportOptions& options,
                                                 const BlobGather& gather) {
@@ -361,7 +363,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(const MpiCommunicator* parent, c
     return std::make_pair(std::move(offers), std::move(mpi_ranks));
   };
   absl::StatusOr<std::pair<GroupOffers, std::vector<int>>> parsed = parse();
-  // From here on all members make the communicator, or none does.
+  // From here on all members create the communicator, or none does.
   FSDP_RETURN_IF_ERROR(AgreeOn(gather, parsed.status()));
   auto& [offers, mpi_ranks] = *parsed;
   absl::StatusOr<std::unique_ptr<MpiCommunicator>> communicator =
@@ -377,7 +379,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MpiTransport::Split(const std::vector
   return Join(communicator_.get(), members, rank_, options_, gather);
 }
 
-// The longest address, with the zero that ends it.
+// The longest address, including the terminating zero.
 constexpr int kAddressBytes = 1024;
 
 }  // namespace
@@ -395,6 +397,7 @@ absl::StatusOr<std::string> AddressOverMpi(int rank, int size, const std::string
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MpiCommunicator> communicator, MpiCommunicator::Create(Mpi().world(), all));
+  // The root is a rank of MPI, which only rank 0 of the job knows: the maximum finds it.
   const int mine = rank == 0 ? place.rank : -1;
   int root = -1;
   std::array<char, kAddressBytes> text = {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The transport over MPI: MPI's launcher starts this program as three ranks (//tests/mpi does), each of which runs all
-// tests. The ranks meet by the store of their job. Each test has a transport of its own, so that what one leaves behind
-// in MPI is there for the next. The program initialises and finalizes MPI itself, since it does so after failures too.
+// tests. The ranks meet by the store of their job. Each test has its own transport, so that leftovers of one test in
+// MPI would affect the next. The program initialises and finalizes MPI itself, because it does so after failures too.
 #include "fsdp/collectives/mpi/mpi_transport.h"
 
 #include <mpi.h>
@@ -55,7 +55,7 @@ class MpiTransportTest : public testing::Test {
 
 std::byte* Bytes(std::string& s) { return reinterpret_cast<std::byte*>(s.data()); }
 
-// Every rank sends every other one a text of its own of `nbytes` bytes.
+// Every rank sends every other one its own text of `nbytes` bytes.
 absl::Status ExchangeTexts(Transport& transport, size_t nbytes) {
   const auto text = [&](int from, int to) {
     std::string all(nbytes, static_cast<char>('a' + from));
@@ -131,13 +131,13 @@ TEST_F(MpiTransportTest, SplitMakesATransportOfItsMembers) {
     EXPECT_EQ(part->size(), rank() == 1 ? 1 : 2);
     EXPECT_EQ(part->rank(), rank() == 0 ? 1 : 0);
     EXPECT_OK(ExchangeTexts(*part, 5000));
-    part->Tell({.kind = Notice::Kind::kLeft});  // and nobody reads it
+    part->Tell({.kind = Notice::Kind::kLeft});  // which no rank reads
   }
   EXPECT_OK(ExchangeTexts(*all, 5000));
 }
 
-// Regression: Open MPI ended the process when a notice of rank 2 came in a communicator that had been freed, and whose
-// context a smaller one had got.
+// Regression: Open MPI ended the process when a notice of rank 2 arrived in a freed communicator, whose context a
+// smaller one had reused.
 TEST_F(MpiTransportTest, WhatIsLeftOfAGroupDoesNotReachTheNext) {
   for (int round = 0; round < 50; ++round) {
     {
@@ -190,7 +190,7 @@ TEST_F(MpiTransportTest, AMissingRankIsNamedAtTheDeadline) {
 }
 
 TEST_F(MpiTransportTest, TheWatchEndsAWait) {
-  bool is_lost = false;  // once all have met
+  bool is_lost = false;  // after all have met
   const PeerWatch watch = [&](absl::Duration) {
     return is_lost ? absl::UnavailableError("rank 2 (host-b, pid 5) is gone") : absl::OkStatus();
   };
@@ -216,7 +216,7 @@ TEST_F(MpiTransportTest, AMessageThatIsNotReceivedYetDoesNotBlock) {
     EXPECT_LT(absl::Now() - start, absl::Seconds(20));
   }
   ASSERT_OK(Gather(""));
-  // MPI still has it.
+  // MPI still uses it.
   if (rank() == 0) {
     for (int i = 0; i < 20; ++i) transport->AwaitSends();
   } else if (rank() == 1) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ChainPlan: how the slices of a reduce_scatter by the chain of hosts, or by the mixed route, are cut into items, and
-// in which order they go. layered_collectives.cc has the algorithm. A pure function of the spec and the hosts.
+// the order of the items. layered_collectives.cc has the algorithm. A pure function of the spec and the hosts.
 #ifndef FSDP_COLLECTIVES_NET_CHAIN_PLAN_H_
 #define FSDP_COLLECTIVES_NET_CHAIN_PLAN_H_
 
@@ -13,21 +13,21 @@
 
 namespace fsdp {
 
-// Of the sum of an item of a chain. Large enough that a step takes longer than its meetings, small enough that the
-// hosts at the end of the chain begin soon.
+// The size of the sum of an item of a chain. Large enough that a step takes longer than its meetings, small enough that
+// the hosts at the end of the chain begin soon.
 inline constexpr int64_t kChainItemBytes = 1 << 20;
 
-// Elements [begin, begin + count) of each slice of the ranks of host `block`; none where count is 0, before the first
-// item of a host and after the last one.
+// Elements [begin, begin + count) of each slice of the ranks of host `block`. A count of 0 means no item: before the
+// first item of a host and after the last one.
 struct ChainItem {
   int block = 0;
   int64_t begin = 0;
   int64_t count = 0;
 };
 
-// The items of a chain, in their order, and the direct pieces of the mixed route: one goes with each item of host 1.
+// The items of a chain, in order, and the direct pieces of the mixed route: one is sent with each item of host 1.
 struct ChainPlan {
-  // `direct`: elements of each of host 0's slices that do not go by the chain.
+  // `direct`: the elements of each of host 0's slices that bypass the chain.
   ChainPlan(const CollectiveSpec& spec, int hosts, int64_t direct)
       : count(spec.count),
         direct(direct),
@@ -54,8 +54,8 @@ struct ChainPlan {
   int64_t count;
   int64_t direct;
   int64_t most;             // elements of an item
-  int64_t first_items;      // of host 0's slices
-  int64_t items_per_block;  // of those of each other host
+  int64_t first_items;      // for host 0's slices
+  int64_t items_per_block;  // for the slices of each other host
   int64_t items;
   int64_t piece;  // elements of a direct piece
 };

@@ -2,8 +2,8 @@
 //
 // How a meeting runs, on rank (h, l), the l-th of host h:
 //   1. Send the own header to the ranks (0, l), (1, l), ... of the column, and receive theirs, into a staging slot of
-//      shared memory. If it is small, the data go along: to each host what its ranks want of this one, which is for a
-//      reduce_scatter the slices of that host's ranks, else everything.
+//      shared memory. If it is small, send the data along: to each host the data that its ranks need from this one,
+//      which is for a reduce_scatter the slices of that host's ranks, else everything.
 //   2. Meet the ranks of this host, in a round of round_barrier.h. Their slots have the headers of all columns.
 //   3. Compare all headers, as in a flat meeting: every rank sees the same ones, so all succeed or all fail with the
 //      same text.
@@ -11,12 +11,12 @@
 //
 //   a rank's slot   | header of (0,l) | of (1,l) | ... | part of (0,l) | of (1,l) | ... |
 //
-// A rank that finds another spec in its column does not wait for data, whose size it cannot know, and goes on with the
-// headers, since the others of its host need them.
+// A rank that finds another spec in its column does not wait for data, whose size it cannot know. It still shares the
+// headers, because the other ranks of its host need them.
 //
-// Who is missing. Each rank waits first for its column, then for its host. Ranks of other columns than that of a rank
-// that does not come wait for a neighbour who waits for it. That neighbour's error reaches them when it gives up, so
-// the deadline of the second wait is a little later than that of the first.
+// Missing ranks: each rank waits first for its column, then for its host. If a rank does not come, ranks of other
+// columns wait for a neighbour that waits for it. That neighbour's error reaches them when it gives up, so the deadline
+// of the second wait is a little later than the deadline of the first.
 #include "fsdp/collectives/net/column_meeting.h"
 
 #include <algorithm>
@@ -29,8 +29,8 @@
 namespace fsdp {
 namespace {
 
-// By how much the deadline of the second wait is later: ranks that come to a collective within this time of each other
-// have the same error when one does not come.
+// By how much the deadline of the second wait is later: ranks that reach a collective within this time of each other
+// report the same error when one is missing.
 constexpr absl::Duration kHearsay = absl::Milliseconds(500);
 
 // Parts begin on a cache line.
@@ -87,7 +87,7 @@ absl::Status ColumnMeeting::ExchangeInColumn(uint64_t sequence, const Collective
     return is_alike ? absl::OkStatus() : absl::AbortedError("the column disagrees");
   };
   const absl::Status status = net_.ExchangeInSteps({.steps = with_data ? 2 : 1, .begin = begin, .end = end});
-  return is_alike ? status : absl::OkStatus();  // what they disagree about, CheckMeeting says
+  return is_alike ? status : absl::OkStatus();  // CheckMeeting reports the disagreement
 }
 
 Messages ColumnMeeting::HeaderMessages(std::byte* slot) {
@@ -95,6 +95,7 @@ Messages ColumnMeeting::HeaderMessages(std::byte* slot) {
   Messages messages;
   for (const int host : OtherHosts()) {
     messages.sends.push_back({column_[host], slot + here_ * kBytes, kBytes});
+    // Received straight into the slot, so that ShareWithHost copies nothing.
     messages.receives.push_back({column_[host], slot + host * kBytes, kBytes});
   }
   return messages;
@@ -165,7 +166,7 @@ int64_t ColumnMeeting::HeaderBytes() const {
   return (nbytes + kLine - 1) / kLine * kLine;
 }
 
-// From the next one on, so that all do not send to one at once.
+// Starts with the next host, so that not all send to one host at the same time.
 std::vector<int> ColumnMeeting::OtherHosts() const {
   std::vector<int> others;
   for (int i = 1; i < layout_.hosts(); ++i) others.push_back((here_ + i) % layout_.hosts());

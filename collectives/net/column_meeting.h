@@ -20,17 +20,17 @@ namespace fsdp {
 
 class ColumnMeeting {
  public:
-  // Of a regular layout, which is copied. `net` has all its ranks, `host` those of this rank's host, ascending; both
-  // must outlive this object.
+  // `layout` must be regular and is copied. `net` has all its ranks, `host` the ranks of this rank's host, ascending;
+  // both must outlive this object.
   ColumnMeeting(NetCollectives& net, HostCollectives& host, const HostLayout& layout);
 
-  // As NetCollectives::Meet.
+  // Same contract as NetCollectives::Meet.
   absl::Status Meet(uint64_t sequence, const CollectiveSpec& spec);
 
-  // True if all data of such a collective go along with the headers.
+  // True if all data of such a collective are sent along with the headers.
   bool IsSmall(const CollectiveSpec& spec) const;
 
-  // Meet and move, for those. Where ranks disagree, nothing is written.
+  // Meets and moves the data of a small collective. If ranks disagree, nothing is written.
   absl::Status RunSmall(uint64_t sequence, const Collective& collective);
 
  private:
@@ -40,12 +40,12 @@ class ColumnMeeting {
   Messages DataMessages(const Collective& collective, std::byte* slot);
   absl::Status ShareWithHost(uint64_t sequence, const CollectiveSpec& spec);
 
-  // What a rank sends to another host, in bytes, and where it begins in the memory that this rank gives.
+  // The bytes that a rank sends to another host, and their start in this rank's input.
   int64_t PartBytes(const CollectiveSpec& spec) const;
   const std::byte* PartFor(const Collective& collective, int host) const;
   bool GivesPart(const CollectiveSpec& spec, int rank) const;
 
-  // Where the part of rank `r` lies, once it is shared.
+  // The part of rank `r`, after the slots were shared.
   const std::byte* PartOf(const CollectiveSpec& spec, int r) const;
   void MoveSmall(const Collective& collective);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostLayout: which ranks of a group are on which host. A value, and a pure function of the ranks' host identities.
+// HostLayout: the host of each rank of a group. A value, and a pure function of the ranks' host identities.
 #ifndef FSDP_COLLECTIVES_NET_HOST_LAYOUT_H_
 #define FSDP_COLLECTIVES_NET_HOST_LAYOUT_H_
 
@@ -11,8 +11,8 @@ namespace fsdp {
 
 class HostLayout {
  public:
-  // `identities`: of each rank, by rank; ranks with equal ones are on one host. At least one rank. Hosts are numbered
-  // in the order of their lowest rank.
+  // `identities`: by rank; ranks with equal identities are on one host. At least one rank. Hosts are numbered in the
+  // order of their lowest rank.
   static HostLayout Of(const std::vector<std::string>& identities);
 
   int size() const { return static_cast<int>(host_of_.size()); }
@@ -22,11 +22,12 @@ class HostLayout {
   // Ascending. Valid as long as the layout.
   const std::vector<int>& ranks_on(int host) const { return ranks_on_[host]; }
 
-  // True if every host has equally many ranks and those are neighbours: rank = host * ranks_per_host + local rank. Then
-  // the slices of a host's ranks are one block of a tensor, and the sum over ranks in order is one over hosts in order.
+  // True if every host has equally many ranks and these are consecutive: rank = host * ranks_per_host + local rank.
+  // Then the slices of a host's ranks are one block of a tensor, and the sum over ranks in order is one over hosts in
+  // order.
   bool is_regular() const;
 
-  // Of a regular layout. A column is the ranks with one local rank, by host.
+  // REQUIRES: is_regular(). A column is the ranks with one local rank, by host.
   int ranks_per_host() const { return size() / hosts(); }
   std::vector<int> Column(int rank) const;
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// H hosts with L ranks each, neighbours in rank; rank (h, l) is the l-th of host h, and a column is the ranks with one
-// l. What goes between hosts stays in columns: L flows join each two hosts, and no rank is a leader.
+// H hosts with L consecutive ranks each; rank (h, l) is the l-th of host h, and a column is the ranks with one l.
+// Traffic between hosts stays in columns: L flows join each two hosts, and no rank is a leader.
 //
 //   all_gather   own shard to the column, straight into place in the output; then the ranks of each host all-gather the
 //                block of each host in place. S (H-1)/H bytes come to a host, the minimum: every byte once. In pieces,
-//                so that the ranks of a host copy one while the next ones come.
-//   broadcast    the root's tensor to its column, then from each of those to its host.
-//   reduce_scatter, where reduction_route.h says chain or mixed: for the block of slices of each host, rank (0, l) adds
+//                so that the ranks of a host copy one while the next ones arrive.
+//   broadcast    the root's tensor to its column, then from each rank of the column to its host.
+//   reduce_scatter, if reduction_route.h selects chain or mixed: for the block of slices of each host, rank (0, l) adds
 //                the l-th slices of host 0's ranks in order and sends the sum to (1, l), which adds its host's to it,
 //                and so on; the last host divides and rounds, and sends the result to its owner.
-//   all_reduce   a chain of n equal slices, where that is the route, then an all_gather of them; what does not divide
-//                by n is less than n elements, and flat.
+//   all_reduce   a chain of n equal slices, if that is the route, then an all_gather of them; the remainder of the
+//                division by n is less than n elements, and flat.
 //
 // A chain is a pipeline: its items are pieces of blocks, and in step s host h adds item s - 2h. A step is that sum, and
 // then an exchange of the column, which ends while the host adds in the next step (Pipeline of transport.h): the sum
@@ -23,13 +23,13 @@
 //   host 2                         add0      -> results to the owners of items 0, 1, 2
 //
 // On the mixed route of two hosts, every rank of host 1 sends rows of the first elements of host 0's slices directly to
-// their owners, who add them to the rows of host 0. The chain begins with the other elements of these slices, whose
-// results go back; then come the slices of host 1, of which nothing goes back, and a direct piece with each item. So a
-// step sends about as much in one direction as in the other.
+// their owners, which add them to the rows of host 0. The chain begins with the other elements of these slices, whose
+// results are sent back. The slices of host 1 follow, whose results stay there, with a direct piece next to each item.
+// So a step sends about as much in one direction as in the other.
 //
 // Every collective begins with a meeting of columns (column_meeting.h), which moves the data too if they are small. All
-// else is flat (net_collectives.h), and everything, with its meeting, where hosts have unequally many ranks or ranks
-// that alternate.
+// other cases are flat (net_collectives.h). If hosts have different numbers of ranks or ranks that alternate,
+// everything is flat, including the meeting.
 #include "fsdp/collectives/net/layered_collectives.h"
 
 #include <algorithm>
@@ -45,8 +45,8 @@
 namespace fsdp {
 namespace {
 
-// Of a rank's shard at a time in an all_gather. Large enough that two meetings of the host's ranks cost little beside
-// its way through the link, small enough that little is left to copy when the last one has come.
+// The bytes of a rank's shard that an all_gather sends at a time. Large enough that two meetings of the host's ranks
+// cost little compared with its transfer, small enough that little is left to copy when the last piece has arrived.
 constexpr int64_t kGatherBytes = 4 << 20;
 
 // A gather over the ranks of one host: `gather` is over all ranks, `ranks` are that host's.
@@ -97,7 +97,7 @@ bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
     case CollectiveOp::kReduceScatter:
       return nbytes * size() > kEagerBytes && has_chain();
     case CollectiveOp::kAllReduce:
-      return nbytes > kEagerBytes && spec.count >= size() && has_chain();  // a slice is no less than an element
+      return nbytes > kEagerBytes && spec.count >= size() && has_chain();  // a slice has at least one element
     default:
       return false;
   }
@@ -133,7 +133,7 @@ absl::Status LayeredCollectives::AllGather(uint64_t sequence, const Collective& 
   const auto begin = [&](int64_t step) {
     Messages messages;
     const int64_t offset = step * piece * width;
-    for (int i = 1; i < layout_.hosts(); ++i) {  // from the next host on, so that all do not send to one at once
+    for (int i = 1; i < layout_.hosts(); ++i) {  // not all send to one at a time
       const int peer = column[(layout_.host_of(rank()) + i) % layout_.hosts()];
       messages.sends.push_back({peer, shard(rank()) + offset, count(step) * width});
       messages.receives.push_back({peer, shard(peer) + offset, count(step) * width});
@@ -171,9 +171,9 @@ absl::Status LayeredCollectives::Broadcast(uint64_t sequence, const Collective& 
   return host_->Run(sequence, inside);
 }
 
-// A step, with its half of sum_before_ and sum_: what this host adds, what the host before has added and sends for the
-// step after the next, what the last host has added and therefore sends to its owner, and a direct piece of the slices
-// of host 0 with its half of direct_.
+// A step, with its half of sum_before_ and sum_: the item that this host adds, the item that the host before has added
+// and sends for the step after the next, the item that the last host has added and therefore sends to its owner, and a
+// direct piece of the slices of host 0 with its half of direct_.
 struct LayeredCollectives::ChainStep {
   std::byte* sum_before = nullptr;
   std::byte* sum = nullptr;
@@ -181,7 +181,7 @@ struct LayeredCollectives::ChainStep {
   ChainItem next;
   ChainItem finished;
   ChainItem direct;
-  std::byte* direct_rows = nullptr;  // of host 1's ranks, in their order
+  std::byte* direct_rows = nullptr;  // from host 1's ranks, in their order
 };
 
 absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collective& collective) {
@@ -223,7 +223,7 @@ absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective&
   const int host = layout_.host_of(rank());
   const bool is_last = host + 1 == layout_.hosts();
   const int64_t width = SizeOf(collective.spec.dtype);
-  // On the last host its own results are where they belong at once.
+  // The last host writes its own results directly into their place.
   std::byte* const own = collective.output + item.begin * width;
   const int64_t first = item.block * layout_.ranks_per_host() * collective.spec.count;
   return host_->RunHostSum(sequence, {.spec = collective.spec, .input = collective.input + first * width},
@@ -259,13 +259,13 @@ Messages LayeredCollectives::PassItems(const Collective& collective, const Chain
   return messages;
 }
 
-// After the results of the same step, on both sides.
+// Queued after the results of the same step, on both sides, because messages between two ranks are matched in order.
 void LayeredCollectives::PassDirect(const Collective& collective, const ChainStep& step, Messages& messages) const {
   if (step.direct.count == 0) return;
   const int64_t width = SizeOf(collective.spec.dtype);
   const int64_t nbytes = step.direct.count * width;
   const int each = layout_.ranks_per_host();
-  for (int i = 0; i < each; ++i) {  // from the rank's own column on, so that all do not send to one at once
+  for (int i = 0; i < each; ++i) {  // starts with the rank's own column, so that not all send to one at the same time
     const int place = (rank() + i) % each;
     if (layout_.host_of(rank()) == 0) {
       messages.receives.push_back({each + place, step.direct_rows + place * nbytes, nbytes});
@@ -308,7 +308,7 @@ absl::Status LayeredCollectives::AllReduce(uint64_t sequence, const Collective& 
   return net_->Move(rest);
 }
 
-// Every rank takes part in the same gathers, whatever its part looks like.
+// Every rank takes part in the same gathers, for any kind of part.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> LayeredCollectives::Split(const std::vector<int>& members,
                                                                                const BlobGather& gather) {
   const HostLayout part = layout_.Part(members);

@@ -24,8 +24,8 @@ namespace fsdp {
 
 class LayeredCollectives final : public BlockingCollectives {
  public:
-  // `net`: of all ranks; `host`: of those on this rank's host, ascending. `route`: of reductions; by default the one
-  // with the less busy links. All ranks must give the same.
+  // `net`: all ranks; `host`: the ranks of this rank's host, ascending. `route`: for reductions; by default the one
+  // with the less busy links. All ranks must pass the same.
   LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host, HostLayout layout,
                      std::optional<ReductionRoute> route = std::nullopt);
 
@@ -48,8 +48,8 @@ class LayeredCollectives final : public BlockingCollectives {
   int first_rank_to_give_up() const override { return net_->first_rank_to_give_up(); }
 
  private:
-  // True if the algorithms of this class are of use after the meeting, or else every rank is as if on a host of its
-  // own.
+  // True if the algorithms of this class help after the meeting. If not, the data move as if every rank were on its own
+  // host.
   bool IsLayered(const CollectiveSpec& spec) const;
   absl::Status MoveLayered(uint64_t sequence, const Collective& collective);
   absl::Status AllGather(uint64_t sequence, const Collective& collective);
@@ -57,7 +57,7 @@ class LayeredCollectives final : public BlockingCollectives {
   absl::Status AllReduce(uint64_t sequence, const Collective& collective);
   // reduce_scatter by the chain of hosts, or the mixed route.
   absl::Status ReduceScatter(uint64_t sequence, const Collective& collective);
-  // What happens to pieces of blocks on their way through the hosts at one time.
+  // The pieces of blocks that are at each stage of the chain at one time.
   struct ChainStep;
   ReductionRoute RouteOf(DType dtype) const;
   absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step);
@@ -69,17 +69,17 @@ class LayeredCollectives final : public BlockingCollectives {
   const std::unique_ptr<HostCollectives> host_;
   const HostLayout layout_;
   const std::optional<ReductionRoute> route_;
-  std::optional<ColumnMeeting> meeting_;  // none where ranks do not lie in columns
+  std::optional<ColumnMeeting> meeting_;  // none if the layout is not regular
 
-  // Of a chain, for each step that is under way: the sum that came from the host before, and that of this host.
+  // For a chain, for each step that is under way: the sum that came from the host before, and this host's sum.
   std::vector<std::byte> sum_before_;
   std::vector<std::byte> sum_;
-  std::vector<std::byte> direct_;  // of the mixed route: a row of each rank of the other host
+  std::vector<std::byte> direct_;  // for the mixed route: a row of each rank of the other host
 };
 
-// `net` itself where no host of `layout` has several ranks; else layered, with shared memory that is made here.
-// `gather` gathers over all ranks, which call this at the same time. kUnavailable if a rank of this host ended
-// meanwhile.
+// Returns `net` itself if no host of `layout` has several ranks; else layered collectives, with shared memory that is
+// created here. `gather` gathers over all ranks, which call this at the same time. kUnavailable if a rank of this host
+// ended meanwhile.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(
     std::unique_ptr<NetCollectives> net, const HostLayout& layout, const BlobGather& gather,
     std::optional<ReductionRoute> route = std::nullopt);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes between hosts. That the data are right is the conformance suite's to show.
+// The bytes between hosts. The conformance suite shows that the data are right.
 #include "fsdp/collectives/net/layered_collectives.h"
 
 #include <functional>
@@ -81,7 +81,7 @@ TEST(LayeredCollectivesTest, ABroadcastSendsEveryByteToEachHostOnce) {
   EXPECT_EQ(nbytes, kShard + 4 * kHeader);
 }
 
-// Of 2 x 2 ranks, with `count` elements.
+// For 2 x 2 ranks, with `count` elements.
 absl::StatusOr<int64_t> BytesOfSmall(CollectiveOp op, int64_t count) {
   return BytesBetweenHosts({"a", "a", "b", "b"}, [&](BlockingCollectives& collectives) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Buffer t, collectives.Allocate(kShard * collectives.size()));
@@ -97,14 +97,14 @@ TEST(LayeredCollectivesTest, SmallDataGoOnceToEachHostWithTheHeaders) {
   ASSERT_OK_AND_ASSIGN(const int64_t reduced, BytesOfSmall(CollectiveOp::kAllReduce, kFew));
   EXPECT_EQ(reduced, 4 * (kFew * 4 + kHeader));
   ASSERT_OK_AND_ASSIGN(const int64_t slices, BytesOfSmall(CollectiveOp::kReduceScatter, kFew));
-  EXPECT_EQ(slices, 4 * (2 * kFew * 4 + kHeader));  // those of the other host's two ranks
+  EXPECT_EQ(slices, 4 * (2 * kFew * 4 + kHeader));  // the slices of the other host's two ranks
   ASSERT_OK_AND_ASSIGN(const int64_t sent, BytesOfSmall(CollectiveOp::kBroadcast, kFew));
   EXPECT_EQ(sent, kFew * 4 + 4 * kHeader);
   ASSERT_OK_AND_ASSIGN(const int64_t met, BytesOfSmall(CollectiveOp::kBarrier, 0));
   EXPECT_EQ(met, 4 * kHeader);
 }
 
-// What the ranks of hosts a, a, b, b return, of which rank 3 does `last` when the others run a small all_reduce.
+// The results of the ranks of hosts a, a, b, b, of which rank 3 does `last` while the others run a small all_reduce.
 std::vector<absl::Status> WhenTheLastRankDiffers(const RankFunction& last) {
   std::vector<absl::Status> statuses(4);
   absl::BlockingCounter others(3);
@@ -159,7 +159,7 @@ absl::Status ReduceScatter(BlockingCollectives& collectives) {
 TEST(LayeredCollectivesTest, AChainPassesTheSumsOfAllSlicesFromHostToHost) {
   ASSERT_OK_AND_ASSIGN(const int64_t chain,
                        BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kChain));
-  // Six slices over two links, and the four that the last host does not own.
+  // Six slices over two links, and the four slices that the last host does not own.
   EXPECT_EQ(chain, (2 * 6 + 4) * kShard + 6 * 2 * kHeader);
   ASSERT_OK_AND_ASSIGN(const int64_t flat,
                        BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kFlat));
@@ -168,15 +168,15 @@ TEST(LayeredCollectivesTest, AChainPassesTheSumsOfAllSlicesFromHostToHost) {
 
 TEST(LayeredCollectivesTest, OnTheMixedRouteTheHostsSendEachOtherEquallyMuch) {
   ASSERT_OK_AND_ASSIGN(const int64_t mixed, BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter));
-  // Sums of the second host's two slices and of half of the first host's; the results of the latter, and of the other
-  // half the rows of two ranks.
+  // Sums of the second host's two slices and of half of the first host's; the results of the latter, and two ranks'
+  // rows for the other half.
   EXPECT_EQ(mixed, (2 + 1 + 1 + 2) * kShard + 4 * kHeader);
   ASSERT_OK_AND_ASSIGN(const int64_t flat,
                        BytesBetweenHosts({"a", "a", "b", "b"}, ReduceScatter, ReductionRoute::kFlat));
   EXPECT_EQ(flat, 4 * 2 * kShard + 4 * kHeader);
 }
 
-// What all ranks get, one after the other, of slices of `count` elements that are several items of a chain.
+// The results of all ranks, concatenated, for slices of `count` elements that are several items of a chain.
 absl::StatusOr<std::vector<std::string>> ReduceMuch(const std::vector<std::string>& hosts, ReductionRoute route,
                                                     DType dtype, bool in_place) {
   constexpr int64_t kMuch = 600001;
@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<std::string>> ReduceMuch(const std::vector<std::strin
   return results;
 }
 
-// On these hosts, in place and not.
+// On these hosts, in place and out of place.
 void ExpectTheBitsOfTheFlatRoute(const std::vector<std::string>& hosts, ReductionRoute route, DType dtype) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::string> flat, ReduceMuch(hosts, ReductionRoute::kFlat, dtype, false));
   for (const bool in_place : {false, true}) {

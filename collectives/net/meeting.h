@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MeetingHeader: the message of 32 bytes with which each collective over a network begins: every rank sends every other
-// one what it is about to run. Little-endian, as are all hosts that this library runs on.
+// one the collective that it is about to run. Little-endian, like all hosts that this library runs on.
 #ifndef FSDP_COLLECTIVES_NET_MEETING_H_
 #define FSDP_COLLECTIVES_NET_MEETING_H_
 
@@ -12,12 +12,12 @@
 
 namespace fsdp {
 
-// Up to here data go along with the headers, one wait for the network instead of two, and an all_reduce sends
-// everything to everybody.
+// Up to this size the data are sent along with the headers, which saves one wait for the network, and in an all_reduce
+// every rank sends everything to all.
 inline constexpr int64_t kEagerBytes = 16 << 10;
 
 struct MeetingHeader {
-  // "FSN1"; another number for another layout.
+  // "FSN1"; a new layout gets a new number.
   static constexpr uint32_t kMagic = 0x314e5346;
 
   uint32_t magic = kMagic;
@@ -32,7 +32,7 @@ struct MeetingHeader {
 
   static MeetingHeader Of(uint64_t sequence, const CollectiveSpec& spec);
 
-  // The spec of `peer`. kDataLoss, naming the peer, if the bytes are no header or belong to another collective than
+  // The spec of `peer`. kDataLoss, naming the peer, if the bytes are not a header or belong to another collective than
   // number `wanted_sequence`: the ranks are then different versions of this program, or a message was lost.
   absl::StatusOr<CollectiveSpec> ToSpec(int peer, uint64_t wanted_sequence) const;
 };

@@ -28,7 +28,7 @@ TEST(MeetingHeaderTest, AnotherCollectiveIsRefused) {
               StatusIs(absl::StatusCode::kDataLoss, "rank 2 is in collective #8, this rank in #7"));
 }
 
-// Whatever the bytes are, no enumerator that is none comes out, since printing one aborts.
+// No bytes may give a value that is not an enumerator, because printing one aborts.
 TEST(MeetingHeaderTest, DamagedBytesAreRefused) {
   const MeetingHeader good = MeetingHeader::Of(7, kSpec);
   for (size_t byte = 0; byte < sizeof(good); ++byte) {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a collective runs, on every rank:
-//   1. Meet: send a header of 32 bytes, what this rank is about to run, to every other rank, and receive theirs. Every
-//      rank compares all of them, so all succeed or all fail with the same text, and each knows which ranks have not
-//      come. This is the barrier, and the check that no rank gave up.
-//      Up to kEagerBytes the data go along with the headers, into receives that are there already: one wait for the
-//      network instead of two. Where ranks disagree, the outputs may then have been written.
+//   1. Meet: send a header of 32 bytes, which describes the next collective, to every other rank, and receive theirs.
+//      Every rank compares all of them, so all succeed or all fail with the same text, and each knows which ranks have
+//      not come. This is the barrier, and the check that no rank gave up.
+//      Up to kEagerBytes the data are sent along with the headers, into receives that are already posted: one wait for
+//      the network instead of two. If ranks disagree, the outputs may then have been written.
 //   2. Move, without further agreement, since all know all sizes now:
 //        all_gather      own shard to every rank, theirs straight into place
 //        broadcast       the root's tensor to every rank
 //        reduce_scatter  own slices to their owners, piece by piece; the owner adds the ranks' pieces in rank order
-//        all_reduce      the same with sub-slices of a piece, then an all_gather of those; if small, everything to all
-//        blobs           as all_gather, each with the size that its header said
+//        all_reduce      the same with sub-slices of a piece, then an all_gather of them; if small, everything to all
+//        blobs           as all_gather, each with the size in its header
 //
 // Bytes sent per rank, for n ranks and S bytes of the larger buffer: all_gather and reduce_scatter S (n-1)/n,
 // all_reduce twice that, the root of broadcast S (n-1); and n - 1 headers. A ring would send as much.
 //
 // Pieces bound the memory: a rank receives at most kScratchBytes before it adds. They overlap: while a rank adds the
-// pieces that have come, the next ones come, and those after them have a place.
+// pieces that have arrived, the next ones arrive, and the ones after them have their receives posted.
 #include "fsdp/collectives/net/net_collectives.h"
 
 #include <algorithm>
@@ -33,16 +33,16 @@
 namespace fsdp {
 namespace {
 
-// What reductions receive at a time: from each peer pieces of at most 2 MiB, which are long enough for the steps
-// between them and short enough for what nothing overlaps with, the sum of the last one; and from all together at most
-// 64 MiB.
+// The bytes that reductions receive at a time: at most 2 MiB from each peer, which is long compared with the gaps
+// between pieces, and short enough for the sum of the last piece, which nothing overlaps; and at most 64 MiB from all
+// peers together.
 constexpr int64_t kPieceBytes = 2 << 20;
 constexpr int64_t kScratchBytes = 64 << 20;
 
 // Rows of the scratch memory begin on cache lines.
 constexpr int64_t kLine = 64;
 
-// Blobs are plans and digests; more than this from a peer is taken for damage, before memory is asked for.
+// Blobs are plans and digests; a larger size from a peer counts as damage, and is refused before memory is allocated.
 constexpr int64_t kMaxBlobBytes = 1 << 30;
 
 // How long to wait for the verdict of the watch after a connection broke.
@@ -54,7 +54,7 @@ void Copy(std::byte* destination, const std::byte* source, int64_t nbytes) {
   }
 }
 
-// Transports carry messages of at least one byte; both sides know which are empty.
+// Transports carry messages of at least one byte; both sides know which messages are empty.
 void Add(std::vector<Send>& sends, const Send& send) {
   if (send.nbytes > 0) sends.push_back(send);
 }
@@ -114,8 +114,8 @@ Messages NetCollectives::HeaderMessages(uint64_t sequence, const CollectiveSpec&
   return messages;
 }
 
-// What ranks disagree about comes first: they all have the headers, so they all give this error, also those that see
-// another one give up because of it.
+// Disagreement has precedence: all ranks have the headers, so they all return this error, even if another rank has
+// already given up because of it.
 absl::Status NetCollectives::CheckMeeting(uint64_t sequence) {
   for (int r = 0; r < size_; ++r) {
     absl::StatusOr<CollectiveSpec> theirs = headers_[r].ToSpec(r, sequence);
@@ -172,6 +172,7 @@ void NetCollectives::ReduceSmall(const Collective& collective) {
   const int64_t nbytes = spec.count * SizeOf(spec.dtype);
   const int64_t own = spec.op == CollectiveOp::kReduceScatter ? rank_ * nbytes : 0;
   for (int r = 0; r < size_; ++r) {
+    // The own row is read from the input: it is the only one that was not received.
     rows_[r] = r == rank_ ? collective.input + own : Scratch(r, size_, nbytes);
   }
   ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = collective.output, .numel = spec.count});
@@ -207,6 +208,7 @@ absl::Status NetCollectives::Move(const Collective& collective) {
       return Exchange(BroadcastMessages(collective));
     case CollectiveOp::kBarrier:
       return absl::OkStatus();
+    // Blobs go through MoveBlobs, and replays exist on GPUs only.
     case CollectiveOp::kGatherBlobs:
     case CollectiveOp::kReplay:
       break;
@@ -265,7 +267,7 @@ absl::Status NetCollectives::ReduceScatter(const Collective& collective) {
 }
 
 // A chunk is as many sub-slices as there are ranks; the last ones of a chunk may be shorter or empty. The sums of a
-// chunk are sent on in the first step that begins when they are there.
+// chunk are sent in the first step that begins after they have been computed.
 absl::Status NetCollectives::AllReduce(const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   const int64_t width = SizeOf(spec.dtype);
@@ -277,7 +279,7 @@ absl::Status NetCollectives::AllReduce(const Collective& collective) {
   const int64_t piece = std::min(PieceCount(spec.dtype), (spec.count + size_ - 1) / size_);
   const int64_t most = piece * size_;
   const int64_t chunks = (spec.count + most - 1) / most;
-  // The part that rank `r` reduces begins here; that of rank r + 1 is its end.
+  // The start of the part that rank `r` reduces; the start of rank r + 1's part is its end.
   const auto part = [&](int64_t chunk, int r) {
     const int64_t count = std::min(most, spec.count - chunk * most);
     const int64_t each = (count + size_ - 1) / size_;
@@ -363,7 +365,7 @@ std::vector<int> NetCollectives::Others() const {
   return others;
 }
 
-// All rows are made when the first is asked for, so growing moves nothing that is under way.
+// The first call makes room for all rows, so that growing never moves memory of messages under way.
 std::byte* NetCollectives::Scratch(int64_t row, int64_t rows, int64_t stride) {
   const int64_t distance = (stride + kLine - 1) / kLine * kLine;
   if (scratch_.size() < static_cast<size_t>(distance * rows)) scratch_.resize(static_cast<size_t>(distance * rows));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NetCollectives: the BlockingCollectives of ranks that send each other messages, every rank as if on a host of its own
-// ("flat"). The .cc file begins with the protocol and the bytes that each collective sends. What layered_collectives.h
-// does better for the ranks of one host, it does with the parts of this class.
+// NetCollectives: the BlockingCollectives of ranks that send each other messages, as if every rank were on its own host
+// ("flat"). The .cc file begins with the protocol and the bytes that each collective sends. layered_collectives.h uses
+// the parts of this class to do better for several ranks on one host.
 #ifndef FSDP_COLLECTIVES_NET_NET_COLLECTIVES_H_
 #define FSDP_COLLECTIVES_NET_NET_COLLECTIVES_H_
 
@@ -22,7 +22,7 @@ namespace fsdp {
 
 struct NetOptions {
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the peers
-  PeerWatch watch = nullptr;                   // null: the transport's errors are all there is
+  PeerWatch watch = nullptr;                   // null: only the transport reports errors
   std::string backend = "net";                 // its name, by the transport
 };
 
@@ -48,8 +48,8 @@ class NetCollectives final : public BlockingCollectives {
   int first_rank_to_give_up() const override { return transport_->first_rank_to_give_up(); }
 
   // The parts of Run and GatherBlobs. Meet blocks until all ranks have come to collective number `sequence`, and fails
-  // unless they have equal specs; Move and MoveBlobs carry out what was agreed on; Complete says that this rank has
-  // done its part. Exchange is the transport's, for the collective that Meet was called for last.
+  // unless they have equal specs; Move and MoveBlobs move the agreed data; Complete records that this rank has done its
+  // part. Exchange is the transport's, for the collective of the last Meet.
   absl::Status Meet(uint64_t sequence, const CollectiveSpec& spec);
   absl::Status Move(const Collective& collective);
   absl::StatusOr<std::vector<std::string>> MoveBlobs(std::string_view blob);
@@ -58,8 +58,8 @@ class NetCollectives final : public BlockingCollectives {
   absl::Status Exchange(const Messages& messages) { return Exchange(messages.sends, messages.receives); }
   absl::Status ExchangeInSteps(const Pipeline& pipeline);
 
-  // The parts of Meet, for those who exchange the headers in another way: begin, set the header of every rank, check.
-  // The reference stays valid; its bytes change at the next meeting.
+  // The parts of Meet, for callers that exchange the headers in another way: begin, set the header of every rank,
+  // check. The reference stays valid; its bytes change at the next meeting.
   const MeetingHeader& BeginMeeting(uint64_t sequence, const CollectiveSpec& spec);
   void SetHeader(int rank, const MeetingHeader& header) { headers_[rank] = header; }
   absl::Status CheckMeeting(uint64_t sequence);
@@ -71,8 +71,8 @@ class NetCollectives final : public BlockingCollectives {
   // The first half of Meet; CheckMeeting is the other.
   Messages HeaderMessages(uint64_t sequence, const CollectiveSpec& spec);
 
-  // Whether data go along with the headers. RunSmall is Run for those; SmallMessages are the data, and ReduceSmall
-  // reduces what came.
+  // Whether the data are sent along with the headers. RunSmall is Run for such collectives; SmallMessages are the data,
+  // and ReduceSmall reduces the received data.
   bool IsSmall(const CollectiveSpec& spec) const;
   absl::Status RunSmall(uint64_t sequence, const Collective& collective);
   Messages SmallMessages(const Collective& collective);
@@ -84,16 +84,16 @@ class NetCollectives final : public BlockingCollectives {
   absl::Status ReduceScatter(const Collective& collective);
   absl::Status AllReduce(const Collective& collective);
 
-  // The other ranks, from this one's successor on, so that they do not all send to one rank at once.
+  // The other ranks, starting with this one's successor, so that not all send to one rank at the same time.
   std::vector<int> Others() const;
-  // `status`, or the verdict of the watch where it is that a connection broke.
+  // `status`, or the verdict of the watch if `status` is that a connection broke.
   absl::Status OrVerdict(const absl::Status& status) const;
 
-  // A row of scratch memory of `rows` rows, `stride` bytes or a little more apart; makes room first. Of a step: where
-  // rank `r`'s part is received.
+  // A row of scratch memory with `rows` rows, `stride` bytes or a little more apart; makes room first. ScratchOfStep:
+  // the row that receives rank `r`'s part in a step.
   std::byte* Scratch(int64_t row, int64_t rows, int64_t stride);
   std::byte* ScratchOfStep(int64_t step, int r, int64_t stride);
-  // Elements of this dtype that a rank receives from each other one at a time.
+  // Elements of this dtype that a rank receives from each other rank at a time.
   int64_t PieceCount(DType dtype) const;
 
   const std::unique_ptr<Transport> transport_;
@@ -108,7 +108,7 @@ class NetCollectives final : public BlockingCollectives {
   std::vector<MeetingHeader> headers_;  // by rank
   std::vector<CollectiveSpec> specs_;   // by rank
   std::vector<std::byte> scratch_;
-  std::vector<const std::byte*> rows_;  // of the reductions, by rank
+  std::vector<const std::byte*> rows_;  // for the reductions, by rank
 };
 
 }  // namespace fsdp

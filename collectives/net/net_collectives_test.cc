@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What networks do wrong, over the threads' network. That the data are right is the conformance suite's to show.
+// Faults of networks, simulated over the threads' network. The conformance suite shows that the data are right.
 #include "fsdp/collectives/net/net_collectives.h"
 
 #include <functional>
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 constexpr CollectiveSpec kBarrier = {.op = CollectiveOp::kBarrier};
 
-// Runs `rank_main` on every rank of the network, on a thread of its own; the results by rank.
+// Runs `rank_main` on every rank of the network, each on its own thread. Returns the results by rank.
 std::vector<absl::Status> OnRanks(ThreadNetwork& network, int size, const NetOptions& options,
                                   const std::function<absl::Status(NetCollectives&)>& rank_main) {
   std::vector<absl::Status> results(static_cast<size_t>(size));
@@ -109,7 +109,7 @@ TEST(NetCollectivesTest, AFailedRankIsNotedBeforeTheNextCollective) {
   EXPECT_EQ(second.first_rank_to_give_up(), 0);
 }
 
-// (n - 1)/n of the output is received by each rank, and as much is sent; the rest are headers.
+// Each rank receives (n - 1)/n of the output, and sends as much; the rest are headers.
 TEST(NetCollectivesTest, AnAllGatherSendsEachShardOnceToEachRank) {
   ThreadNetwork network(3);
   for (const absl::Status& result :

@@ -20,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// Any port will do: the socket is never written to.
+// Any port is suitable: the socket is never written to.
 constexpr char kPort[] = "9";
 
 // "10.77.0.1"; empty for a family other than IP.
@@ -31,7 +31,7 @@ std::string TextOf(const sockaddr* address) {
   return getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
 }
 
-// Every IP address of an interface that is up, but for loopback. An alias ("eth0:1") counts as its interface.
+// Every IP address of an interface that is up, except loopback. An alias ("eth0:1") counts as its interface.
 std::vector<NetworkInterface> AllInterfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};
@@ -46,9 +46,10 @@ std::vector<NetworkInterface> AllInterfaces() {
   return all;
 }
 
-// The source address of packets to `host`, which the kernel's routes say.
+// The source address of packets to `host`, by the kernel's routes.
 std::string SourceAddress(const std::string& host) {
   addrinfo hints = {};
+  // One result per address, instead of one for each type of socket.
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host.c_str(), kPort, &hints, &found) != 0) return "";
@@ -56,6 +57,7 @@ std::string SourceAddress(const std::string& host) {
   const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage source = {};
   socklen_t size = sizeof(source);
+  // connect on a datagram socket sends nothing; it only binds the source address.
   const bool has_way = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
                        getsockname(fd, reinterpret_cast<sockaddr*>(&source), &size) == 0;
   if (fd >= 0) close(fd);
@@ -79,10 +81,11 @@ std::string DescribeNetworks(std::string_view devices) {
   std::vector<std::string> texts;
   for (const NetworkInterface& interface : AllInterfaces()) {
     const auto name = std::find(names.begin(), names.end(), interface.name);
-    const bool is_link_local = interface.address.find('%') != std::string::npos;  // every IPv6 interface has such a one
+    const bool is_link_local = interface.address.find('%') != std::string::npos;  // every IPv6 interface has one
     if (is_link_local || (!all && name == names.end())) continue;
     texts.push_back(absl::StrCat(interface.name, " ", interface.address));
   }
+  // A name without an address, such as "mlx5_0:1", is a device of UCX that the kernel does not list as an interface.
   for (const std::string& name : names) {
     const auto is_of = [&](const std::string& text) { return text.compare(0, name.size() + 1, name + " ") == 0; };
     if (std::none_of(texts.begin(), texts.end(), is_of)) texts.push_back(name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The network interfaces of this host, as far as hosts that send each other messages choose among them: which one leads
-// to another host, and what to tell people about those that were chosen.
+// The network interfaces of this host, for hosts that send each other messages: the interface that leads to another
+// host, and a description of the chosen interfaces for messages.
 #ifndef FSDP_COLLECTIVES_NET_NETWORK_INTERFACES_H_
 #define FSDP_COLLECTIVES_NET_NETWORK_INTERFACES_H_
 
@@ -10,19 +10,19 @@
 
 namespace fsdp {
 
-// This host's end of its way to another one.
+// The interface of this host that leads to another host.
 struct NetworkInterface {
   std::string name;     // "eth0"
   std::string address;  // "10.77.0.1"
 };
 
-// The interface that packets to `host`, a name or an address, leave by; if it is this host itself, the interface that
-// has the address. Empty if `host` is a loopback address, cannot be resolved, or cannot be reached. Sends nothing but
-// questions to the name server.
+// The interface by which packets to `host`, a name or an address, leave; if it is this host itself, the interface that
+// has the address. Empty if `host` is a loopback address, cannot be resolved, or cannot be reached. Sends only queries
+// to the name server.
 NetworkInterface InterfaceTowards(const std::string& host);
 
-// "eth0 10.77.0.1, ib0 10.78.0.1": the interfaces that UCX_NET_DEVICES with this value names, but for loopback; "" and
-// "all" are all of them that are up. Names without an IP address stand as they are.
+// "eth0 10.77.0.1, ib0 10.78.0.1": the interfaces that UCX_NET_DEVICES with this value names, without loopback; "" and
+// "all" mean all interfaces that are up. Names without an IP address are kept unchanged.
 std::string DescribeNetworks(std::string_view devices);
 
 }  // namespace fsdp

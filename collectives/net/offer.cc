@@ -17,6 +17,7 @@ namespace {
 
 absl::StatusOr<Offer> ParseOffer(const std::string& blob, size_t rank) {
   Offer offer;
+  // The search starts after the random bytes, which may contain a newline.
   const size_t end = blob.find('\n', std::min(blob.size(), offer.nonce.size()));
   const size_t last = end == std::string::npos ? end : blob.find('\n', end + 1);
   if (last == std::string::npos || last + 1 == blob.size()) {

@@ -11,10 +11,10 @@
 namespace fsdp {
 namespace {
 
-// kind, 8 bytes of sequence, code; then the text.
+// 1 byte of kind, 8 bytes of sequence, 1 byte of code; the text follows.
 constexpr size_t kNoticeHeader = 10;
 
-// The codes of absl::StatusCode, which are those of gRPC and fixed.
+// The codes of absl::StatusCode are gRPC's and do not change.
 constexpr int kHighestCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
 }  // namespace
@@ -29,6 +29,7 @@ std::string Notice::ToBytes() const {
 
 absl::StatusOr<Notice> Notice::Parse(std::string_view bytes) {
   if (bytes.size() < kNoticeHeader || static_cast<int64_t>(bytes.size()) > kMaxBytes) {
+    // Other sizes cannot come from ToBytes: the sender is a stranger or another version.
     return absl::DataLossError(
         absl::StrCat("a notice of ", bytes.size(), " bytes, wanted ", kNoticeHeader, " to ", kMaxBytes));
   }
@@ -36,6 +37,7 @@ absl::StatusOr<Notice> Notice::Parse(std::string_view bytes) {
   std::memcpy(&notice.sequence, bytes.data() + 1, sizeof(notice.sequence));
   const int code = static_cast<unsigned char>(bytes[9]);
   const bool gave_up = notice.kind == Kind::kGaveUp;
+  // The code becomes an absl::StatusCode below, so a value outside of the enumeration must not pass.
   if ((!gave_up && notice.kind != Kind::kLeft) || (gave_up ? code < 1 || code > kHighestCode : code != 0)) {
     return absl::DataLossError(absl::StrCat("a notice of kind ", static_cast<int>(bytes[0]), " with code ", code));
   }
@@ -52,7 +54,7 @@ PeerStates::PeerStates(int rank, std::vector<std::string> names) : rank_(rank) {
 
 void PeerStates::NoteNotice(int peer, const Notice& notice) {
   Peer& theirs = peers_[peer];
-  // A rank's own word says more than its connection, which it closes when it goes.
+  // A rank's own notice says more than its connection, which it closes when it leaves.
   if (theirs.presence != Presence::kPresent && theirs.presence != Presence::kLost) {
     return;
   }
@@ -76,6 +78,7 @@ void PeerStates::NoteLost(int peer, std::string_view reason) {
 
 absl::Status PeerStates::Check(const CollectiveId& what, absl::Span<const int> missing, absl::Duration waited,
                                absl::Duration timeout) const {
+  // A missing rank that left or is lost comes before one that gave up: it is the cause, and giving up its consequence.
   for (const int peer : missing) {
     if (peers_[peer].presence == Presence::kLeft) {
       return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", peers_[peer].name, " left the group"));
@@ -104,14 +107,14 @@ absl::Status PeerStates::CheckNobodyGaveUp(const CollectiveId& what) const {
 }
 
 // The error keeps the code of the rank that gave up, so that a caller can distinguish a deadline from a death even on a
-// rank that only got the message.
+// rank that only received the message.
 absl::Status PeerStates::GivenUp(const CollectiveId& what, int peer) const {
   const std::string who = peer == rank_ ? "this rank" : peers_[peer].name;
   return absl::Status(peers_[peer].reason.code(),
                       absl::StrCat(Prefix(what), ": ", who, " gave up: ", peers_[peer].reason.message()));
 }
 
-// All that are lost, since a rank that died takes along others that exit because of it.
+// Names all lost ranks, because a rank that died takes along others that exit because of it.
 absl::Status PeerStates::Lost(const CollectiveId& what) const {
   std::vector<std::string> lost;
   for (const Peer& peer : peers_) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PeerStates: what a rank knows of its peers: who is there, who left, who gave up and why, whose connection is lost.
-// From it come the errors of every wait, the same for all transports and, word for word, those of round_barrier.h.
+// PeerStates: what a rank knows of its peers: which are present, left, gave up and why, or are lost. The errors of
+// every wait come from it, the same for all transports and, word for word, the same as in round_barrier.h.
 //
 // A rank learns of the others by a Notice that each sends when it gives up or leaves, and from its transport when a
 // connection breaks. Not thread-safe: a transport guards it.
@@ -30,7 +30,7 @@ struct Notice {
   uint64_t sequence = 0;     // kGaveUp: of the first collective that the rank did not complete
   absl::Status reason = {};  // kGaveUp: why; not OK
 
-  // At most kMaxBytes; a longer text is cut. Parse: kDataLoss for bytes that ToBytes does not make.
+  // At most kMaxBytes; a longer text is cut. Parse: kDataLoss for bytes that ToBytes does not produce.
   static constexpr int64_t kMaxBytes = 1024;
   std::string ToBytes() const;
   static absl::StatusOr<Notice> Parse(std::string_view bytes);
@@ -38,30 +38,30 @@ struct Notice {
 
 class PeerStates {
  public:
-  // `names`: how errors call each rank, by rank: "rank 5 (pid 12 on host-b)". All are present.
+  // `names`: the name of each rank in errors, by rank: "rank 5 (pid 12 on host-b)". All are present.
   PeerStates(int rank, std::vector<std::string> names);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // What became of `peer`, which may be this rank. Only the first call for a rank has an effect, except that a notice
-  // replaces a loss: the news of both may come in either order.
+  // Record the state of `peer`, which may be this rank. Only the first call for a rank has an effect, except that a
+  // notice replaces a loss: the two may be learned in either order.
   void NoteNotice(int peer, const Notice& notice);
   void NoteLost(int peer, std::string_view reason);
 
   bool is_present(int peer) const { return peers_[peer].presence == Presence::kPresent; }
   bool has_left(int peer) const { return peers_[peer].presence == Presence::kLeft; }
 
-  // A reason to stop waiting for `missing`, the peers whose messages have not come, after `waited`; OK if there is
-  // none. In this order: one of them left; one is lost; any rank gave up; `waited` has reached `timeout`.
+  // A reason to stop waiting for `missing`, the peers whose messages have not come, after `waited`; OK if there is no
+  // reason. In this order: one of them left; one is lost; any rank gave up; `waited` has reached `timeout`.
   absl::Status Check(const CollectiveId& what, absl::Span<const int> missing, absl::Duration waited,
                      absl::Duration timeout) const;
 
-  // For a wait that is over: the error of the lowest rank that gave up in the collective `what` or before it. One that
-  // gave up later does not fail it: this rank may be about to find the same error by itself.
+  // For a wait that is over: the error of the lowest rank that gave up in the collective `what` or before it. A rank
+  // that gave up later does not fail it: this rank may be about to find the same error by itself.
   absl::Status CheckNobodyGaveUp(const CollectiveId& what) const;
 
-  // In the order in which this rank learned of it; -1 while none has.
+  // The first in the order in which this rank learned of it; -1 while no rank has given up.
   int first_rank_to_give_up() const { return first_to_give_up_; }
 
  private:

@@ -9,6 +9,7 @@
 namespace fsdp {
 namespace {
 
+// The time in which a notice that explains a lost connection may still arrive.
 constexpr absl::Duration kSettling = absl::Milliseconds(100);
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PeerWait: when a transport's wait for its peers' messages ends without them: one rule for all transports that see
-// connections break.
+// PeerWait: decides when a transport's wait for its peers' messages ends without them. One rule for all transports that
+// see connections break.
 //
-// A peer that is lost, or left, is an error of those who wait for it. They wait a little longer for more news first,
-// because a rank that dies takes others along, whose last words name it.
+// A lost or departed peer is an error of the ranks that wait for it. They wait briefly before reporting it: the peer
+// may have failed because of another rank, and its last message names that rank.
 #ifndef FSDP_COLLECTIVES_NET_PEER_WAIT_H_
 #define FSDP_COLLECTIVES_NET_PEER_WAIT_H_
 
@@ -20,17 +20,17 @@
 
 namespace fsdp {
 
-// Of one wait, which begins now. Not thread-safe.
+// The state of one wait, which begins with the construction. Not thread-safe.
 class PeerWait {
  public:
   // `states` and `watch`, which may be null, are not owned.
   PeerWait(const PeerStates& states, const CollectiveId& what, absl::Duration timeout, const PeerWatch& watch);
 
-  // OK to wait on for `missing`, of whom there is at least one; else the error of the wait: what PeerStates::Check
-  // says, or the watch.
+  // OK to continue waiting for `missing`, at least one peer; else the error of the wait, from PeerStates::Check or the
+  // watch.
   absl::Status Check(absl::Span<const int> missing);
 
-  // How long a sleep may be before the next Check, if nothing else ends it; 1 ms at least.
+  // The longest sleep before the next Check; 1 ms at least.
   absl::Duration Sleep(absl::Duration most) const;
 
   // kDataLoss: the message of `peer` has another size than this rank wants. `sent`: 5, or "more than 5".
@@ -42,7 +42,7 @@ class PeerWait {
   const absl::Duration timeout_;
   const PeerWatch& watch_;
   const absl::Time start_;
-  absl::Time settled_ = absl::InfiniteFuture();  // when the error of a peer that is lost is final
+  absl::Time settled_ = absl::InfiniteFuture();  // when the error of a lost peer is final
 };
 
 }  // namespace fsdp

@@ -8,14 +8,14 @@
 namespace fsdp {
 namespace {
 
-// Bytes of a sum that is carried on, in units of an element's.
+// Bytes of an element of a sum that is passed on, in units of an element's.
 double SumRatio(DType dtype) { return static_cast<double>(SumSizeOf(dtype)) / static_cast<double>(SizeOf(dtype)); }
 
-// The part of a slice that is direct: as long as the sums of the second host's slices take in one direction, so long
-// its rows take in the other.
+// The part of a slice that is direct. It balances the two directions: the sums of the second host's slices in one take
+// as long as its rows in the other.
 double DirectShare(int ranks_per_host, DType dtype) { return std::min(1.0, SumRatio(dtype) / ranks_per_host); }
 
-// From the first host of two to the second, and back: half of the input is the slices of either host.
+// Traffic from the first host of two to the second, and back: the slices of either host are half of the input.
 double MixedLinkShare(int ranks_per_host, DType dtype) {
   const double direct = DirectShare(ranks_per_host, dtype);
   const double sums = SumRatio(dtype) * (2 - direct) / 2;

@@ -26,14 +26,17 @@ class ThreadNetwork::State {
     for (int r = 0; r < size; ++r) states.emplace_back(r, names);
   }
 
+  // Row-major in the sender: each ordered pair has its own queue, which keeps the order of its messages.
   size_t Pair(int from, int to) const { return static_cast<size_t>(from * size + to); }
 
-  // The network of the subgroup of these ranks: made for the first member that asks, removed here once all have it.
+  // The network of the subgroup of these ranks: created for the first member that asks, and removed from the map after
+  // the last.
   std::shared_ptr<State> Subgroup(const std::vector<int>& members) {
     const std::lock_guard<std::mutex> lock(mutex);
     auto& [state, taken] = subgroups[members];
     if (state == nullptr) {
       state = std::make_shared<State>(static_cast<int>(members.size()));
+      // A weak pointer, so that a subgroup whose members are gone is freed; Lose skips it.
       parts.emplace_back(members, state);
     }
     const std::shared_ptr<State> result = state;
@@ -45,6 +48,7 @@ class ThreadNetwork::State {
     const std::lock_guard<std::mutex> lock(mutex);
     lost[r] = true;
     for (PeerStates& of_peer : states) {
+      // The rank itself does not notice, as with a real network that is cut on the way.
       if (of_peer.rank() != r) of_peer.NoteLost(r, "connection reset");
     }
     changed.notify_all();
@@ -56,14 +60,14 @@ class ThreadNetwork::State {
   }
 
   const int size;
-  mutable std::mutex mutex;  // that of a subgroup is locked while that of its network is, never the other way round
+  mutable std::mutex mutex;  // a subgroup's is locked after its network's, never the other way round
   std::condition_variable changed;
-  // All guarded by mutex; by Pair where there are size * size.
+  // All guarded by mutex. The vectors of size * size are indexed by Pair.
   std::vector<bool> lost;  // by rank
   std::vector<std::deque<std::string>> queues;
   std::vector<int64_t> sent;
   std::vector<bool> cut;
-  std::vector<PeerStates> states;                                                // what each rank knows
+  std::vector<PeerStates> states;                                                // by rank: its view of the others
   std::map<std::vector<int>, std::pair<std::shared_ptr<State>, int>> subgroups;  // not all members have it
   std::vector<std::pair<std::vector<int>, std::weak_ptr<State>>> parts;          // all subgroups, with their members
 };
@@ -78,6 +82,7 @@ class ThreadNetwork::Rank final : public Transport {
   absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives, const CollectiveId& what,
                         absl::Duration timeout) override {
     std::unique_lock<std::mutex> lock(state_->mutex);
+    // All sends come first and never wait, so ranks that send to each other cannot deadlock.
     for (const Send& send : sends) {
       Put(send);
     }
@@ -101,6 +106,7 @@ class ThreadNetwork::Rank final : public Transport {
 
   void Tell(const Notice& notice) override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
+    // A lost rank's notice does not arrive, like a notice over a broken connection.
     if (state_->lost[rank_]) return;
     for (PeerStates& states : state_->states) states.NoteNotice(rank_, notice);
     state_->changed.notify_all();
@@ -125,6 +131,7 @@ class ThreadNetwork::Rank final : public Transport {
   static constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
   void Put(const Send& send) {
+    // Counted in full although it is cut: tests compare the bytes that were sent.
     if (state_->lost[rank_]) return;
     const size_t pair = state_->Pair(rank_, send.peer);
     state_->sent[pair] += send.nbytes;
@@ -133,7 +140,7 @@ class ThreadNetwork::Rank final : public Transport {
     state_->queues[pair].emplace_back(reinterpret_cast<const char*>(send.data), static_cast<size_t>(nbytes));
   }
 
-  // Takes what has come, and leaves in `receives` what has not.
+  // Takes the messages that have arrived, and leaves the others in `receives`.
   absl::Status Take(std::vector<Receive>& receives, const CollectiveId& what) {
     std::vector<Receive> missing;
     for (const Receive& receive : receives) {

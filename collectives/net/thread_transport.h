@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreadNetwork: for tests, a network whose ranks are threads of one process, and what goes wrong in networks: a
+// ThreadNetwork: for tests, a network whose ranks are threads of one process, and which can simulate faults: a
 // connection that breaks, a message that is cut short.
 #ifndef FSDP_COLLECTIVES_NET_THREAD_TRANSPORT_H_
 #define FSDP_COLLECTIVES_NET_THREAD_TRANSPORT_H_
@@ -19,11 +19,11 @@ class ThreadNetwork {
   explicit ThreadNetwork(int size);
   ~ThreadNetwork();
 
-  // The transport of rank `r`; once for each rank. It may outlive the network.
+  // The transport of rank `r`; call it once for each rank. The transport may outlive the network.
   std::unique_ptr<Transport> Join(int r);
 
-  // From now on every other rank sees the connection to `r` broken, in this network and in those of the subgroups that
-  // there are, and gets nothing from it any more.
+  // From now on every other rank sees the connection to `r` broken, in this network and in its existing subgroups, and
+  // receives nothing from it any more.
   void Lose(int r);
 
   // The last byte of the next message from one rank to another is lost.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transport: messages between the ranks of one group, over whatever joins their hosts. One object per rank and group.
-// What the messages mean is not its business (net_collectives.h); what became of a peer is: every wait ends with the
-// messages, or with an error that names the rank that did not send them (peer_states.h).
+// Transport: messages between the ranks of one group, over any network that joins their hosts. One object per rank and
+// group. It does not interpret the messages (net_collectives.h), but it reports the state of peers: every wait ends
+// with the messages, or with an error that names the rank that did not send them (peer_states.h).
 //
 // Implementations: ucx_transport.h between processes; thread_transport.h between threads, for tests.
 //
@@ -28,9 +28,9 @@
 
 namespace fsdp {
 
-// Who of the job is known to be gone: OK while nobody is. Waits up to the duration for such news. A transport knows
-// that a connection broke, a watch of the job knows which process
-// ended first, and which host has fallen silent.
+// Reports the first lost rank of the job: OK while no loss is known. Waits up to the duration for a loss. A transport
+// only sees that a connection broke; a watch of the job knows which process ended first, and which host stopped
+// answering.
 using PeerWatch = std::function<absl::Status(absl::Duration)>;
 
 // A message to `peer`, which is not this rank, of at least one byte. The memory is not owned.
@@ -47,18 +47,18 @@ struct Receive {
   int64_t nbytes = 0;
 };
 
-// What a rank sends and receives at a time.
+// The messages that a rank sends and receives at a time.
 struct Messages {
   std::vector<Send> sends;
   std::vector<Receive> receives;
 };
 
-// Exchanges that follow each other, of which kStepsUnderWay overlap: while the caller adds what one brought, the next
-// one is on its way. All ranks have equally many steps; some may be empty.
+// Exchanges that follow each other, of which kStepsUnderWay overlap: while the caller adds the data of one step, the
+// next step is under way. All ranks have equally many steps; some may be empty.
 struct Pipeline {
   int64_t steps = 0;
-  // Gives the messages of a step, in the order of steps: the memory is the transport's until `end` is called. That of
-  // step i is called after the `end` of step i - kStepsUnderWay.
+  // Returns the messages of a step, called in the order of steps: their memory belongs to the transport until `end` is
+  // called. `begin` of step i is called after `end` of step i - kStepsUnderWay.
   std::function<absl::StatusOr<Messages>(int64_t step)> begin;
   // All messages of the step are received, and the memory of its sends may change. In the order of steps.
   std::function<absl::Status(int64_t step)> end;
@@ -73,18 +73,18 @@ class Transport {
   virtual int size() const = 0;
 
   // Blocks until all messages are received and the memory of all sends may change. Messages from one rank to another
-  // are received in the order in which they were sent. `what` is for errors, and for the order of notices:
-  // kUnavailable if a peer that this rank waits for left or is lost, the code of a rank that gave up, kDataLoss if a
-  // message has another size, kDeadlineExceeded after `timeout`. After an error the memory of receives may change no
-  // more, that of sends may still be read until AwaitSends, and the transport carries notices alone.
+  // are received in the order in which they were sent. `what` is for errors, and for the order of notices: kUnavailable
+  // if a peer that this rank waits for left or is lost, the code of a rank that gave up, kDataLoss if a message has
+  // another size, kDeadlineExceeded after `timeout`. After an error, the memory of receives does not change any more,
+  // the memory of sends may still be read until AwaitSends, and the transport carries only notices.
   virtual absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives,
                                 const CollectiveId& what, absl::Duration timeout) = 0;
 
-  // All exchanges of a pipeline; each wait is at most `timeout`. Errors are those of Exchange, and of the pipeline's
-  // functions. Here they come one after the other: a transport that can let them overlap does.
+  // Runs all exchanges of a pipeline; each wait is at most `timeout`. Errors as in Exchange, and from the pipeline's
+  // functions. This implementation runs one step after the other; a transport that can overlap them does.
   virtual absl::Status ExchangeInSteps(const Pipeline& pipeline, const CollectiveId& what, absl::Duration timeout);
 
-  // Blocks until no message of a failed Exchange is read from this rank's memory, if need be by closing connections.
+  // Blocks until no message of a failed Exchange is read from this rank's memory; closes connections if necessary.
   virtual void AwaitSends() = 0;
 
   // Sends the notice to all peers. Does not wait for them. Once per transport; later calls have no effect.

@@ -6,7 +6,7 @@
 namespace fsdp {
 namespace {
 
-// A function's static, since initialisers of other files use it before main.
+// A static inside a function, because initialisers of other files use it before main.
 std::map<std::string_view, TransportBackend>& Backends() {
   static auto* backends = new std::map<std::string_view, TransportBackend>();
   return *backends;

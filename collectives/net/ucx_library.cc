@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Sets `function` to the library's `name`; notes the first name that is not there.
+// Sets `function` to the library's `name`; records the first name that is missing.
 template <typename Function>
 void Find(void* library, const char* name, Function& function, std::string& absent) {
   function = reinterpret_cast<Function>(dlsym(library, name));
@@ -21,12 +21,12 @@ void SetUnlessSet(const char* name, const char* value) { setenv(name, value, 0);
 }  // namespace
 
 absl::StatusOr<UcpFunctions> LoadUcpFrom(const std::string& path) {
-  // UCX reads its environment when it is loaded. Of these, ucp_config_modify takes the last, and does nothing.
+  // UCX reads its environment when it is loaded. ucp_config_modify would accept the last of these, but ignores it.
   SetUnlessSet("UCX_ERROR_SIGNALS", "");
   SetUnlessSet("UCX_MEM_EVENTS", "no");
   SetUnlessSet("UCX_LOG_LEVEL", "fatal");
   // UCX sends a message over TCP in as many parts as fit into a receive of the peer, each with a system call and a wake
-  // on both sides. With 512 KiB instead of 64 an all_gather of 256 MiB, where processors are the limit, takes half the
+  // on both sides. With 512 KiB instead of 64 an all_gather of 256 MiB, which the processors limit, takes half the
   // time; the price is at most as much memory for each peer that sends.
   SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -59,7 +59,7 @@ absl::StatusOr<UcpFunctions> LoadUcpFrom(const std::string& path) {
   Find(library, "ucp_request_free", ucp.request_free, absent);
   if (!absent.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " has no ", absent, ": it is older than UCX 1.10, or is no UCX"));
+        absl::StrCat(path, " has no ", absent, ": it is older than UCX 1.10, or is not UCX"));
   }
   return ucp;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UcpFunctions: the functions of UCX's libucp that we call, found in the library that this machine has. Nothing is
-// linked: one host needs no UCX, and a cluster's own libucp, which knows its networks, is used where there is one.
-// libucp keeps its ABI for callers that were compiled with older headers; libucs and libuct do not, so no function of
-// theirs is called.
+// UcpFunctions: the functions of UCX's libucp that we call, found in the library of this machine at run time. UCX is
+// not linked: one host does not need it, and a cluster's own libucp, which supports its networks, is used if there is
+// one. libucp keeps its ABI for callers that were compiled with older headers; libucs and libuct do not, so none of
+// their functions is called.
 #ifndef FSDP_COLLECTIVES_NET_UCX_LIBRARY_H_
 #define FSDP_COLLECTIVES_NET_UCX_LIBRARY_H_
 
@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// Members are named as the functions, without "ucp_".
+// Members have the names of the functions, without "ucp_".
 struct UcpFunctions {
   decltype(&ucp_init_version) init_version = nullptr;
   decltype(&ucp_cleanup) cleanup = nullptr;
@@ -40,10 +40,10 @@ struct UcpFunctions {
 
 // The functions of libucp.so.0, loaded by the first call and never unloaded. Before that it sets, unless they are set,
 // variables by which UCX would take over signals (UCX_ERROR_SIGNALS), memory functions (UCX_MEM_EVENTS) and the output
-// (UCX_LOG_LEVEL) of this process. kFailedPrecondition, naming the Debian package, where there is none. Thread-safe.
+// (UCX_LOG_LEVEL) of this process. kFailedPrecondition, naming the Debian package, if there is no libucp. Thread-safe.
 absl::StatusOr<const UcpFunctions*> LoadUcp();
 
-// The same of the library at `path`, anew at each call.
+// LoadUcp for the library at `path`, which each call loads again.
 absl::StatusOr<UcpFunctions> LoadUcpFrom(const std::string& path);
 
 }  // namespace fsdp

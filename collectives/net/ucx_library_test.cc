@@ -30,7 +30,7 @@ TEST(UcxLibraryTest, WhatIsInstalledHasAllFunctions) {
   EXPECT_NE((*ucp)->request_free, nullptr);
 }
 
-// The settings are made before the library is looked for.
+// The settings are made before the library is searched.
 TEST(UcxLibraryTest, ASettingOfTheUserIsKeptAndOneThatIsMissingIsMade) {
   constexpr char kName[] = "UCX_TCP_RX_SEG_SIZE";
   const char* const before = getenv(kName);

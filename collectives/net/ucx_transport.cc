@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks meet, for each group anew:
+// How ranks meet, for each group:
 //   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, networks, address of the worker.
 //   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
 //   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
 //
 // A message is found by its tag: | 40 bits of the nonce | 8 bits: kind | 16 bits: rank of the sender |. All 64 bits are
-// compared, so what a stranger sends to a worker's address, or a rank of another job or of an earlier group, matches no
-// receive. Messages with one tag arrive in the order in which they were sent. One that is longer than kPieceBytes is
-// sent in pieces, so that it flows while other messages do.
+// compared, so a message to a worker's address from a stranger, or from a rank of another job or of an earlier group,
+// does not match any receive. Messages with one tag arrive in the order in which they were sent. A message that is
+// longer than kPieceBytes is sent in pieces, so that other messages can be sent in between.
 //
 // A rank waits by advancing the worker until there is nothing to do, and then sleeps on its descriptor. The mutex
-// guards all but the sleep. A notice (peer_states.h) has a receive of its own that is posted from the beginning.
+// guards all but the sleep. A notice (peer_states.h) has its own receive, which is posted from the beginning.
 #include "fsdp/collectives/net/ucx_transport.h"
 
 #include <unistd.h>
@@ -37,13 +37,13 @@ namespace {
 constexpr int64_t kPieceBytes = 1 << 20;
 constexpr int kMaxRanks = 1 << 16;
 
-// A sleep, after which deadlines are looked at; news end it earlier.
+// The longest sleep, after which deadlines are checked; events end it earlier.
 constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
-// How often the worker is advanced between two looks at the messages, of which there may be thousands.
+// How often the worker is advanced between two checks of the messages, of which there may be thousands.
 constexpr int kAdvances = 64;
 
-// How long a notice, and messages that are given up, may take.
+// How long a notice, and abandoned messages, may take.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
 enum class Kind : uint8_t { kHello = 1, kData = 2, kNotice = 3 };
@@ -91,7 +91,7 @@ class UcxTransport final : public Transport {
   // Messages under way. A deque, because UCX keeps their addresses.
   using UnderWay = std::deque<UcxMessage>;
 
-  // The last message of a peer, received at any time.
+  // The last message of a peer; it may arrive at any time.
   struct IncomingNotice {
     std::array<std::byte, Notice::kMaxBytes> bytes;
     UcxMessage message;
@@ -103,7 +103,8 @@ class UcxTransport final : public Transport {
   void Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives, UnderWay& messages);
   absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                         absl::Duration timeout);
-  // Notes what is wrong with messages that are done, drops them, and says whose are missing.
+  // Records the errors of messages that are done, drops these messages, and returns the peers whose messages are
+  // missing.
   absl::Status Settle(UnderWay& messages, const PeerWait& wait, std::vector<int>& missing);
   void ReadNotices();
   void Abandon(std::deque<UnderWay> exchanges);
@@ -126,9 +127,9 @@ class UcxTransport final : public Transport {
   std::vector<IncomingNotice> notices_;  // by rank
   bool has_told_ = false;
   std::string last_words_;             // this rank's notice
-  UnderWay last_messages_;             // with it
-  std::deque<UnderWay> abandoned_;     // of a failed Exchange; their memory is the caller's
-  std::unique_ptr<UcxWorker> worker_;  // last, since it calls back until it is gone
+  UnderWay last_messages_;             // which carry it
+  std::deque<UnderWay> abandoned_;     // from a failed Exchange; their memory is the caller's
+  std::unique_ptr<UcxWorker> worker_;  // last, because it calls back until it is gone
 };
 
 absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses) {
@@ -174,6 +175,7 @@ absl::Status UcxTransport::ExchangeInSteps(const Pipeline& pipeline, const Colle
     for (int64_t step = 0; step < pipeline.steps; ++step) {
       for (; begun < std::min(pipeline.steps, step + kStepsUnderWay); ++begun) {
         FSDP_ASSIGN_OR_RETURN(const Messages messages, pipeline.begin(begun));
+        // `begin` runs without the lock: it computes, and Tell must not wait for it.
         const std::lock_guard<std::mutex> lock(mutex_);
         Start(Kind::kData, messages.sends, messages.receives, steps.emplace_back());
       }
@@ -192,7 +194,7 @@ absl::Status UcxTransport::ExchangeInSteps(const Pipeline& pipeline, const Colle
   return status;
 }
 
-// Receives come first, so that what arrives has a place.
+// Receives come first, so that arriving data has a destination.
 void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
                          UnderWay& messages) {
   for (const Receive& receive : receives) {
@@ -221,8 +223,10 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay
     std::vector<int> missing;
     FSDP_RETURN_IF_ERROR(Settle(messages, wait, missing));
     if (missing.empty()) return absl::OkStatus();
+    // There may be more to do, so neither deadlines nor sleep yet.
     if (advances == kAdvances) continue;
     FSDP_RETURN_IF_ERROR(wait.Check(missing));
+    // Arm fails if an event has arrived since the last Progress: sleeping would miss it.
     if (!worker_->Arm()) continue;
     lock.unlock();
     worker_->Await(wait.Sleep(kSlice));
@@ -241,7 +245,7 @@ absl::Status UcxTransport::Settle(UnderWay& messages, const PeerWait& wait, std:
         (is_receive && message.status == UCS_OK && message.received != message.wanted)) {
       return wait.WrongSize(message.peer, message.received, static_cast<int64_t>(message.wanted));
     }
-    // Whoever needs an answer of a rank that left finds out by the receive.
+    // A send to a rank that left may fail without harm: if this rank needs a message from it, the receive fails.
     if (message.status != UCS_OK && !(states_.has_left(message.peer) && !is_receive)) {
       states_.NoteLost(message.peer, UcxReason(message.status));
       missing.push_back(message.peer);
@@ -269,8 +273,8 @@ void UcxTransport::ReadNotices() {
   }
 }
 
-// Receives are ended, so that the caller's memory changes no more. Sends go on until AwaitSends, since their endpoints
-// are still to carry this rank's notice.
+// Receives are ended, so that the caller's memory does not change any more. Sends continue until AwaitSends, because
+// their endpoints still have to carry this rank's notice.
 void UcxTransport::Abandon(std::deque<UnderWay> exchanges) {
   const auto for_receives = [&](const auto& function) {
     for (UnderWay& messages : exchanges) {
@@ -286,9 +290,9 @@ void UcxTransport::Abandon(std::deque<UnderWay> exchanges) {
   };
   for_receives([&](UcxMessage& message) { worker_->Cancel(message); });
   ProgressUntil(is_over, kLastWords);
-  for_receives([&](UcxMessage& message) { worker_->CloseNow(message.peer); });  // ends what cannot be cancelled
+  for_receives([&](UcxMessage& message) { worker_->CloseNow(message.peer); });  // receives that ignore Cancel
   ProgressUntil(is_over, kLastWords);
-  abandoned_ = std::move(exchanges);  // moves no message
+  abandoned_ = std::move(exchanges);  // moves the deques, not the messages
 }
 
 void UcxTransport::AwaitSends() {
@@ -300,13 +304,13 @@ void UcxTransport::AwaitSends() {
   }
   const auto is_over = [&] { return std::all_of(abandoned_.begin(), abandoned_.end(), AreDone); };
   ProgressUntil(is_over, kLastWords);
-  // The receive of a message that a rank was killed in the middle of is ended by nothing else.
+  // If the sender was killed in the middle of a message, nothing else ends its receive.
   if (!is_over()) EndWorker();
   for (UnderWay& messages : abandoned_) DropDone(messages);
   abandoned_.clear();
 }
 
-// No message is under way afterwards, and no notice arrives.
+// Afterwards no message is under way, and no notice arrives.
 void UcxTransport::EndWorker() {
   std::vector<UcxMessage*> all;
   for (UnderWay& messages : abandoned_) {
@@ -326,6 +330,7 @@ void UcxTransport::EndWorker() {
 }
 
 void UcxTransport::Tell(const Notice& notice) {
+  // Ends the sleep of a thread in AwaitAll, which then checks for notices again.
   worker_->Wake();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_told_) return;
@@ -373,6 +378,7 @@ absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Split(const std::vector
 
 UcxTransport::~UcxTransport() {
   if (getpid() != creator_pid_) {
+    // Deliberately leaked: destroying it would close the parent's connections.
     static_cast<void>(worker_.release());
     return;
   }
@@ -402,8 +408,8 @@ absl::StatusOr<Offer> MakeOffer(const absl::StatusOr<std::unique_ptr<UcxWorker>>
   return Offer::Make(place, (*worker)->context()->networks(), (*worker)->address());
 }
 
-// `status`, which kept this rank from hearing from all others, with its own networks and those of the first rank that
-// has others.
+// `status`, an error of the first messages between all ranks, with this rank's networks and the networks of the first
+// rank that has different ones.
 absl::Status WithNetworks(const absl::Status& status, const std::vector<std::string>& networks, int rank) {
   if (status.ok()) return status;
   const auto other = std::find_if(networks.begin(), networks.end(),
@@ -413,8 +419,8 @@ absl::Status WithNetworks(const absl::Status& status, const std::vector<std::str
   return WithMessage(status, absl::StrCat(text, ": UCX_NET_DEVICES=NAME chooses the interface on each host"));
 }
 
-// `members`: those ranks of `gather` that are the new group, in its order. A rank that fails on the way still takes
-// part in both gathers, so that none waits for it.
+// `members`: the ranks of `gather` that are the new group, in its order. A rank that fails still takes part in both
+// gathers, so that no rank waits for it.
 absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> context, const std::vector<int>& members,
                                                 int rank_of_gather, const UcxTransportOptions& options,
                                                 const BlobGather& gather) {

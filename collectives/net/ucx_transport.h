@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transport between processes, on one host or several: UCX, over whatever network it finds; UCX_NET_DEVICES chooses
-// among several. The .cc file begins with how ranks meet and how messages are told apart.
+// The transport between processes, on one host or several: UCX, over any network it finds; UCX_NET_DEVICES chooses
+// among several. The .cc file begins with how ranks meet and how messages are distinguished.
 #ifndef FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
 #define FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
 
@@ -17,17 +17,17 @@ namespace fsdp {
 
 struct UcxTransportOptions {
   std::string place = {};  // of this rank, for the errors of others: "pid 12 on host-b"
-  // The one that leads to the other hosts, as far as is known: used where TCP is the only network, unless
-  // UCX_NET_DEVICES is set. Empty: UCX chooses.
+  // The interface that leads to the other hosts, if known: used if TCP is the only network, unless UCX_NET_DEVICES is
+  // set. Empty: UCX chooses.
   std::string interface = {};
   absl::Duration timeout = absl::Minutes(10);  // for the first messages between all ranks
-  PeerWatch watch = nullptr;  // asked during every wait, which ends with what it knows; null: there is none
+  PeerWatch watch = nullptr;                   // polled during every wait, which ends with its verdict; null: none
 };
 
 // The transport of rank `rank` of `size` ranks, which all call this at the same time; `gather` gathers over them.
-// Blocks until each has heard from every other, so that a network that does not join two of them is found here:
-// kDeadlineExceeded, or kUnavailable, names the ranks, and the addresses of two that do not reach each other.
-// kFailedPrecondition where UCX is not installed.
+// Blocks until each has received a message from every other, so that a network that does not join two of them is found
+// here: kDeadlineExceeded, or kUnavailable, names the ranks, and the addresses of two that do not reach each other.
+// kFailedPrecondition if UCX is not installed.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(int rank, int size, const UcxTransportOptions& options,
                                                               const BlobGather& gather);
 

@@ -50,7 +50,7 @@ class UcxTransportTest : public testing::Test {
 
 std::byte* Bytes(std::string& s) { return reinterpret_cast<std::byte*>(s.data()); }
 
-// Every rank sends every other one a text of its own of `nbytes` bytes.
+// Every rank sends every other one its own text of `nbytes` bytes.
 absl::Status ExchangeTexts(Transport& transport, size_t nbytes) {
   const auto text = [&](int from, int to) {
     std::string all(nbytes, static_cast<char>('a' + from));
@@ -101,7 +101,7 @@ TEST_F(UcxTransportTest, MessagesArriveInTheOrderInWhichTheyWereSent) {
   }));
 }
 
-// Steps of 3 MB in memory for two of them, each a message of every rank to every other one; `log` gets what is called.
+// Steps of 3 MB, with memory for two of them, each a message of every rank to every other one; `log` records the calls.
 Pipeline StepsOfTexts(Transport& transport, int64_t steps, std::vector<std::string>& slots, std::string& log) {
   constexpr size_t kBytes = 3'000'000;
   slots.assign(static_cast<size_t>(kStepsUnderWay * (1 + transport.size())), std::string(kBytes, '-'));
@@ -161,7 +161,7 @@ TEST_F(UcxTransportTest, AnErrorInAStepEndsThePipelineOfAllRanks) {
     } else {
       EXPECT_THAT(exchanged, StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 1 (here) gave up: no more")));
     }
-    transport.AwaitSends();  // before the slots go
+    transport.AwaitSends();  // before the slots are freed
     return absl::OkStatus();
   });
   EXPECT_OK(status);
@@ -211,7 +211,7 @@ TEST_F(UcxTransportTest, ANoticeEndsAWait) {
   }));
 }
 
-// The messages of a rank that left are still received; the notice is seen by those who wait for more.
+// The messages of a rank that left are still received; ranks that wait for more get the notice.
 TEST_F(UcxTransportTest, ARankThatLeftIsNamed) {
   EXPECT_OK(OnRanks(2, [](Transport& transport, ProcessGroup&) -> absl::Status {
     FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, 100000));
@@ -244,7 +244,7 @@ struct Listener {
   int port = 0;
 };
 
-// Where this process listens: sockets in state 0A of /proc/net/tcp whose inode is one of our descriptors.
+// The ports of this process: sockets in state 0A of /proc/net/tcp whose inode is one of our descriptors.
 std::vector<Listener> Listeners() {
   std::set<std::string> inodes;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -279,7 +279,7 @@ TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
           FSDP_ASSIGN_OR_RETURN(FileDescriptor stranger, ConnectTcp(address, port, absl::Now() + absl::Seconds(10)));
           std::string bytes(nbytes, '\0');
           for (char& byte : bytes) byte = static_cast<char>(random());
-          // The other end may close at once, at the first bytes that it does not understand.
+          // The other end may close immediately, at the first bytes that it does not understand.
           SendAll(stranger.get(), bytes, absl::Now() + absl::Seconds(10)).IgnoreError();
           strangers.push_back(std::move(stranger));
         }
@@ -292,7 +292,7 @@ TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
   }));
 }
 
-// Who knows a worker's address and the layout of tags, but not the nonce, cannot be taken for a rank.
+// A process with a worker's address and the layout of tags, but not the nonce, cannot pass for a rank.
 TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
   std::string address;
   const auto listen = [&](ProcessGroup& meeting, std::string_view blob) -> absl::StatusOr<std::vector<std::string>> {

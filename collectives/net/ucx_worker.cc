@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Settings, found by measuring, unless the environment has them (UCX_NET_DEVICES, UCX_RNDV_THRESH, UCX_TLS):
-//   - Where TCP is the only network, one interface: UCX listens at a port of each that it may use, loopback too, and
-//     goes by any that it takes for fast, such as a bridge of containers that leads to no other host.
-//   - Where TCP is the only network, no rendezvous: its control messages queue behind the bulk of the other direction,
-//     and an exchange of 16 MiB takes 76 ms instead of 36.
-//   - No shared memory between the processes of a host. Those have backend shm, which leaves no files behind when a
-//     process is killed, and a death is noticed at once by TCP and after many seconds by UCX's shared memory.
+//   - If TCP is the only network, one interface: UCX listens at a port of each interface that it may use, including
+//     loopback, and prefers any that it considers fast, such as a bridge of containers that leads to no other host.
+//   - If TCP is the only network, no rendezvous: its control messages queue behind the bulk of the other direction, and
+//     an exchange of 16 MiB takes 76 ms instead of 36.
+//   - No shared memory between the processes of a host. They have backend shm, which leaves no files behind when a
+//     process is killed. TCP notices a death immediately, UCX's shared memory after many seconds.
 #include "fsdp/collectives/net/ucx_worker.h"
 
 #include <poll.h>
@@ -27,7 +27,7 @@
 namespace fsdp {
 namespace {
 
-// The longest time that closing waits for peers to take what was sent to them.
+// The longest time that closing waits for peers to take the data that was sent to them.
 constexpr absl::Duration kClosing = absl::Seconds(1);
 
 absl::Status ToStatus(ucs_status_t status, std::string_view what) {
@@ -41,6 +41,7 @@ bool HasRdma() {
 }
 
 void ModifyUnlessSet(const UcpFunctions& ucp, ucp_config_t* config, const std::string& name, const char* value) {
+  // Not setenv: the setting is for our context only, not for another user of UCX in this process.
   if (getenv(absl::StrCat("UCX_", name).c_str()) == nullptr) ucp.config_modify(config, name.c_str(), value);
 }
 
@@ -59,7 +60,7 @@ void ReceiveDone(void*, ucs_status_t status, const ucp_tag_recv_info_t* info, vo
 
 }  // namespace
 
-// Of UCX's many statuses, those that a broken network ends with; ucs_status_string is libucs's.
+// The statuses with which a broken network ends; ucs_status_string is in libucs, whose ABI changes.
 std::string UcxReason(ucs_status_t status) {
   const auto text = [&] {
     switch (status) {
@@ -94,6 +95,7 @@ absl::StatusOr<std::shared_ptr<UcxContext>> UcxContext::Create(const std::string
   ModifyUnlessSet(*ucp, config, "TLS", "^sm");
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  // WAKEUP gives the worker a descriptor, on which Await sleeps.
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   ucp_context_h handle = nullptr;
   const ucs_status_t status = ucp->init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle);
@@ -143,6 +145,7 @@ void UcxWorker::CloseAll() {
   if (worker_ == nullptr) return;
   std::vector<void*> closing;
   for (const auto& endpoint : endpoints_) {
+    // A broken endpoint is closed by force: flushing it would wait for a peer that does not answer.
     void* const request = Close(*endpoint, endpoint->broken);
     if (request != nullptr) closing.push_back(request);
   }
@@ -151,6 +154,7 @@ void UcxWorker::CloseAll() {
     while (context_->ucp().request_check_status(request) == UCS_INPROGRESS && absl::Now() < end) {
       if (!Progress() && Arm()) Await(absl::Milliseconds(10));
     }
+    // A request that is still in progress at the deadline may be freed: UCP then completes it without us.
     context_->ucp().request_free(request);
   }
   context_->ucp().worker_destroy(worker_);
@@ -158,12 +162,14 @@ void UcxWorker::CloseAll() {
 }
 
 void UcxWorker::End() {
+  // Forced, because a flush could wait for the message that made End necessary.
   for (const auto& endpoint : endpoints_) CloseNow(endpoint->peer);
   CloseAll();
   event_fd_ = -1;  // was the worker's
 }
 
 absl::Status UcxWorker::Connect(const std::vector<std::string>& addresses, OnBroken on_broken) {
+  // By peer, so there is also an entry, without a handle, for this rank.
   on_broken_ = std::move(on_broken);
   for (size_t peer = 0; peer < addresses.size(); ++peer) {
     endpoints_.push_back(std::make_unique<Endpoint>(Endpoint{.worker = this, .peer = static_cast<int>(peer)}));
@@ -172,6 +178,7 @@ absl::Status UcxWorker::Connect(const std::vector<std::string>& addresses, OnBro
     params.field_mask =
         UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(addresses[peer].data());
+    // PEER mode makes UCP report a dead peer through Broke, instead of leaving requests in progress.
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler = {.cb = Broke, .arg = endpoints_.back().get()};
     FSDP_RETURN_IF_ERROR(ToStatus(context_->ucp().ep_create(worker_, &params, &endpoints_.back()->handle),
@@ -198,7 +205,7 @@ void UcxWorker::Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMes
   params.user_data = &message;
   message.request = context_->ucp().tag_send_nbx(endpoint.handle, data, static_cast<size_t>(nbytes), tag, &params);
   if (UCS_PTR_IS_PTR(message.request)) return;
-  SendDone(nullptr, UCS_PTR_STATUS(message.request), &message);  // done at once, or an error
+  SendDone(nullptr, UCS_PTR_STATUS(message.request), &message);  // done already, or an error
   message.request = nullptr;
 }
 
@@ -210,7 +217,7 @@ void UcxWorker::Receive(std::byte* data, int64_t nbytes, uint64_t tag, UcxMessag
     return;
   }
   ucp_request_param_t params = {};
-  // No completion at once: only the callback is told how many bytes came.
+  // No immediate completion: only the callback receives the number of bytes.
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   params.cb.recv = ReceiveDone;
   params.user_data = &message;
@@ -226,6 +233,7 @@ void UcxWorker::Await(absl::Duration most) const {
   pollfd fds[] = {{.fd = event_fd_, .events = POLLIN, .revents = 0}, {.fd = wake_fd_, .events = POLLIN, .revents = 0}};
   if (poll(fds, 2, static_cast<int>(std::max<int64_t>(absl::ToInt64Milliseconds(most), 1))) > 0 &&
       (fds[1].revents & POLLIN) != 0) {
+    // Resets the eventfd; the number of wakes does not matter.
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t cleared = read(wake_fd_, &count, sizeof(count));
   }
@@ -247,6 +255,8 @@ void UcxWorker::CloseNow(int peer) {
 
 void* UcxWorker::Close(Endpoint& endpoint, bool at_once) {
   if (endpoint.handle == nullptr) return nullptr;
+  // Without FORCE, closing flushes: data that was sent still reaches the peer.
+  // FORCE drops unsent data and does not wait for the peer.
   ucp_request_param_t params = {};
   if (at_once) {
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;

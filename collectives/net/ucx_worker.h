@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UcxWorker: a UCP worker with its endpoints, and tagged messages through them; owns what UCP hands out. What is sent
-// to whom, and when to give up, is ucx_transport.h's. Not thread-safe, but for Await and Wake.
+// UcxWorker: a UCP worker with its endpoints, and tagged messages through them; owns UCP's handles. ucx_transport.h
+// decides what to send and when to give up. Not thread-safe, except Await and Wake.
 #ifndef FSDP_COLLECTIVES_NET_UCX_WORKER_H_
 #define FSDP_COLLECTIVES_NET_UCX_WORKER_H_
 
@@ -21,11 +21,10 @@
 
 namespace fsdp {
 
-// UCP's state of this process; workers share one.
+// The UCP state of this process; workers share one.
 class UcxContext {
  public:
-  // `interface`: the one to use where TCP is the only network, unless UCX_NET_DEVICES is set; empty: all that there
-  // are.
+  // `interface`: the one to use if TCP is the only network, unless UCX_NET_DEVICES is set; empty: all interfaces.
   static absl::StatusOr<std::shared_ptr<UcxContext>> Create(const std::string& interface);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
@@ -44,7 +43,7 @@ class UcxContext {
   const std::string networks_;
 };
 
-// A message under way. Stays where it is until `done`, since UCX writes into it. A failed message is done too.
+// A message under way. Must not move until `done`, because UCX writes into it. A failed message is done too.
 struct UcxMessage {
   int peer = 0;
   void* request = nullptr;
@@ -64,8 +63,8 @@ class UcxWorker {
 
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(std::shared_ptr<UcxContext> context);
 
-  // Closes what is open, which takes a second at most if peers do not answer. No message may be under way, unless End
-  // was called.
+  // Closes all open endpoints, which takes a second at most if peers do not answer. No message may be under way, unless
+  // End was called.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -73,7 +72,7 @@ class UcxWorker {
   const std::shared_ptr<UcxContext>& context() const { return context_; }
   const std::string& address() const { return address_; }  // opaque bytes
 
-  // Makes endpoints 0, 1, ... to the workers with these addresses, and none to an empty one. Does not wait.
+  // Creates endpoints 0, 1, ... to the workers with these addresses, and none for an empty address. Does not wait.
   absl::Status Connect(const std::vector<std::string>& addresses, OnBroken on_broken);
 
   // Start a message. `data` is read or written, and `message` written, until message.done.
@@ -86,18 +85,19 @@ class UcxWorker {
   // True if the caller may sleep in Await until there is something to do.
   bool Arm() { return worker_ == nullptr || context_->ucp().worker_arm(worker_) == UCS_OK; }
 
-  // Sleeps until there is something to do, Wake is called, or `most` is over. Without the lock that guards the rest.
+  // Sleeps until there is something to do, Wake is called, or `most` is over. Call it without the lock that guards the
+  // rest.
   void Await(absl::Duration most) const;
   void Wake() const;
 
-  // Asks that a receive end at once. It ends in Progress.
+  // Requests that a receive end now. It ends in Progress.
   void Cancel(UcxMessage& message);
 
-  // Breaks the endpoint off, which ends what is sent to it, and no receive of which a part has arrived.
+  // Breaks the endpoint off, which ends sends to it, but not a receive of which a part has arrived.
   void CloseNow(int peer);
 
-  // Breaks everything off, connections included that peers have made: no memory is read or written any more. Messages
-  // that are not done never will be, and all requests are gone: none may be freed. Afterwards what is sent is not
+  // Breaks everything off, including connections that peers have made: no memory is read or written any more.
+  // Unfinished messages will never be done, and all requests are gone: do not free them. Later sends fail as not
   // connected, and there is nothing to do.
   void End();
 
@@ -112,9 +112,9 @@ class UcxWorker {
   UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, int wake_fd);
   static void Broke(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   absl::Status Open();
-  // Closes what is open and gives the worker back.
+  // Closes all open endpoints and destroys the worker.
   void CloseAll();
-  // Starts to close; null when it is closed already.
+  // Starts to close; null if it is closed already.
   void* Close(Endpoint& endpoint, bool at_once);
 
   const std::shared_ptr<UcxContext> context_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The copies of cuda/async_copy.h, put off as long as CUDA allows: a copy fills its destination with NaN when it
-// starts, and only AwaitCopies carries it out. So a kernel that reads too early, without the
-// wait or its barrier, reads NaN, and so does one that starts a copy into memory that others still read.
+// The copies of cuda/async_copy.h, deferred as long as CUDA allows: a copy fills its destination with NaN when it
+// starts, and only AwaitCopies executes it. So a kernel that reads too early, without the wait or its barrier, reads
+// NaN, and so does one that starts a copy into memory that others still read.
 #ifndef FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
 #define FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
 
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// A misaligned side is a trap of the process, as it would be a fault on a GPU.
+// A misaligned side traps the process, as it would fault on a GPU.
 template <int kBytes>
 void CopyAsync(void* to, const void* from, bool exists) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

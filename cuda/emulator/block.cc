@@ -9,12 +9,12 @@
 // barrier (the same source location), else the kernel is wrong and the process ends with both places. Fibers are kept
 // from block to block.
 //
-// The emulator finds: a missing barrier (the order of threads is reversed after each one, so a value that is not there
-// yet is read in one of the two orders), asynchronous copies that nobody waited for or whose destination is still read
-// (it is NaN from the start of a copy to the wait), barriers in divergent code, warp operations with a wrong mask,
-// shared memory read before it is written (it is full of NaN) or written out of bounds. What it does not model: time,
-// caches, weak memory order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the
-// other, so a race between blocks is not seen.
+// The emulator finds: a missing barrier (the order of threads is reversed after each one, so in one of the two orders a
+// value is read before it is written), asynchronous copies without a wait or with a destination that is still read (it
+// is NaN from the start of a copy to the wait), barriers in divergent code, warp operations with a wrong mask, shared
+// memory read before it is written (it is full of NaN) or written out of bounds. It does not model time, caches, weak
+// memory order, warps that run in lockstep, or blocks that run at the same time: blocks run one after the other, so a
+// race between blocks is not found.
 
 #include "fsdp/cuda/emulator/block.h"
 
@@ -29,13 +29,13 @@
 namespace fsdp {
 namespace {
 
-// Beyond the shared memory that was asked for.
+// The guard after the requested shared memory.
 constexpr size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xa5};
 
 thread_local EmulatedBlock* current = nullptr;
 
-// Ends the process, as what a kernel did is undefined.
+// Ends the process, because the behaviour of the kernel is undefined.
 [[noreturn]] void Refuse(const char* what, const std::source_location& a, const std::source_location& b) {
   std::fprintf(stderr, "CUDA emulator: %s: thread (%u, %u, %u) of block (%u, %u, %u), %s:%u and %s:%u\n", what,
                threadIdx.x, threadIdx.y, threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z, a.file_name(), a.line(),
@@ -181,8 +181,8 @@ void EmulatedBlock::RunTogether(uint64_t value, const std::source_location& plac
   MeetWarp(~0u, value, place, f);
 }
 
-// The lanes of `mask` come one after the other and leave their values; the last one lets the others go. Two buffers
-// take turns: a lane may come to the next exchange before another has read the values of this one, but not to the one
+// The lanes of `mask` arrive one after the other and leave their values; the last one releases the others. Two buffers
+// alternate: a lane may reach the next exchange before another has read the values of this one, but not the exchange
 // after that.
 const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
                                         void (*f)(const uint64_t* values)) {

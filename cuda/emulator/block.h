@@ -2,9 +2,9 @@
 //
 // EmulatedBlock: runs a kernel block by block, each block's threads as fibers of the calling thread. A fiber runs until
 // it waits for others, at a barrier or an exchange within its warp; fibers run in ascending order up to one barrier and
-// in descending order up to the next, so that a missing barrier shows in one of them. What CUDA leaves undefined ends
+// in descending order up to the next, so that a missing barrier shows in one of them. Undefined behaviour of CUDA ends
 // the process with a message instead: threads that wait at different barriers, or for a thread that has returned, and
-// writes beyond the block's shared memory, which is full of NaN at first.
+// writes beyond the block's shared memory, which is initially full of NaN.
 //
 // The names that CUDA defines for kernels (threadIdx and the like) are here too.
 #ifndef FSDP_CUDA_EMULATOR_BLOCK_H_
@@ -27,7 +27,7 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-// The coordinates of the fiber that runs now on this thread.
+// The coordinates of the fiber that currently runs on this thread.
 inline constinit thread_local uint3 threadIdx = {};
 inline constinit thread_local uint3 blockIdx = {};
 inline constinit thread_local dim3 blockDim = {};
@@ -37,7 +37,7 @@ namespace fsdp {
 
 class Fiber;
 
-// The sizes that a launch gives.
+// The sizes of a launch.
 struct KernelShape {
   dim3 grid;
   dim3 block;
@@ -62,28 +62,29 @@ class EmulatedBlock {
   // kernel does not run.
   static bool RunKernel(const KernelShape& shape, const std::function<void()>& thread);
 
-  // The block that the calling fiber belongs to. Only inside of a kernel.
+  // The block of the calling fiber. Only inside of a kernel.
   static EmulatedBlock& Current();
 
-  // The following are for the fibers.
+  // Only fibers call the following.
 
   // __syncthreads. `place` is the source location of the call, by which the emulator distinguishes barriers.
   void AwaitBlock(const std::source_location& place);
   // __syncwarp. All lanes of `mask` must call, from one place in the source, else the process ends.
   void AwaitWarp(unsigned mask, const std::source_location& place);
 
-  // Gives `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
+  // Passes `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
   // caller's next exchange.
   const uint64_t* Exchange(unsigned mask, uint64_t value, const std::source_location& place);
 
-  // The last of the warp's 32 lanes to come calls f(values of all), which may use what they point to: the others wait.
+  // The last of the warp's 32 lanes to arrive calls f(values of all), which may use the memory to which they point,
+  // because the others wait.
   void RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values));
 
-  // The calling thread's asynchronous copies. StartCopy fills the destination with NaN; a copy is carried out by the
-  // AwaitCopies that waits for its group.
+  // The calling thread's asynchronous copies. StartCopy fills the destination with NaN; the AwaitCopies that waits for
+  // a copy's group executes it.
   void StartCopy(const AsyncCopy& copy);
   void CommitCopies();
-  // All groups but the latest `pending`.
+  // Waits for all groups but the latest `pending`.
   void AwaitCopies(size_t pending);
 
   // __trap: the kernel ends, and RunKernel returns false.
@@ -99,26 +100,26 @@ class EmulatedBlock {
   struct Thread {
     State state = State::kNotStarted;
     Fiber* fiber = nullptr;
-    std::source_location place;  // where it waits
-    // Copies under way, in the order of their starts; those of the groups that were committed, and the rest.
+    std::source_location place;  // the call at which it waits
+    // Copies under way, in the order of their starts: the committed groups, and the rest.
     std::vector<std::vector<AsyncCopy>> groups;
     std::vector<AsyncCopy> copies;
   };
 
-  // The meeting of a warp that is under way.
+  // The current meeting of a warp.
   struct Warp {
     unsigned arrived = 0;  // lanes
-    unsigned mask = 0;     // of the first that arrived
+    unsigned mask = 0;     // of the first lane that arrived
     std::source_location place;
-    uint64_t turn = 0;  // exchanges so far; two buffers, since a lane may be one ahead of another
+    uint64_t turn = 0;  // exchanges so far; two buffers, because a lane may be one ahead of another
     uint64_t values[2][kWarp] = {};
   };
 
-  // An object serves all blocks of a kernel, one after the other: RunBlock makes everything new but the fibers.
+  // An object serves all blocks of a kernel, one after the other: RunBlock resets everything but the fibers.
   EmulatedBlock(const KernelShape& shape, const std::function<void()>& thread);
   ~EmulatedBlock();
 
-  // Waits for the warp's lanes in `mask`; the last one calls `f`, if there is one, before it lets the others go.
+  // Waits for the warp's lanes in `mask`; the last one calls `f`, if any, before it releases the others.
   const uint64_t* MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
                            void (*f)(const uint64_t* values));
   // Runs all threads of a block to their end; false after a trap. Blocks of odd number begin in descending order.
@@ -126,14 +127,14 @@ class EmulatedBlock {
   // Resumes each thread that can run, once, by number; false if there was none.
   bool ResumeAll(bool descending);
   void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
-  // Resume runs a thread until it waits or returns; Yield, on the fiber, gives control back with the new state.
+  // Resume runs a thread until it waits or returns; Yield, on the fiber, returns control with the new state.
   void Resume(unsigned thread);
   void Yield(State state, const std::source_location& place);
   // Ends the process if the kernel wrote beyond its shared memory.
   void CheckGuard() const;
   // Number of the running thread in its block.
   unsigned Self() const;
-  // A fiber that no thread uses; a new one if there is none. Fibers are kept, since each has a stack to map.
+  // An unused fiber, or a new one if all are used. Fibers are kept, because each has a stack to map.
   Fiber* TakeFiber();
   void RunThreads();  // a fiber's body
 
@@ -144,15 +145,15 @@ class EmulatedBlock {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<std::byte> shared_;
-  // All fibers that were made, and those of them that no thread uses.
+  // All fibers, and the unused ones.
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
   Fiber* running_ = nullptr;
   bool trapped_ = false;
 };
 
-// Puts the kernel on `stream`, whose thread runs it, block after block. Checks what CUDA checks of a launch (sizes,
-// shared memory): cudaErrorInvalidConfiguration. `kernel` is its address, for the attributes that were set for it.
+// Puts the kernel on `stream`, whose thread runs it, block after block. Makes CUDA's checks of a launch (sizes, shared
+// memory): cudaErrorInvalidConfiguration. `kernel` is its address, which identifies its attributes.
 cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelShape& shape,
                           std::function<void()> thread);
 

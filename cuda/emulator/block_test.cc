@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels on the emulator: that they compute what a GPU would, and that what CUDA leaves undefined is found.
+// Kernels on the emulator: they compute the results of a GPU, and undefined behaviour of CUDA is found.
 
 #include "fsdp/cuda/emulator/block.h"
 
@@ -52,7 +52,7 @@ struct Values {
   int at[256];
 };
 
-// Each thread's value becomes its mirror image's, within the block.
+// Each thread's value becomes the value of its mirror image within the block.
 __global__ void Mirror(const int* from, int* to, bool with_barrier) {
   auto& shared = SharedMemory<Values>();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -70,7 +70,7 @@ TEST_F(EmulatorTest, BarriersAreNeededAndWork) {
   cudaMemcpyAsync(from, values.data(), 512 * sizeof(int), cudaMemcpyHostToDevice, stream_);
   Launch(Mirror, 2, 256, sizeof(Values), stream_, from, to, true);
   EXPECT_EQ(Read(to, 512), mirrored);
-  // Without it there is poison in the first half of ascending blocks and in the last of descending ones.
+  // Without it there is NaN in the first half of ascending blocks and in the last half of descending ones.
   Launch(Mirror, 2, 256, sizeof(Values), stream_, from, to, false);
   const std::vector<int> wrong = Read(to, 512);
   EXPECT_EQ(wrong[0], -1);
@@ -131,7 +131,7 @@ TEST_F(EmulatorTest, AsynchronousCopiesArriveWhenTheirGroupIsAwaited) {
   EXPECT_TRUE(std::isnan(Read(to, 64)[0]));
 }
 
-// A copy into memory that another thread is still going to read.
+// A copy into memory that another thread has not read yet.
 __global__ void OverwriteEarly(const float* from, float* to) {
   float* tile = reinterpret_cast<float*>(SharedMemory<Values>().at);
   const int i = static_cast<int>(threadIdx.x);
@@ -212,7 +212,7 @@ TEST_F(EmulatorTest, LaunchesAreChecked) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
   Launch(TrapAt, 1, 32, 1 << 20, stream_, -1);
   EXPECT_NE(cudaGetLastError(), cudaSuccess);
-  Launch(TrapAt, 1, 32, 100 << 10, stream_, -1);  // more than 48 KiB, which Launch asks for
+  Launch(TrapAt, 1, 32, 100 << 10, stream_, -1);  // more than 48 KiB, which Launch requests
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   Launch(TrapAt, 1, 32, 0, nullptr, -1);
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuBLASLt's product as three loops, in column-major terms, with float32 sums in the order of k. Operands are read into
-// float32 first. The emulator is as strict as the library's contract: an algorithm that was chosen for an alignment
-// refuses operands that lack it, asks for all of the workspace that it may have, and layouts must fit.
+// cuBLASLt's product as three loops, in column-major terms, with float32 sums in the order of k. Operands are first
+// read into float32. The emulator is as strict as the library's contract: an algorithm that was chosen for an alignment
+// refuses operands that lack it and requires all of the workspace that it may have, and layouts must fit.
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// A column-major matrix where kernels find it.
+// A column-major matrix at its address in the kernels' view.
 struct Matrix {
   cublasLtMatrixLayoutOpaque_t layout;
   void* data;
@@ -57,6 +57,7 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
   const bool transpose_a = desc.transpose_a == CUBLAS_OP_T;
   const uint64_t m = d.layout.rows, n = d.layout.columns;
   const uint64_t k = transpose_a ? a.layout.rows : a.layout.columns;
+  // Both operands are copied with k contiguous, so that the inner loop is the same for all transpositions.
   const std::vector<float> a_rows = RowsOf(a, transpose_a, m, k);
   const std::vector<float> b_columns = RowsOf(b, desc.transpose_b != CUBLAS_OP_T, n, k);
   // The bias has a value for each row of d; it is read as a matrix of one column.
@@ -74,17 +75,17 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
   }
 }
 
-// Products that cuBLASLt would have no fast kernel for.
+// Products for which cuBLASLt has no fast kernel.
 std::atomic<int64_t> misaligned_products{0};
 
-// Whether every column of 16-bit elements begins at a multiple of 16 bytes, which a GPU's copy engines and widest loads
-// need.
+// Whether every column of 16-bit elements begins at a multiple of 16 bytes, as a GPU's copy engines and widest loads
+// require.
 bool HasAlignedColumns(const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
   if (layout.type == CUDA_R_32F) return true;
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && layout.stride * 2 % 16 == 0;
 }
 
-// Large, and with a size that is no multiple of 8. Of a small product, or a thin one, the speed does not matter.
+// Large, and with a size that is not a multiple of 8. The speed of a small or thin product does not matter.
 bool HasOddSize(uint64_t m, uint64_t n, uint64_t k) {
   const bool is_large = m >= 64 && n >= 64 && k >= 64 && static_cast<double>(m) * n * k >= (1 << 28);
   return is_large && (m % 8 != 0 || n % 8 != 0 || k % 8 != 0);
@@ -99,7 +100,7 @@ cublasStatus_t Assign(T& to, const void* value, size_t nbytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Whether op(a) op(b) has d's sizes, and columns lie apart.
+// Whether op(a) op(b) has d's sizes, and columns do not overlap.
 bool Fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaque_t& a,
           const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& d) {
   const bool ta = desc.transpose_a == CUBLAS_OP_T, tb = desc.transpose_b == CUBLAS_OP_T;
@@ -175,7 +176,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  // cuBLASLt assumes aligned operands unless the preference says otherwise.
+  // cuBLASLt assumes aligned operands unless the preference specifies otherwise.
   *preference = new cublasLtMatmulPreferenceOpaque_t{0, {256, 256, 256, 256}};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -197,10 +198,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
   *found = 0;
+  // Checked again in cublasLtMatmul, because the caller may pass other layouts there.
   if (!Fits(*desc, *a, *b, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   results[0] = {};
   std::memcpy(results[0].algo.alignments, preference->alignments, sizeof(preference->alignments));
-  // The algorithm claims to need all the workspace that it may have.
+  // The algorithm requires all the workspace that it may have.
   results[0].algo.workspace_bytes = preference->workspace_bytes;
   results[0].workspaceSize = preference->workspace_bytes;
   *found = 1;
@@ -213,7 +215,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   const void* operands[] = {a, b, c, d};
-  // The alignments that the algorithm was chosen for.
+  // The alignments for which the algorithm was chosen.
   for (int i = 0; i < 4; ++i) {
     if (!IsAligned(operands[i], algo->alignments[i])) return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -230,7 +232,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const auto matrix = [&memory](const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
     return Matrix{layout, const_cast<void*>(memory.KernelView(data))};
   };
-  // All that the product needs goes to the stream by value: the caller may destroy or change its descriptor at once.
+  // All arguments go to the stream by value: the caller may destroy or change its descriptor immediately.
   cublasLtMatmulDescOpaque_t product = *desc;
   product.bias = memory.KernelView(desc->bias);
   stream->Push([product, alpha = *static_cast<const float*>(alpha), beta = *static_cast<const float*>(beta),

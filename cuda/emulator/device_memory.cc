@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-//   addresses that programs see   base_ [ GPU 0 | GPU 1 | ... ]   no access: a load or store by host code is SIGSEGV
-//   the same, as kernels see it   view_ [ GPU 0 | GPU 1 | ... ]   a file in memory, readable and writable
+//   addresses in programs         base_ [ GPU 0 | GPU 1 | ... ]   no access: a load or store by host code is SIGSEGV
+//   the same for kernels          view_ [ GPU 0 | GPU 1 | ... ]   a file in memory, readable and writable
 //
 // A pointer p of a program becomes p - base_ + view_ in a kernel or copy (KernelView). Each GPU has 8 GiB of addresses,
-// of which the system backs the pages that are touched. Allocation is first fit over the live ranges: slow with many of
-// them, which tests do not have, and deterministic, so that an address of a run can be found again in the next.
+// of which the system backs only touched pages. Allocation is first fit over the live ranges: slow with many of them,
+// which tests do not have, and deterministic, so that an address of a run can be found again in the next.
 
 #include "fsdp/cuda/emulator/device_memory.h"
 
@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kAlignment = 256;
 constexpr size_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xa5};
-// Freed memory of this size goes back to the system.
+// Freed memory of at least this size is returned to the system.
 constexpr size_t kLargeBytes = size_t{1} << 20;
 
 constexpr size_t TotalBytes() { return kEmulatedDevices * EmulatedMemory::kBytesPerDevice; }

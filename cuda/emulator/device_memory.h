@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// EmulatedMemory: the memory of the emulated GPUs. The same pages are mapped twice: where pointers point, nothing can
-// be read or written, and a second view serves kernels and copies alone, whose pointers are translated. So host code
-// that touches device memory crashes, as it should, while on a GPU it would crash too, but only there.
+// EmulatedMemory: the memory of the emulated GPUs. The same pages have two mappings. A program's pointers point into
+// the first, which cannot be read or written. The second is only for kernels and copies, whose pointers are translated.
+// So host code that touches device memory crashes, as it should; without this, only a GPU would reveal it.
 //
 // New memory is full of NaN. Each allocation is followed by a guard, which is checked when the memory is freed: a
 // kernel or copy that wrote past the end then ends the process. Thread-safe.
@@ -22,23 +22,23 @@ class EmulatedMemory {
  public:
   static constexpr size_t kBytesPerDevice = size_t{8} << 30;
 
-  // The process's.
+  // The instance of the process.
   static EmulatedMemory& Get();
 
-  // Memory of GPU `device`, aligned to 256 bytes; null when it has no room. First fit, so the same calls give the same
-  // offsets in every run. A request of 0 bytes gets an address of its own.
+  // Memory of GPU `device`, aligned to 256 bytes; null if it has no room. First fit, so the same calls give the same
+  // offsets in every run. A request of 0 bytes gets its own address.
   void* Allocate(int device, size_t nbytes);
 
-  // Returns false if nothing live begins there.
+  // Returns false if no live allocation begins at `data`.
   bool Free(void* data);
 
-  // The GPU that `data` is on, or -1 for memory of the host.
+  // The GPU of `data`, or -1 for memory of the host.
   int DeviceOf(const void* data) const;
 
-  // Whether [data, data + nbytes) is the host's, or lies in one live allocation.
+  // Whether [data, data + nbytes) belongs to the host, or is inside one live allocation.
   bool IsValid(const void* data, size_t nbytes);
 
-  // Where a kernel or copy finds `data`; memory of the host is where it is.
+  // The address of `data` for a kernel or copy; memory of the host keeps its address.
   template <typename T>
   T* KernelView(T* data) const {
     return DeviceOf(data) < 0 ? data : reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) + view_ - base_);
@@ -54,12 +54,12 @@ class EmulatedMemory {
   uintptr_t view_ = 0;
   int file_ = -1;
   std::mutex mutex_;
-  std::map<uintptr_t, size_t> live_;  // guarded by mutex_; bytes asked for, by address
+  std::map<uintptr_t, size_t> live_;  // guarded by mutex_; requested bytes, by address
 };
 
 // Translates, as KernelView, each aligned word of a kernel's parameter that is a pointer into device memory, also
-// inside of structs. A number that happens to look like such an address would be changed too; the addresses are high
-// enough that none does in tests.
+// inside of structs. A number that happens to equal such an address would be changed too; the addresses are high enough
+// that this does not happen in tests.
 void ToKernelView(void* parameter, size_t nbytes);
 
 }  // namespace fsdp

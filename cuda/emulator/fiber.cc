@@ -8,8 +8,9 @@
 
 #include "fsdp/base/check.h"
 
-// Switching with swapcontext makes two system calls, so it only starts fibers; setjmp and longjmp, which the sanitizers
-// do not let leave a stack, switch from then on. Under a sanitizer swapcontext does all, and each switch is announced.
+// Switching with swapcontext makes two system calls, so it only starts fibers; afterwards setjmp and longjmp switch.
+// The sanitizers do not let longjmp leave a stack: under a sanitizer swapcontext makes all switches, and announces
+// each.
 #if defined(__SANITIZE_THREAD__)
 extern "C" {
 void* __tsan_get_current_fiber(void);
@@ -43,6 +44,7 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   getcontext(&context_);
   context_.uc_stack.ss_sp = stack_ + kPage;
   context_.uc_stack.ss_size = kStackBytes;
+  // No successor: the body never returns (Main).
   context_.uc_link = nullptr;
   const auto self = reinterpret_cast<uintptr_t>(this);
   // makecontext passes ints.
@@ -75,6 +77,7 @@ void Fiber::Main(unsigned high, unsigned low) {
 void Fiber::Resume() {
 #if defined(__SANITIZE_THREAD__)
   sanitizer_caller_ = __tsan_get_current_fiber();
+  // Just before the switch: from here on ThreadSanitizer attributes accesses to the fiber.
   __tsan_switch_to_fiber(sanitizer_, 0);
 #else
   void* fake_stack = nullptr;
@@ -109,6 +112,7 @@ void Fiber::Resume() {
 }
 
 void Fiber::Suspend() {
+  // The fortified longjmp would refuse the jump to another stack (BUILD.bazel).
   if (_setjmp(here_) == 0) _longjmp(caller_, 1);
 }
 

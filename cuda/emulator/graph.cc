@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A captured graph and the functions of include/cuda_runtime_api.h on graphs. Capturing: each piece of work that is put
-// on a captured stream becomes a node that comes after the stream's current point; recording an event remembers the
-// point, and waiting for it merges two points, which is how another stream joins as a further lane.
+// on a captured stream becomes a node after the stream's current point. Recording an event stores the point, and
+// waiting for it merges two points, by which another stream joins as a further lane.
 //
 //   origin  n0 --- n1 -------- n4        point of origin: {n4}
 //             \             /           n4.after = {n1, n3}
 //   other      `-- n2 --- n3             lane 1
 //
-// Running: a thread for each lane works through the lane's nodes in order, and waits for the nodes of other lanes that
-// a node comes after.
+// Running: a thread for each lane runs the lane's nodes in order, and waits for the nodes of other lanes before a node
+// that follows them.
 #include "fsdp/cuda/emulator/graph.h"
 
 #include <cuda_runtime_api.h>
@@ -29,7 +29,8 @@ size_t CaptureUnderWay::Add(std::function<void()> work, size_t lane, const std::
 
 bool CaptureUnderWay::IsJoined() const {
   std::set<size_t> reached = streams[0]->capture_point().after;
-  // Backwards, since nodes come after earlier nodes only: afterwards `reached` has all that the first lane comes after.
+  // Backwards, because nodes come after earlier nodes only: afterwards `reached` has all predecessors of the first
+  // lane.
   for (size_t i = nodes.size(); i-- > 0;) {
     if (reached.count(i) > 0) reached.insert(nodes[i].after.begin(), nodes[i].after.end());
   }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The emulator's cudaGraph_t and cudaGraphExec_t, and a capture that is under way (graph.cc has a picture). Each
-// captured stream becomes a lane of the graph. A launch runs the lanes on threads of their own, so the only order among
-// them is the one that events were captured for: a missing event is a data race that ThreadSanitizer reports, as it is
-// between streams.
+// captured stream becomes a lane of the graph. A launch runs each lane on its own thread, so only captured events order
+// the lanes: a missing event is a data race that ThreadSanitizer reports, as between streams.
 #ifndef FSDP_CUDA_EMULATOR_GRAPH_H_
 #define FSDP_CUDA_EMULATOR_GRAPH_H_
 
@@ -24,8 +23,9 @@ struct GraphNode {
   std::set<size_t> after;  // nodes
 };
 
-// Nodes in the order of the capture, which is an order that respects `after`. Modelled: kernels, copies, sets and host
-// functions as work that the graph repeats. Not modelled: changing a graph, child graphs, nodes that allocate memory.
+// Nodes in the order of the capture, which is an order that respects `after`. Kernels, copies, sets and host functions
+// are modelled as work that the graph repeats. Not modelled: changing a graph, child graphs, nodes that allocate
+// memory.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
   // The number of streams that took part.
@@ -46,18 +46,18 @@ struct CUgraphExec_st {
 // From cudaStreamBeginCapture to cudaStreamEndCapture, by one thread. The streams that take part share it.
 struct CaptureUnderWay {
   std::vector<GraphNode> nodes;
-  std::vector<CUstream_st*> streams;  // by lane; the first is where it began
-  bool invalid = false;               // something was called that cannot be captured
+  std::vector<CUstream_st*> streams;  // by lane; the first is the stream on which it began
+  bool invalid = false;               // a call was made that cannot be captured
   bool ended = false;
 
   // Returns the number of the new node.
   size_t Add(std::function<void()> work, size_t lane, const std::set<size_t>& after);
 
-  // True when the first lane comes after all others. CUDA refuses to end a capture where this is false.
+  // True if the first lane comes after all others. CUDA refuses to end a capture if not.
   bool IsJoined() const;
 };
 
-// A point in a lane: what comes next comes after these nodes.
+// A point in a lane: the next node comes after these nodes.
 struct CapturePoint {
   std::shared_ptr<CaptureUnderWay> capture;
   size_t lane = 0;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations of cuda/mma.h without tensor cores, written out from the tables of fragments in PTX's manual
-// (mma.m16n8k16 and ldmatrix): the last lane that comes gathers all fragments into matrices, multiplies, and
-// distributes the results. Products are exact in float32; sums go over k in order, where a tensor core has an order of
-// its own.
+// The operations of cuda/mma.h without tensor cores, from the tables of fragments in PTX's manual (mma.m16n8k16 and
+// ldmatrix): the last lane to arrive gathers all fragments into matrices, multiplies, and distributes the results.
+// Products are exact in float32; sums are in the order of k, while a tensor core has its own order.
 #ifndef FSDP_CUDA_EMULATOR_MMA_H_
 #define FSDP_CUDA_EMULATOR_MMA_H_
 
@@ -37,16 +36,16 @@ float HalfOf(unsigned bits, int half) {
   }
 }
 
-// Where a lane has its operands and wants its results. The last lane to come does the work of all.
+// The addresses of a lane's operands and results. The last lane to arrive does the work of all.
 struct MmaOperands {
   const MmaA* a;
   const MmaB* b;
   float* c;
 };
 
-// The tables: of a (16 x 16), lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and the same + 8; of b
-// (16 x 8), those columns as rows, of column l / 4; of c (16 x 8), rows as of a, columns 2 (l % 4) + {0, 1}. `lanes`
-// are the 32 addresses of the lanes' MmaOperands.
+// The tables. a (16 x 16): lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and the same + 8. b (16 x
+// 8): those columns as rows, in column l / 4. c (16 x 8): rows as for a, columns 2 (l % 4) + {0, 1}. `lanes` are the 32
+// addresses of the lanes' MmaOperands.
 template <typename T>
 void MultiplyAddOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MmaOperands*>(lanes[lane]); };
@@ -70,8 +69,8 @@ void MultiplyAddOfWarp(const uint64_t* lanes) {
   }
 }
 
-// c += a b for the warp; every lane must call. The first lanes wait until the last one has come; c is read and written
-// by that one.
+// c += a b for the warp; every lane must call. The first lanes wait until the last one has arrived, which reads and
+// writes c.
 template <typename T>
 void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   const MmaOperands own = {&a, &b, c};
@@ -88,20 +87,19 @@ unsigned RoundPair(float first, float second) {
   }
 }
 
-// A lane's row of shared memory, and where its four registers go. `row` has 8 elements; `matrices` has room for 4
-// registers.
+// A lane's row of shared memory, and the destination of its four registers. `row` has 8 elements; `matrices` has room
+// for 4 registers.
 struct MatrixOperands {
   const uint16_t* row;
   unsigned* matrices;
 };
 
-// Lane l gets elements (l / 4, 2 (l % 4)) and the next one of each of the four matrices; transposed, of the transposed
-// matrix.
+// Lane l gets elements (l / 4, 2 (l % 4)) and the next one of each of the four matrices, or of the transposed matrices.
 template <bool kTransposed>
 void LoadMatricesOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MatrixOperands*>(lanes[lane]); };
   for (int m = 0; m < 4; ++m) {
-    // Element (r, c) of matrix m, whose row r is where lane 8 m + r says.
+    // Element (r, c) of matrix m; lane 8 m + r has the address of row r.
     const auto at = [&](int r, int c) { return unsigned{operands(8 * m + r).row[c]}; };
     for (int lane = 0; lane < 32; ++lane) {
       const int i = lane / 4, j = lane % 4 * 2;
@@ -110,7 +108,7 @@ void LoadMatricesOfWarp(const uint64_t* lanes) {
   }
 }
 
-// As in cuda/mma.h. A row that is not aligned to 16 bytes is a trap of the process, as ldmatrix would fault.
+// See cuda/mma.h. A row that is not aligned to 16 bytes traps the process, as ldmatrix would fault.
 template <bool kTransposed, typename T>
 void LoadMatrices(const T* row, unsigned (&matrices)[4]) {
   static_assert(sizeof(T) == sizeof(uint16_t));

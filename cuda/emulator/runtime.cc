@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of include/cuda_runtime_api.h, but for those on streams and events (stream.cc) and on graphs
+// The functions of include/cuda_runtime_api.h, except functions on streams and events (stream.cc) and on graphs
 // (graph.cc).
 //
 // Errors as in CUDA: each function returns its own error, and keeps it as the thread's last one (Answer). An error of a
-// kernel (a trap) is the device's for good: from then on every function on that device returns it, whatever it would
-// have returned, until a test calls ResetEmulatedDevices.
+// kernel (a trap) is permanent for the device: from then on every function on that device returns it, instead of its
+// own result, until a test calls ResetEmulatedDevices.
 //
 // The emulated machine has four GPUs of compute capability 9.0 with 227 KB of shared memory for a block and peer access
-// among them. Its pool is plain allocation: cudaMallocAsync allocates at once, and cudaFreeAsync frees in stream order.
+// among them. Its pool is plain allocation: cudaMallocAsync allocates immediately, and cudaFreeAsync frees in stream
+// order.
 
 #include "fsdp/cuda/emulator/runtime.h"
 
@@ -31,7 +32,7 @@
 namespace fsdp {
 namespace {
 
-// The shared memory that a block may have by itself, and after cudaFuncSetAttribute.
+// The shared memory that a block may have without, and with, cudaFuncSetAttribute.
 constexpr size_t kMaxStaticShared = 48 << 10;
 constexpr size_t kMaxShared = 227 << 10;
 
@@ -50,6 +51,7 @@ cudaError_t EmulatedDeviceError(int device) { return device_errors[device].load(
 
 cudaError_t Answer(cudaError_t error) {
   if (error == cudaSuccess) error = EmulatedDeviceError(current_device);
+  // cudaErrorNotReady is an answer and not an error, so it is not kept.
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
 }
@@ -71,6 +73,7 @@ cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelS
   }
   if (const cudaError_t error = Answer(cudaSuccess); error != cudaSuccess) return error;
   stream->Push([shape, thread = std::move(thread), device = stream->device()] {
+    // A kernel that was already on the stream when the device failed does not run, as on a GPU.
     if (EmulatedDeviceError(device) != cudaSuccess) return;
     if (!EmulatedBlock::RunKernel(shape, thread)) device_errors[device] = cudaErrorLaunchFailure;
   });
@@ -91,7 +94,7 @@ namespace {
 
 bool IsDevice(int device) { return device >= 0 && device < kEmulatedDevices; }
 
-// Whether `kind` is true of the two addresses.
+// Whether `kind` matches the two addresses.
 bool HasDirection(const void* to, const void* from, cudaMemcpyKind kind) {
   const bool to_device = EmulatedMemory::Get().DeviceOf(to) >= 0;
   const bool from_device = EmulatedMemory::Get().DeviceOf(from) >= 0;
@@ -115,6 +118,7 @@ bool HasDirection(const void* to, const void* from, cudaMemcpyKind kind) {
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
   if (value < 0 || static_cast<size_t>(value) > fsdp::kMaxShared) return Answer(cudaErrorInvalidValue);
   std::lock_guard<std::mutex> lock(fsdp::kernels_mutex);
+  // A smaller value does not lower the default limit.
   fsdp::kernel_shared_bytes[kernel] = std::max<size_t>(value, fsdp::kMaxStaticShared);
   return Answer(cudaSuccess);
 }
@@ -183,6 +187,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  // Unlike CUDA, enabling it twice is not an error here; callers must accept both.
   return Answer(IsDevice(peer) && peer != fsdp::current_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
@@ -196,7 +201,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
-// A sticky error of the device stays; the thread's own is forgotten.
+// A sticky error of the device stays; the thread's own error is cleared.
 cudaError_t cudaGetLastError() {
   const cudaError_t error = cudaPeekAtLastError();
   fsdp::last_error = cudaSuccess;
@@ -258,8 +263,8 @@ cudaError_t cudaFree(void* data) {
   return Answer(data == nullptr || EmulatedMemory::Get().Free(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-// The memory is there before the stream gets to the allocation, which is more than CUDA promises: a use on another
-// stream that forgets to wait is not found.
+// The memory is usable before the stream reaches the allocation, which is more than CUDA promises: a missing wait
+// before a use on another stream is not found.
 cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
@@ -267,11 +272,11 @@ cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream) {
   return Answer(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-// Freed by the stream's thread, after the work that was put there before: a kernel that is still running has its
-// memory.
+// Freed by the stream's thread, after the earlier work on the stream: a kernel that is still running keeps its memory.
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
+  // Checked by the caller's thread; the address is checked again, by Free, on the stream.
   if (EmulatedMemory::Get().DeviceOf(data) < 0) return Answer(cudaErrorInvalidValue);
   stream->Push([data] { EmulatedMemory::Get().Free(data); });
   return Answer(cudaSuccess);
@@ -311,8 +316,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return Answer(cudaSuccess);
 }
 
-// By the calling thread and at once, ordered against no stream: CUDA orders it against the default stream, which does
-// not exist here.
+// Runs immediately on the calling thread, without order against any stream: CUDA orders it against the default stream,
+// which does not exist here.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind) {
   EmulatedMemory& memory = EmulatedMemory::Get();
   if (!memory.IsValid(to, nbytes) || !memory.IsValid(from, nbytes)) return Answer(cudaErrorInvalidValue);

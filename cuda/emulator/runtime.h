@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of the runtime that the emulator's parts share, and what its tests may reset.
+// The state of the runtime that the emulator's parts share, and the functions with which tests reset it.
 #ifndef FSDP_CUDA_EMULATOR_RUNTIME_H_
 #define FSDP_CUDA_EMULATOR_RUNTIME_H_
 
@@ -10,25 +10,25 @@
 
 namespace fsdp {
 
-// The calling thread's.
+// The current device of the calling thread.
 int EmulatedCurrentDevice();
 
 // The error that ended the use of `device`, if one has.
 cudaError_t EmulatedDeviceError(int device);
 
-// The result of a call of the runtime: `error`, else the error that ended the use of the calling thread's device. Kept
-// as the thread's last error.
+// The result of a call of the runtime: `error`, else the error that ended the use of the calling thread's device. Keeps
+// it as the thread's last error.
 cudaError_t Answer(cudaError_t error);
 
-// Answers `error` to what `stream`, whose work is captured, was asked, and makes the capture invalid.
+// Returns `error` for a call on `stream`, whose work is captured, and invalidates the capture.
 cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
 
-// Matrix products of 16-bit elements so far with an operand of which a column, in cuBLASLt's terms, begins at an
-// address that is no multiple of 16 bytes, and large ones with a size that is no multiple of 8: a GPU computes them
-// several times more slowly.
+// The number of slow products of 16-bit elements so far: a column of an operand, in cuBLASLt's terms, begins at an
+// address that is not a multiple of 16 bytes, or the product is large and a size is not a multiple of 8. A GPU computes
+// them several times more slowly.
 int64_t EmulatedMisalignedProducts();
 
-// Forgets the errors that ended the use of devices.
+// Clears the errors that ended the use of devices.
 void ResetEmulatedDevices();
 
 }  // namespace fsdp

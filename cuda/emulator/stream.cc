@@ -2,12 +2,12 @@
 //
 // Streams, events, and the functions of include/cuda_runtime_api.h on them.
 //
-// An event may be recorded again and again, so it counts: `recorded` goes up on the host when the record is put on a
-// stream, `reached` when the stream gets there. A wait notes the count of the moment and awaits `reached` to get to it,
-// so a later record does not move the wait: CUDA's rule.
+// An event may be recorded again and again, so it counts: `recorded` is incremented on the host when the record is put
+// on a stream, and `reached` follows when the stream reaches it. A wait stores the current count and waits until
+// `reached` gets to it, so a later record does not affect the wait, as CUDA specifies.
 //
-// A call that a capture cannot have (waiting by the host, another capture's event) on a captured stream invalidates
-// the capture, with CUDA's error codes.
+// A call that cannot be captured (waiting by the host, another capture's event) on a captured stream invalidates the
+// capture, with CUDA's error codes.
 
 #include "fsdp/cuda/emulator/stream.h"
 
@@ -33,8 +33,7 @@ CUstream_st::~CUstream_st() {
   thread_.join();
 }
 
-// While its work is captured, what is put on the stream becomes a node, after everything that the stream's point names;
-// that node is the new point.
+// While the stream is captured, work becomes a node, after all nodes of the stream's point; that node is the new point.
 void CUstream_st::Push(std::function<void()> work) {
   if (capturing()) {
     point_.after = {point_.capture->Add(std::move(work), point_.lane, point_.after)};
@@ -55,7 +54,7 @@ void CUstream_st::Join(const CapturePoint& point) {
   point_.after.insert(point.after.begin(), point.after.end());
 }
 
-// The queue's first item is taken out only when it is done, so an empty queue means that nothing is running.
+// The queue's first item is removed only when it is done, so an empty queue means that nothing is running.
 void CUstream_st::Synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });
@@ -74,6 +73,7 @@ void CUstream_st::Loop() {
     std::function<void()> work = std::move(queue_.front());
     lock.unlock();
     work();
+    // Destroyed without the lock and before Synchronize can return: it may hold the caller's memory.
     work = nullptr;
     lock.lock();
     queue_.pop_front();
@@ -86,8 +86,7 @@ void CUevent_st::State::Await(int64_t record) {
   changed.wait(lock, [&] { return reached >= record; });
 }
 
-// In a capture the event only remembers the point. A record outside of one that follows a captured record clears the
-// point.
+// In a capture the event only stores the point. A later record outside of a capture clears the point.
 void CUevent_st::Record(CUstream_st& stream) {
   if (stream.capturing() || captured_.capture != nullptr) captured_ = stream.capture_point();
   if (stream.capturing()) return;
@@ -99,6 +98,7 @@ void CUevent_st::Record(CUstream_st& stream) {
   stream.Push([state = state_, record] {
     {
       std::lock_guard<std::mutex> lock(state->mutex);
+      // std::max, because records on two streams may be reached in either order.
       state->reached = std::max(state->reached, record);
       state->reached_at = std::chrono::steady_clock::now();
     }
@@ -221,13 +221,14 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), voi
   return Answer(cudaSuccess);
 }
 
-// Streams are not to be destroyed meanwhile, as in CUDA.
+// Streams must not be destroyed meanwhile, as in CUDA.
 cudaError_t cudaDeviceSynchronize() {
   std::vector<cudaStream_t> streams;
   {
     std::lock_guard<std::mutex> lock(streams_mutex);
     streams.assign(Streams().begin(), Streams().end());
   }
+  // A copy of the set: Synchronize blocks, and other threads may create streams meanwhile.
   for (const cudaStream_t stream : streams) {
     if (stream->device() == fsdp::EmulatedCurrentDevice()) stream->Synchronize();
   }

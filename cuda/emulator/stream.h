@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cudaStream_t and cudaEvent_t. A stream is a thread that works through a queue, so work of two streams
-// really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports. Priorities are kept and have
-// no effect.
+// The emulator's cudaStream_t and cudaEvent_t. A stream is a thread that processes a queue, so work of two streams
+// really overlaps, and a missing wait is a data race that ThreadSanitizer reports. Priorities are stored and have no
+// effect.
 #ifndef FSDP_CUDA_EMULATOR_STREAM_H_
 #define FSDP_CUDA_EMULATOR_STREAM_H_
 
@@ -23,16 +23,16 @@ struct CUstream_st {
   CUstream_st(int device, int priority);
   ~CUstream_st();  // after all work
 
-  // The GPU and the priority that the stream was made with.
+  // The GPU and the priority of the stream.
   int device() const { return device_; }
   int priority() const { return priority_; }
-  // Runs `work` on the stream's thread, after all that was put there before; while capturing, adds it to the graph.
+  // Runs `work` on the stream's thread, after all earlier work on the stream; while capturing, adds it to the graph.
   void Push(std::function<void()> work);
 
-  // While its work is captured; by the thread that captures.
+  // Only while its work is captured, and by the thread that captures.
   bool capturing() const { return point_.capture != nullptr; }
   const CapturePoint& capture_point() const { return point_; }
-  void Join(const CapturePoint& point);  // what comes next comes after `point` too
+  void Join(const CapturePoint& point);  // later work comes after `point` too
   // The capture has ended: work runs again.
   void LeaveCapture() { point_ = {}; }
 
@@ -48,9 +48,9 @@ struct CUstream_st {
   const int priority_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_; the first is being worked on
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_; the first one is running
   bool closing_ = false;                     // guarded by mutex_
-  CapturePoint point_;                       // without a capture while there is none
+  CapturePoint point_;                       // has no capture while the stream is not captured
   std::thread thread_;
 };
 
@@ -58,15 +58,15 @@ struct CUstream_st {
 // captures.
 struct CUevent_st {
  public:
-  // `timed`: whether cudaEventElapsedTime may be asked.
+  // `timed`: whether cudaEventElapsedTime may be called.
   explicit CUevent_st(bool timed) : state_(std::make_shared<State>()), timed_(timed) {}
 
-  // Puts a record on the stream; each one replaces the one before.
+  // Puts a record on the stream; it replaces the previous one.
   void Record(CUstream_st& stream);
   // Puts a wait on the stream; does not block the caller.
   void MakeWait(CUstream_st& stream);  // for the last Record before this call
 
-  // Where a capture recorded it last; without a capture if none did.
+  // The point at which a capture last recorded it; without a capture if none did.
   const CapturePoint& captured() const { return captured_; }
   // Synchronize and Query are about the last Record before the call, on any stream; an event that was never recorded
   // counts as reached.
@@ -74,7 +74,7 @@ struct CUevent_st {
   bool Query();
   // False for cudaEventDisableTiming.
   bool timed() const { return timed_; }
-  // When a stream last got to a record, by the steady clock. For a timed event.
+  // When a stream last reached a record, by the steady clock. For a timed event.
   std::chrono::steady_clock::time_point reached_at();
 
  private:
@@ -82,8 +82,8 @@ struct CUevent_st {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    int64_t recorded = 0;  // so many times
-    int64_t reached = 0;   // the last of them that was reached
+    int64_t recorded = 0;  // the number of records
+    int64_t reached = 0;   // the last record that was reached
     std::chrono::steady_clock::time_point reached_at;
     // Blocks until the record of this number was reached.
     void Await(int64_t record);
@@ -92,7 +92,7 @@ struct CUevent_st {
   // Shared with the work on streams that records the event or waits for it.
   const std::shared_ptr<State> state_;
   const bool timed_;
-  // By the thread that captures.
+  // Used by the thread that captures.
   CapturePoint captured_;
 };
 

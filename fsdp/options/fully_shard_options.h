@@ -39,7 +39,7 @@ struct FullyShardOptions {
   // Parameters that FSDP does not shard, gather or reduce. State dicts hold them whole.
   std::vector<std::shared_ptr<Parameter>> ignored_params = {};
 
-  // Keep only the module's input for backward, which runs its forward again; also of a module whose parameters all lie
+  // Keep only the module's input for backward, which runs its forward again; also for a module whose parameters are all
   // in inner units.
   bool activation_checkpointing = false;
 
@@ -53,8 +53,8 @@ struct FullyShardOptions {
   std::shared_ptr<Trace> trace = {};
 };
 
-// kInvalidArgument, naming the field, its value and what was expected, for options that no module can have. What
-// depends on the module or on the mesh is checked where they are known, by FullyShard.
+// kInvalidArgument, naming the field, its value and the expected values, for options that no module can have.
+// FullyShard checks the options that depend on the module or on the mesh.
 absl::Status Validate(const FullyShardOptions& options);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ModulePredicate: a set of modules, by class or by type name, where PyTorch's API takes a set of types. The modules of
-// this house that PyTorch also has carry its names as type_name(), so a predicate can name classes that are not linked.
+// ModulePredicate: a set of modules, by class or by type name; PyTorch's API takes a set of types instead. Modules that
+// PyTorch also has use PyTorch's names as type_name(), so a predicate can name classes that are not linked.
 #ifndef FSDP_FSDP_OPTIONS_MODULE_PREDICATE_H_
 #define FSDP_FSDP_OPTIONS_MODULE_PREDICATE_H_
 

@@ -22,6 +22,7 @@ constexpr EnumName<BackwardPrefetch> kPrefetches[] = {
     {BackwardPrefetch::kNone, "none"},
 };
 
+// The names of flags and messages; a missing enumerator would be refused by CheckEnum.
 constexpr EnumName<ShardingStrategy> kStrategies[] = {
     {ShardingStrategy::kFullShard, "full_shard"},
     {ShardingStrategy::kShardGradOp, "shard_grad_op"},
@@ -30,6 +31,7 @@ constexpr EnumName<ShardingStrategy> kStrategies[] = {
     {ShardingStrategy::kHybridShardZero2, "hybrid_shard_zero2"},
 };
 
+// Before anything is allocated, because kernels and collectives exist only for these dtypes.
 absl::Status CheckDType(const char* name, const std::optional<DType>& dtype) {
   static constexpr DType kExpected[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
   if (!dtype.has_value()) return absl::OkStatus();
@@ -41,6 +43,7 @@ absl::Status CheckDType(const char* name, const std::optional<DType>& dtype) {
 // `name` is the field, `type` its enumeration, of which `table` lists all values.
 template <typename Enum>
 absl::Status CheckEnum(absl::Span<const EnumName<Enum>> table, const char* name, const char* type, Enum value) {
+  // An integer that a program cast to the enumeration may not be an enumerator.
   for (const auto& [known, text] : table) {
     if (known == value) return absl::OkStatus();
   }
@@ -73,6 +76,7 @@ absl::Status Validate(const MixedPrecisionPolicy& policy) {
 absl::Status Validate(const UnitOverrides& overrides) {
   if (overrides.sharding_strategy.has_value()) FSDP_RETURN_IF_ERROR(CheckStrategy(*overrides.sharding_strategy));
   if (overrides.backward_prefetch.has_value()) FSDP_RETURN_IF_ERROR(CheckPrefetch(*overrides.backward_prefetch));
+  // A pair without a shard group cannot shard; a missing replicate group means one group.
   if (overrides.process_group.has_value() && overrides.process_group->shard == nullptr) {
     return absl::InvalidArgumentError("process_group has no shard group: expected a group of ranks");
   }
@@ -88,6 +92,7 @@ absl::Status Validate(const FsdpOptions& options) {
   return Validate(options.mixed_precision);
 }
 
+// Refused, not ignored: the program would train with other groups than requested.
 absl::Status CheckShardGroupSizeIsUsed(const FsdpOptions& options, bool hybrid) {
   if (hybrid || !options.shard_group_size.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("shard_group_size is ", *options.shard_group_size,

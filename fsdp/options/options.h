@@ -27,15 +27,15 @@ struct FsdpOptions {
 
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
 
-  // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
+  // Ranks per shard group of the hybrid strategies, if this library makes the groups: consecutive ranks shard, ranks of
   // equal place in their block replicate. Divides the ranks. Needs an auto_wrap_policy, as in PyTorch, and a unit whose
-  // strategy is hybrid. Default: the ranks of a host, all of one host if there is but one; hosts that have unequally
-  // many are an error then (group_hosts.h). Groups that are given as a pair or a mesh stay as they are.
+  // strategy is hybrid. Default: the ranks of a host, or all ranks if there is only one host; hosts with unequal
+  // numbers of ranks are an error then (group_hosts.h). Groups that are given as a pair or a mesh stay as they are.
   std::optional<int> shard_group_size = {};
 
   MixedPrecision mixed_precision = {};
 
-  // Which submodules become units of their own; the root always is one. Default: none.
+  // Which submodules become units; the root always is one. Default: none.
   WrapPolicy auto_wrap_policy = {};
 
   // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward
@@ -51,11 +51,11 @@ struct FsdpOptions {
   // compute.
   CpuOffload cpu_offload = {};
 
-  // Compute in the original dtype while evaluating (a tape that keeps nothing), whatever mixed_precision says.
+  // Compute in the original dtype while evaluating (a tape that keeps nothing), overriding mixed_precision.
   bool full_precision_in_eval = false;
 
-  // Keep only the input of every wrapped module but the root for backward, which runs its forward again. A warning says
-  // if no module but the root is wrapped.
+  // Keep only the input of every wrapped module but the root for backward, which runs its forward again. Warns if no
+  // module but the root is wrapped.
   bool activation_checkpointing = false;
 
   // While training, check the order in which units run. In the first forward a difference between ranks is an error;
@@ -63,8 +63,8 @@ struct FsdpOptions {
   // first forward.
   bool check_execution_order = false;
 
-  // Gives memory and values to a module's own parameters that have none yet (meta parameters); called unit by unit.
-  // Default: the parameters' Initializers, seeded by init_seed.
+  // Gives memory and values to a module's own parameters that do not have any yet (meta parameters); called unit by
+  // unit. Default: the parameters' Initializers, seeded by init_seed.
   ParamInitFn param_init_fn = {};
   uint64_t init_seed = 0;
 
@@ -80,31 +80,32 @@ struct FsdpOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
 
   // All-gather the next unit of the previous step's order before the current unit's forward. Default off: it costs one
-  // more unsharded unit and pays only where the host is slow to issue work.
+  // more unsharded unit and pays only if the host is slow to issue work.
   bool forward_prefetch = false;
 
   // Allocate only as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
-  // slot before. Off: one slot for each unit; no all-gather waits, and memory is that of shard_grad_op.
+  // slot before. Off: one slot for each unit; no all-gather waits, and memory is as under shard_grad_op.
   bool limit_all_gathers = true;
 
   // Let the optimizer write each parameter twice in one pass, in float32 and in bfloat16, for units whose param_dtype
   // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
   // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes
-  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call NoteChanged();
-  // otherwise the write is ignored by the next all-gather. Not set: on for units on a GPU, where a pass over the
-  // parameters costs most beside the rest of a step.
+  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call NoteChanged(); otherwise
+  // the write is ignored by the next all-gather. Not set: on for units on a GPU, on which a pass over the parameters
+  // costs most compared with the rest of a step.
   std::optional<bool> optimizer_casts = {};
 
-  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: no spans are
-  // made.
+  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: does not make
+  // spans.
   std::shared_ptr<Trace> trace = {};
 };
 
-// kInvalidArgument, naming the field, its value and what was expected, for options that no model can have. What depends
-// on the module or on the number of ranks is checked where they are known, by Wrap.
+// kInvalidArgument, naming the field, its value and the expected values, for options that no model can have. Wrap
+// checks the options that depend on the module or on the number of ranks.
 absl::Status Validate(const FsdpOptions& options);
 
-// kInvalidArgument if there is a shard_group_size that nothing uses: `hybrid` is whether some unit's strategy is.
+// kInvalidArgument if there is a shard_group_size that nothing uses: `hybrid` is true if some unit's strategy is
+// hybrid.
 absl::Status CheckShardGroupSizeIsUsed(const FsdpOptions& options, bool hybrid);
 
 }  // namespace fsdp

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RestoreOptions: what FullyShardedDataParallel::Restore compares between the state that is loaded and this run, beyond
-// names and shapes: facts such as the number of attention heads, with which the same parameters are another model.
+// RestoreOptions: the attributes that FullyShardedDataParallel::Restore compares between the loaded state and this run,
+// in addition to names and shapes: facts such as the number of attention heads, which make another model of the same
+// parameters.
 #ifndef FSDP_FSDP_OPTIONS_RESTORE_OPTIONS_H_
 #define FSDP_FSDP_OPTIONS_RESTORE_OPTIONS_H_
 
@@ -15,22 +16,22 @@
 namespace fsdp {
 
 struct RestoreOptions {
-  // The attributes of the state that will be loaded, where the caller knows them before it is: a refusal then changes
-  // nothing. Empty: those that `load` sets in the state dict, compared after it.
+  // The attributes of the state to load, if the caller knows them beforehand: a refusal then changes nothing. Empty:
+  // the attributes that `load` sets in the state dict, compared after it.
   Attributes saved = {};
 
   // Attributes of this run. One of `required` must have the saved value; one of `listed` may have another.
   Attributes required = {};
   Attributes listed = {};
 
-  // Names in `required` whose values may differ all the same.
+  // Names in `required` whose values may still differ.
   std::set<std::string> allowed = {};
 };
 
 // How `saved` differs from options.required and options.listed, in the order of names. An attribute that `saved` lacks
-// is one of them, and is never refused: a state that was saved without attributes is loaded, and its values are not
-// known. So is one that only `saved` has. kFailedPrecondition names each attribute of `required` that has two values
-// and is not allowed, with both. Pure.
+// counts as different, and is never refused: a state that was saved without attributes is loaded, and its values are
+// unknown. The same holds for an attribute that only `saved` has. kFailedPrecondition names each attribute of
+// `required` that has two values and is not allowed, with both. Pure.
 absl::StatusOr<std::vector<AttributeDifference>> CheckSavedAttributes(const Attributes& saved,
                                                                       const RestoreOptions& options);
 

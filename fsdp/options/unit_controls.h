@@ -26,7 +26,7 @@ class AllGatherComm {
 
   // Memory for the output of one all-gather: [numel] in `dtype`, on the group's device, else the forward or backward
   // that needs it is kInvalidArgument. Called before each AllGather. The streams hold it until the work that reads it
-  // has run. That work is on one stream, as are the calls, so memory may be given again by the next call.
+  // has run. That work is on one stream, as are the calls, so the next call may return the same memory.
   virtual absl::StatusOr<Tensor> Allocate(int64_t numel, DType dtype, ProcessGroup& group) = 0;
 
   // Puts the all-gather on `stream`. `input` is this rank's slice of `output`. Errors surface at the stream.
@@ -68,7 +68,7 @@ struct UnitControls {
   std::shared_ptr<AllGatherComm> all_gather = {};
   std::shared_ptr<ReduceScatterComm> reduce_scatter = {};
   AllReduceHook all_reduce_hook = {};
-  Stream* all_reduce_hook_stream = nullptr;  // where it runs; default: the stream of the reduction
+  Stream* all_reduce_hook_stream = nullptr;  // the stream that it runs on; default: the reduction's
 };
 
 }  // namespace fsdp

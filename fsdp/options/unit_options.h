@@ -81,7 +81,7 @@ absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
 // shape, on the host or on the device.
 using ParamInitFn = std::function<absl::Status(Module& module)>;
 
-// FSDP1's precision of a unit. The sharded parameters that the optimizer updates keep their original dtype.
+// FSDP1's precision of a unit. The optimizer updates sharded parameters in their original dtype.
 struct MixedPrecision {
   // The dtype of unsharded parameters, and so of all-gather, forward and backward; default: the original dtype.
   std::optional<DType> param_dtype = {};
@@ -101,7 +101,7 @@ struct MixedPrecision {
   bool cast_forward_inputs = false;
   bool cast_root_forward_inputs = true;
 
-  // Modules that an auto_wrap_policy leaves out of mixed precision, each as a unit of its own; PyTorch's
+  // Modules that an auto_wrap_policy leaves out of mixed precision, each as a separate unit; PyTorch's
   // _module_classes_to_ignore. Without a policy it does nothing.
   ModulePredicate module_classes_to_ignore = IsBatchNorm();
 
@@ -112,7 +112,8 @@ struct MixedPrecision {
 // float16 are expected.
 absl::Status Validate(const MixedPrecision& precision);
 
-// Parameters, gradients and so optimizer state of the unit live in pinned host memory and visit the device for compute.
+// Parameters, gradients and so optimizer state of the unit are in pinned host memory and are copied to the device for
+// compute.
 struct CpuOffload {
   bool offload_params = false;
 };
@@ -120,7 +121,7 @@ struct CpuOffload {
 // FSDP2's precision of a unit (torch/distributed/fsdp/_fully_shard/_fsdp_api.py). There is no dtype for buffers.
 struct MixedPrecisionPolicy {
   std::optional<DType> param_dtype = {};   // of all-gather and compute; default: the original dtype
-  std::optional<DType> reduce_dtype = {};  // of the reduction; default: that of the gradients, param_dtype
+  std::optional<DType> reduce_dtype = {};  // default: the gradients' dtype, param_dtype
   std::optional<DType> output_dtype = {};  // floating-point outputs of the unit are cast to it
   bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
 };
@@ -138,7 +139,7 @@ using OffloadPolicy = std::optional<CpuOffloadPolicy>;
 // ranks that the model has.
 struct UnitProcessGroup {
   std::shared_ptr<ProcessGroup> shard;
-  std::shared_ptr<ProcessGroup> replicate = nullptr;  // of the hybrid strategies, and of these alone
+  std::shared_ptr<ProcessGroup> replicate = nullptr;  // of the hybrid strategies only
 };
 
 // The options that a wrap policy or WrapModule sets for one unit. A field that is not set has the model's option.
@@ -157,7 +158,7 @@ struct UnitOverrides {
   // The collectives of this unit go through these groups; default: the model's.
   std::optional<UnitProcessGroup> process_group = {};
 
-  // What is all-gathered ahead while this unit runs.
+  // The unit to all-gather ahead while this one runs.
   std::optional<BackwardPrefetch> backward_prefetch = {};
   std::optional<bool> forward_prefetch = {};
 

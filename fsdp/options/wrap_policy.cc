@@ -2,7 +2,7 @@
 //
 // Policies are plain functions of a WrapQuestion. SizeBasedWrapPolicy answers the two questions about a module
 // differently: "look below?" by the module's whole size, since a child can only be large enough if the module is, and
-// "wrap it?" by what its children left, since elements of inner units are no longer the module's.
+// "wrap it?" by the elements that its children left, because elements of inner units are not the module's any more.
 #include "fsdp/fsdp/options/wrap_policy.h"
 
 #include <algorithm>

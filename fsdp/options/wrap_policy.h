@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WrapPolicy: which submodules of a root become FSDP units of their own. The policies are those of PyTorch's wrap.py;
-// auto_wrap.h applies them.
+// WrapPolicy: which submodules of a root become FSDP units. The policies correspond to PyTorch's wrap.py; auto_wrap.h
+// applies them.
 //
 //   .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()
 //   .auto_wrap_policy = SizeBasedWrapPolicy(20'000)
@@ -27,16 +27,16 @@
 
 namespace fsdp {
 
-// The question that a callable policy answers about one module. Each module is asked twice: whether to recurse, before
-// its children, and whether to wrap it, after them.
+// The question that a callable policy answers about one module. Each module gets two questions: whether to recurse,
+// before its children, and whether to wrap it, after them.
 struct WrapQuestion {
   Module& module;
 
   // True: "look below `module`?"; if the answer is no, it and all modules below it are not wrapped. False: "wrap it?"
   bool recurse = false;
 
-  // Elements of the parameters of `module` and below that are not ignored. If `recurse` is false, without those that
-  // units below `module` have.
+  // Elements of the parameters of `module` and below that are not ignored. If `recurse` is false, without the
+  // parameters of units below `module`.
   int64_t nonwrapped_numel = 0;
 
   // True if some parameter below is shared with a module outside of `module`. A unit must have all names of a
@@ -49,13 +49,14 @@ using WrapFunction = std::function<bool(const WrapQuestion& question)>;
 // nullopt: `module` is not a unit. Otherwise the options in which its unit differs from the root's.
 using CustomWrapFunction = std::function<std::optional<UnitOverrides>(Module& module)>;
 
-// The modules that nn/module_names.h finds by these patterns. One that matches no module is an error of the wrapping.
+// The modules that nn/module_names.h finds by these patterns. A pattern that matches no module is an error of the
+// wrapping.
 struct ModuleNamePatterns {
   std::vector<std::string> patterns;
 };
 
-// A callable policy (PyTorch's functions), a policy object (ModuleWrapPolicy, CustomPolicy), names, or none: the root
-// is the only unit. A value type.
+// A callable policy (PyTorch's functions), a policy object (ModuleWrapPolicy, CustomPolicy), names, or no policy: the
+// root is the only unit. A value type.
 class WrapPolicy final {
  public:
   WrapPolicy() = default;
@@ -112,8 +113,8 @@ struct SizeBasedWrapOptions {
 };
 
 // Wraps, children first, each module whose parameters outside already wrapped children count at least `min_num_params`
-// elements. Unlike PyTorch's, it never wraps a module that shares a parameter with one outside it, since a shared
-// parameter has to lie within one unit.
+// elements. Unlike PyTorch's, it never wraps a module that shares a parameter with one outside it, because a shared
+// parameter must be inside one unit.
 WrapFunction SizeBasedWrapPolicy(int64_t min_num_params = 100'000'000, SizeBasedWrapOptions options = {});
 
 }  // namespace fsdp

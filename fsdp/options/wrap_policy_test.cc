@@ -81,7 +81,7 @@ TEST(WrapPolicyTest, OrSaysYesWhereAnyDoes) {
 TEST(WrapPolicyTest, SizeBasedWrapsFromInsideOut) {
   EXPECT_THAT(SelectedOfGpt2(SizeBasedWrapPolicy(20'000)),
               ElementsAre("transformer.h.0", "transformer.h.1", "transformer.h.2"));
-  // The MLP is large enough alone; what it leaves of its block is not.
+  // The MLP is large enough by itself; the rest of its block is not.
   EXPECT_THAT(SelectedOfGpt2(SizeBasedWrapPolicy(18'000)),
               ElementsAre("transformer.h.0.mlp", "transformer.h.1.mlp", "transformer.h.2.mlp"));
 }

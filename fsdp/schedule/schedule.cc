@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forward walks the visits in order, backward in reverse: where forward left a unit, backward enters it. At each entry
+// Forward walks the visits in order, backward in reverse: forward's exit from a unit is backward's entry. At each entry
 // the builder adds
 //
 //   all-gather of the unit, unless it is unsharded        the unit cannot compute without it
 //   all-gather of the next unit (prefetch)                issued before the compute, so that both overlap
 //   the compute
 //
-// and at each exit the reshard, then, in backward, the reduction. Where "prefetch after" (kBackwardPost) is asked for,
-// the all-gather of the next unit stands between reshard and reduction: it takes the slot that the reshard freed, and
-// is not queued behind the reduction. The builder tracks what is unsharded, so no unit is gathered twice or resharded
-// twice, whatever earlier passes left.
+// and at each exit the reshard, then, in backward, the reduction. Under "prefetch after" (kBackwardPost), the
+// all-gather of the next unit is between reshard and reduction: it takes the slot that the reshard freed, and is not
+// queued behind the reduction. The builder tracks which units are unsharded, so no unit is gathered twice or resharded
+// twice, whatever state earlier passes left.
 //
 // A unit that recomputes runs its forward again at its entry in backward, and the units inside run theirs: each is
 // gathered and resharded as in forward, and gathered again for its own backward. PyTorch's FSDP units do so, since a
@@ -59,7 +59,7 @@ bool IsReshard(const ScheduleEvent& event) {
   return event.kind == Kind::kReshard || event.kind == Kind::kReshardToGroup;
 }
 
-// Builds a schedule event by event, keeping track of what is unsharded.
+// Builds a schedule event by event, tracking which units are unsharded.
 class Builder {
  public:
   Builder(const std::vector<bool>& unsharded, const ScheduleOptions& options)
@@ -78,7 +78,7 @@ class Builder {
     unsharded_[unit] = false;
   }
 
-  // All-gathers units ahead of their time: the listed ones, else `next`, if there is one.
+  // All-gathers units ahead of their time: the listed ones, or `next` if no units are listed.
   void Prefetch(const std::optional<std::vector<int>>& listed, int next) {
     if (listed.has_value()) {
       for (const int unit : *listed) Unshard(unit);
@@ -143,7 +143,7 @@ void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder&
   if (!traits.sharded && !traits.replicated) builder.Add(Kind::kStoreGradient, unit);
 }
 
-// What forward visited inside the unit that it left with visits[exit].
+// The visits of forward inside the unit that it left with visits[exit].
 absl::Span<const UnitVisit> Inside(absl::Span<const UnitVisit> visits, size_t exit) {
   int depth = 0;
   for (size_t at = exit + 1; at-- > 0;) {
@@ -232,8 +232,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
   return builder.Take();
 }
 
-// Units that one pass leaves unsharded are unsharded in the next: under kShardGradOp without synchronisation the second
-// forward gathers nothing.
+// A unit that one pass leaves unsharded is still unsharded in the next: under kShardGradOp without synchronisation the
+// second forward gathers nothing.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
   Schedule step;
   std::vector<bool> unsharded(options.units.size(), false);
@@ -260,7 +260,7 @@ std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> uns
   return unsharded;
 }
 
-// The root is not counted, since it has a buffer of its own.
+// The root is not counted, because it has a separate buffer.
 int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root) {
   int now = 0;
   for (size_t unit = 0; unit < unsharded.size(); ++unit) now += unsharded[unit] && static_cast<int>(unit) != root;

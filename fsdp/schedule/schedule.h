@@ -48,44 +48,44 @@ struct ScheduleEvent {
 // In the order of issue. Work of different streams overlaps; events order it, not this list.
 using Schedule = std::vector<ScheduleEvent>;
 
-// A moment of a forward pass: execution enters or leaves a unit. Units nest: the root is entered first and left last.
-// A module without parameters of its own is visited as a unit is, with an index after theirs, if it recomputes.
+// A moment of a forward pass: execution enters or leaves a unit. Units nest: the root is entered first and left last. A
+// module without own parameters is visited like a unit, with an index after theirs, if it recomputes.
 struct UnitVisit {
   int unit = 0;
   bool enter = true;
 };
 
-// All that a schedule depends on of one unit. options/unit_options.h draws where it comes from.
+// The facts about one unit that a schedule depends on. options/unit_options.h shows their origin.
 struct UnitTraits {
   bool sharded = true;                 // all-gathered, and its gradient reduce-scattered
   bool replicated = false;             // its gradient is all-reduced as well: kNoShard, the hybrid strategies
   bool trainable = true;               // off: no parameter wants a gradient, so nothing is reduced
   bool sync = true;                    // off: its gradient stays local (no_sync)
   bool all_reduce = true;              // off: a replicated unit reduce-scatters only
-  bool reshard_after_forward = true;   // off for the root, and where parameters are kept for backward
+  bool reshard_after_forward = true;   // off for the root, and if parameters are kept for backward
   bool reshard_to_group = false;       // after forward, and not all the way
   bool reshard_after_backward = true;  // after a backward without synchronisation
   bool reshard_after_sync = true;      // after a backward with synchronisation
   bool unshard_in_backward = true;     // off: backward does not need its parameters
   bool recompute = false;              // its forward runs again before its backward
-  bool recomputes_inner = true;        // and with it those of all units inside; off for a unit of several modules
+  bool recomputes_inner = true;        // and with it all units inside; off for a unit of several modules
   bool has_parameters = true;          // off for a module that is no unit: nothing to gather or to prefetch
 
   // Units to all-gather ahead of this one's forward and backward; default: the next in order, by the options.
   std::optional<std::vector<int>> forward_prefetch = {};
   std::optional<std::vector<int>> backward_prefetch = {};
 
-  // What this unit all-gathers ahead where nothing is listed; default: the options of the pass.
+  // The unit that this one all-gathers ahead if nothing is listed; default: the options of the pass.
   std::optional<BackwardPrefetch> backward_prefetch_order = {};
   std::optional<bool> forward_prefetch_next = {};
 
   bool ReshardsAfterBackward() const { return sync ? reshard_after_sync : reshard_after_backward; }
 
-  // The traits of a unit under FSDP1: those that follow from its strategy alone; the others keep their defaults.
+  // The traits of a unit under FSDP1 that follow from its strategy; the others keep their defaults.
   static UnitTraits Of(ShardingStrategy strategy, bool is_root);
 };
 
-// All that a schedule depends on but the order of the units.
+// Everything that a schedule depends on except the order of the units.
 struct ScheduleOptions {
   std::vector<UnitTraits> units;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
@@ -116,8 +116,8 @@ std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> uns
 // The most units, other than `root`, that are unsharded at one time: how many slots the schedule needs.
 int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root);
 
-// The schedule as text, a line for each event, in PyTorch's words: "all_gather transformer.h.1". `names` are those of
-// the units.
+// The schedule as text, a line for each event, in PyTorch's words: "all_gather transformer.h.1". `names` are the units'
+// names.
 std::string RenderSchedule(const Schedule& schedule, absl::Span<const std::string> names);
 
 }  // namespace fsdp

@@ -3,8 +3,8 @@
 // One class for both passes, so that Describe names exactly the tensors that Stream visits; Describe orders them as a
 // FULL state dict does, Stream unit by unit, so that a unit's parameters and states share one gather buffer.
 //
-// Rank 0's visitor may fail, on a full disk for one. The other ranks are in the next all-gather by then, so rank 0 goes
-// on gathering without visiting, and all agree on the error at the end.
+// Rank 0's visitor may fail, for example on a full disk. The other ranks are in the next all-gather by then, so rank 0
+// continues to gather without visiting, and all agree on the error at the end.
 #include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
@@ -55,6 +55,7 @@ class FullState {
   absl::Status Stream(StateGather& gather, const std::function<absl::Status(const StateDict& part)>& visit) {
     gather_ = &gather;
     visit_ = &visit;
+    // First, so that all ranks skip the same units below: has_state must be equal on every rank.
     if (shards_) FSDP_RETURN_IF_ERROR(shards_->Agree(gather.ranks()));
     for (int u = 0; u < units_.size(); ++u) {
       FSDP_RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
@@ -69,6 +70,7 @@ class FullState {
       VisitSteps(u);
     }
     FSDP_RETURN_IF_ERROR(VisitReplicated());
+    // A failed visitor is reported only here, when no rank waits for a gather any more.
     return gather.ranks().AgreeOn(visited_);
   }
 
@@ -104,6 +106,7 @@ class FullState {
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
   }
 
+  // Only rank 0 visits; after its first error it gathers without visiting.
   bool Sees() const { return gather_->ranks().rank() == 0 && visited_.ok(); }
 
   // Waits for the elements of `part` and passes it to the visitor. Its memory may be reused afterwards.
@@ -113,7 +116,8 @@ class FullState {
     return absl::OkStatus();
   }
 
-  // Visits the parameters of the unit that was gathered last; with `stepped_only` those that have optimizer state.
+  // Visits the parameters of the unit that was gathered last; with `stepped_only` only parameters that have optimizer
+  // state.
   template <typename KeyOf>
   absl::Status VisitGathered(int u, const KeyOf& key_of, bool stepped_only) {
     const Unit& unit = units_.unit(u);
@@ -159,7 +163,7 @@ class FullState {
     return absl::OkStatus();
   }
 
-  // One tensor at a time in pinned memory of its own: replicated tensors are few and small.
+  // Pinned memory for one tensor at a time: replicated tensors are few and small.
   absl::Status VisitCopy(const StateKey& key, const Tensor& data, const Shape& shape, DType dtype) {
     if (!Sees()) return absl::OkStatus();
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, gather_->device().AllocatePinned(data.numel() * SizeOf(dtype)));
@@ -171,6 +175,7 @@ class FullState {
   }
 
   const UnitStore& units_;
+  // Owned here, because Stream visits them after all units.
   const std::vector<ReplicatedTensor> replicated_;
   std::optional<OptimShards> shards_;
   StateGather* gather_ = nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A FULL state without the full model: rank 0 gets whole tensors unit by unit and keeps none, so that its extra memory
-// is at most two units in the original dtype, for models of any size. For writers that lay a file out from names and
-// shapes, and then fill it.
+// A FULL state without the full model: rank 0 gets whole tensors unit by unit and keeps no tensor, so that its extra
+// memory is at most two units in the original dtype, for models of any size. For writers that plan a file from names
+// and shapes, and then fill it.
 //
 //   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));  // names, shapes, texts
 //   FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
@@ -23,10 +23,10 @@ namespace fsdp {
 // aliases and layouts. Local.
 absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer);
 
-// Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: only the model), several at a time,
-// whole and in host memory, which is reused when the call returns.
-// After the first error `visit` is not called again, but the units are still gathered, since the other ranks wait for
-// that; then every rank gets the error. Collective; blocks.
+// Calls `visit`, only on rank 0, with every tensor of model and optimizer (null: only the model), several at a time,
+// whole and in host memory, which is reused when the call returns. After the first error `visit` is not called again,
+// but the units are still gathered, because the other ranks wait for that; then every rank gets the error. Collective;
+// blocks.
 absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer,
                              const std::function<absl::Status(const StateDict& part)>& visit);
 

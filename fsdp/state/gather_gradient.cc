@@ -30,7 +30,7 @@ absl::StatusOr<std::pair<int, size_t>> Find(const UnitStore& units, std::string_
   return absl::NotFoundError(absl::StrCat("gradient of \"", name, "\": no unit has a parameter of this name"));
 }
 
-// What a slice without a gradient holds is left over from an earlier step.
+// A slice without a gradient still holds values of an earlier step.
 void Clear(const ShardedParameter& parameter, Stream& stream) {
   const Tensor& grad = parameter.grad;
   if (parameter.device->type() == DeviceType::kCpu) {

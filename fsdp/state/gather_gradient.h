@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GatherGradient: the whole gradient of one parameter, for a program that logs, checks or changes its mind by it.
+// GatherGradient: the whole gradient of one parameter, for a program that logs or checks it, or decides by it.
 #ifndef FSDP_FSDP_STATE_GATHER_GRADIENT_H_
 #define FSDP_FSDP_STATE_GATHER_GRADIENT_H_
 
@@ -12,11 +12,11 @@
 
 namespace fsdp {
 
-// A copy of the gradient of the parameter that is called `fqn` (any of its names), of the parameter's shape, on the
-// device of `units`; undefined, as PyTorch's grad is None, where no rank has one. A rank that has none where others do
-// counts as zero. The gradients must have been reduced. Communicates for the whole unit of the parameter, whose memory
-// it needs a second time meanwhile. kNotFound for a name that no unit has; kFailedPrecondition for a unit that is
-// frozen whole. Collective; blocks.
+// A copy of the gradient of the parameter named `fqn` (any of its names), of the parameter's shape, on the device of
+// `units`; undefined if no rank has one, as PyTorch's grad is None. A rank without a gradient counts as zero if others
+// have one. The gradients must have been reduced. Communicates for the whole unit of the parameter, whose memory it
+// needs a second time meanwhile. kNotFound for a name that no unit has; kFailedPrecondition for a unit that is frozen
+// whole. Collective; blocks.
 absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view fqn);
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ struct LoadStateDictOptions {
   // Missing and unexpected names are an error. Off: they are returned, and all other entries are loaded.
   bool strict = true;
 
-  // For FULL: rank 0 alone has the state dict and sends it in batches; the state dicts that other ranks pass are
+  // For FULL: only rank 0 has the state dict and sends it in batches; the state dicts that other ranks pass are
   // ignored. Off: each rank reads its own state dict, without communication.
   bool broadcast_from_rank0 = false;
 };

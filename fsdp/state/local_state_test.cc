@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LOCAL state dicts: this rank's part of the flat parameters, as it lies in memory.
+// LOCAL state dicts: this rank's part of the flat parameters, as in memory.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -61,7 +61,7 @@ TEST_P(LocalStateTest, AliasesTheLiveShardsOfModelAndOptimizer) {
   }));
 }
 
-// Offsets in the recorded layout say where in the flat shard a slice lies.
+// Offsets in the recorded layout give the place of a slice in the flat shard.
 TEST_P(LocalStateTest, RecordsTheLayoutThatItsIntervalsFollow) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Saving: for LOCAL, each parameter's slice as it is; for FULL and SHARDED, gather a unit, copy each parameter out, go
-// to the next unit (StateGather). Rank 0 alone may receive, but every rank gathers.
+// Saving: for LOCAL, each parameter's slice as it is; for FULL and SHARDED, gather a unit, copy each parameter out,
+// continue with the next unit (StateGather). It may be that only rank 0 receives, but every rank gathers.
 //
 // Loading goes in three steps, so that an error leaves the model as it was:
 //
@@ -10,7 +10,7 @@
 //   run      copy or exchange (StateScatter) in the order of the units, which is the same on all ranks
 //
 // A parameter with several names may be saved under any of them. ModelEntries resolves aliases to the first name, and
-// prefers a tensor that is saved under the first name itself.
+// prefers a tensor that is saved under that name.
 #include "fsdp/fsdp/state/model_state.h"
 
 #include <algorithm>
@@ -40,6 +40,7 @@ class ModelEntries {
         by_name_[key.fqn] = tensor;
         names_.push_back(key.fqn);
       } else {
+        // emplace: a tensor under the first name, which is assigned above, is never replaced.
         by_name_.emplace(alias->second, tensor);
       }
     }
@@ -50,7 +51,7 @@ class ModelEntries {
     return found == by_name_.end() ? nullptr : found->second;
   }
 
-  // Its names against those of the model.
+  // The state dict's names compared with the model's.
   IncompatibleKeys Compare(const std::vector<std::string>& model) const {
     IncompatibleKeys keys;
     for (const std::string& fqn : model) {
@@ -68,7 +69,7 @@ class ModelEntries {
   std::vector<std::string> names_;  // without further names of shared parameters
 };
 
-// One load: the values of the model, those of the state dict, and which of the latter are loaded.
+// One load: the model's values, the state dict's, and the names that are loaded.
 class ModelLoad {
  public:
   ModelLoad(const UnitStore& units, std::vector<ReplicatedTensor> replicated, const StateDict& state, StateSource from)
@@ -164,6 +165,7 @@ absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGat
   for (int u = 0; u < units.size(); ++u) {
     const Unit& unit = units.unit(u);
     FSDP_RETURN_IF_ERROR(gather.Gather(u, unit.shard));
+    // Other ranks only gather: Extract copies, and they have no use for the copies.
     for (size_t i = 0; form.ReceivedBy(gather.ranks().rank()) && i < unit.parameters.size(); ++i) {
       FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather.Extract(i, form));
       state.Set(StateKey::Model(unit.parameters[i]->fqn), std::move(tensor));
@@ -199,9 +201,9 @@ void AddNew(const std::vector<std::string>& names, std::vector<std::string>& all
   }
 }
 
-// The names that are missing or unexpected on any rank, or only those of rank 0 if `first_only`. `mine` are this
-// rank's. A name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by none. So
-// the lists are gathered and joined, keeping the order of the first rank that has a name. Collective; blocks.
+// The names that are missing or unexpected on any rank, or only rank 0's if `first_only`. `mine` are this rank's. A
+// name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by no rank. So the
+// lists are gathered and joined, keeping the order of the first rank that has a name. Collective; blocks.
 absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only) {
   const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
@@ -236,6 +238,7 @@ absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, co
   FSDP_RETURN_IF_ERROR(CheckLocalIsOfNoMesh(units, form.type));
   FSDP_ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  // A rank that does not receive has an empty state dict, but takes part in every gather.
   const bool receives = form.ReceivedBy(gather->ranks().rank());
   StateDict state = receives ? EmptyStateDict(units) : StateDict();
   state.type = form.type;
@@ -317,8 +320,8 @@ ShardedTensor LiveSlicesOf(const ShardedParameter& parameter, const Tensor& slic
   return tensor;
 }
 
-// As in PyTorch: a mesh says how tensors are cut by dimensions, and flat shards are not. Tensor parallelism needs a
-// mesh.
+// As in PyTorch: a mesh describes tensors that are cut by dimensions, and flat shards are not. Tensor parallelism needs
+// a mesh.
 absl::Status CheckLocalIsOfNoMesh(const UnitStore& units, StateDictType type) {
   if (type != StateDictType::kLocal || !units.groups().from_mesh()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -22,11 +22,11 @@
 
 namespace fsdp {
 
-// Aliases and flat layouts of the units, and no tensors: what every state dict of the model begins with.
+// Aliases and flat layouts of the units, without tensors: every state dict of the model begins with these.
 StateDict EmptyStateDict(const UnitStore& units);
 
-// The model's state in the form that `form` asks for; `root` is the module that `units` were made of. kInvalidArgument
-// for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
+// The model's state in the form of `form`; `root` is the module that `units` were made of. kInvalidArgument for LOCAL
+// of a model made with a mesh. Collective, except LOCAL; blocks.
 absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, const StateForm& form);
 
 // Copies `state`, a state dict of `type`, into the shards and the replicated tensors, and returns the names that did
@@ -59,7 +59,7 @@ StateSource SourceOf(const StateDictSettings& settings, const LoadStateDictOptio
 struct ReplicatedTensor {
   std::string fqn;
   Tensor data;                    // the live one
-  DType dtype = DType::kFloat32;  // the original one, that of state dicts; `data` may have another
+  DType dtype = DType::kFloat32;  // the original dtype, as in state dicts; `data` may have another
 };
 
 // All replicated tensors of `root`, each under its first name: parameters first, then buffers. kFailedPrecondition

@@ -53,6 +53,7 @@ absl::StatusOr<OptimEntries> Decode(const std::string& blob) {
   return entries;
 }
 
+// Rank 0's entries decide: a rank may have more, but not fewer, because all ranks exchange rank 0's list.
 absl::Status CheckHasAll(size_t rank, const OptimEntries& theirs, const OptimEntries& first) {
   std::set<std::pair<std::string, std::string>> names;
   for (const OptimEntry& entry : theirs.entries) names.emplace(entry.fqn, entry.state);
@@ -77,6 +78,7 @@ absl::StatusOr<double> OptimEntry::Value() const {
 }
 
 Tensor HostScalar(DType dtype, const std::string& bytes) {
+  // The buffer owns the bytes, so that work on a stream may read them after the caller has returned.
   auto* memory = new std::string(bytes);
   return Tensor(Buffer(memory->data(), static_cast<int64_t>(memory->size()), [memory] { delete memory; }), dtype, {1});
 }
@@ -91,6 +93,7 @@ OptimEntries EntriesOf(const StateDict& state) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (key.section != StateKey::Section::kOptimState || tensor == nullptr) continue;
     OptimEntry entry{key.fqn, key.state, tensor->dtype, tensor->shape, ""};
+    // Scalars travel in the list, because a scalar's element may be on one rank only.
     if (entry.is_scalar() && !tensor->shards.empty()) {
       const Tensor& data = tensor->shards[0].data;
       entry.scalar.assign(data.data_as<const char>(), data.nbytes());
@@ -104,6 +107,7 @@ OptimEntries EntriesOf(const StateDict& state) {
 absl::StatusOr<OptimEntries> AgreeOnEntries(const AllRanks& ranks, const StateDict& state, StateSource from) {
   OptimEntries mine = EntriesOf(state);
   if (from == StateSource::kFull || from == StateSource::kLocal) return mine;
+  // Other ranks' state dicts are ignored, but they take part in the exchange.
   if (from == StateSource::kFullFirst && ranks.rank() != 0) mine = OptimEntries();
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.GatherBlobs(Encode(mine)));
   FSDP_ASSIGN_OR_RETURN(OptimEntries first, Decode(blobs[0]));

@@ -36,7 +36,7 @@ struct OptimEntry {
 
 struct OptimEntries {
   std::vector<OptimEntry> entries;
-  std::optional<std::string> param_groups;  // nullopt if the state dict has none
+  std::optional<std::string> param_groups;  // nullopt if the state dict has no param_groups
 };
 
 // A tensor of one element in newly allocated host memory: of these bytes, or a float32.

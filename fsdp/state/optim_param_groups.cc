@@ -35,6 +35,7 @@ absl::Status SameParameters(size_t index, const Json& saved, const ParamGroupSta
   if (params == saved.end() || !params->is_array()) {
     return absl::InvalidArgumentError(absl::StrCat("param_groups: group ", index, " has no array \"params\""));
   }
+  // Names are compared as sets: their order in a group does not matter.
   std::set<std::string> missing(mine.params.begin(), mine.params.end());
   for (const Json& param : *params) {
     const std::string name = param.is_string() ? param.get<std::string>() : param.dump();
@@ -62,6 +63,7 @@ std::string ParamGroupsJson(const Optimizer& optimizer) {
     Json entry = Json::object();
     entry["params"] = group.params;
     for (const auto& [name, value] : group.values) {
+      // `values` has beta1 before beta2, so the pair is in PyTorch's order.
       if (name == "beta1" || name == "beta2") {
         entry["betas"].push_back(value);
       } else {
@@ -86,6 +88,7 @@ absl::Status LoadParamGroups(const std::string& text, Optimizer& optimizer) {
         absl::StrCat("param_groups: ", saved.is_array() ? absl::StrCat(saved.size(), " groups") : "no JSON array",
                      " in the state dict, ", mine.size(), " groups in the optimizer"));
   }
+  // Three passes: parse everything, check everything, then set, so that an error changes nothing.
   std::vector<Setting> settings;
   for (size_t g = 0; g < mine.size(); ++g) {
     FSDP_RETURN_IF_ERROR(SameParameters(g, saved[g], mine[g]));

@@ -15,9 +15,9 @@ namespace fsdp {
 // The groups of `optimizer` with their hyperparameters now.
 std::string ParamGroupsJson(const Optimizer& optimizer);
 
-// Sets the hyperparameters of each group of `optimizer` to those of the group of `text` at the same place.
-// Hyperparameters that `text` does not mention stay. kInvalidArgument, and nothing is changed, if the groups differ in
-// number or in their parameters, naming one, or if a value is not a number.
+// Sets the hyperparameters of each group of `optimizer` from the group of `text` with the same index. Hyperparameters
+// that `text` does not mention stay. kInvalidArgument, and nothing is changed, if the groups differ in number or in
+// their parameters, naming one, or if a value is not a number.
 absl::Status LoadParamGroups(const std::string& text, Optimizer& optimizer);
 
 }  // namespace fsdp

@@ -47,11 +47,13 @@ OptimShards::OptimShards(const UnitStore& units, Optimizer& optimizer) : units_(
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const std::string& fqn = optimizer.parameters()[i]->fqn;
     index_[fqn] = i;
+    // A parameter that the program trains outside all units.
     if (managed.count(fqn) == 0) unmanaged_.push_back(i);
   }
 }
 
 absl::Status OptimShards::Agree(const AllRanks& ranks) const {
+  // Local errors first: if one rank returned early, the others would wait in GatherBlobs.
   FSDP_RETURN_IF_ERROR(ranks.AgreeOn(CheckStates()));
   Steps mine;
   for (const auto& [fqn, i] : index_) {
@@ -59,6 +61,7 @@ absl::Status OptimShards::Agree(const AllRanks& ranks) const {
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(nlohmann::json(mine).dump()));
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    // The maps are sorted, so equal state has equal text, and only ranks that differ are parsed.
     if (all[rank] == all[0]) continue;
     const nlohmann::json theirs = nlohmann::json::parse(all[rank], nullptr, /*allow_exceptions=*/false);
     const nlohmann::json first = nlohmann::json::parse(all[0], nullptr, /*allow_exceptions=*/false);
@@ -100,7 +103,9 @@ absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state
 
 absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& gather) const {
   const Unit& unit = units_.unit(u);
+  // OwnPart is this rank's part of the gather buffer, so the all-gather needs no further copy.
   FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
+  // Padding and parameters without state are gathered as zeros.
   gather.device().ops().Zero(shard, gather.stream());
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());

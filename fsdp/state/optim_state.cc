@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FULL and SHARDED gather one state of one unit at a time, as if it were the unit's parameters (OptimShards). LOCAL,
-// and in any form the state of parameters outside all units, takes the optimizer's slices as they are. "step" is no
-// tensor of the optimizer but a count, so it is made here, as PyTorch's float32 scalar; under SHARDED only the first
-// rank of a chunk group holds it, so that each element of the state exists once.
+// and in any form the state of parameters outside all units, takes the optimizer's slices as they are. The optimizer
+// keeps "step" as a count, so its tensor is made here, as PyTorch's float32 scalar; under SHARDED only the first rank
+// of a chunk group holds it, so that each element of the state exists once.
 #include "fsdp/fsdp/state/optim_state.h"
 
 #include <cstring>
@@ -119,7 +119,7 @@ ShardedTensor StepScalar(int64_t steps, int replica) {
   return scalar;
 }
 
-// The step of a parameter of which the checkpoint has no state, since it never had a gradient.
+// The step of a parameter that the checkpoint has no state of, because it never had a gradient.
 constexpr float kNotFilled = -1;
 
 absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer& optimizer) {
@@ -145,7 +145,7 @@ absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const 
     const Device& device = *optimizer.parameters()[i]->device;
     for (const std::string& name : optimizer.StateNames()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name));
-      // Nothing uses it: Restore has waited for all streams.
+      // Nothing uses the memory: Restore has waited for all streams.
       if (device.type() == DeviceType::kCpu) {
         std::memset(slice.data(), 0, slice.nbytes());
       } else {

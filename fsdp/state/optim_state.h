@@ -18,8 +18,8 @@
 
 namespace fsdp {
 
-// Adds the state of `optimizer` to `state`. Parameters that never stepped have none. Other entries of `state`, the
-// user's own, stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
+// Adds the state of `optimizer` to `state`. Parameters that never stepped do not have any. The user's own entries of
+// `state` stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
 // Collective, except LOCAL; blocks.
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state);
 
@@ -34,13 +34,14 @@ absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, 
 // The scalar "step" of a parameter, float32 as in PyTorch.
 ShardedTensor StepScalar(int64_t steps, int replica);
 
-// An optimizer's slices as a LOCAL state dict whose tensors a checkpoint fills in place, those of parameters that never
-// stepped too.
+// An optimizer's slices as a LOCAL state dict whose tensors a checkpoint fills in place, including parameters that
+// never stepped.
 class LiveOptimState {
  public:
   // Adds all states of `optimizer` to `state`. Tensors are aliased, and made if they do not exist; the "step" scalars
   // are copies. Commit, after they were filled, sets the optimizer's step counts from them; a parameter whose "step"
-  // was not filled goes back to never having stepped: its states become zero, by `stream`, for which it waits.
+  // was not filled goes back to never having stepped: its states become zero, by work on `stream`, which Commit waits
+  // for.
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
   absl::Status Commit(Optimizer& optimizer, Stream& stream) const;
 

@@ -2,7 +2,7 @@
 //
 // A key is an id if it is a decimal number and no parameter has that name: a model's parameters may be called "0" and
 // "1". Ids count the parameters over all groups in the optimizer's order. A state dict is rekeyed whole or not at all;
-// a mix of names and ids has no one meaning, since the same parameter could be there twice.
+// a mix of names and ids is ambiguous, because the same parameter could occur twice.
 #include "fsdp/fsdp/state/optim_state_key.h"
 
 #include <algorithm>
@@ -25,6 +25,7 @@ class ParameterKeys {
  public:
   explicit ParameterKeys(const Optimizer& optimizer) {
     for (const ShardedParameter* parameter : optimizer.parameters()) {
+      // An id is the index of a parameter in the optimizer.
       ids_[parameter->fqn] = names_.size();
       names_.push_back(parameter->fqn);
     }
@@ -32,6 +33,7 @@ class ParameterKeys {
 
   bool IsId(const std::string& key) const {
     int64_t id = 0;
+    // A name that looks like a number is a name.
     return ids_.count(key) == 0 && absl::SimpleAtoi(key, &id) && id >= 0;
   }
 
@@ -60,7 +62,7 @@ class ParameterKeys {
 
 bool IsOptimState(const StateDict::Entry& entry) { return entry.first.section == StateKey::Section::kOptimState; }
 
-// How the optimizer state of `state` is keyed; nullopt if there is none.
+// How the optimizer state of `state` is keyed; nullopt if it has no optimizer state.
 absl::StatusOr<std::optional<OptimStateKeyType>> KeyTypeOf(const StateDict& state, const ParameterKeys& keys) {
   const std::string* by_id = nullptr;
   const std::string* by_name = nullptr;
@@ -92,6 +94,8 @@ absl::StatusOr<std::string> RekeyGroups(const std::string& text, OptimStateKeyTy
       FSDP_ASSIGN_OR_RETURN(const size_t id, keys.IdOf(key));
       ids.push_back(id);
     }
+    // By id, so that a group lists the parameters in the optimizer's order; names are sorted, as they have no other
+    // order.
     std::sort(ids.begin(), ids.end());
     std::vector<std::string> names;
     for (const size_t id : ids) names.push_back(keys.KeyOf(id, OptimStateKeyType::kParamName));
@@ -125,6 +129,7 @@ absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimState
       rekeyed.Set(entry.first, entry.second);
     }
   }
+  // Stable: a parameter's states keep their order.
   std::stable_sort(by_id.begin(), by_id.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [id, entry] : by_id) {
     rekeyed.Set(StateKey::OptimState(keys.KeyOf(id, key_type), entry->first.state), entry->second);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Plan, agree, then change: Plan checks every entry against the optimizer without touching it, the ranks agree on the
-// first error, and Run moves the elements. Run follows the reader's order of items and not the optimizer's, since all
-// ranks must take part in the same exchanges, also in those whose result they drop.
+// first error, and Run moves the elements. Run follows the reader's order of items and not the optimizer's, because all
+// ranks must take part in the same exchanges, even if they drop the result.
 //
 // A parameter that the state dict does not mention goes back to never having stepped: its states become zero and its
 // count 0, as if the optimizer were new.

@@ -36,11 +36,13 @@ absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const
     const auto& parameters = units.unit(u).parameters;
     for (size_t i = 0; i < parameters.size(); ++i) managed[parameters[i]->fqn] = {u, i};
   }
+  // After the first names: emplace never lets an alias replace the name of another parameter.
   for (const auto& [alias, fqn] : units.aliases()) {
     if (const auto found = managed.find(fqn); found != managed.end()) managed.emplace(alias, found->second);
   }
   for (OptimEntry& entry : agreed.entries) {
     const auto found = managed.find(entry.fqn);
+    // -1: outside all units, so every rank has it whole.
     const auto [unit, index] = found == managed.end() ? std::pair(-1, size_t{0}) : found->second;
     reader->items_.push_back({std::move(entry), unit, index});
   }
@@ -54,6 +56,7 @@ Interval OptimStateReader::IntervalOf(const Item& item) const {
 }
 
 absl::Status OptimStateReader::Check(const Item& item, DType dtype) const {
+  // A rank that receives the tensors has nothing to check; rank 0 does it.
   const bool has_state_dict = from_ != StateSource::kFullFirst || gather_->ranks().rank() == 0;
   if (!has_state_dict || item.entry.is_scalar()) return absl::OkStatus();
   const WantedTensor wanted = item.unit < 0 ? WantedWhole(item.entry.shape, from_, dtype)
@@ -83,6 +86,7 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
   FSDP_RETURN_IF_ERROR(CheckLocalIsFlat(units, StateDictType::kLocal));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const absl::Status checked = CheckAll(*reader);
+  // Under these two sources nothing is exchanged, so an error stays on its rank.
   const bool alone = from == StateSource::kFull || from == StateSource::kLocal;
   FSDP_RETURN_IF_ERROR(alone ? checked : reader->gather().ranks().AgreeOn(checked));
   StateDict slices = EmptyStateDict(units);

@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-// The comparison is a part of the load, so that an error of it is agreed on with that of `load`.
+// The comparison is a part of the load, so that the ranks agree on its errors together with the errors of `load`.
 absl::Status LoadAndCompare(const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options,
                             StateDict& wanted, std::vector<AttributeDifference>& differences) {
   const bool is_known_before = !options.saved.empty();

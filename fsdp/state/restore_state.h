@@ -18,10 +18,10 @@
 
 namespace fsdp {
 
-// Calls `load` with a state dict whose tensors alias this rank's shards of the model and of `optimizer` (null: of the
-// model alone), for `load` to fill, and returns how the attributes of `options` differ from those that were saved.
-// `root` is the module that `units` were made of. The error of any rank's `load`, and kFailedPrecondition for a
-// required attribute that differs, on every rank. Uses `stream`. Collective; blocks.
+// Calls `load` with a state dict whose tensors alias this rank's shards of the model and of `optimizer` (null: only of
+// the model), for `load` to fill, and returns how the attributes of `options` differ from the saved ones. `root` is the
+// module that `units` were made of. The error of any rank's `load`, and kFailedPrecondition for a required attribute
+// that differs, on every rank. Uses `stream`. Collective; blocks.
 absl::StatusOr<std::vector<AttributeDifference>> RestoreState(
     Module& root, const UnitStore& units, Optimizer* optimizer,
     const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options, Stream& stream);

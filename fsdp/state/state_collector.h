@@ -24,7 +24,7 @@ class StateCollector {
 
   size_t size() const { return wholes_.size(); }
 
-  // The elements of one tensor, by key; empty if there is none.
+  // The elements of one tensor, by key; empty if the key is unknown.
   std::string BytesOf(const StateKey& key) const;
 
   // Test failures, by name, unless both have the same tensors in every bit.

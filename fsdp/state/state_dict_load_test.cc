@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading a model's state dict: strict and not, from rank 0 alone, with buffers, other dtypes, and replicas.
+// Loading a model's state dict: strict and not, only from rank 0, with buffers, other dtypes, and replicas.
 #include <cstring>
 #include <functional>
 #include <memory>

@@ -59,7 +59,7 @@ TEST_P(StateDictTest, FullShardedAndLocalAgreeInEveryBitOfEveryState) {
   }
 }
 
-// Trains two steps, takes the state, trains on; then gives the state to a new model and trains that on.
+// Trains two steps, takes the state, continues to train; then loads the state into a new model and continues with that.
 absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictConfig& config,
                          StateCollector* uninterrupted, StateCollector* resumed) {
   FSDP_ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
@@ -126,7 +126,7 @@ TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
   ExpectSame(before, after);
 }
 
-// What a refused restore leaves in the model: whether `load` was called.
+// The traces of a refused restore: whether `load` was called.
 struct Refused {
   absl::Status status;
   bool was_loaded = false;
@@ -215,7 +215,7 @@ TEST(StateDictFormTest, GuardRestoresTheSettings) {
   }));
 }
 
-// However the scope is left: here by an error.
+// The scope may be left in any way: here by an error.
 absl::Status FailsUnderAGuard(FullyShardedDataParallel& model) {
   StateDictTypeGuard outer(model, ShardedStateDictConfig{});
   StateDictTypeGuard inner(model, LocalStateDictConfig{});
@@ -268,7 +268,7 @@ TEST(StateDictFormTest, FullAndShardedTensorsAreDetachedCopiesInTheOriginalDtype
   }));
 }
 
-// NO_SHARD obeys the settings as every strategy does.
+// NO_SHARD follows the settings like every other strategy.
 TEST(StateDictFormTest, NoShardObeysRank0Only) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();

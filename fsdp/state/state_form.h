@@ -36,10 +36,10 @@ StateForm FormOf(const Config& config) {
   return form;
 }
 
-// Where the elements of a state dict that is being loaded are.
+// Which ranks have the elements of a state dict that is being loaded.
 enum class StateSource : uint8_t {
   kFull,       // whole, on every rank
-  kFullFirst,  // whole, on rank 0 alone
+  kFullFirst,  // whole, only on rank 0
   kSharded,    // each rank's dim-0 chunk
   kLocal,      // each rank's slice of its flat shard
 };

@@ -4,12 +4,12 @@
 //
 //   shard --copy--> own part of buffer_ --all-gather--> buffer_: all shards --CopyOut--> a parameter, whole or a chunk
 //
-// After the all-gather a parameter may lie in pieces, one or more in each rank's shard. ShardLayout says which, for all
+// After the all-gather a parameter may be in pieces, one or more in each rank's shard. ShardLayout lists them, for all
 // layouts, so CopyOut is a list of interval copies and knows no other rule; a chunk along dimension 0 is an interval
 // too. All units share one buffer, of the size of the largest, and everything is put on one stream, so the next unit's
 // all-gather waits for the copies of the last without an event.
 //
-// A unit that is not sharded is read where it is: gathered_ is its shard, and nothing is copied or communicated.
+// A unit that is not sharded is read in place: gathered_ is its shard, and nothing is copied or communicated.
 //
 // A part of a larger tensor takes two more steps, on every rank, since another rank may be the one that receives:
 //
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore
   return gather;
 }
 
-// Room for the largest unit, in its own dtype or in float32, that of optimizer states.
+// Room for the largest unit, in its own dtype or in float32, the dtype of optimizer states.
 absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
   if (buffer) return absl::OkStatus();
   int64_t nbytes = 0;
@@ -170,7 +170,7 @@ std::vector<IntervalCopy> StateGather::CopiesOfParts(size_t index, const Interva
   return copies;
 }
 
-// The kernel reads and writes device memory; where one side is host memory, each piece is a copy on the stream.
+// The kernel reads and writes only device memory; if one side is host memory, each piece is a copy on the stream.
 void StateGather::RunCopies(const Tensor& from, const Tensor& out, std::vector<IntervalCopy> copies,
                             bool over_memories) {
   if (!over_memories) return device().ops().CastDivideIntervals(from, out, std::move(copies), 1, *stream_);

@@ -5,8 +5,8 @@
 // memory beyond the result is one unsharded unit. Only Synchronize blocks.
 //
 // Parameters that are parts of larger tensors are gathered whole, over the ranks of tensor parallelism too, so their
-// chunks and wholes are intervals as those of any tensor are, however their columns were cut: a state never lists the
-// runs of a column cut. Memory is one unsharded unit more, with the whole tensors.
+// chunks and wholes are intervals like any tensor's, however their columns were cut: a state never lists the runs of a
+// column cut. Memory is one unsharded unit more, with the whole tensors.
 #ifndef FSDP_FSDP_STATE_STATE_GATHER_H_
 #define FSDP_FSDP_STATE_STATE_GATHER_H_
 
@@ -27,7 +27,7 @@ ProcessGroup& ChunkGroup(const Unit& unit);
 
 // The dim-0 chunk of a tensor that this rank has in a SHARDED state. A part of a larger tensor (Parameter::part) is cut
 // over the chunk group and the ranks of tensor parallelism together: chunk rank * T + t of rank `rank` of the chunk
-// group and rank t of T. Of all other parameters these T ranks hold copies.
+// group and rank t of T. These T ranks hold copies of all other parameters.
 struct ChunkPlace {
   int count = 1;
   int index = 0;

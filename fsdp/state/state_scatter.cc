@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cheapest way for each source, since a state dict that a rank has needs no communication:
+// The cheapest way for each source; a state dict that a rank already has needs no communication:
 //
 //   kLocal      copy of the slice
 //   kFull       copy of the interval that this rank's slice is
@@ -12,7 +12,7 @@
 // first, whose chunks are neighbours.
 //
 // The last two wait in a batch. Tensors of one batch are exchanged as one coalesced call, for each run of equal groups
-// in the order in which they were added; the order is the same on all ranks, which is what matches the calls up.
+// in the order in which they were added; the order is the same on all ranks, so the calls match up.
 #include "fsdp/fsdp/state/state_scatter.h"
 
 #include <algorithm>

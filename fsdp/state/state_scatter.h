@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateScatter: the reverse of StateGather: from a state dict's tensors, which are whole on every rank, whole on rank 0
-// alone, or cut into dim-0 chunks, to the units' slices. The exchanges of a batch of tensors are independent of each
+// StateScatter: the reverse of StateGather: from a state dict's tensors, which are whole on every rank, whole only on
+// rank 0, or cut into dim-0 chunks, to the units' slices. The exchanges of a batch of tensors are independent of each
 // other, and are issued as one (collectives/group/coalesced_calls.h). A batch is as large as the largest unit, so
 // memory beyond the result is one unsharded unit, or one tensor that is larger.
 #ifndef FSDP_FSDP_STATE_STATE_SCATTER_H_

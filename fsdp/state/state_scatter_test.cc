@@ -56,7 +56,7 @@ struct Loaded {
   std::vector<int> model, optimizer;  // exchanges of each group
 };
 
-// Loads what `settings` made into a model of other values, which then has the same.
+// Loads the state that `settings` made into a model of other values, which then has the same values.
 absl::StatusOr<Loaded> LoadWith(std::shared_ptr<ProcessGroup> meeting, const StateDictSettings& settings,
                                 const LoadStateDictOptions& options, StateCollector& saved, StateCollector& loaded) {
   const auto counter = std::make_shared<CoalescingCounter>(std::move(meeting));

@@ -17,6 +17,8 @@ constexpr double kTreeEfficiency = 0.92;
 
 double Bandwidth(const LinkModel& links, const GroupSpan& group) {
   double slowest = std::numeric_limits<double>::infinity();
+  // A group inside one host uses only local links; any other also shares its host's network links with the host's other
+  // groups.
   if (group.ranks > group.hosts) slowest = links.local_bandwidth;
   if (group.hosts > 1) slowest = std::min(slowest, links.host_bandwidth / group.groups_on_host);
   return slowest;
@@ -24,6 +26,7 @@ double Bandwidth(const LinkModel& links, const GroupSpan& group) {
 
 // One time round the ring: n - 1 steps, of which one for each other host leaves a host.
 double RingSeconds(const LinkModel& links, const GroupSpan& group, double nbytes) {
+  // steps - host_steps is at least 0: a host has at least one rank of the group.
   const double steps = group.ranks - 1;
   const double host_steps = group.hosts - 1;
   return (steps - host_steps) * links.local_latency + host_steps * links.host_latency +
@@ -31,6 +34,7 @@ double RingSeconds(const LinkModel& links, const GroupSpan& group, double nbytes
 }
 
 double TreeSeconds(const LinkModel& links, const GroupSpan& group, double nbytes) {
+  // A chain inside each host and a tree over the hosts, once up and once down.
   const double local_steps = group.ranks / group.hosts - 1;
   return 2 * (local_steps * links.local_latency + std::log2(group.hosts) * links.host_latency) +
          2 * nbytes / (kTreeEfficiency * Bandwidth(links, group));

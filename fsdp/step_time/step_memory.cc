@@ -30,6 +30,7 @@ ScheduleOptions ScheduleOptionsOf(int units, const ShardingPlan& plan) {
   options.forward_prefetch = plan.forward_prefetch;
   for (int unit = 0; unit < units; ++unit) {
     UnitTraits traits = UnitTraits::Of(plan.sharded() ? plan.strategy : ShardingStrategy::kNoShard, unit == 0);
+    // Not the root, which would run the whole forward again.
     traits.recompute = plan.recompute && unit != 0;
     options.units.push_back(traits);
   }
@@ -49,9 +50,11 @@ std::vector<UnitVisit> VisitsOf(int units) {
 SlotCounts SlotsOf(int units, const ShardingPlan& plan) {
   const int others = units - 1;
   SlotCounts slots;
+  // Two slots let a reduction overlap the next unit's backward; more would not be used.
   slots.gradients = std::min(2, others);
   slots.unsharded = others;
   if (plan.limit_all_gathers && plan.sharded()) {
+    // Two micro-steps, because the second starts with the units that the first left unsharded.
     const Schedule step = StepSchedule(VisitsOf(units), 2, ScheduleOptionsOf(units, plan));
     slots.unsharded = MaxUnsharded(step, std::vector<bool>(units, false), 0);
   }
@@ -66,6 +69,7 @@ MemoryPlan PlanMemory(const std::vector<ShardLayout>& layouts, const ShardingPla
   for (size_t unit = 0; unit < layouts.size(); ++unit) {
     const ShardLayout& layout = layouts[unit];
     const int64_t padded = layout.padded_numel();
+    // The shard and its gradient.
     memory.shards += 2 * layout.shard_numel() * kMasterSize;
     if (!layout.in_place()) memory.gather_staging = std::max(memory.gather_staging, padded * compute_size);
     if (!layout.in_place() || plan.reduce_dtype != plan.param_dtype) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepMemory: what a rank of a job that is not here would hold on its device, from the shapes of its units alone. The
-// part of FSDP itself is that of units/memory_plan.h to the byte, for units of one strategy and precision that train
-// and are not offloaded, and a test compares the two; memory_plan.h plans for units that exist, with groups and shards.
+// StepMemory: the bytes that a rank of a planned job would hold on its device, computed only from the shapes of its
+// units. FSDP's own part equals units/memory_plan.h to the byte, for units of one strategy and precision that train and
+// are not offloaded, and a test compares the two; memory_plan.h plans for units that exist, with groups and shards.
 #ifndef FSDP_FSDP_STEP_TIME_STEP_MEMORY_H_
 #define FSDP_FSDP_STEP_TIME_STEP_MEMORY_H_
 
@@ -53,7 +53,7 @@ MemoryPlan PlanMemory(const std::vector<ShardLayout>& layouts, const ShardingPla
 struct StepMemory {
   int64_t fsdp = 0;         // MemoryPlan::DeviceBytes
   int64_t optimizer = 0;    // AdamW's two moments, float32, of the rank's shards
-  int64_t activations = 0;  // what forward keeps for backward, and the largest thing that backward needs beside it
+  int64_t activations = 0;  // kept by forward for backward, and the largest tensor that backward needs in addition
 
   int64_t peak() const { return fsdp + optimizer + activations; }
 };

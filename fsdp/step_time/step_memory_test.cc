@@ -27,7 +27,7 @@ struct Case {
   bool use_orig_params = false;
 };
 
-// A root with a parameter of its own over units of odd sizes.
+// A root with its own parameter over units of odd sizes.
 constexpr int64_t kSizes[] = {101, 7, 55, 20};
 
 std::unique_ptr<TestSequence> MakeModel() {

@@ -2,7 +2,7 @@
 //
 // Every stream, group and slot is a clock: the time at which its last user is done. An event begins at the latest of
 // the clocks that it waits for and moves those that it occupies. This needs no queue of events: the schedule is in the
-// order of issue, and streams and groups run what they are given in that order.
+// order of issue, and streams and groups run their work in that order.
 #include "fsdp/fsdp/step_time/step_time.h"
 
 #include <algorithm>
@@ -34,6 +34,7 @@ class SlotClocks {
   explicit SlotClocks(int count) : free_(count, 0.0) {}
 
   double Acquire() {
+    // Empty only if the schedule needs more slots than planned; the runtime would then add one.
     if (free_.empty()) return 0;
     const double free = free_.front();
     free_.pop_front();
@@ -57,7 +58,9 @@ class Simulation {
   StepTimeline Run() {
     for (size_t at = 0; at < schedule_.size(); ++at) Issue(at);
     for (size_t unit = 0; unit < units_.size(); ++unit) FinishInner(static_cast<int>(unit));
+    // The step ends when its last stream does.
     timeline_.seconds = std::max({compute_, unshard_, post_backward_, all_reduce_});
+    // All time without a computation: waits for collectives or for the host.
     timeline_.exposed = timeline_.seconds - timeline_.compute;
     timeline_.communication = Communication();
     return std::move(timeline_);
@@ -67,9 +70,10 @@ class Simulation {
   struct UnitState {
     double gathered = 0;
     bool holds_gradient_slot = false;
+    // Decides the stream of a following all-reduce.
     bool scattered = false;  // reduce-scattered, and not all-reduced since
     ScheduleEvent inner;     // the computation that has a part after the units inside
-    double after_inner = 0;  // its seconds; 0 if there is none, or it has run
+    double after_inner = 0;  // its seconds; 0 if it does not exist or has run
   };
 
   bool TakesSlots(int unit) const { return unit != costs_.root; }
@@ -85,7 +89,7 @@ class Simulation {
     Add(event, StepStream::kCompute, begin, compute_);
   }
 
-  // What is left of a forward or backward whose inner units have run.
+  // Adds the rest of a forward or backward whose inner units have run.
   void FinishInner(int unit) {
     UnitState& state = units_[unit];
     const double seconds = std::exchange(state.after_inner, 0);
@@ -97,6 +101,7 @@ class Simulation {
     if (event.kind == Kind::kStep) return Step(event);
     const UnitCost& cost = costs_.units[event.unit];
     UnitState& state = units_[event.unit];
+    // An all-gather may be issued ahead of the unit's next computation, so it does not end the current one.
     if (event.kind != Kind::kAllGather) FinishInner(event.unit);
     const double issued = host_ + (IsComputation(event) ? costs_.issue : 0);
     IssueTo(at, event, cost, state);
@@ -120,9 +125,11 @@ class Simulation {
         return Backward(at, cost);
       case Kind::kReshard:
       case Kind::kReshardToGroup:
+        // Compute reads the slot until now; an unused prefetch holds it until it has arrived.
         if (TakesSlots(event.unit)) unsharded_.Release(std::max(compute_, state.gathered));
         return;
       case Kind::kReduceScatter:
+        // Waits for its backward, the stream, and the group: collectives of one group do not overlap.
         shard_group_ = std::max({post_backward_, compute_, shard_group_, host_}) + cost.reduce_scatter;
         Add(event, StepStream::kPostBackward, shard_group_ - cost.reduce_scatter, shard_group_);
         post_backward_ = shard_group_;
@@ -158,7 +165,7 @@ class Simulation {
     state.after_inner = cost.backward_after_inner;
   }
 
-  // False for a backward without synchronisation: its gradient stays in a buffer of its own.
+  // False for a backward without synchronisation: its gradient stays in a separate buffer.
   bool IsReduced(size_t at) const {
     for (size_t next = at + 1; next < schedule_.size(); ++next) {
       if (schedule_[next].unit != schedule_[at].unit) continue;
@@ -168,7 +175,7 @@ class Simulation {
     return false;
   }
 
-  // Of a unit that is sharded too, an all-reduce is of this rank's part and has a stream of its own.
+  // If the unit is also sharded, the all-reduce is only for this rank's part and has a separate stream.
   void AllReduce(const ScheduleEvent& event, double seconds) {
     const bool own_stream = std::exchange(units_[event.unit].scattered, false);
     double& stream = own_stream ? all_reduce_ : post_backward_;
@@ -196,6 +203,7 @@ class Simulation {
       if (event.stream != StepStream::kCompute) spans.emplace_back(event.begin, event.end);
     }
     std::sort(spans.begin(), spans.end());
+    // `covered` is the end of the union so far: the spans are sorted by begin.
     double total = 0, covered = 0;
     for (const auto& [begin, end] : spans) {
       total += std::max(0.0, end - std::max(begin, covered));

@@ -9,8 +9,8 @@
 //   all_reduce     an all-reduce waits for the reduce-scatter of its unit
 //
 // Collectives of one group do not overlap: all-gathers and reduce-scatters run one after another in the order of issue.
-// Nothing begins before the host has issued it. Computation is as fast beside a collective as alone; what that costs is
-// for the caller to add to the costs.
+// Nothing begins before the host has issued it. A computation takes the same time with and without a concurrent
+// collective; the caller must add any slowdown to the costs.
 #ifndef FSDP_FSDP_STEP_TIME_STEP_TIME_H_
 #define FSDP_FSDP_STEP_TIME_STEP_TIME_H_
 
@@ -55,7 +55,7 @@ enum class StepStream : uint8_t { kCompute, kUnshard, kPostBackward, kAllReduce 
 // "compute", "unshard", "post_backward", "all_reduce": the names of the streams in traces.
 std::string_view StepStreamName(StepStream stream);
 
-// What one event did on its stream; seconds from the beginning of the step.
+// One event's time on its stream; seconds from the beginning of the step.
 struct TimedEvent {
   ScheduleEvent event;
   StepStream stream = StepStream::kCompute;
@@ -69,8 +69,8 @@ struct StepTimeline {
   double exposed = 0;        // it waited for communication: seconds - compute
   double communication = 0;  // some collective ran
 
-  // In the order of issue; events that take no time on a stream, as reshards, are left out. What a unit computes after
-  // those inside it is a second entry of the same event.
+  // In the order of issue; events that take no time on a stream, such as reshards, are left out. The computation of a
+  // unit after the units inside it is a second entry of the same event.
   std::vector<TimedEvent> events;
 };
 
@@ -78,7 +78,7 @@ struct StepTimeline {
 // a number of slots below 1. Pure.
 absl::StatusOr<StepTimeline> StepTime(const Schedule& schedule, const StepCosts& costs);
 
-// The timeline as Chrome trace JSON, with the rows and names of train_gpt's --trace. `names` are those of the units.
+// The timeline as Chrome trace JSON, with the rows and names of train_gpt's --trace. `names` are the units' names.
 std::string TimelineJson(const StepTimeline& timeline, absl::Span<const std::string> names);
 
 }  // namespace fsdp

@@ -19,7 +19,7 @@ using ::testing::DoubleEq;
 using ::testing::HasSubstr;
 using Kind = ScheduleEvent::Kind;
 
-// A root without layers of its own, and blocks that all take the same.
+// A root without own layers, and blocks that all take the same time.
 StepCosts CostsOf(int blocks, const UnitCost& block) {
   StepCosts costs;
   costs.units.assign(blocks + 1, block);
@@ -52,7 +52,7 @@ TEST(StepTimeTest, OnlyTheFirstAllGatherAndTheLastReductionAreExposedWhereComput
 TEST(StepTimeTest, AnAllGatherWaitsForTheSlotOfTheUnitBeforeLast) {
   StepCosts costs = CostsOf(4, kBlock);
   ASSERT_OK_AND_ASSIGN(const StepTimeline two, StepTime(ScheduleOf(4, kFullShard), costs));
-  // Blocks 1 and 2 are gathered at once; block 3 takes the slot that block 1 gives back at 2 + 4.
+  // Blocks 1 and 2 are gathered immediately; block 3 takes the slot that block 1 gives back at 2 + 4.
   EXPECT_EQ(BeginOf(two, Kind::kAllGather, 2), 2);
   EXPECT_EQ(BeginOf(two, Kind::kAllGather, 3), 6);
   costs.unsharded_slots = 4;
@@ -92,7 +92,7 @@ TEST(StepTimeTest, ABackwardWaitsForAGradientSlot) {
   ShardingPlan keep = kFullShard;
   keep.strategy = ShardingStrategy::kShardGradOp;
   ASSERT_OK_AND_ASSIGN(const StepTimeline two, StepTime(ScheduleOf(3, keep), costs));
-  // Backward of blocks 3 and 2 at 3 and 4, that of block 1 when the reduction of block 3 has ended.
+  // Backward of blocks 3 and 2 at 3 and 4, of block 1 when the reduction of block 3 has ended.
   EXPECT_EQ(BeginOf(two, Kind::kBackward, 2), 4);
   EXPECT_EQ(BeginOf(two, Kind::kBackward, 1), 4 + 10);
   costs.gradient_slots = 3;
@@ -123,7 +123,8 @@ TEST(StepTimeTest, TheRootComputesBeforeAndAfterItsBlocks) {
   costs.optimizer = 7;
   ASSERT_OK_AND_ASSIGN(const StepTimeline timeline, StepTime(ScheduleOf(1, kFullShard), costs));
   EXPECT_THAT(timeline.compute, DoubleEq(1 + 4 + 2 + 3 + 8 + 5 + 7));
-  // The block's gather runs above the root's forward: one second is left, and of its reduction none behind 5.
+  // The block's gather runs during the root's forward: one second remains; of its reduction, which ends behind 5,
+  // nothing.
   EXPECT_THAT(timeline.exposed, DoubleEq(1));
   EXPECT_EQ(BeginOf(timeline, Kind::kForward, 0, 1), 2 + 4);
 }

@@ -49,7 +49,7 @@ class ParallelCkptTest : public testing::TestWithParam<TestApi> {
     });
   }
 
-  // The output of ckpt with `arguments`, which has to end with `exit_status`.
+  // The output of ckpt with `arguments`, which must exit with `exit_status`.
   std::string Ckpt(std::vector<std::string> arguments, int exit_status = 0) const {
     arguments.insert(arguments.begin(), ckpt_);
     const absl::StatusOr<ProgramResult> run = RunProgram(arguments, absl::Minutes(1));

@@ -88,7 +88,7 @@ class ParallelInitTest : public testing::TestWithParam<std::vector<int>> {
   }
 };
 
-// Every rank counts from 1000 times its rank, so each value says whose it was.
+// Every rank counts from 1000 times its rank, so each value shows its rank of origin.
 TEST_P(ParallelInitTest, SyncModuleStatesGivesEachPartOfItsFirstRankAndCopiesOfRank0) {
   ASSERT_OK(RunRanks(ranks(), [this](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(PlainParallel made, PlainParallel::Make(group, GetParam()));

@@ -6,7 +6,7 @@
 //   Column     y_t = x W_t^T + b_t              grad_x = sum over ranks of grad_y_t W_t
 //   Row        z = sum over ranks of y_t W_t^T  grad_y_t = grad_z W_t
 //
-// Where there is no sum, the ranks hold the same tensor: x and grad_z. The all-reduce is on the tape's stream, so it is
+// The tensors without a sum, x and grad_z, are the same on all ranks. The all-reduce is on the tape's stream, so it is
 // in order with the layer's kernels without an event. Rank 0 of the group adds the bias of Row to its product, so the
 // sum has it once, and its gradient is computed alike on every rank.
 #include "fsdp/fsdp/tensor_parallel/parallel_linear.h"
@@ -31,7 +31,7 @@ absl::Status CheckDivides(std::string_view layer, std::string_view what, int64_t
                                                  ": expected a multiple of the group's ", group->size(), " ranks"));
 }
 
-// Says that `parameter` is part `group.rank()` of `group.size()` along `dim`.
+// Records that `parameter` is part `group.rank()` of `group.size()` along `dim`.
 void Cut(int dim, const ProcessGroup& group, Parameter& parameter) {
   std::vector<int64_t> whole(parameter.shape.dims().begin(), parameter.shape.dims().end());
   const int64_t size = whole[dim];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linear layers that the ranks of a group compute together, each with a part of the weight: tensor parallelism as
-// Megatron has it, and PyTorch by ColwiseParallel and RowwiseParallel. In pairs, they need one all-reduce in forward
-// and one in backward:
+// Linear layers that the ranks of a group compute together, each with a part of the weight: tensor parallelism as in
+// Megatron, and in PyTorch's ColwiseParallel and RowwiseParallel. In pairs, they need one all-reduce in forward and one
+// in backward:
 //
 //   x, whole --Column [out / T, in]--> y, the rank's features --Row [out, in / T]--> all-reduce --> z, whole
 //
-// With FSDP beside them, on a mesh {"dp", "tp"}: the layers take the group of "tp", and Wrap or FullyShard the submesh
-// "dp". Names are those of Linear, and state dicts and checkpoints have whole weights, so that a checkpoint of one mesh
-// is read on any other, and by a model that is not parallel.
+// Together with FSDP, on a mesh {"dp", "tp"}: the layers take the group of "tp", and Wrap or FullyShard the submesh
+// "dp". Names are as in Linear, and state dicts and checkpoints have whole weights, so that a checkpoint of one mesh is
+// read on any other, and by a model that is not parallel.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, {2, 2}, {"dp", "tp"}));
 //   FSDP_ASSIGN_OR_RETURN(auto tp, mesh->group("tp"));
@@ -19,8 +19,8 @@
 //   FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), dp, options));
 //
 // Ranks of the group must be given the same inputs: the same batch, and the same random numbers. A ShardedGradScaler
-// takes the group of the whole mesh, so that all ranks skip the same steps. sync_module_states copies values over the
-// ranks of FSDP alone: without it, or with it, ranks of the group begin with equal copies if they have one init_seed.
+// takes the group of the whole mesh, so that all ranks skip the same steps. sync_module_states copies values only over
+// the ranks of FSDP: without it, or with it, ranks of the group begin with equal copies if they have one init_seed.
 #ifndef FSDP_FSDP_TENSOR_PARALLEL_PARALLEL_LINEAR_H_
 #define FSDP_FSDP_TENSOR_PARALLEL_PARALLEL_LINEAR_H_
 
@@ -39,7 +39,7 @@ namespace fsdp {
 // cut along dimension 0. Backward sums the gradient of the input over the ranks: collective.
 class ColumnParallelLinear final : public Linear {
  public:
-  // `initializer` is that of the whole weight, whose values do not depend on the number of ranks; the bias starts at 0.
+  // `initializer` is for the whole weight, whose values do not depend on the number of ranks; the bias starts at 0.
   // kInvalidArgument if the ranks do not divide out_features. Local.
   static absl::StatusOr<std::unique_ptr<ColumnParallelLinear>> Create(int64_t in_features, int64_t out_features,
                                                                       const Initializer& initializer,

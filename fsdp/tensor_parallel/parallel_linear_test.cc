@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor parallelism beside FSDP against one process with neither. The two differ in the order of sums alone: a
+// Tensor parallelism together with FSDP against one process with neither. The two differ only in the order of sums: a
 // row-parallel product of n terms is added in T runs, which changes it by at most (n + T) rounding errors of the sum of
-// magnitudes. Here n <= 24, T <= 3, and magnitudes are below 8, so one sum differs by less than 27 * 2^-24 * 8
-// = 1.3e-5; losses and gradients, which layer norms keep of order one, by a few of these.
+// magnitudes. Here n <= 24, T <= 3, and magnitudes are below 8, so one sum differs by less than 27 * 2^-24 * 8 =
+// 1.3e-5; losses and gradients, which layer norms keep of order one, by a few of these.
 #include "fsdp/fsdp/tensor_parallel/parallel_linear.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ using testing::HasSubstr;
 constexpr int kSteps = 6;
 constexpr float kBound = 5e-5f;  // see above
 
-// What one process computes: losses of each step and rank of data parallelism, gradients of the first step.
+// The results of one process: losses of each step and rank of data parallelism, gradients of the first step.
 struct Reference {
   std::vector<std::vector<float>> losses;
   std::map<std::string, std::vector<float>> first_gradients, initial_values;
@@ -179,7 +179,7 @@ TEST_P(TensorParallelTest, CopiesOfAParameterStayEqualInEveryBit) {
   }));
 }
 
-// Layers compute with their parts, so that is what is whole between steps.
+// Layers compute with their parts, so between steps the parts are whole.
 TEST_P(TensorParallelTest, SummonedParametersAreTheRanksPartsAndEditsOfThemAreKept) {
   EXPECT_OK(Run([&](ParallelModel& made) -> absl::Status {
     {
@@ -212,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, TensorParallelTest,
                                          std::tuple(std::vector<int>{2, 2, 2}, TestApi::kFsdp1, false),
                                          std::tuple(std::vector<int>{1, 2, 2}, TestApi::kFsdp2, false)));
 
-// Nothing is summed over a group of one, so here the order of sums is that of plain layers.
+// A group of one sums nothing, so the order of sums is the same as in plain layers.
 TEST(ParallelLinearTest, OnAGroupOfOneLossesEqualPlainLayersBitForBit) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(ParallelModel parallel, ParallelModel::Make(group, {2, 1}));
@@ -264,7 +264,7 @@ TEST(ParallelLinearTest, FeaturesThatTheRanksDoNotDivideAndNoGroupAreRefusedByNa
   }));
 }
 
-// FSDP has to know over which ranks the parts are: it reads that off the submesh.
+// FSDP must know the ranks that share the parts: it derives them from the submesh.
 TEST(ParallelLinearTest, FsdpRefusesAMeshThatDoesNotTellTheRanksOfTheParts) {
   EXPECT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     using Code = absl::StatusCode;

@@ -183,7 +183,7 @@ std::string NewRoot() {
   return mkdtemp(pattern.data());
 }
 
-// Everything that the checkpoint at `path` holds, whole, as a program that knows no mesh reads it.
+// Everything that the checkpoint at `path` holds, whole, as a program reads it that does not know meshes.
 absl::StatusOr<Bytes> ReadWhole(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(StateDict wanted, DescribeCheckpoint(path));
   std::map<std::string, Tensor> memory;
@@ -237,7 +237,7 @@ TEST_P(ParallelCheckpointTest, GoesFromAnyMeshToAnyOtherWithoutAChangedBit) {
   }
 }
 
-// The last restored model trains on as if nothing had happened, where the order of sums is the same.
+// With the same order of sums, the last restored model continues as if it had not been interrupted.
 TEST_P(ParallelCheckpointTest, AResumedRunOnTheSameMeshGoesOnWithEqualBits) {
   const auto& [type, api] = GetParam();
   const std::string root = NewRoot();

@@ -15,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// Width and heads divide by 2 and by 3, the numbers of ranks that share the layers.
 constexpr int64_t kWidth = 6;
 constexpr int64_t kHeads = 6;
 constexpr int64_t kBatch = 2;
@@ -38,6 +39,8 @@ class Attention final : public Module {
  public:
   static absl::StatusOr<std::unique_ptr<Attention>> Create(const std::shared_ptr<ProcessGroup>& tp) {
     auto made = std::unique_ptr<Attention>(new Attention());
+    // Without a group the layers are plain, for the reference of one process. Each rank computes the heads whose
+    // columns its part of the projections has.
     made->heads_ = kHeads / (tp == nullptr ? 1 : tp->size());
     for (Module** projection : {&made->q_, &made->k_, &made->v_}) {
       FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> linear, Column(kWidth, kWidth, tp));
@@ -70,6 +73,7 @@ class Attention final : public Module {
     FSDP_ASSIGN_OR_RETURN(const Tensor heads, tape.Empty(x.dtype(), operands.q.shape()));
     FSDP_ASSIGN_OR_RETURN(const Tensor statistics, tape.Empty(DType::kFloat32, {kBatch * heads_ * kLength, 2}));
     tape.ops().CrossAttention(operands, ShapeOf(), heads, statistics, tape.stream());
+    // The mask is undefined, and not saved.
     for (const Tensor& saved : {operands.q, operands.k, operands.v, statistics}) tape.Save(saved);
     FSDP_ASSIGN_OR_RETURN(const Tensor out, out_->Forward(heads, tape));
     return out.View({kBatch, kLength, kWidth});
@@ -88,6 +92,7 @@ class Attention final : public Module {
       FSDP_ASSIGN_OR_RETURN(*grad, tape.Empty(grad_heads.dtype(), grad_heads.shape()));
     }
     tape.ops().CrossAttentionBackward(grad_heads, operands, statistics, ShapeOf(), grads, tape.stream());
+    // The projections' outputs are this rank's heads only.
     const Shape local{kBatch, kLength, heads_ * kWidth / kHeads};
     FSDP_ASSIGN_OR_RETURN(const Tensor from_v, v_->Backward(grads.v.View(local), tape));
     FSDP_ASSIGN_OR_RETURN(const Tensor from_k, k_->Backward(grads.k.View(local), tape));
@@ -127,6 +132,7 @@ absl::StatusOr<std::unique_ptr<Module>> MakeParallelModule(const std::shared_ptr
 Tensor TestInput(Device& device, int step, int dp_rank) {
   Tensor x = *Tensor::Empty(device, DType::kFloat32, {kBatch, kLength, kWidth});
   for (int64_t i = 0; i < x.numel(); ++i) {
+    // Differs by step and rank, and is the same on every run.
     const int64_t at = (step * 7 + dp_rank) * 41 + i;
     x.data_as<float>()[i] = static_cast<float>(at * at % 23) / 8 - 1.25f;
   }
@@ -148,6 +154,7 @@ absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape, 
   FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(rows, TestTargets(tape.device(), step, dp_rank), tape));
   FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(scale, tape));
   FSDP_RETURN_IF_ERROR(module.Backward(grad_logits.View(logits.shape()), tape).status());
+  // The host reads the loss.
   FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());
   return *value.data_as<float>();
 }
@@ -167,6 +174,7 @@ absl::StatusOr<ParallelModel> ParallelModel::Make(std::shared_ptr<ProcessGroup> 
     FullyShardOptions options = {.init_seed = 11};
     options.mp_policy.param_dtype = parallel.param_dtype;
     if (parallel.cpu_offload) options.offload_policy = CpuOffloadPolicy{};
+    // Inner modules first: the root's unit has the remaining parameters.
     for (const auto& [name, child] : module->children()) {
       if (child->type_name() == "Attention") FSDP_RETURN_IF_ERROR(FullyShard(*child, dp, options).status());
     }

@@ -29,7 +29,7 @@ Tensor TestTargets(Device& device, int step, int dp_rank);
 // The loss of `module` on a batch, with its gradients, times `scale`, added.
 absl::StatusOr<float> LossOf(Module& module, int step, int dp_rank, Tape& tape, float scale = 1);
 
-// What both APIs have under different names.
+// Options that both APIs have under different names.
 struct ParallelOptions {
   std::optional<DType> param_dtype = {};  // and of reductions
   bool cpu_offload = false;
@@ -51,7 +51,7 @@ struct ParallelModel {
   // One step of AdamW; `max_norm`: gradients are clipped. Returns the loss before it.
   absl::StatusOr<float> Train(int step, std::optional<float> max_norm = std::nullopt);
 
-  // Of model and optimizer.
+  // The state of model and optimizer.
   absl::StatusOr<StateDict> State(const StateDictSettings& settings);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two hooks differ in the dtype that is on the wire. The compressing one gets the gradient in the compute dtype
-// (low_precision), since widening it first would be undone at once.
+// The two hooks differ in the dtype that they communicate. The compressing one gets the gradient in the compute dtype
+// (low_precision), because it would immediately narrow a widened one.
 #include "fsdp/fsdp/units/comm_hook.h"
 
 #include "fsdp/base/status_macros.h"

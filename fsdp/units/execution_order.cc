@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// In the first forward every rank sends the name of the unit that it is about to run, before it computes, so
-// ranks that disagree find out while they can still say so. Later forwards are compared with the first one locally: a
-// round of the control plane for every unit of every step would cost more than it finds.
+// In the first forward every rank sends the name of the unit that it is about to run, before it computes, so ranks that
+// disagree find out while they can still report it. Later forwards are compared with the first one locally: a round of
+// the control plane for every unit of every step would cost more than it finds.
 #include "fsdp/fsdp/units/execution_order.h"
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +27,7 @@ absl::Status ExecutionOrder::Enter(const std::string& unit, std::string* warning
   ++at_;
   if (before != unit && !warned_) {
     warned_ = true;
-    *warning = absl::StrCat("forward order changed: unit ", unit, " ran where the first forward had ", before,
+    *warning = absl::StrCat("forward order changed: unit ", unit, " ran instead of ", before,
                             "; all-gathers may come too early or too late, and ranks must change alike");
   }
   return absl::OkStatus();

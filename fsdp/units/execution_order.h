@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ExecutionOrder: checks that units run in one order: the same on all ranks in the first forward, and in later forwards
-// as in the first. Collectives match up by order alone, so ranks that disagree would gather each other's parameters.
+// as in the first. Collectives match up only by order, so ranks that disagree would gather each other's parameters.
 #ifndef FSDP_FSDP_UNITS_EXECUTION_ORDER_H_
 #define FSDP_FSDP_UNITS_EXECUTION_ORDER_H_
 
@@ -24,7 +24,7 @@ class ExecutionOrder {
   // differs.
   absl::Status Enter(const std::string& unit, std::string* warning);
 
-  // Call at the end of a training forward; collective and with errors like Enter.
+  // Call at the end of a training forward. Collective; returns the errors of Enter.
   absl::Status EndForward(std::string* warning);
 
  private:

@@ -11,20 +11,22 @@
 // With passes_below_root the module that a program calls first takes the place of the root in this picture (top_).
 //
 // Everything that a hook runs is work put on streams. No hook waits for any of it, so the host runs ahead of the
-// device. Under FSDP2's rules the root's PostBackward waits for the other hosts, which say what backward used.
+// device. Under FSDP2's rules the root's PostBackward waits for the other hosts' messages about the gradients that
+// backward used.
 //
-// Activation checkpointing runs forwards within a backward. They are computations of the backward's plan: kRecompute
-// of the unit itself, by its PreBackward, then those of the units inside, by their PreForward and PostForward.
+// Activation checkpointing runs forwards within a backward. They are computations of the backward's plan: kRecompute of
+// the unit itself, by its PreBackward, then of the units inside, by their PreForward and PostForward.
 //
 // The plan of a forward comes from the order in which units ran in the last forward (at first: the order in which
-// modules are registered), the plan of a backward from the forward before it. schedule_runner.cc runs it, and has what
-// happens when modules run in another order this time.
+// modules are registered), the plan of a backward from the forward before it. schedule_runner.cc runs it, and handles
+// modules that run in another order this time.
 //
-// A pass that fails stays open, and refuses what is for between passes, until the root's next forward. What a failed
-// backward left of gradients is discarded there, so that no later step adds to a part of one.
+// A pass that fails stays open, and refuses the calls between passes, until the root's next forward. That forward
+// discards the gradients of a failed backward, so that no later step adds to an incomplete one.
 //
-// Hooks could decide by themselves what to gather next, as PyTorch's do. A plan says the same beforehand: it can be
-// printed, compared with PyTorch's line by line, and counted for the slots that it needs before memory is allocated.
+// Hooks could decide by themselves what to gather next, as PyTorch's do. A plan makes the same decisions beforehand: it
+// can be printed, compared with PyTorch's line by line, and counted for the slots that it needs before memory is
+// allocated.
 #include "fsdp/fsdp/units/executor.h"
 
 #include <algorithm>
@@ -160,8 +162,8 @@ absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tap
   return casts_.Inputs(units_.WrappedIndexOf(module), training(), inputs, tape);
 }
 
-// The module that opened a pass opens the next one too if it is called again: the pass failed, since it is never called
-// within it, not for a recomputation either, which begins below its own hooks.
+// If the module that opened a pass is called again, it opens the next pass: the previous one has failed, because within
+// a pass this module is never called, not even by a recomputation, which begins below its hooks.
 absl::StatusOr<bool> Executor::OpensForward(const Module& module) const {
   if (&module == &root_) return true;
   if (!options_.passes_below_root && !in_pass_) {
@@ -256,7 +258,7 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
   return absl::OkStatus();
 }
 
-// A unit whose forward runs again, since it lies in one that recomputes.
+// A unit whose forward runs again, because it is inside one that recomputes.
 absl::Status Executor::EnterRecompute(int index) {
   if (units_.pass(index).modules_rerun > 0) return absl::OkStatus();
   return runner_->EnterUnit({Kind::kRecompute, index}, Direction::kRecompute);
@@ -286,8 +288,8 @@ void Executor::EndForward() {
   in_pass_ = false;
   for (int index = 0; index < units_.size(); ++index) {
     if (!training()) Reshard(index);
-    // Backward binds the parameters again that stay unsharded for it. Undefined until then, they make it an error, and
-    // not a silent loss, to edit them in between.
+    // Backward binds the parameters again that stay unsharded for it. Until then they are undefined, so that editing
+    // them in between is an error and not a silent loss.
     for (const auto& parameter : units_.unit(index).parameters) parameter->data = Tensor();
   }
 }
@@ -315,7 +317,7 @@ absl::StatusOr<bool> Executor::OpensBackward(const Module& module) const {
   if (orders_.count(&module) != 0) return true;
   return absl::FailedPreconditionError(
       absl::StrCat("backward of ", units_.NameOf(module), " outside of a backward of the model: call ",
-                   options_.passes_below_root ? "that of the module whose forward was called" : "the root's"));
+                   options_.passes_below_root ? "backward of the module whose forward was called" : "the root's"));
 }
 
 absl::Status Executor::BeginBackward(Module& module) {
@@ -365,8 +367,8 @@ void Executor::ForgetModulesRun() {
   }
 }
 
-// Reshards the units that backward left unsharded: those that were prefetched and not used, and those whose backward
-// never came. After a backward without synchronisation, units that are kept for the next forward stay unsharded.
+// Reshards the units that backward left unsharded: prefetched and not used, or without a backward. After a backward
+// without synchronisation, units that are kept for the next forward stay unsharded.
 absl::Status Executor::EndBackward() {
   FSDP_RETURN_IF_ERROR(runtime_->gradients().AgreeOnUse());
   in_pass_ = in_backward_ = false;

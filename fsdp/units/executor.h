@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Executor: carries schedules out. Modules report, through hooks, where forward and backward are. The executor plans
-// each pass with schedule.h, from the order in which units ran in the last pass, and has schedule_runner.h run the plan
-// up to the unit that is about to compute. executor.cc has the state machine.
+// Executor: carries schedules out. Modules report the progress of forward and backward through hooks. The executor
+// plans each pass with schedule.h, from the order in which units ran in the last pass, and has schedule_runner.h run
+// the plan up to the unit that is about to compute. executor.cc has the state machine.
 #ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
 #define FSDP_FSDP_UNITS_EXECUTOR_H_
 
@@ -29,17 +29,17 @@
 
 namespace fsdp {
 
-// The fields of FsdpOptions that concern the executor, where they mean the same, and what FSDP2 does otherwise.
+// The fields of FsdpOptions that concern the executor, with the same meaning, and FSDP2's deviations.
 struct ExecutorOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool check_execution_order = false;
 
-  // A pass may begin at any module of a unit, and is then one of what lies below it, as in PyTorch's fully_shard.
+  // A pass may begin at any module of a unit, and then covers only the modules below it, as in PyTorch's fully_shard.
   bool passes_below_root = false;
 
-  // Null: streams of its own.
+  // Null: creates its own streams.
   std::shared_ptr<UnitStreams> streams = nullptr;
 };
 
@@ -52,10 +52,11 @@ class Executor final : public ModuleHooks, public StepGate {
                                                           const ExecutorOptions& options);
   ~Executor() override;
 
-  // The hooks issue work and do not wait for it, but for the end of a backward under FSDP2's rules, which waits for the
-  // other hosts, and on a host group for its collectives. kFailedPrecondition for a unit that runs outside of a pass of
-  // the root (or of any unit, see passes_below_root), while a SummonFullParamsGuard lives, and for a tape of another
-  // stream than compute_stream(). Each may replace tensors by cast ones. Collective, in the order of the schedule.
+  // The hooks issue work and do not wait for it, except at the end of a backward under FSDP2's rules, which waits for
+  // the other hosts, and on a host group for its collectives. kFailedPrecondition for a unit that runs outside of a
+  // pass of the root (or of any unit, see passes_below_root), while a SummonFullParamsGuard lives, and for a tape of
+  // another stream than compute_stream(). Each may replace tensors by cast ones. Collective, in the order of the
+  // schedule.
   absl::Status PreForward(Module& module, absl::Span<Tensor> inputs, Tape& tape) override;
   absl::Status PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) override;
   absl::Status PreBackward(Module& module, absl::Span<Tensor> grad_outputs, Tape& tape) override;
@@ -73,7 +74,7 @@ class Executor final : public ModuleHooks, public StepGate {
   // set_post_optim_event). Used once.
   void set_post_optim_event(Event event) { post_optim_event_ = std::move(event); }
 
-  // For a program that wants a unit's parameters outside of the schedule: Unshard issues the all-gather, WaitForUnshard
+  // For a program that needs a unit's parameters outside of the schedule: Unshard issues the all-gather, WaitForUnshard
   // makes the compute stream wait for it and binds the unit's Parameters. Both do nothing if that has been done.
   // Reshard frees the unit's slot; changes that the program made to the parameters are lost. Unshard is collective.
   absl::Status Unshard(int index);
@@ -81,13 +82,13 @@ class Executor final : public ModuleHooks, public StepGate {
   void Reshard(int index);
 
   // StepGate: refuses calls within a forward or backward. CheckIdle also copies replaced data into the shards
-  // (writeback.h). A call that changes shards says so (Unit::MarkShardChanged); the next pass then gathers what
-  // was unsharded.
+  // (writeback.h). A call that changes shards reports it (Unit::MarkShardChanged); the next pass then gathers the units
+  // that were unsharded.
   absl::Status CheckBetweenPasses(std::string_view call) const override;
   absl::Status CheckIdle(std::string_view call) override;
 
-  // Does what the host does at the beginning of a step, for one that is about to be captured in a graph or replayed.
-  // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from one that is not: a unit is
+  // The host's part at the beginning of a step that is about to be captured in a graph or replayed.
+  // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from an ordinary one: a unit is
   // unsharded, or a parameter has a gradient.
   absl::Status PrepareReplay();
 
@@ -124,7 +125,7 @@ class Executor final : public ModuleHooks, public StepGate {
   bool RanAllModules(int index, int& modules_run) const;
   void ForgetModulesRun();
 
-  // A span of the compute stream around what a unit's modules compute.
+  // A span of the compute stream around the computation of a unit's modules.
   void BeginSpan(std::string_view pass, int index);
   void EndSpan();
 

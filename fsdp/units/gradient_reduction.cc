@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One backward of a unit, from the gradient that layers add to, to the one that the optimizer reads:
+// One backward of a unit, from the gradient that layers add to, to the gradient that the optimizer reads:
 //
 //   grad --pre-divide, cast, rows--> staging --reduce-scatter--> reduced --all-reduce--> (hook) --post-divide--> shard
 //
 // The divisions are the unit's ReductionRule. A step that changes nothing is left out: without cast, rows and a custom
 // ReduceScatterComm, the collective reads `grad` in place; only hybrid units (sharded and replicated) have both
-// collectives. The shard group comes first, so that the all-reduce over the replicate group moves a shard of the bytes
-// and not all of them. The order is fixed, so every run adds each element in the same order.
+// collectives. The shard group comes first, so that the all-reduce over the replicate group moves only a shard of the
+// bytes. The order is fixed, so every run adds each element in the same order.
 //
-// Where a gradient waits between passes, by which switch is off:
+// The place of a gradient between passes, by the switch that is off:
 //
 //   requires_gradient_sync  GradientState::accumulated  whole and not reduced. Backward adds straight to it, except if
 //                                                       FSDP2 reduces in another dtype: there its gradient is added
@@ -110,8 +110,8 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
   return state.accumulated;
 }
 
-// True if what backward adds to is in another dtype than `accumulated`, and added to that when backward is done with
-// it.
+// True if backward adds to a gradient of another dtype than `accumulated`, which is added to `accumulated` after the
+// backward.
 bool GradientReduction::AddsAfterwards(int index) const {
   return units_.unit(index).accumulates_in_reduce_dtype() && !units_.unit(index).state.gradients.wide;
 }
@@ -194,8 +194,8 @@ void GradientReduction::Unbind(int index, Sync sync) {
   state.grad = Tensor();
 }
 
-// The last reduction's work, which may be on another stream, reads staging, or memory that a ReduceScatterComm may give
-// again.
+// The last reduction's work, which may be on another stream, reads staging, or memory that a ReduceScatterComm may hand
+// out again.
 absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   const Unit& unit = units_.unit(index);
   const Shape padded{unit.layout.padded_numel()};
@@ -274,7 +274,7 @@ absl::Status GradientReduction::ReduceScatter(int index) {
   return absl::OkStatus();
 }
 
-// Adds a sum over the shard group to those of earlier backwards, instead of all-reducing it.
+// Adds a sum over the shard group to the sums of earlier backwards, instead of all-reducing it.
 absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
   GradientState& state = units_.unit(index).state.gradients;
   if (!state.partial.defined()) {
@@ -319,7 +319,7 @@ absl::Status GradientReduction::StoreLocal(int index) {
   return Store(index, reduced, post_backward_);
 }
 
-// Ends a reduction: `reduced` becomes this rank's gradient.
+// The end of a reduction: `reduced` becomes this rank's gradient.
 absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& stream) {
   const Unit& unit = units_.unit(index);
   if (unit.controls.all_reduce_hook) {

@@ -29,7 +29,8 @@ namespace fsdp {
 // Made and owned by UnitRuntime. One thread.
 class GradientReduction {
  public:
-  // `units` and `streams` must outlive it, and its work on these be done when it goes. Collective.
+  // `units` and `streams` must outlive it, and its work on the streams must have ended when it is destroyed.
+  // Collective.
   static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(const UnitStore& units, const MemoryPlan& plan,
                                                                    UnitStreams& streams);
   ~GradientReduction();
@@ -47,16 +48,16 @@ class GradientReduction {
   // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
   absl::Status Bind(int index, Sync sync);
 
-  // From now on backward adds to a gradient of the unit in the reduce dtype: for one that is wider than the unit's
-  // compute dtype, as some kernels compute it. What was added since Bind is kept, and Parameter::grad bound anew. Takes
-  // the memory of accumulated gradients. Does nothing where gradients do not accumulate in the reduce dtype
-  // (Unit::accumulates_in_reduce_dtype), and under a communication hook, which is given the compute dtype.
+  // From now on backward adds to a gradient of the unit in the reduce dtype, for gradients that some kernels compute in
+  // a wider dtype than the unit's compute dtype. Values added since Bind are kept, and Parameter::grad is bound anew.
+  // Takes the memory of accumulated gradients. Does nothing if gradients do not accumulate in the reduce dtype
+  // (Unit::accumulates_in_reduce_dtype), and under a communication hook, which takes the compute dtype.
   absl::Status Widen(int index);
 
   // Unbinds Parameter::grad. With kKeepLocal the gradient is kept.
   void Unbind(int index, Sync sync);
 
-  // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce is to
+  // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce must
   // follow. Otherwise the sum is stored as this rank's gradient: added to grad_shard, or replacing it if no parameter
   // has_grad. Collective.
   absl::Status ReduceScatter(int index);
@@ -65,14 +66,14 @@ class GradientReduction {
   // and stores it in the same way. Collective.
   absl::Status AllReduce(int index);
 
-  // Ends the backward of a unit that no other rank shares: its gradient is this rank's. No communication.
+  // The end of the backward of a unit that no other rank shares: its gradient is this rank's. No communication.
   absl::Status StoreLocal(int index);
 
   // GradientUse::Agree, for the gradients stored since the last call. Collective.
   absl::Status AgreeOnUse() { return use_.Agree(); }
 
-  // After a backward that failed: forgets every gradient, wherever it waits, and unbinds Parameter::grad. True if there
-  // was one.
+  // After a backward that failed: discards every gradient, at any stage, and unbinds Parameter::grad. True if there was
+  // one.
   bool Discard();
 
   // Makes the compute stream see all reductions issued so far.

@@ -11,7 +11,7 @@ bool AnyHasGrad(const Unit& unit) {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->has_grad; });
 }
 
-// Where parameter `i` lies in the shard.
+// The interval of parameter `i` in the shard.
 Interval InShard(const Unit& unit, size_t i) {
   const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
   return {slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
@@ -29,7 +29,7 @@ void GradientStore::Store(const Unit& unit, const Tensor& reduced, double diviso
 }
 
 // Without earlier gradients one kernel divides, casts and stores. With them the sum is made in the original dtype; a
-// low-precision copy, which the optimizer sees, is widened before and narrowed after. Slices of parameters without a
+// low-precision copy, which the optimizer reads, is widened before and narrowed after. Slices of parameters without a
 // gradient have stale values and are zeroed first.
 void GradientStore::StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
                                   Stream& stream) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GradientStore: the end of a reduction, where a sum over ranks becomes this rank's gradient: divided, in the dtypes of
-// the gradient shard and of its low-precision copy, added to what is there, in host memory if the unit is offloaded.
-// All of it is work on a stream.
+// GradientStore: the end of a reduction, which turns a sum over ranks into this rank's gradient: divided, in the dtypes
+// of the gradient shard and of its low-precision copy, added to the previous gradient, in host memory if the unit is
+// offloaded. All of it is work on a stream.
 #ifndef FSDP_FSDP_UNITS_GRADIENT_STORE_H_
 #define FSDP_FSDP_UNITS_GRADIENT_STORE_H_
 
@@ -20,7 +20,7 @@ class GradientStore {
   GradientStore(const TensorOps& ops, Buffer staging) : ops_(&ops), staging_(std::move(staging)) {}
 
   // Puts `reduced` / `divisor` into the unit's gradient shard, on `stream`. `reduced` ([shard_numel], in the reduce
-  // dtype) may be overwritten. Adds for parameters that have_grad, and replaces what the others had.
+  // dtype) may be overwritten. Adds for parameters that have_grad, and replaces the others' values.
   void Store(const Unit& unit, const Tensor& reduced, double divisor, Stream& stream);
 
  private:

@@ -31,8 +31,8 @@ void GradientUse::MarkStored(int index) {
   }
 }
 
-// What was reduced is the same on all ranks, so all make this exchange or none. It cannot be left out by a rank that
-// used everything: others may not have. The first byte tells it from a blob of any other call.
+// All ranks reduced the same units, so all make this exchange or no rank does. A rank that used everything cannot leave
+// it out: others may not have. The first byte distinguishes the message from a blob of any other call.
 absl::Status GradientUse::Agree() {
   if (stored_.empty()) return absl::OkStatus();
   const std::vector<int> stored = std::exchange(stored_, {});

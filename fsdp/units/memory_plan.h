@@ -22,10 +22,10 @@ struct SlotCounts {
   int unsharded = 2;
   int gradients = 2;
 
-  // What a step in this order needs. Gradients: one more than units that are in backward at one time, so that a
-  // reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold, since the
-  // second begins with what the first left unsharded; without limit_all_gathers, or if a unit is not sharded and so may
-  // take a slot at any time, one for each unit.
+  // The slots of a step in this order. Gradients: one more than the units that are in backward at the same time, so
+  // that a reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold,
+  // because the second begins with the units that the first left unsharded; without limit_all_gathers, or if a unit is
+  // not sharded and so may take a slot at any time, one for each unit.
   static SlotCounts Of(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
                        bool limit_all_gathers);
 };
@@ -66,7 +66,7 @@ struct MemoryPlan {
   // the number of units.
   static MemoryPlan Of(const UnitStore& units, const SlotCounts& slots);
 
-  // All bytes on the device; with `accumulates`, those of backwards without synchronisation too.
+  // All bytes on the device; with `accumulates`, including gradients of backwards without synchronisation.
   int64_t DeviceBytes(bool accumulates) const;
 
   // A line for each purpose that has bytes, for people.

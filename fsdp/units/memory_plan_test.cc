@@ -26,7 +26,7 @@ struct Case {
   bool frozen = false;  // the largest unit
 };
 
-// A root with a parameter of its own over four units of unequal, odd sizes, of which one holds another.
+// A root with its own parameter over four units of unequal, odd sizes, of which one holds another.
 std::unique_ptr<TestSequence> MakeModel() {
   auto root = std::make_unique<TestSequence>();
   root->AddUnused("scale", {13});
@@ -133,7 +133,7 @@ TEST(MemoryPlanOfUnitsTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
   }));
 }
 
-// The plan follows from the slots, so the peak is as planned also if nobody reads the option.
+// The plan follows from the slots, so the peak would be as planned even if no code read the option.
 TEST(MemoryPlanOfUnitsTest, LimitAllGathersLeavesTwoSlotsAndWithoutItEveryUnitHasOne) {
   EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     for (const bool limit : {true, false}) {

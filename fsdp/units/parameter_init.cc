@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A parameter comes to a unit with memory (its values count), without (its Initializer, or param_init_fn before it,
-// gives values), or with values that only rank 0 has right (sync_module_states). Values are computed and converted on
-// the host and copied up once, since that happens once a run and the host can read every dtype.
+// gives values), or with values that are right only on rank 0 (sync_module_states). Values are computed and converted
+// on the host and copied to the device once, because that happens once a run and the host can read every dtype.
 //
 // sync_module_states broadcasts over the shard group and then over the replicate group: after the first, each shard
-// group agrees with its own first rank, and the first ranks of all shard groups are one replicate group. Ranks of
-// tensor parallelism have groups of their own for that, each with its parts; what all of them have whole comes from
-// their first. Small tensors share a bucket, since a model has hundreds of them and each broadcast costs a round trip.
+// group agrees with its own first rank, and the first ranks of all shard groups are one replicate group. Each rank of
+// tensor parallelism has its own such groups for its parts; parameters that all of them have whole come from the first
+// of them. Small tensors share a bucket, since a model has hundreds of them and each broadcast costs a round trip.
 #include "fsdp/fsdp/units/parameter_init.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ParameterInit: where the first values of parameters come from, before they are sharded: the memory that they have, a
+// ParameterInit: the source of the first values of parameters, before they are sharded: the memory that they have, a
 // function of the program, their Initializers, or rank 0.
 #ifndef FSDP_FSDP_UNITS_PARAMETER_INIT_H_
 #define FSDP_FSDP_UNITS_PARAMETER_INIT_H_
@@ -29,15 +29,16 @@ struct ParameterInit {
 inline constexpr int64_t kSyncBucketBytes = int64_t{250} << 20;
 
 // Applies param_init_fn to the own modules of `unit`, outermost first, if it has a parameter without memory.
-// kFailedPrecondition names a parameter that is left without, kInvalidArgument one whose memory has another shape.
+// kFailedPrecondition names a parameter that is still without memory, kInvalidArgument one whose memory has another
+// shape.
 absl::Status MaterializeUnit(const UnitModule& unit, const ParamInitFn& param_init_fn);
 
-// Makes the parameters of `unit` equal to those of the groups' first ranks: over the shard group, then over the
+// Makes the parameters of `unit` equal to those on the groups' first ranks: over the shard group, then over the
 // replicate group. Each parameter gets device memory for the whole tensor. Collective; blocks.
 absl::Status SyncParameters(const UnitModule& unit, const UnitGroups& groups, uint64_t seed, Stream& stream);
 
-// Then, where `tensor_parallel` is not null: makes those parameters equal on its ranks of which each has the whole, and
-// no part. Collective; blocks.
+// Then, if `tensor_parallel` is not null: makes the parameters of which each of its ranks has the whole tensor equal on
+// these ranks. Collective; blocks.
 absl::Status SyncCopies(const UnitModule& unit, const std::shared_ptr<ProcessGroup>& tensor_parallel, Stream& stream);
 
 // Copies the first rank's `tensors` to all ranks of the groups, in buckets. Ranks pass tensors of equal sizes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every rank gathers the facts of all, so each finds the same first difference and all of them fail alike. Facts travel
-// as lines, subject and value apart by a byte that no name has.
+// Every rank gathers the facts of all, so each finds the same first difference and all of them fail alike. Facts are
+// sent as lines; a byte that no name contains separates subject and value.
 #include "fsdp/fsdp/units/rank_agreement.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kSeparator = '\x1f';
 
-// One line of a rank's facts, as a message shows it where the subjects differ too.
+// One line of a rank's facts in a message about ranks whose subjects differ as well.
 std::string Shown(std::string_view line) {
   if (line.empty()) return "nothing";
   const size_t separator = line.find(kSeparator);
@@ -29,6 +29,7 @@ std::string Shown(std::string_view line) {
 
 absl::Status Difference(std::string_view mine, std::string_view others, size_t rank) {
   constexpr char kBegin[] = "ranks wrap different models: ";
+  // Equal subjects: only the values differ, and the message can name the setting.
   const size_t separator = mine.find(kSeparator);
   if (separator != std::string_view::npos && others.substr(0, separator + 1) == mine.substr(0, separator + 1)) {
     return absl::FailedPreconditionError(absl::StrCat(kBegin, std::string(mine.substr(0, separator)), " is ",
@@ -36,7 +37,7 @@ absl::Status Difference(std::string_view mine, std::string_view others, size_t r
                                                       std::string(others.substr(separator + 1)), " on rank ", rank,
                                                       ": expected the same on all ranks"));
   }
-  return absl::FailedPreconditionError(absl::StrCat(kBegin, "rank 0 has ", Shown(mine), " where rank ", rank, " has ",
+  return absl::FailedPreconditionError(absl::StrCat(kBegin, "rank 0 has ", Shown(mine), " and rank ", rank, " has ",
                                                     Shown(others), ": expected the same on all ranks"));
 }
 
@@ -56,12 +57,13 @@ std::string OffloadName(const OffloadPolicy& offload) {
   return !offload.has_value() ? "none" : offload->pin_memory ? "pinned" : "pageable";
 }
 
-// What decides the collectives of a unit and the bytes that they move.
+// The facts that decide the collectives of a unit and the bytes that they move.
 void AddUnit(const Unit& unit, RankAgreement& agreement) {
   const auto add = [&](const char* what, std::string value) {
     agreement.Add(absl::StrCat(what, " of unit ", unit.display_name()), std::move(value));
   };
   const UnitSettings& settings = unit.settings;
+  // The strategy as carried out, not as requested: it decides the collectives.
   add("sharding_strategy", std::string(ShardingStrategyName(unit.strategy)));
   add("layout", std::string(LayoutName(settings.layout)));
   add("offload", OffloadName(settings.offload));
@@ -100,6 +102,7 @@ absl::Status RankAgreement::Check(const ShardGroups& groups) const {
   for (const auto& [subject, value] : facts_) {
     absl::StrAppend(&lines, subject, std::string(1, kSeparator), value, "\n");
   }
+  // The lists are equal on nearly every run, so they are sent whole and compared as strings first.
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(groups).GatherBlobs(lines));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

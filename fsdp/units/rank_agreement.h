@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankAgreement: what must be equal on all ranks of a model, as a list of facts. Ranks that differ in one of them would
+// RankAgreement: the list of facts that must be equal on all ranks of a model. Ranks that differ in one of them would
 // match up other collectives, or train parameters that are not each other's shards, without an error.
 #ifndef FSDP_FSDP_UNITS_RANK_AGREEMENT_H_
 #define FSDP_FSDP_UNITS_RANK_AGREEMENT_H_
@@ -27,15 +27,15 @@ class RankAgreement {
   // The facts of the units of `store`, which were made with `settings` and are to be filled by `init`.
   static RankAgreement Of(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init);
 
-  // `subject` is what a message calls it: "backward_prefetch", "offload of unit h.0".
+  // `subject` is its name in a message: "backward_prefetch", "offload of unit h.0".
   void Add(std::string_view subject, std::string value);
 
-  // All of `others`, after those that are here.
+  // Appends all of `others`.
   void Add(const RankAgreement& others) { facts_.insert(facts_.end(), others.facts_.begin(), others.facts_.end()); }
 
   // OK if all ranks have the same facts in the same order. Otherwise kFailedPrecondition, on all of them, with the
   // first fact in which some rank differs from rank 0, both values and both ranks. One exchange of the control plane
-  // (two, where a pair of groups was given). Collective; blocks.
+  // (two if a pair of groups was given). Collective; blocks.
   absl::Status Check(const ShardGroups& groups) const;
 
  private:

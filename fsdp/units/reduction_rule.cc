@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// As GradientDivideFactors, for a factor that need not be a whole number.
+// As GradientDivideFactors, for a factor that may not be a whole number.
 DivideFactors SplitFactor(double factor) {
   double pre = 1;
   while (std::fmod(factor, pre) == 0 && factor / pre > pre) pre *= 2;

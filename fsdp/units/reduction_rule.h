@@ -43,7 +43,7 @@ ReductionRule Fsdp1ReductionRule(int data_parallel_size);
 
 // The inputs of FSDP2's rule.
 struct Fsdp2Reduction {
-  // The sizes of the unit's shard group and of its replicate group; 1 if it has none.
+  // The sizes of the unit's shard group and of its replicate group; 1 for a missing group.
   int shard_size = 1;
   int replicas = 1;
 

@@ -5,8 +5,8 @@
 
 namespace fsdp {
 
-// With fewer ranks than the layout's, a rank's chunk is as many neighbouring chunks of the layout as the ratio says, so
-// the chunks before one parameter take a part of its offset that is as large as the rank's part of everything.
+// With fewer ranks than the layout's, a rank's chunk is several neighbouring chunks of the layout, by the ratio. So the
+// chunks before one parameter take a part of its offset that is as large as the rank's part of everything.
 std::vector<IntervalCopy> RowCopy::ToRow(int rank) const {
   std::vector<IntervalCopy> copies;
   for (size_t i = 0; i < layout_.parameters().size(); ++i) {

@@ -25,7 +25,7 @@ UnitTraits TraitsOf(const UnitStore& units, int index, bool sync) {
   const UnitControls& controls = unit.controls;
   const bool fsdp2 = unit.settings.gradient_rules == GradientRules::kFsdp2;
   UnitTraits traits = UnitTraits::Of(unit.strategy, unit.settings.is_root || index == units.root_unit());
-  // In a world of one FSDP1 calls its collective, and FSDP2 none.
+  // In a world of one, FSDP1 calls its collective, and FSDP2 does not.
   if (fsdp2 && unit.groups.data_parallel_size() == 1) traits.replicated = false;
   traits.trainable = unit.trainable();
   traits.sync = sync && controls.requires_gradient_sync;
@@ -48,6 +48,7 @@ UnitTraits TraitsOf(const UnitStore& units, int index, bool sync) {
 std::vector<UnitTraits> ScheduleTraitsOf(const UnitStore& units, bool sync) {
   std::vector<UnitTraits> traits;
   for (int index = 0; index < units.size(); ++index) traits.push_back(TraitsOf(units, index, sync));
+  // Bare modules that recompute follow the units in schedules; they have nothing to gather or reduce.
   const UnitTraits bare{.sharded = false, .trainable = false, .recompute = true, .has_parameters = false};
   traits.resize(units.num_scheduled(), bare);
   return traits;
@@ -65,10 +66,11 @@ absl::Status ScheduleRunner::BeginPass(Schedule plan, ScheduleOptions options) {
   next_ = 0;
   following_ = true;
   for (int index = 0; index < units_.num_scheduled(); ++index) units_.pass(index).awaits_backward = false;
+  // Units that the last pass left unsharded count too: they hold slots from the beginning.
   return runtime_.EnsureSlots(MaxUnsharded(plan_, Gathered(), units_.root_unit()));
 }
 
-// The schedule of one visit alone. A backward enters a unit where the forward left it.
+// The schedule of only one visit. Backward enters a unit at forward's exit.
 Schedule ScheduleRunner::OnDemand(int index, bool entering, Direction direction) const {
   switch (direction) {
     case Direction::kForward:
@@ -87,7 +89,7 @@ absl::Status ScheduleRunner::EnterUnit(const ScheduleEvent& compute, Direction d
   if (following_ && planned != plan_.end() && *planned == compute) {
     return RunUntil(planned - plan_.begin() + 1);
   }
-  // Made before LeavePlan reshards: a unit that was prefetched in vain is not gathered again at once.
+  // Made before LeavePlan reshards, so that a unit that was prefetched in vain is not gathered again immediately.
   const Schedule schedule = OnDemand(compute.unit, /*entering=*/true, direction);
   LeavePlan(compute.unit);
   return RunOnDemand(schedule);
@@ -97,6 +99,8 @@ absl::Status ScheduleRunner::LeaveUnit(int index, Direction direction) {
   FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
   if (!following_) return RunOnDemand(OnDemand(index, /*entering=*/false, direction));
   size_t end = next_;
+  // A prefetch of another unit may be between the last computation and this unit's events, so the search does not stop
+  // at it.
   for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
     if (plan_[i].unit == index) end = i + 1;
   }
@@ -118,11 +122,12 @@ void ScheduleRunner::LeavePlan(int entering) {
   following_ = false;
   for (int index = 0; index < units_.size(); ++index) {
     const PassState& pass = units_.pass(index);
+    // `used` units keep their slot: their own exit, or their backward, reshards them.
     if (index != entering && pass.gathered && !pass.used) Reshard(index);
   }
 }
 
-// An order that nobody planned may need more slots than were planned.
+// An unplanned order may need more slots than were planned.
 absl::Status ScheduleRunner::RunOnDemand(const Schedule& schedule) {
   FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(MaxUnsharded(schedule, Gathered(), units_.root_unit())));
   for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
@@ -140,6 +145,7 @@ absl::Status ScheduleRunner::Run(const ScheduleEvent& event) {
   PassState& pass = units_.pass(index);
   switch (event.kind) {
     case Kind::kAllGather:
+      // A unit that is still gathered keeps `used`: only a new gather starts unused.
       if (!pass.gathered) pass.used = false;
       pass.gathered = units_.unit(index).sharded();
       return runtime_.Unshard(index);

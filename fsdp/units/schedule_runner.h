@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScheduleRunner: runs the events of a pass's schedule on the units. Whoever knows where execution is (executor.h) says
-// which unit is about to compute and which one has computed; the runner runs the plan up to there. A unit that the plan
-// does not have next is run by the schedule of that one visit, and so is every later one of the pass.
+// ScheduleRunner: runs the events of a pass's schedule on the units. The executor (executor.h) reports which unit is
+// about to compute and which one has computed; the runner runs the plan up to that point. A unit that the plan does not
+// have next is run by the schedule of only that visit, and so is every later one of the pass.
 #ifndef FSDP_FSDP_UNITS_SCHEDULE_RUNNER_H_
 #define FSDP_FSDP_UNITS_SCHEDULE_RUNNER_H_
 
@@ -20,11 +20,11 @@ namespace fsdp {
 // `sync` off: backward keeps every gradient local (no_sync).
 std::vector<UnitTraits> ScheduleTraitsOf(const UnitStore& units, bool sync);
 
-// Units are named by their index in schedules: those of the UnitStore, then modules without parameters. One thread. No
+// Units are named by their index in schedules: the UnitStore's units, then modules without parameters. One thread. No
 // call waits for the device. Every call that may run events is collective.
 class ScheduleRunner {
  public:
-  // Which schedule function makes the schedule of a single visit.
+  // The function of schedule.h that makes the schedule of a single visit.
   enum class Direction {
     kForward,
     kBackward,   // of the unit itself, its own recomputation included
@@ -34,11 +34,11 @@ class ScheduleRunner {
   // Both must outlive it.
   ScheduleRunner(UnitStore& units, UnitRuntime& runtime) : units_(units), runtime_(runtime) {}
 
-  // From now on `plan` is run, which was made with `options` and Gathered(). Grows slots if the plan needs more than
-  // there are; runs nothing.
+  // From now on runs `plan`, which was made with `options` and Gathered(). Grows slots if the plan needs more; runs no
+  // event yet.
   absl::Status BeginPass(Schedule plan, ScheduleOptions options);
 
-  // Of the last BeginPass.
+  // The options of the last BeginPass.
   const ScheduleOptions& options() const { return options_; }
 
   // The unit is about to do `compute`, in a pass or recomputation of `direction`: runs the plan through it, or, if that
@@ -49,8 +49,8 @@ class ScheduleRunner {
   // The unit has computed: runs the events that the plan has for it before the next computation.
   absl::Status LeaveUnit(int index, Direction direction);
 
-  // The unit that was entered by kRecompute goes on to its own backward when that is over. No hook says when, so the
-  // next EnterUnit or LeaveUnit runs its kBackward. Does nothing once the plan was left.
+  // The unit that was entered by kRecompute continues with its own backward after that. No hook reports this moment, so
+  // the next EnterUnit or LeaveUnit runs its kBackward. Does nothing once the plan was left.
   void AwaitBackward(int index);
 
   // All-gathers a unit outside of the plan, growing slots if needed.

@@ -25,6 +25,7 @@ namespace {
 
 absl::Status CheckEqualIn(ProcessGroup& group, const std::string& blob, std::string_view what) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(blob));
+  // Every rank has all blobs, so all of them return the same error.
   for (int rank = 0; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::FailedPreconditionError(
@@ -41,7 +42,7 @@ void BroadcastIn(ProcessGroup& group, absl::Span<const Tensor> tensors, Stream& 
 }  // namespace
 
 ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : mesh_(std::move(mesh)), from_mesh_(true) {
-  if (mesh_ == nullptr) return;  // Validate tells
+  if (mesh_ == nullptr) return;  // Validate reports it
   all_ = mesh_->all();
   if (mesh_->ndim() != 2) return;
   replicate_ = mesh_->group(0);
@@ -67,6 +68,7 @@ absl::Status ShardGroups::UseTensorParallelism() {
   const std::string given = mesh_ == nullptr ? "no mesh" : absl::StrCat("mesh ", mesh_->ToString());
   if (mesh_ != nullptr) {
     const DeviceMesh& root = mesh_->root();
+    // By names, since a submesh shares the root's.
     std::vector<int> others;
     for (int dim = 0; dim < root.ndim(); ++dim) {
       const std::vector<std::string>& mine = mesh_->names();
@@ -91,6 +93,7 @@ absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("shard_group_size ", shard_group_size, " does not divide the group's ", all_->size(), " ranks"));
   }
+  // Every rank calls both splits, in this order: Split is collective.
   const int block = all_->rank() / shard_group_size;
   const int place = all_->rank() % shard_group_size;
   FSDP_ASSIGN_OR_RETURN(shard_, all_->Split(/*color=*/block, /*key=*/place));
@@ -99,6 +102,7 @@ absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
 }
 
 absl::Status ShardGroups::SplitByHosts() {
+  // Collective: a rank learns the other ranks' hosts.
   const absl::StatusOr<int> ranks = RanksPerHost(*all_);
   if (!ranks.ok()) return Annotate(ranks.status(), "hybrid sharding without a shard_group_size");
   return SplitForHybrid(*ranks);
@@ -112,6 +116,7 @@ absl::StatusOr<UnitGroups> ShardGroups::Of(ShardingStrategy strategy) const {
                        " needs a shard group and a replicate group: give the two as a pair, or a mesh with 2 "
                        "dimensions, or one group and an auto_wrap_policy"));
     }
+    // A shard group of one would only copy; the unit is replicated instead.
     if (shard_->size() == 1) return UnitGroups{nullptr, replicate_};
     return UnitGroups{shard_, replicate_};
   }
@@ -130,6 +135,7 @@ const std::shared_ptr<ProcessGroup>& ShardGroups::RootGroup(ShardingStrategy roo
 
 absl::Status ShardGroups::AgreeOn(const absl::Status& mine) const {
   if (everyone() != nullptr) return fsdp::AgreeOn(*everyone(), mine);
+  // The shard group first: its result, which may be another rank's error, then goes to all replicas.
   return fsdp::AgreeOn(*replicate_, fsdp::AgreeOn(*shard_, mine));
 }
 
@@ -162,6 +168,7 @@ absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobsUnordered(std::str
 absl::StatusOr<std::vector<std::string>> AllRanks::GatherBy(Gather gather, std::string_view blob) const {
   if (groups_.everyone() != nullptr) return ((*groups_.everyone()).*gather)(blob);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shard, ((*groups_.shard()).*gather)(blob));
+  // The second gather sends one blob for each shard group, so the lists of the first are packed.
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(nlohmann::json(shard));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> packs,
                         ((*groups_.replicate()).*gather)(std::string(packed.begin(), packed.end())));

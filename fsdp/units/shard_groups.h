@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardGroups: over which ranks a model is sharded and over which it is replicated. Converts implicitly from what a
-// program has: one group, a pair, or a mesh.
+// ShardGroups: the ranks over which a model is sharded and those over which it is replicated. Converts implicitly from
+// one group, a pair, or a mesh.
 //
 //   Wrap(module, group, options);                        // one group; hybrid groups by shard_group_size, or by hosts
 //   Wrap(module, std::pair(shard, replicate), options);  // hybrid: two given groups
 //   Wrap(module, mesh, options);                         // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
 //
-// The mesh may be a submesh. The one dimension that it leaves out is then that of tensor parallelism, if the model has
-// parallel layers: ranks along it hold different parts of those layers' parameters, and copies of all others.
+// The mesh may be a submesh. If the model has parallel layers, the one dimension that it leaves out is tensor
+// parallelism's: ranks along it hold different parts of those layers' parameters, and copies of all others.
 #ifndef FSDP_FSDP_UNITS_SHARD_GROUPS_H_
 #define FSDP_FSDP_UNITS_SHARD_GROUPS_H_
 
@@ -32,7 +32,7 @@ struct UnitGroups {
   std::shared_ptr<ProcessGroup> shard;      // null: every rank has whole parameters
   std::shared_ptr<ProcessGroup> replicate;  // null: shards have no copies on other ranks
 
-  // Over which parallel layers are cut by tensors; null: there are none in the model.
+  // The ranks that share tensor-parallel layers; null: the model has no such layers.
   std::shared_ptr<ProcessGroup> tensor_parallel = nullptr;
 
   int tensor_parallel_size() const { return tensor_parallel ? tensor_parallel->size() : 1; }
@@ -58,44 +58,45 @@ class ShardGroups {
 
   ShardGroups(std::shared_ptr<const DeviceMesh> mesh);  // NOLINT
 
-  // kInvalidArgument, naming it, for a group or mesh that is null, and for a mesh of more than two dimensions. Nothing
-  // else may be called then.
+  // kInvalidArgument, naming it, for a group or mesh that is null, and for a mesh of more than two dimensions. No other
+  // function may be called then.
   absl::Status Validate() const;
 
   // Splits the one group into blocks of `shard_group_size` consecutive ranks that shard, ranks of equal place
-  // replicating. kInvalidArgument unless there is one group only and its size is a multiple. Collective; blocks.
+  // replicating. kInvalidArgument unless there is only one group and its size is a multiple. Collective; blocks.
   absl::Status SplitForHybrid(int shard_group_size);
 
-  // The same where the ranks of a host shard and the hosts replicate, as PyTorch does by the number of devices; on one
-  // host all ranks shard, and each is its own replicate group. RanksPerHost has the further errors. Collective; blocks.
+  // The same, with shard groups of the ranks of a host and replication over hosts, as PyTorch does by the number of
+  // devices; on one host all ranks shard, and each is its own replicate group. Also returns the errors of RanksPerHost.
+  // Collective; blocks.
   absl::Status SplitByHosts();
 
   // For a model with parallel layers: from now on the dimension that the submesh leaves out is tensor_parallel(), and
-  // every rank of its root mesh is one of everyone(). kInvalidArgument unless it leaves out exactly one.
+  // everyone() contains every rank of its root mesh. kInvalidArgument unless it leaves out exactly one.
   absl::Status UseTensorParallelism();
 
-  // True if one group was given and nothing was made of it: the two above may be called.
+  // True if one group was given and has not been split: the two functions above may be called.
   bool is_one_group() const { return all_ != nullptr && !from_mesh_ && !has_hybrid(); }
 
   // True when hybrid strategies have their two groups.
   bool has_hybrid() const { return replicate_ != nullptr; }
 
-  // The groups of a unit with this strategy; kInvalidArgument where they were not given.
+  // The groups of a unit with this strategy; kInvalidArgument if they were not given.
   absl::StatusOr<UnitGroups> Of(ShardingStrategy strategy) const;
 
   // The group that PyTorch calls the root's process group: all ranks, or a hybrid root's shard group.
   const std::shared_ptr<ProcessGroup>& RootGroup(ShardingStrategy root_strategy) const;
 
-  // All ranks; null where only a pair was given.
+  // All ranks; null if only a pair was given.
   const std::shared_ptr<ProcessGroup>& all() const { return all_; }
 
   // All ranks of the model; differs from all() for a model with parallel layers.
   const std::shared_ptr<ProcessGroup>& everyone() const { return everyone_ ? everyone_ : all_; }
 
-  // Null where UseTensorParallelism was not called.
+  // Null if UseTensorParallelism was not called.
   const std::shared_ptr<ProcessGroup>& tensor_parallel() const { return tensor_parallel_; }
 
-  // The two of the hybrid strategies; null where there are none.
+  // The two groups of the hybrid strategies; null if the model does not have them.
   const std::shared_ptr<ProcessGroup>& shard() const { return shard_; }
   const std::shared_ptr<ProcessGroup>& replicate() const { return replicate_; }
 
@@ -116,15 +117,15 @@ class ShardGroups {
   std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
   std::shared_ptr<ProcessGroup> shard_, replicate_;
   std::shared_ptr<ProcessGroup> tensor_parallel_, everyone_;
-  std::shared_ptr<const DeviceMesh> mesh_;  // null where none was given
+  std::shared_ptr<const DeviceMesh> mesh_;  // null if no mesh was given
   bool from_pair_ = false;
   bool from_mesh_ = false;
 };
 
-// Every rank of a model as if it were one group, for what concerns all of them: agreement, and values that only rank 0
-// has. A model that was given one group or a mesh has such a group (ShardGroups::everyone). A pair of groups (shard,
-// replicate) has none, so each call goes through one group and then the other. Rank = replicate rank * shard group's
-// size + shard rank.
+// Every rank of a model as if it were one group, for purposes that concern all of them: agreement, and values that only
+// rank 0 has. A model that was given one group or a mesh has such a group (ShardGroups::everyone). A pair of groups
+// (shard, replicate) does not, so each call goes through one group and then the other. Rank = replicate rank * shard
+// group's size + shard rank.
 class AllRanks {
  public:
   // `groups` must outlive it.
@@ -139,7 +140,7 @@ class AllRanks {
   // The same by ProcessGroup::GatherBlobsUnordered.
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) const;
 
-  // All of `tensors` become rank 0's, by one exchange. Collective.
+  // Sets all of `tensors` to rank 0's, in one exchange. Collective.
   void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;
 
   // As ShardGroups::AgreeOn.

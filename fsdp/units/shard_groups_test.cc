@@ -59,7 +59,7 @@ TEST(ShardGroupsTest, HybridGroupsAreConsecutiveBlocks) {
   }));
 }
 
-// A rank that says that it is on another host than this one.
+// A rank that pretends to be on another host than this one.
 class OnHost final : public ForwardingProcessGroup {
  public:
   OnHost(std::shared_ptr<ProcessGroup> inner, std::string host)
@@ -103,8 +103,8 @@ TEST(ShardGroupsTest, HostsThatAreUnevenNeedASize) {
     ShardGroups groups(std::make_shared<OnHost>(group, group->rank() < 2 ? "host-a" : "host-b"));
     EXPECT_THAT(groups.SplitByHosts(),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         "hybrid sharding without a shard_group_size: the ranks that shard together are those of a "
-                         "host, but there are 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-b has rank 2; start "
+                         "hybrid sharding without a shard_group_size: the ranks of one host shard together, but there "
+                         "are 2 hosts with 2, 1 ranks: host-a has ranks 0, 1; host-b has rank 2; start "
                          "equally many ranks on every host, numbered host by host, or give the size of the shard "
                          "groups"));
     return absl::OkStatus();

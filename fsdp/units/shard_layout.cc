@@ -48,7 +48,7 @@ void ShardLayout::LayFlat(const ShardLayoutOptions& options) {
   shard_numel_ = RoundUp(unsharded_numel_, world_size_) / world_size_;
 }
 
-// A single rank has every parameter as it is.
+// A single rank has every parameter whole.
 void ShardLayout::LayDim0() {
   for (Entry& entry : parameters_) {
     if (world_size_ == 1) entry.dim = 0;

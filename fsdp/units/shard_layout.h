@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardLayout: where the parameters of one unit lie in its unsharded buffer, and which part of each a rank holds, as
-// pure arithmetic on intervals. There are two kinds. FSDP1's flat parameter (torch/distributed/fsdp/_flat_param.py):
-// the concatenated shards are the unsharded buffer.
+// ShardLayout: the places of the parameters of one unit in its unsharded buffer, and the part of each that a rank
+// holds, as pure arithmetic on intervals. There are two kinds. FSDP1's flat parameter
+// (torch/distributed/fsdp/_flat_param.py): the concatenated shards are the unsharded buffer.
 //
 //   parameters     | weight (35)         |pad| bias (7) |pad|       unsharded_numel = 44 of 2 ranks
 //   shards         | rank 0: [0, 22)          | rank 1: [22, 44) |  shard_numel = 22
@@ -56,7 +56,7 @@ class ShardLayout {
   // Part of a parameter within one rank's shard.
   struct Slice {
     Interval interval;            // of the parameter's elements; empty when the rank holds none
-    int64_t offset_in_shard = 0;  // where it starts
+    int64_t offset_in_shard = 0;  // its first element's
     int64_t end_in_shard() const { return offset_in_shard + interval.size(); }
   };
 
@@ -70,7 +70,7 @@ class ShardLayout {
   int world_size() const { return world_size_; }
 
   // Elements of the unsharded buffer. Includes padding between parameters. Excludes padding for the world size at its
-  // end, except for kFlatAligned, where that padding is part of the layout.
+  // end, except under kFlatAligned, in which that padding is part of the layout.
   int64_t unsharded_numel() const { return unsharded_numel_; }
 
   // Elements of each rank's shard, and of all shards. padded_numel() is never less than unsharded_numel().
@@ -78,22 +78,23 @@ class ShardLayout {
   int64_t padded_numel() const { return shard_numel_ * world_size_; }
 
   // True if the concatenated shards are the unsharded buffer, so that collectives work in place. Otherwise the chunk of
-  // parameter i in rank r's shard, which begins at chunk_offset(i) of the shard, belongs where ChunkRuns(i, r, ranks)
-  // say.
+  // parameter i in rank r's shard begins at chunk_offset(i) of the shard, and ChunkRuns(i, r, ranks) gives its places
+  // in the buffer.
   bool in_place() const { return is_flat() || world_size_ == 1; }
   bool is_flat() const { return kind_ != LayoutKind::kDim0; }
   int64_t chunk_numel(size_t index) const { return chunks_[index].numel; }
   int64_t chunk_offset(size_t index) const { return chunks_[index].offset; }
 
-  // Copies from parameter `index` (counted from its first element) to the chunk of `rank`, padding included, where
-  // `ranks` ranks, which divide those of the layout, share the parameter.
+  // Copies from parameter `index` (counted from its first element) to the chunk of `rank`, padding included, if `ranks`
+  // ranks, which divide the layout's ranks, share the parameter.
   std::vector<IntervalCopy> ChunkRuns(size_t index, int rank, int ranks) const;
 
   // Elements at the end of `rank`'s shard behind the end of the flat parameter; 0 for kDim0.
   int64_t ShardPadding(int rank) const;
 
-  // The part of parameter `index` in `rank`'s shard; an empty Slice if there is none. Of a parameter that is cut on
-  // another dimension than 0 the interval counts in the chunk, whose elements in the parameter are ShardRuns.
+  // The part of parameter `index` in `rank`'s shard; an empty Slice if the rank has no part. For a parameter that is
+  // cut on another dimension than 0 the interval counts in the chunk; ShardRuns gives the chunk's elements in the
+  // parameter.
   Slice ShardSlice(size_t index, int rank) const;
 
   // The same as intervals of the parameter, in order.
@@ -107,7 +108,7 @@ class ShardLayout {
   FlatUnitLayout ToUnitLayout(std::string unit_name) const;
 
  private:
-  // The part of a kDim0 parameter that one rank has, padding counted.
+  // The part of a kDim0 parameter that one rank has, including padding.
   struct Chunk {
     int64_t numel = 0;
     int64_t offset = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardDimOf: FSDP2's shard_placement_fn, asked for one parameter and checked.
+// ShardDimOf: the checked result of FSDP2's shard_placement_fn for one parameter.
 #ifndef FSDP_FSDP_UNITS_SHARD_PLACEMENT_H_
 #define FSDP_FSDP_UNITS_SHARD_PLACEMENT_H_
 

@@ -29,12 +29,12 @@ class SlotPool {
   // "unsharded parameters".
   static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
 
-  // Adds `count` slots, which are free at once. Local, as Create is; errors are those of ProcessGroup::Allocate.
+  // Adds `count` slots, which are free immediately. Local, like Create; returns the errors of ProcessGroup::Allocate.
   absl::Status Grow(ProcessGroup& group, int count);
 
   // The slot that has been free longest, for `unit`; work put on `user` afterwards may write to it.
-  // kFailedPrecondition, naming the unit, when all are taken: units run in an order that needs more at one time than
-  // was planned for.
+  // kFailedPrecondition, naming the unit, when all are taken: units run in an order that needs more slots at the same
+  // time than planned.
   absl::StatusOr<Buffer> Acquire(Stream& user, const std::string& unit);
 
   // Gives a buffer of Acquire back; it is free once `done` is reached. Does not block. The caller keeps no reference.

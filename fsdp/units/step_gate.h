@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepGate: whether a call that belongs between steps, such as GetStateDict, may be made now. Executor answers by the
-// passes that its hooks report, ManualUnits by the calls that the program made.
+// StepGate: decides whether a call that belongs between steps, such as GetStateDict, may be made now. Executor decides
+// by the passes that its hooks report, ManualUnits by the program's calls.
 #ifndef FSDP_FSDP_UNITS_STEP_GATE_H_
 #define FSDP_FSDP_UNITS_STEP_GATE_H_
 
@@ -22,7 +22,7 @@ class StepGate {
   // For calls that read or change parameters. Waits for all streams, so it also returns their errors.
   virtual absl::Status CheckIdle(std::string_view call) = 0;
 
-  // For calls that replace all parameters, which may mend a step that went wrong. Waits as CheckIdle.
+  // For calls that replace all parameters, which may repair a step that went wrong. Waits as CheckIdle.
   virtual absl::Status CheckCanLoad(std::string_view call) { return CheckIdle(call); }
 
   // A call between steps may have changed the shards. `loaded`: it has replaced all parameters.

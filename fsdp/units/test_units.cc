@@ -27,6 +27,7 @@ absl::StatusOr<TestUnits> MakeTestUnits(ShardGroups groups, int rank, const Unit
   made.rank = rank;
   FSDP_ASSIGN_OR_RETURN(made.module, MakeGpt2(OddGpt2Config()));
   made.module->AssignNames();
+  // The root first, then the blocks in the order of names, as a policy would return them.
   std::vector<UnitRequest> requests{{{made.module.get()}}};
   for (const auto& [name, module] : made.module->NamedModules()) {
     if (dynamic_cast<Gpt2Block*>(module) != nullptr) requests.push_back({{module}});
@@ -70,6 +71,7 @@ absl::Status TestUnits::Train(int step) {
 }
 
 void WholeTensors::Add(const std::string& name, const Shape& shape, const Interval& interval, const Tensor& slice) {
+  // Ranks are threads, and each adds its own intervals.
   std::lock_guard<std::mutex> lock(*mutex_);
   std::vector<float>& whole = tensors_[name];
   whole.resize(shape.numel());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A UnitStore is made in steps, each of which all ranks finish or fail together (AgreeOn): a rank that fails alone
-// would leave the others waiting in their next collective.
+// A UnitStore is made in steps, each of which all ranks finish or fail together (AgreeOn): if only one rank failed, the
+// others would wait in their next collective.
 //
 //   Adopt     local   partition + settings -> units with groups, dtypes and layouts, no memory
 //   compare   coll.   RankAgreement: ranks whose units differ would match up wrong collectives later
@@ -9,8 +9,8 @@
 //   Fill      coll.   memory and first values, unit by unit
 //
 // Fill takes one unit at a time through materialise, broadcast (sync_module_states), shard and free, so at most one
-// unit is whole at one time beyond what the program allocated itself. Initializers are functions of (seed, name,
-// element), so every rank computes its own slice alone, and the values are equal for any number of ranks.
+// unit is whole at the same time beyond the program's own allocations. Initializers are functions of (seed, name,
+// element), so every rank computes only its own slice, and the values are equal for any number of ranks.
 #include "fsdp/fsdp/units/unit.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 namespace fsdp {
 namespace {
 
-// PyTorch's warning, once for the model: units differ in strategy alone.
+// PyTorch's warning, once for the model: the messages of units differ only in the strategy.
 void WarnOfNoShard(const Unit& unit, std::vector<std::string>& warnings) {
   if (unit.groups.data_parallel_size() > 1 || unit.settings.sharding_strategy == ShardingStrategy::kNoShard) return;
   std::string warning =
@@ -65,8 +65,8 @@ absl::Status CheckParts(const Unit& unit) {
   return absl::OkStatus();
 }
 
-// The groups of the unit's own, if it has any, else those that the model has for its strategy. State dicts join what
-// all ranks of the model have, so groups of fewer ranks would lose parameters.
+// The unit's own groups, if it has any, else the model's groups for its strategy. State dicts join the shards of all
+// ranks of the model, so groups of fewer ranks would lose parameters.
 absl::StatusOr<UnitGroups> GroupsOf(const Unit& unit, const ShardGroups& of_model) {
   const std::optional<UnitProcessGroup>& own = unit.settings.process_group;
   if (!own.has_value()) return of_model.Of(unit.settings.sharding_strategy);
@@ -110,6 +110,7 @@ absl::Status Lay(Unit& unit) {
 // Memory for [shard_numel]. Offloaded units: host memory, zeroed here. Others: the group's memory, which peers reach
 // directly and the caller zeroes.
 absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) {
+  // A unit that is not sharded has only a replicate group.
   ProcessGroup& group = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
   const Shape flat{unit.layout.shard_numel()};
   const int64_t nbytes = flat.numel() * SizeOf(dtype);
@@ -162,8 +163,8 @@ absl::Status PlaceBuffer(DType dtype, Stream& stream, ModuleBuffer& buffer) {
   return absl::OkStatus();
 }
 
-// This rank's part of a parameter that is cut on another dimension than 0 is a part of a larger tensor for whoever
-// reads it: states list its elements as they do those of parallel layers.
+// If a parameter is cut on another dimension than 0, readers see this rank's part as a part of a larger tensor: states
+// list its elements as for a parallel layer's parameter.
 void DescribePart(const Unit& unit, size_t index, ShardedParameter& sharded) {
   const Parameter& parameter = *unit.parameters[index];
   const int dim = unit.layout.parameters()[index].dim;
@@ -184,6 +185,7 @@ absl::Status FillSlice(const Unit& unit, size_t index, uint64_t seed, Stream& st
 
 // Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
 absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) {
+  // The optimizer reads the low-precision gradient, if there is one, instead of grad_shard.
   const Tensor& grad = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
@@ -202,6 +204,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     sharded->device = unit.offloaded() ? &host : &stream.device();
     FSDP_RETURN_IF_ERROR(FillSlice(unit, i, seed, stream));
     unit.sharded_parameters.push_back(std::move(sharded));
+    // Unbound until the first unshard, so that a read of a sharded parameter is an error.
     parameter.data = Tensor();
     parameter.grad = Tensor();
   }
@@ -250,6 +253,7 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     absl::Status made =
         MaterializeUnit(unit, unit.settings.param_init_fn ? unit.settings.param_init_fn : init.param_init_fn);
     if (init.sync_module_states) {
+      // The broadcast is collective, so an error of one rank's function must reach all ranks before it.
       FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
       made = SyncParameters(unit, unit.groups, init.seed, *stream);
       if (made.ok()) made = SyncCopies(unit, groups_.tensor_parallel(), *stream);
@@ -286,6 +290,7 @@ absl::Status UnitStore::SplitPostForwardGroups() {
     const int size = unit->settings.post_forward_group_size;
     if (size <= 1 || !unit->sharded() || size >= unit->groups.shard_world_size()) continue;
     ProcessGroup& shard = *unit->groups.shard;
+    // Two units may share a group and a size, and must then share the split group: Split is collective.
     std::shared_ptr<ProcessGroup>& group = made[{&shard, size}];
     if (group == nullptr) {
       FSDP_ASSIGN_OR_RETURN(group, shard.Split(/*color=*/shard.rank() / size, /*key=*/shard.rank()));
@@ -326,6 +331,7 @@ absl::Status UnitStore::Adopt(Partition& partition, const ModelSettings& setting
 
 void UnitStore::AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings) {
   std::map<int, int> scheduled;  // from an index of the partition to one of schedules
+  // Those that recompute come first, because schedules have only them.
   for (const bool recomputes : {true, false}) {
     for (size_t b = 0; b < partition.bare.size(); ++b) {
       const UnitModule& made = partition.bare[b];

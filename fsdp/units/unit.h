@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unit: the parameters that are all-gathered and reduced together: those of a module that no inner unit has, laid out
-// in one buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h and
+// Unit: the parameters that are all-gathered and reduced together: a module's parameters that no inner unit has, in one
+// buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h and
 // gradient_reduction.h are their movements during a step.
 #ifndef FSDP_FSDP_UNITS_UNIT_H_
 #define FSDP_FSDP_UNITS_UNIT_H_
@@ -35,7 +35,7 @@ struct Unit : UnitModule {
   UnitSettings settings;
   UnitControls controls;
 
-  // The strategy as it is carried out: kNoShard where the shard group has one rank.
+  // The strategy as it is carried out: kNoShard if the shard group has one rank.
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   UnitGroups groups;
 
@@ -58,11 +58,10 @@ struct Unit : UnitModule {
   Tensor grad_shard;
 
   // grad_shard in the compute dtype, or, if the unit is not sharded, in the reduce dtype, under
-  // keep_low_precision_grads: the optimizer reads it instead of grad_shard. Undefined if the dtype is that of the
-  // shards.
+  // keep_low_precision_grads: the optimizer reads it instead of grad_shard. Undefined if the shards have that dtype.
   Tensor low_precision_grad;
 
-  // `shard` in the compute dtype, under optimizer_casts; each slice is current if its ShardedParameter says so.
+  // `shard` in the compute dtype, under optimizer_casts; each slice's ShardedParameter records whether it is current.
   Tensor compute_shard;
 
   // Views of shard and gradient for the optimizer, parallel to `parameters`.
@@ -71,7 +70,7 @@ struct Unit : UnitModule {
   // A SummonFullParamsGuard has the parameters bound: forward and backward are refused until it closes.
   bool summoned = false;
 
-  // Where it is in a step. The unit's runtime begins and ends it.
+  // Its state within a step. The unit's runtime begins and ends it.
   UnitState state;
 
   bool sharded() const { return groups.shard != nullptr; }
@@ -103,15 +102,15 @@ struct Unit : UnitModule {
     return {begin, begin + layout.shard_numel()};
   }
 
-  // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may: what was
-  // gathered or cast from it before is not computed with again. All ranks must call it alike.
+  // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may change
+  // it: copies that were gathered or cast from it before are not used again. All ranks must call it alike.
   void MarkShardChanged() const;
 
   // How often the shard was changed: by MarkShardChanged, by optimizers, by replaced data.
   int64_t shard_version() const;
 };
 
-// A module that was wrapped and is no unit, since it has no parameters of its own: it may cast and recompute.
+// A module that was wrapped and is not a unit, because it has no own parameters: it may cast and recompute.
 struct BareModule {
   std::string name;  // "root" or the module's path
   std::vector<Module*> modules;
@@ -129,24 +128,24 @@ class UnitStore {
   static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition, const ModelSettings& settings,
                                                            ShardGroups groups, const ParameterInit& init);
 
-  // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
-  // of their own are not units, even if they were wrapped; this includes the root.
+  // Parents before children, in the order in which modules are named, so the root is first. Modules without own
+  // parameters are not units, even if they were wrapped; this includes the root.
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   Unit& unit(int index) const { return *units_[index]; }
   int size() const { return static_cast<int>(units_.size()); }
 
-  // Modules that were wrapped and are no units, those that schedules have first: these recompute, and their index in
-  // schedules is size() plus that in this list.
+  // Modules that were wrapped and are not units. Those that recompute come first, because schedules have them; a
+  // module's index in schedules is size() plus its index in this list.
   const std::vector<BareModule>& bare_modules() const { return bare_; }
   std::vector<BareModule>& bare_modules() { return bare_; }
 
-  // Of the unit or bare module with this index: units first.
+  // The state of the unit or bare module with this index: units first.
   PassState& pass(int index) { return index < size() ? unit(index).state.pass : bare_[index - size()].pass; }
   const PassState& pass(int index) const {
     return index < size() ? unit(index).state.pass : bare_[index - size()].pass;
   }
 
-  // How many indices schedules have, and their names.
+  // The number of indices in schedules, and their names.
   int num_scheduled() const { return size() + num_scheduled_bare_; }
   std::vector<std::string> ScheduledNames() const;
 
@@ -160,7 +159,7 @@ class UnitStore {
   int ScheduledIndexOf(const Module& module) const;
   int WrappedIndexOf(const Module& module) const;
 
-  // Of those indices: whether it is a unit's, the modules that have it, and how messages call the one that is wrapped:
+  // For these indices: whether it is a unit's, the modules that have it, and the name of a wrapped module in messages:
   // "unit transformer.h.0".
   bool is_unit(int index) const { return index >= 0 && index < size(); }
   const std::vector<Module*>& ModulesOf(int index) const;
@@ -175,7 +174,7 @@ class UnitStore {
   // Ignored parameters, under each of their names. They belong to no unit; state dicts hold them whole.
   const std::vector<Module::NamedParameter>& unmanaged() const { return unmanaged_; }
 
-  // Messages for people about what is legal but surprising.
+  // Messages for people about legal but surprising properties.
   const std::vector<std::string>& warnings() const { return warnings_; }
   void AddWarning(std::string warning) { warnings_.push_back(std::move(warning)); }
 
@@ -184,18 +183,18 @@ class UnitStore {
   // True if some parameters are parts of larger tensors (Parameter::part).
   bool is_tensor_parallel() const { return groups_.tensor_parallel() != nullptr; }
 
-  // True if each rank's shard is its dim-0 chunk of every tensor, so that it can leave the ranks as it is.
+  // True if each rank's shard is its dim-0 chunk of every tensor, so that state dicts can use it unchanged.
   bool shards_are_dim0_chunks() const;
 
-  // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
+  // PyTorch's process group of the root: all ranks, or its shard group if the root is hybrid.
   const std::shared_ptr<ProcessGroup>& root_group() const { return root_group_; }
 
   Device& device() const { return *groups_.any().device(); }
 
-  // Where optimizer state of offloaded units lives.
+  // The device of offloaded units' optimizer state.
   Device& host() const { return *host_; }
 
-  // From now on the trace gets a span for each unit's work; null: no spans are made.
+  // From now on the trace gets a span for each unit's work; null: spans are not made.
   void set_trace(std::shared_ptr<Trace> trace) { trace_ = std::move(trace); }
   Trace* trace() const { return trace_.get(); }
 

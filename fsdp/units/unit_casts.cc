@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Forward casts at the border of a unit so that its layers see one dtype, and backward must undo that: the gradient of
-// a tensor has the dtype of the tensor. Each cast remembers the dtype that came in, and the gradient is cast back to
+// a tensor has the dtype of the tensor. Each cast remembers the dtype of its input, and the gradient is cast back to
 // it.
 #include "fsdp/fsdp/units/unit_casts.h"
 
@@ -21,6 +21,7 @@ namespace {
 absl::Status CastTo(DType dtype, Tensor& t, Tape& tape) {
   if (!t.defined() || !IsFloatingPoint(t.dtype()) || t.dtype() == dtype) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const Tensor cast, tape.EmptyLike(t, dtype));
+  // Padding is cast along, so that the rows of both tensors stay equally far apart.
   const bool padded = !t.is_contiguous();
   tape.device().ops().CastDivide(padded ? t.WithPadding() : t, padded ? cast.WithPadding() : cast, 1, tape.stream());
   t = cast;
@@ -28,7 +29,7 @@ absl::Status CastTo(DType dtype, Tensor& t, Tape& tape) {
 }
 
 absl::Status PlaceInput(size_t index, const DeviceId& device, Tensor& input, Tape& tape) {
-  const std::string is = absl::StrCat("input ", index, " of the model lies on ", DeviceName(input.device()),
+  const std::string is = absl::StrCat("input ", index, " of the model is on ", DeviceName(input.device()),
                                       ", and the model computes on ", DeviceName(device));
   if (input.device().type != DeviceType::kCpu) return absl::InvalidArgumentError(absl::StrCat(is, ": copy it there"));
   if (IsCapturing(tape.stream())) {
@@ -36,6 +37,7 @@ absl::Status PlaceInput(size_t index, const DeviceId& device, Tensor& input, Tap
         absl::StrCat(is, ": a captured step reads tensors of its device, which each replay finds filled anew"));
   }
   FSDP_ASSIGN_OR_RETURN(Tensor placed, tape.Empty(input.dtype(), input.shape()));
+  // The stream holds the original until the copy has run: the caller may drop it.
   tape.stream().CopyAsync(placed.data(), input.data(), input.nbytes());
   tape.stream().RunAlways([host = std::exchange(input, placed)](const absl::Status& so_far) { return so_far; });
   return absl::OkStatus();
@@ -69,6 +71,7 @@ absl::Status UnitCasts::CastBack(const DTypes& dtypes, absl::Span<Tensor> tensor
 
 absl::Status UnitCasts::Inputs(int unit, bool training, absl::Span<Tensor> tensors, Tape& tape) {
   const UnitSettings& settings = SettingsOf(unit);
+  // Cleared even if nothing is cast: a restored output dtype would otherwise come from an earlier pass.
   units_.pass(unit).inputs.clear();
   if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
   units_.pass(unit).inputs = FloatDTypes(tensors);
@@ -84,6 +87,7 @@ absl::Status UnitCasts::Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape
   pass.outputs = FloatDTypes(tensors);
   std::optional<DType> wanted = settings.output_dtype;
   if (settings.restore_output_dtype) {
+    // The settings' output dtype does not apply: FSDP1 returns outputs in the dtype of the inputs.
     wanted.reset();
     for (const std::optional<DType>& input : pass.inputs) {
       if (!wanted.has_value()) wanted = input;

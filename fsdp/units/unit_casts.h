@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tensors become at the border of a model and of its units. PlaceInputs moves a model's inputs to its device, as
-// PyTorch's FSDP does for the root's. UnitCasts casts a unit's inputs and outputs as its precision settings ask, and
-// their gradients back in backward. One thread; no call waits for the device. Errors are those of the allocation of a
-// copy, if nothing else is said.
+// Conversions of tensors at the border of a model and of its units. PlaceInputs moves a model's inputs to its device,
+// as PyTorch's FSDP does for the root's. UnitCasts casts a unit's inputs and outputs according to its precision
+// settings, and their gradients back in backward. One thread; no call waits for the device. Unless noted, the only
+// errors come from allocating a copy.
 #ifndef FSDP_FSDP_UNITS_UNIT_CASTS_H_
 #define FSDP_FSDP_UNITS_UNIT_CASTS_H_
 
@@ -20,19 +20,19 @@ namespace fsdp {
 
 // Replaces each defined tensor of host memory by a copy on the tape's device, if that is another one; the copy runs in
 // stream order, and the stream holds the original until then. kInvalidArgument, naming the input and both devices, for
-// memory of another GPU; kFailedPrecondition where the tape's work is captured, since a replay would read the same host
-// memory again, whatever it holds by then.
+// memory of another GPU; kFailedPrecondition if the tape's work is captured, because a replay would read the same host
+// memory again, whatever its contents by then.
 absl::Status PlaceInputs(absl::Span<Tensor> inputs, Tape& tape);
 
 class UnitCasts {
  public:
-  // A bare module's index is units.size() plus that in units.bare_modules(). `units` must outlive it.
+  // A bare module's index is units.size() plus its index in units.bare_modules(). `units` must outlive it.
   explicit UnitCasts(UnitStore& units) : units_(units) {}
 
-  // Each replaces tensors by cast copies if the unit's settings ask for it, as work on the tape's stream, and remembers
-  // the dtypes that they had. Other tensors than floating-point ones stay. With `training` off, a unit with
-  // full_precision_in_eval does not cast its inputs. Outputs that are to have the dtype of the inputs get that of the
-  // first floating-point one.
+  // Each replaces tensors by cast copies if the unit's settings require it, as work on the tape's stream, and remembers
+  // the dtypes that they had. Only floating-point tensors are cast. With `training` off, a unit with
+  // full_precision_in_eval does not cast its inputs. Outputs that must have the dtype of the inputs get the dtype of
+  // the first floating-point input.
   absl::Status Inputs(int unit, bool training, absl::Span<Tensor> tensors, Tape& tape);
   absl::Status Outputs(int unit, absl::Span<Tensor> tensors, Tape& tape);
 

@@ -9,8 +9,7 @@
 // optimizer or RefreshComputeShard cast already, the all-gather reads that. If shard and gather buffer agree in dtype
 // and place, the all-gather reads the shard itself and nothing is copied. Rows: only if the ranks' shards in sequence
 // are not the unsharded buffer (ShardLayout::in_place), else the gather buffer is the slot and the all-gather is in
-// place. A unit that is not sharded computes on its shard or compute_shard itself where it can
-// (Unit::computes_on_shard).
+// place. A unit that is not sharded computes on its shard or compute_shard itself if it can (Unit::computes_on_shard).
 //
 // The order of this work, all by events on streams:
 //
@@ -39,7 +38,7 @@ UnitRuntime::UnitRuntime(const UnitStore& units, const MemoryPlan& plan)
   ClearStates();
 }
 
-// The streams may go on for another model. Nothing of this one may be on them when its memory goes.
+// Another model may continue to use the streams, so none of this model's work may be on them when its memory goes.
 UnitRuntime::~UnitRuntime() {
   if (streams_ != nullptr) streams_->Synchronize().IgnoreError();
   ClearStates();
@@ -132,8 +131,8 @@ absl::Status UnitRuntime::Unshard(int index) {
   return absl::OkStatus();
 }
 
-// The buffer that the all-gather writes: the slot, the staging buffer, or what the program's own AllGatherComm
-// allocates. Only the work on the unshard stream reads the latter, and holds it.
+// The buffer that the all-gather writes: the slot, the staging buffer, or the memory that the program's own
+// AllGatherComm allocates. Only the work on the unshard stream reads the latter, and holds it.
 absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
   const Shape padded{unit.layout.padded_numel()};
@@ -193,8 +192,8 @@ void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (cast) ops_.CastDivide(uploaded, own, 1, unshard());
 }
 
-// All-gathers from the shards of the smaller post-forward group. Their order is that of the rows of that group, so they
-// go through staging.
+// All-gathers from the shards of the smaller post-forward group. They arrive in that group's order of rows, so they go
+// through staging.
 void UnitRuntime::GatherFromGroup(int index) {
   Unit& unit = units_.unit(index);
   ParameterState& state = unit.state.parameters;

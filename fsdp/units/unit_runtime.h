@@ -4,7 +4,7 @@
 // gradient_reduction.h does the same for gradients. UnitRuntime decides nothing: executor.h calls it in the order of a
 // schedule. No call waits for the device unless its comment says "blocks".
 //
-// The root has an unsharded buffer of its own; the other units take turns in slots. An all-gather writes in place and
+// The root has a separate unsharded buffer; the other units take turns in slots. An all-gather writes in place and
 // parameters are views of its output. If the shards of all ranks in sequence are not the unsharded buffer
 // (ShardLayout's rows), the all-gather writes to one staging buffer, which the unshard stream uses unit after unit, and
 // the result is copied to the slot. While a unit is resharded its Parameters are undefined, so a stale use is an error.
@@ -27,8 +27,7 @@ namespace fsdp {
 class UnitRuntime {
  public:
   // `units` must outlive it, and have no other runtime meanwhile: their Unit::state begins and ends with this.
-  // Allocates what `plan` says from the groups' memory. `streams`: of the units' device; null:
-  // its own. Collective.
+  // Allocates `plan` from the groups' memory. `streams`: of the units' device; null: creates its own. Collective.
   static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan,
                                                              std::shared_ptr<UnitStreams> streams = nullptr);
   ~UnitRuntime();  // waits for the streams

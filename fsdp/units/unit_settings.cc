@@ -16,8 +16,8 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
   settings.param_dtype = precision.param_dtype;
   settings.reduce_dtype = precision.reduce_dtype;
   settings.buffer_dtype = precision.buffer_dtype;
-  // The root casts if either switch says so. A unit that keeps full precision inside a mixed model has to cast as well:
-  // its inputs come in the low dtype.
+  // The root casts if either switch is on. A unit that keeps full precision inside a mixed model must cast as well: its
+  // inputs come in the low dtype.
   const bool casts = precision.cast_forward_inputs || (is_root && precision.cast_root_forward_inputs);
   settings.cast_inputs = (casts && precision.param_dtype.has_value()) || overrides.keep_full_precision;
   settings.restore_output_dtype = overrides.keep_full_precision;

@@ -2,7 +2,7 @@
 //
 // UnitSettings: how one unit is sharded and computed, after FSDP1's options and overrides, or FSDP2's policies, and
 // their rules of precedence have been applied. Units, runtime and state read these settings and never the options.
-// unit_options.h draws the whole way.
+// unit_options.h has a picture of all steps.
 #ifndef FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
 #define FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
 
@@ -21,7 +21,7 @@ namespace fsdp {
 // By which API's rules gradients are averaged and accumulated.
 enum class GradientRules : uint8_t {
   kFsdp1,  // divide before and after a sum; accumulate without synchronisation in the compute dtype
-  kFsdp2,  // averages where the collective can; accumulate without synchronisation in the reduce dtype
+  kFsdp2,  // averages if the collective can; accumulate without synchronisation in the reduce dtype
 };
 
 struct UnitSettings {
@@ -69,7 +69,7 @@ struct UnitSettings {
   int post_forward_group_size = 0;
 };
 
-// The settings of all units of a model, and what else its ranks must have alike.
+// The settings of all units of a model, and other facts that must be equal on its ranks.
 struct ModelSettings {
   std::vector<UnitSettings> units;      // by unit
   std::vector<UnitSettings> bare = {};  // by module of Partition::bare

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitState: where one unit is in a step: its parameters, its gradients, and the pass that is running. One object for
-// each unit, at Unit::state; each part has one writer, named at it. A unit's memory between steps is in unit.h.
+// UnitState: the state of one unit within a step: its parameters, its gradients, and the pass that is running. One
+// object for each unit, at Unit::state; each part has one writer, named at it. A unit's memory between steps is in
+// unit.h.
 #ifndef FSDP_FSDP_UNITS_UNIT_STATE_H_
 #define FSDP_FSDP_UNITS_UNIT_STATE_H_
 
@@ -49,14 +50,14 @@ struct GradientState {
   std::vector<bool> had_grad;  // by parameter: has_grad as it was before the first store since GradientUse::Agree
 };
 
-// Dtypes before a cast; nullopt of tensors that are not cast.
+// Dtypes before a cast; nullopt for tensors that are not cast.
 using DTypes = std::vector<std::optional<DType>>;
 
-// Of a unit or a bare module, both of which schedules have and casts are made for.
+// For a unit or a bare module, both of which are in schedules and cast tensors.
 struct PassState {
-  // Written by ScheduleRunner. `gathered`: all-gathered by the events run so far, and not resharded. On purpose not
-  // whether ParameterState::unsharded is defined: schedules have no all-gather for a unit that is not sharded, which
-  // may have that buffer all the same.
+  // Written by ScheduleRunner. `gathered`: all-gathered by the events run so far, and not resharded. This differs from
+  // ParameterState::unsharded on purpose: schedules have no all-gather for a unit that is not sharded, which may still
+  // have that buffer.
   bool gathered = false;
   bool used = false;             // computed since it was gathered: off for a unit that was only prefetched
   bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run

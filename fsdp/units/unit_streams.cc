@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All-gathers and reduce-scatters get a high priority: otherwise a busy GPU would schedule what the next unit waits for
-// behind other compute. All-reduces over replicas do not, as in PyTorch's fully_shard.
+// All-gathers and reduce-scatters get a high priority: otherwise a busy GPU would schedule them, which the next unit
+// waits for, behind other compute. All-reduces over replicas do not get one, as in PyTorch's fully_shard.
 #include "fsdp/fsdp/units/unit_streams.h"
 
 #include "fsdp/base/status_macros.h"

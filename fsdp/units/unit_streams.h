@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitStreams: the streams of a step. A model has a set of its own, or shares one with models that take turns, such as
-// the parts of a pipeline (ShareCommCtx of fully_shard.h).
+// UnitStreams: the streams of a step. A model has its own set, or shares one with models that take turns, such as the
+// parts of a pipeline (ShareCommCtx of fully_shard.h).
 #ifndef FSDP_FSDP_UNITS_UNIT_STREAMS_H_
 #define FSDP_FSDP_UNITS_UNIT_STREAMS_H_
 
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// One thread, as a Stream. The streams are of one device and never null.
+// One thread, like a Stream. The streams are of one device and never null.
 struct UnitStreams {
   std::unique_ptr<Stream> compute;        // of layers and of the optimizer
   std::unique_ptr<Stream> unshard;        // of all-gathers

@@ -47,7 +47,7 @@ absl::Status WriteBackReplaced(const UnitStore& units, const std::vector<bool>& 
       const Tensor view = unit->shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
       ShardedParameter& parameter = *unit->sharded_parameters[i];
       // Compared by address: a tensor of equal values elsewhere may be written to later, so it is replaced too. A rank
-      // without elements of the parameter has a view of no memory, whose address says nothing.
+      // without elements of the parameter has a view of no memory, whose address means nothing.
       if (parameter.data.defined() && parameter.data.data() == view.data() && parameter.data.numel() == view.numel()) {
         continue;
       }

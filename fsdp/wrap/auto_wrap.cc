@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Three kinds of policy. A policy object decides by the module alone, and names by its name, so one pass over all
-// modules in order does. A function also asks how many elements a module's children left unwrapped, so the children are
-// decided first: _recursive_wrap of wrap.py, a post-order walk. The result is in the order of names, parents first,
-// under both.
+// Three kinds of policy. A policy object decides only by the module, and names by its name, so one pass over all
+// modules in order is enough. A function also needs the number of elements that a module's children left unwrapped, so
+// the children are decided first: _recursive_wrap of wrap.py, a post-order walk. The result is in the order of names,
+// parents first, under both.
 //
-// Modules that mixed precision leaves out (batch norms) become units of their own under either kind, in full precision:
-// a unit has one compute dtype.
+// Modules that mixed precision leaves out (batch norms) become separate units under every kind, in full precision: a
+// unit has one compute dtype.
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 
 #include <algorithm>

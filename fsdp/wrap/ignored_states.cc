@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An ignored module takes everything below it along, and its parameters are ignored under every name that they have, so
-// a parameter shared with a module that is not ignored is ignored there too. All paths are resolved here, once, so the
-// rest asks two sets of addresses.
+// With an ignored module everything below it is ignored, and its parameters are ignored under every name that they
+// have, so a parameter shared with a module that is not ignored is ignored there too. All paths are resolved here,
+// once; later code looks up two sets of addresses.
 #include "fsdp/fsdp/wrap/ignored_states.h"
 
 #include <map>
@@ -30,6 +30,7 @@ absl::Status IgnoreModules(Module& root, const std::vector<Module*>& ignored, st
           absl::StrCat(std::string(argument), "[", i, "] is ", ignored[i] == nullptr ? "null" : "no module",
                        ": expected modules below the ", std::string(root.type_name()), " that is wrapped"));
     }
+    // A unit of another model, whose executor owns its parameters.
     if (ignored[i]->hooks() != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(std::string(argument), "[", i, "], module \"", known->second,
                                                      "\", is sharded on its own: expected modules that FSDP was not "
@@ -61,6 +62,7 @@ void IgnoreSubtree(const Module& module, IgnoredStates& states) {
   states.modules.insert(&module);
   for (const auto& [name, parameter] : module.own_parameters()) states.parameters.insert(parameter.get());
   for (const auto& [name, child] : module.children()) {
+    // As FSDP instances below an ignored module in PyTorch: they stay managed.
     if (ManualWrap::Of(*child) == nullptr) IgnoreSubtree(*child, states);
   }
 }

@@ -21,12 +21,12 @@ struct IgnoredStates {
   bool contains(const Parameter& parameter) const { return parameters.count(&parameter) != 0; }
 };
 
-// Ignores `module` and all below it, but for modules that WrapModule marked with what is below these: they stay
-// managed, as FSDP instances below an ignored module do in PyTorch.
+// Ignores `module` and all modules below it, except modules that WrapModule marked and everything below these: they
+// stay managed, as FSDP instances below an ignored module do in PyTorch.
 void IgnoreSubtree(const Module& module, IgnoredStates& states);
 
 // The states below `root` that `options.ignored_modules` or `options.ignored_states` exclude. kInvalidArgument if both
-// are set, and for an entry that is null, not below `root`, or a module that has been sharded on its own.
+// are set, and for an entry that is null, not below `root`, or a module that has been sharded separately.
 absl::StatusOr<IgnoredStates> ResolveIgnoredStates(Module& root, const FsdpOptions& options);
 
 // The number of elements of the parameters of `module` and below. Shared parameters count once, ignored ones do not

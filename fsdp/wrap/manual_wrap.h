@@ -8,7 +8,7 @@
 //   FSDP_RETURN_IF_ERROR(WrapModule(*decoder, {.sharding_strategy = ShardingStrategy::kShardGradOp}));
 //   FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
 //
-// In PyTorch an instance is the module's wrapper; here modules stay where they are, and one executor runs all units.
+// In PyTorch an instance is the module's wrapper; here modules stay in place, and one executor runs all units.
 #ifndef FSDP_FSDP_WRAP_MANUAL_WRAP_H_
 #define FSDP_FSDP_WRAP_MANUAL_WRAP_H_
 
@@ -24,7 +24,7 @@ namespace fsdp {
 // refuses. All ranks must mark the same modules. Local.
 absl::Status WrapModule(Module& module, const UnitOverrides& overrides = {});
 
-// What WrapModule attaches to a module.
+// The extension that WrapModule attaches to a module.
 class ManualWrap final : public ModuleExtension, private ModuleHooks {
  public:
   explicit ManualWrap(const UnitOverrides& overrides) : overrides_(overrides) {}

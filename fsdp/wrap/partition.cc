@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One walk of the module tree, parents first. Each module's parameters go to the innermost unit around it, so an inner
-// unit takes its parameters away from the outer one by being entered. The walk also is a forward in the order of
-// registration, so its entries and exits of units are the first order of execution.
+// One walk of the module tree, parents first. Each module's parameters go to the innermost unit around it, so entering
+// an inner unit takes its parameters away from the outer one. The walk also is a forward in the order of registration,
+// so its entries and exits of units are the first order of execution.
 //
 // A parameter belongs to the unit under whose module it is met first, or to the one that it was moved to
-// (shared_parameters.h). Met again in another unit it is an error, since it would have two flat parameters and two
-// gradients.
+// (shared_parameters.h). If it is met again in another unit, that is an error, because it would have two flat
+// parameters and two gradients.
 #include "fsdp/fsdp/wrap/partition.h"
 
 #include <algorithm>
@@ -38,6 +38,7 @@ class Partitioner {
 
   absl::Status Descend(Module& module, const std::string& path, int enclosing) {
     const int entered = Enter(module, path);
+    // Modules below a bare module belong to the unit around it.
     const int unit = entered >= 0 ? entered : enclosing;
     const int bare = entered >= 0 ? -1 : EnterBare(module, path);
     FSDP_RETURN_IF_ERROR(AdoptParameters(module, path, unit));
@@ -71,6 +72,7 @@ class Partitioner {
     const auto known = unit_of_request_.find(requested->second);
     if (known != unit_of_request_.end()) return known->second;
     const size_t index = requested->second;
+    // A request that gets moved parameters is a unit even if its modules have no own ones.
     const bool is_given = std::any_of(moved_.begin(), moved_.end(), [&](const auto& to) { return to.second == index; });
     if (!is_given && std::none_of(request.modules.begin(), request.modules.end(),
                                   [&](const Module* one) { return OwnsParameters(*one); })) {
@@ -84,7 +86,7 @@ class Partitioner {
     return unit;
   }
 
-  // The index in `bare` of the request for `module`, which is no unit; -1 if none was requested.
+  // The index in `bare` of the request for `module`, which is not a unit; -1 if nothing was requested.
   int EnterBare(Module& module, const std::string& path) {
     const auto requested = request_of_.find(&module);
     if (requested == request_of_.end()) return -1;
@@ -109,6 +111,7 @@ class Partitioner {
     return false;
   }
 
+  // Stops at requests and ignored modules: what is below those is theirs.
   std::vector<Module*> OwnModules(const UnitRequest& request) const {
     std::vector<Module*> own = request.modules;
     for (size_t i = 0; i < own.size(); ++i) {
@@ -131,9 +134,10 @@ class Partitioner {
       if (added) {
         made_.units[unit].parameters.push_back(parameter);
       } else if (known->second != unit) {
+        // SharedAcrossUnits has moved the parameters that may be shared; any other is an error.
         return absl::InvalidArgumentError(
             absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units: \"", Join(path, name),
-                         "\" lies in unit ", made_.units[unit].display_name(), ", its first name in unit ",
+                         "\" is in unit ", made_.units[unit].display_name(), ", its first name in unit ",
                          made_.units[known->second].display_name(), "; wrap a module that holds both"));
       }
     }
@@ -142,6 +146,7 @@ class Partitioner {
 
   void AdoptBuffers(const Module& module) {
     for (const auto& [name, buffer] : module.own_buffers()) {
+      // Linear, because models have few buffers; a shared buffer is listed once.
       if (std::find(made_.buffers.begin(), made_.buffers.end(), buffer) == made_.buffers.end()) {
         made_.buffers.push_back(buffer);
       }
@@ -249,6 +254,7 @@ absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequ
   Partitioner partitioner(requests, ignored, moved);
   FSDP_RETURN_IF_ERROR(partitioner.Descend(root, "", /*enclosing=*/-1));
   Partition partition = partitioner.Take();
+  // NamedParameters lists every place of a shared parameter; fqn is the first.
   for (const auto& [name, parameter] : root.NamedParameters()) {
     if (name != parameter->fqn) partition.aliases[name] = parameter->fqn;
   }
@@ -259,7 +265,9 @@ absl::StatusOr<Partition> Partition::BelowPlain(Module& root, const FsdpOptions&
   std::vector<UnitRequest> requests = Marked(root);
   FSDP_RETURN_IF_ERROR(CheckPlain(root, options, !requests.empty()));
   FSDP_ASSIGN_OR_RETURN(IgnoredStates ignored, ResolveIgnoredStates(root, options));
+  // Everything outside the marks is ignored; IgnoreSubtree stops at marked modules.
   IgnoreSubtree(root, ignored);
+  // Last, so that its index is known: shared parameters of several roots stay out of it.
   requests.push_back({.modules = {&root}});
   FSDP_ASSIGN_OR_RETURN(SharedParameters shared, SharedAcrossUnits(root, requests, ignored));
   shared.LeaveOut(requests.size() - 1);
@@ -276,12 +284,13 @@ absl::StatusOr<Partition> Partition::BelowPlain(Module& root, const FsdpOptions&
 absl::StatusOr<Partition> Partition::ByPolicy(Module& root, const FsdpOptions& options) {
   if (ManualWrap::Of(root) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("the ", std::string(root.type_name()),
-                                                   " was marked by WrapModule: expected marks below the root alone, "
-                                                   "whose options are those of the model"));
+                                                   " was marked by WrapModule: expected marks only below the root, "
+                                                   "which has the model's options"));
   }
   FSDP_ASSIGN_OR_RETURN(const IgnoredStates ignored, ResolveIgnoredStates(root, options));
   FSDP_ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(root, options, ignored));
   std::vector<UnitRequest> requests = Marked(root);  // none, if there is a policy
+  // First, so that the root is unit 0.
   requests.insert(requests.begin(), {.modules = {&root}});
   for (const WrappedModule& one : wrapped) requests.push_back({{one.module}, one.overrides});
   FSDP_ASSIGN_OR_RETURN(const SharedParameters shared, SharedAcrossUnits(root, requests, ignored));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Partition: which modules are units and which parameters belong to each, by name and in order. It knows no memory and
-// no ranks. A unit has the parameters of its modules and below, except those of units further inside and ignored ones.
+// no ranks. A unit has the parameters of its modules and below, except the parameters of units further inside and
+// ignored ones.
 #ifndef FSDP_FSDP_WRAP_PARTITION_H_
 #define FSDP_FSDP_WRAP_PARTITION_H_
 
@@ -44,11 +45,11 @@ struct UnitModule {
 };
 
 struct Partition {
-  // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
-  // of their own are no units even if they were requested; this includes the root.
+  // Parents before children, in the order in which modules are named, so the root is first. Modules without own
+  // parameters are not units even if they were requested; this includes the root.
   std::vector<UnitModule> units;
 
-  // The modules that were requested and are no units. Indices of modules count them after `units`.
+  // The modules that were requested and are not units. Indices of modules count them after `units`.
   std::vector<UnitModule> bare;
 
   // The order in which a forward visits units and bare modules if modules run in the order in which they are
@@ -64,7 +65,7 @@ struct Partition {
   // Buffers of modules that are not ignored, shared ones once.
   std::vector<std::shared_ptr<ModuleBuffer>> buffers;
 
-  // Messages for people about what is legal but surprising.
+  // Messages for people about legal but surprising properties.
   std::vector<std::string> warnings;
 
   // Cuts `root` at `requests`, one of which is for the root. The parameters must have names (Module::AssignNames). A
@@ -73,17 +74,17 @@ struct Partition {
   static absl::StatusOr<Partition> Of(Module& root, const std::vector<UnitRequest>& requests,
                                       const IgnoredStates& ignored, const MovedParameters& moved = {});
 
-  // FSDP1's partition: the root, the modules that options.auto_wrap_policy selects or WrapModule marked, and without
-  // what the options ignore. A parameter that modules of several units have belongs to the innermost unit around all of
-  // them, with a warning. kInvalidArgument if a unit inside that one has it and a precision of its own, for the errors
-  // of ResolveIgnoredStates and AutoWrap, and for a unit with both frozen and trainable parameters without
+  // FSDP1's partition: the root and the modules that options.auto_wrap_policy selects or WrapModule marked, without the
+  // ignored modules. A parameter that modules of several units have belongs to the innermost unit around all of them,
+  // with a warning. kInvalidArgument if a unit inside that one has it and a precision of its own, for the errors of
+  // ResolveIgnoredStates and AutoWrap, and for a unit with both frozen and trainable parameters without
   // use_orig_params, naming all of them.
   static absl::StatusOr<Partition> ByPolicy(Module& root, const FsdpOptions& options);
 
-  // The same where `root` stays a plain module: the units are the modules that WrapModule marked, and those that no
-  // other mark lies around are roots. `root` itself is bare, so that its forward and backward are the passes. What lies
-  // outside of all units is ignored. kInvalidArgument if nothing is marked, for a mark on `root`, for an
-  // auto_wrap_policy, and for a parameter that two roots share.
+  // The same with `root` as a plain module: the units are the modules that WrapModule marked, and the outermost ones
+  // are roots. `root` itself is bare, so that its forward and backward are the passes. Parameters outside all units are
+  // ignored. kInvalidArgument if nothing is marked, for a mark on `root`, for an auto_wrap_policy, and for a parameter
+  // that two roots share.
   static absl::StatusOr<Partition> BelowPlain(Module& root, const FsdpOptions& options);
 };
 

@@ -132,7 +132,7 @@ TEST_F(PartitionTest, ParametersSharedAcrossUnitsAreRefusedByBothNamesUnlessThey
   const std::vector<UnitRequest> requests = {{.modules = {&root_}}, {.modules = {block_}}, {.modules = {first_}}};
   EXPECT_THAT(Partition::Of(root_, requests, {}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("is shared across units"), HasSubstr("\"0.0.weight\" lies in unit 0.0"),
+                       AllOf(HasSubstr("is shared across units"), HasSubstr("\"0.0.weight\" is in unit 0.0"),
                              HasSubstr("its first name in unit 0;"), HasSubstr("wrap a module that holds both"))));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One walk of the module tree, which keeps the path of requests around the module that it is at, outermost first. The
-// innermost request around several modules is the last of what their paths have in common.
+// One walk of the module tree, which keeps the path of requests around the current module, outermost first. The
+// innermost request around several modules is the last one that their paths have in common.
 #include "fsdp/fsdp/wrap/shared_parameters.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using RequestPath = std::vector<size_t>;
 
-// A place where a parameter is.
+// An occurrence of a parameter.
 struct Place {
   std::string name;  // there
   RequestPath around;
@@ -33,6 +33,7 @@ class PlaceFinder {
   void Descend(const Module& module, const std::string& path) {
     const auto request = request_of_.find(&module);
     if (request != request_of_.end()) {
+      // Copied into each place, because the path changes during the walk.
       around_.push_back(request->second);
       name_of_.emplace(request->second, path.empty() ? "root" : path);
     }
@@ -67,6 +68,7 @@ RequestPath CommonPath(const std::vector<Place>& places) {
 }  // namespace
 
 void SharedParameters::LeaveOut(size_t index) {
+  // The plain module around the roots is not a unit, so nothing moves to it.
   for (auto it = moved.begin(); it != moved.end();) {
     if (it->second == index) warnings.erase(it->first);
     it = it->second == index ? moved.erase(it) : std::next(it);
@@ -76,6 +78,7 @@ void SharedParameters::LeaveOut(size_t index) {
 void SharedParameters::Warn(std::vector<std::string>& messages) const {
   std::vector<std::string> sorted;
   for (const auto& [parameter, warning] : warnings) sorted.push_back(warning);
+  // The map is ordered by address, which differs from rank to rank.
   std::sort(sorted.begin(), sorted.end());
   messages.insert(messages.end(), sorted.begin(), sorted.end());
 }
@@ -88,20 +91,21 @@ absl::StatusOr<SharedParameters> SharedAcrossUnits(Module& root, const std::vect
   for (const auto& [parameter, places] : finder.places()) {
     const RequestPath common = CommonPath(places);
     const auto inside = [&](const Place& place) { return place.around.size() > common.size(); };
+    // An empty common path, or no place inside a further request: the parameter needs no move.
     if (common.empty() || std::none_of(places.begin(), places.end(), inside)) continue;
     for (const Place& place : places) {
       for (size_t i = common.size(); i < place.around.size(); ++i) {
         const UnitOverrides& own = requests[place.around[i]].overrides;
         if (!own.mixed_precision.has_value() && !own.keep_full_precision) continue;
         return absl::InvalidArgumentError(absl::StrCat(
-            "parameter \"", parameter->fqn, "\" is shared across units: \"", place.name, "\" lies in unit ",
+            "parameter \"", parameter->fqn, "\" is shared across units: \"", place.name, "\" is in unit ",
             finder.NameOf(place.around[i]), ", which has a precision of its own, and the innermost unit around all of ",
-            "its places is ", finder.NameOf(common.back()), ": expected one precision; leave that of ",
+            "its places is ", finder.NameOf(common.back()), ": expected one precision; leave the precision of ",
             finder.NameOf(place.around[i]), " to the model"));
       }
     }
     shared.moved[parameter] = common.back();
-    // `places` has those of the walk in order, so the first is the parameter's own name.
+    // `places` is in the order of the walk, so the first is the parameter's own name.
     shared.warnings[parameter] =
         absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units, also as \"", places.back().name,
                      "\": it is in unit ", finder.NameOf(common.back()),

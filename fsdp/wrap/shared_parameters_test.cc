@@ -85,8 +85,8 @@ TEST_F(SharedAcrossUnitsTest, AUnitWithAPrecisionOfItsOwnCannotGiveItUp) {
   ASSERT_OK(WrapModule(*last_, {.mixed_precision = MixedPrecision{.param_dtype = DType::kBFloat16}}));
   EXPECT_THAT(Partition::ByPolicy(root_, {}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("\"1.tied\" lies in unit 1, which has a precision of its own"),
-                             HasSubstr("leave that of 1 to the model"))));
+                       AllOf(HasSubstr("\"1.tied\" is in unit 1, which has a precision of its own"),
+                             HasSubstr("leave the precision of 1 to the model"))));
 }
 
 TEST_F(SharedAcrossUnitsTest, TwoRootsBelowAPlainModuleCannotShare) {

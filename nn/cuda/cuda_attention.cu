@@ -10,9 +10,9 @@
 // grows. But then p is never a rounded probability, and the bits of a bfloat16 run differ from the host's and PyTorch's
 // eager ones by more than the order of sums. The price is three products instead of two.
 //
-// q stays in shared memory, k and v pass through it, s lives in registers as mma.h lays it out (a lane has 2 x 16 of a
-// warp's 16 x 64 scores), and only p goes through shared memory, from the layout of a result to that of an operand.
-// Nothing of size T x T is written.
+// q stays in shared memory, k and v pass through it, s is in registers as mma.h lays it out (a lane has 2 x 16 of a
+// warp's 16 x 64 scores), and only p goes through shared memory, from the layout of a result to the layout of an
+// operand. No T x T matrix is written.
 
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/shared_memory.h"
@@ -23,7 +23,7 @@
 namespace fsdp {
 namespace {
 
-// The shared memory of a block: operands of the tile at hand, and its probabilities.
+// The shared memory of a block: operands of the current tile, and its probabilities.
 template <typename T, int kDim>
 struct ForwardShared {
   HeadTile<T, kDim> q, k, v;
@@ -36,7 +36,7 @@ __device__ void LoadQueries(const AttentionOperands<T>& o, int queries, int chun
   LoadHeadTile(o.OfQkv(o.qkv, o.q_head()).template Chunk<Size::kDim>(chunk), queries, shared.q);
 }
 
-// The larger, or the sum, of what the 4 lanes that share a row have.
+// The maximum, or the sum, over the 4 lanes that share a row.
 __device__ float QuadMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
   return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
@@ -51,7 +51,8 @@ struct RowStatistics {
   float maximum[2] = {-INFINITY, -INFINITY};
   double sum[2] = {0, 0};  // beyond a tile; every probability of the row has its error
 
-  // `scores` are scaled, -inf where a query does not see the key; it sees one in every tile but none that follow.
+  // `scores` are scaled, -inf if the query does not see the key. A query sees at least one key of every tile up to its
+  // last.
   __device__ void Add(const ScoreSums& scores) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -73,7 +74,7 @@ struct RowStatistics {
 };
 
 // The calling warp's scaled scores of queries from `queries` and keys from `keys` on. All threads call; `load` loads
-// what else the block is going to need.
+// the block's next operands.
 template <typename Size, typename T, typename Load>
 __device__ void Scores(const AttentionOperands<T>& o, int queries, int keys, ForwardShared<T, Size::kDim>& shared,
                        ScoreSums& scores, Load load) {

@@ -2,7 +2,7 @@
 //
 // Attention's backward: one kernel goes along the rows of scores, for the gradient of q, and one along their columns,
 // for the gradients of k and v, so that every sum has one owner, and no float is added by an atomic operation, whose
-// order would differ from run to run. With p the probabilities, rounded where the products read them:
+// order would differ from run to run. With p the probabilities, rounded as operands of the products:
 //
 //   grad_p = grad_out v^T;  grad_scores = scale p (grad_p - row sum of p grad_p)
 //   grad_q = grad_scores k;  grad_k = grad_scores^T q;  grad_v = p^T grad_out
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kTileThreads) GradQueries(AttentionOperands<T>
   StoreHeadRows(grad_q, queries, o.OfQkv(o.out, o.q_head()).template Chunk<kDim>(chunk));
 }
 
-// Writes the gradient of the block's keys (part 0) or values (1): to grad_qkv, or where several heads share them, to
-// head_grads, as AddHeads wants it.
+// Writes the gradient of the block's keys (part 0) or values (1): to grad_qkv or, if several heads share them, to
+// head_grads, in the layout that AddHeads reads.
 template <int kDim, typename T>
 __device__ void StoreKeyGrads(const AttentionOperands<T>& o, const TileSums<kDim / 8>& sums, int keys, int chunk,
                               int part) {
@@ -173,8 +173,8 @@ __device__ void StoreKeyGrads(const AttentionOperands<T>& o, const TileSums<kDim
   StoreHeadRows(sums, keys, rows.template Chunk<kDim>(chunk));
 }
 
-// The calling warp's keys by the tile's queries, transposed: p and grad_p before they are scores. Leaves the last chunk
-// in shared memory.
+// The calling warp's keys by the tile's queries, transposed: p and grad_p before they become scores. Leaves the last
+// chunk in shared memory.
 template <typename Size, typename T>
 __device__ void AlongColumns(const AttentionOperands<T>& o, int queries, int keys,
                              BackwardShared<T, Size::kDim>& shared, ScoreSums& p, ScoreSums& grad_p) {
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(kTileThreads) GradKeys(AttentionOperands<T> o)
   StoreKeyGrads<kDim>(o, grad_v, keys, chunk, 1);
 }
 
-// Where heads share keys and values: the sum over the heads of a group, each rounded first where autograd, head by
-// head, would round it.
+// If heads share keys and values: the sum over the heads of a group. Each term is first rounded if autograd, which goes
+// head by head, would round it.
 template <typename T>
 __global__ void AddHeads(AttentionOperands<T> o, int batch) {
   const int64_t part_numel = static_cast<int64_t>(batch) * o.heads * o.seq_len * o.dim;

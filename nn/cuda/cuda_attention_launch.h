@@ -24,15 +24,15 @@ inline dim3 AttentionGrid(const AttentionShape& shape, int chunks) {
               static_cast<unsigned>(shape.num_heads), static_cast<unsigned>(shape.batch));
 }
 
-// The operands that both directions have; the caller adds its own. The tensors must live until the kernel has run.
-// Rounding is for 16-bit models alone. A value, copied into the parameters of the kernel.
+// The operands that both directions have; the caller adds its own. The tensors must live until the kernel has run. Only
+// 16-bit models round. A value, copied into the parameters of the kernel.
 template <typename T>
 AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tensor& qkv, const Tensor& statistics) {
-  // Operands of backward alone stay null here.
+  // The operands that only backward has stay null here.
   AttentionOperands<T> o = {};
   o.qkv = qkv.data_as<const T>();
   o.statistics = statistics.data_as<float>();
-  // Float32 is never rounded, so all kinds of rounding are one there.
+  // Float32 is never rounded, so all kinds of rounding share one instance.
   o.keeps_log_sum_exp = shape.rounding == AttentionRounding::kOnline;
   const bool eager = shape.rounding != AttentionRounding::kFused && !std::is_same_v<T, float>;
   o.math = {shape.scale, eager, eager && shape.rounding == AttentionRounding::kEager};

@@ -21,12 +21,12 @@ constexpr int kTile = 64;
 constexpr int kTileWarps = kTile / 16;
 constexpr int kTileThreads = kTileWarps * 32;
 
-// A tile's scores and the like, as one warp has them. 16 rows by 64 columns: 32 float32 in each lane.
+// A tile's scores or other values, as one warp has them. 16 rows by 64 columns: 32 float32 in each lane.
 using ScoreSums = TileSums<kTile / 8>;
 
 // How a head's dimensions are cut: kChunks times kDim, rounded up. A block has one chunk of its operands in shared
-// memory at a time and owns one chunk of the results, so that long heads need no more memory and registers than others;
-// it computes the scores, which need all chunks, for itself.
+// memory at a time and owns one chunk of the results, so that long heads do not need more memory and registers than
+// others; each block computes the scores, which need all chunks.
 //
 //   head_dim 200:   chunk 0 [0, 128)   chunk 1 [128, 256), zeros from 200 on
 template <int kChunkDim, int kChunkCount>
@@ -36,7 +36,8 @@ struct HeadSize {
 };
 
 // The first position of the block's tile, and the number of its chunk. Tiles go from the last one on, if `descending`:
-// under a causal mask the last tiles of queries have the most work, and a long block that starts last would run alone.
+// under a causal mask the last tiles of queries have the most work, and a long block that starts last would run while
+// all others have finished.
 template <int kChunks>
 __device__ inline int BlockTile(bool descending) {
   const unsigned block = descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
@@ -63,8 +64,8 @@ struct ScoreTile {
   T at[kTile * kStride];
 };
 
-// The rows of one head of one sequence in a tensor of rows. `stride`, in elements, is that of a whole row: a row of qkv
-// has all heads of q, k and v.
+// The rows of one head of one sequence in a tensor of rows. `stride`, in elements, is the distance between whole rows:
+// a row of qkv has all heads of q, k and v.
 template <typename T>
 struct HeadRows {
   T* first;  // of position 0
@@ -83,11 +84,11 @@ struct HeadRows {
 };
 
 // Copies positions from `begin` on to `tile`, with zeros beyond the head's last dimension and the sequence's end. All
-// threads of the block call, and none may read the tile before a __syncthreads. Packs of 16 bytes where every row is
+// threads of the block call, and none may read the tile before a __syncthreads. Packs of 16 bytes if every row is
 // aligned to them, else element by element.
 template <typename T, int kDim>
 __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, HeadTile<T, kDim>& tile) {
-  // Elements that a thread copies at once: 4 of float32, 8 of bfloat16.
+  // Elements that a thread copies in one access: 4 of float32, 8 of bfloat16.
   constexpr int kPack = kPackBytes / sizeof(T);
   // All rows are aligned if the first is and the distance is a multiple of a pack. The choice is the same for all
   // threads.
@@ -143,7 +144,7 @@ __device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
   __syncwarp();
 }
 
-// Where AttentionRounding has scores and probabilities rounded, as flags for the kernels.
+// AttentionRounding as flags for the kernels: which scores and probabilities are rounded.
 template <typename T>
 struct ScoreMath {
   // Positive; the scores are multiplied by it.
@@ -151,7 +152,7 @@ struct ScoreMath {
   bool rounds_scores;         // also their gradients
   bool rounds_probabilities;  // before the gradient of the softmax is taken
 
-  // The score as softmax takes it: times `scale`, and rounded before and after if rounds_scores.
+  // The input of softmax: the score times `scale`, and rounded before and after if rounds_scores.
   __device__ float Scaled(float score) const {
     return rounds_scores ? RoundTo<T>(RoundTo<T>(score) * scale) : score * scale;
   }
@@ -162,11 +163,11 @@ struct ScoreMath {
   __device__ float GradScore(float p, float grad, float sum) const {
     return RoundedGrad(RoundedProbability(p) * (RoundedGrad(grad) - sum)) * scale;
   }
-  // A probability as backward of the softmax reads it.
+  // The probability that the backward of softmax reads.
   __device__ float RoundedProbability(float p) const { return rounds_probabilities ? RoundTo<T>(p) : p; }
 };
 
-// The operands of attention's kernels. q, k and v lie side by side in a row of qkv.
+// The operands of attention's kernels. q, k and v are adjacent in a row of qkv.
 template <typename T>
 struct AttentionOperands {
   // Device addresses, not owned. The block finds its head and sequence by blockIdx.y and blockIdx.z.
@@ -184,7 +185,8 @@ struct AttentionOperands {
   int dim;
   int seq_len;
 
-  // Of a row of scores. A probability is e^(score - maximum) * inverse_sum, and log_sum_exp is as good a maximum.
+  // Stores a row's statistics. A probability is e^(score - maximum) * inverse_sum; log_sum_exp also serves as a
+  // maximum.
   __device__ void StoreStatistics(int64_t row, float maximum, float inverse_sum) const {
     if (keeps_log_sum_exp) {
       statistics[row] = maximum - logf(inverse_sum);

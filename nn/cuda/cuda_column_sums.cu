@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two kernels. SumRuns: the rows are cut into runs, a block for each run and each 32 packs of columns; its 8 rows of
-// threads take every eighth row of the run, with kRowsInFlight loads on their way at a time, and add their rows in
+// threads take every eighth row of the run, with kRowsInFlight loads in flight at a time, and add their rows in
 // float32; the 8 totals are added in order. AddPartialSums: a block for 32 columns, whose 32 rows of threads take every
 // 32nd run; their totals, in float64, are added in order and then to the old gradient.
 //
@@ -23,7 +23,7 @@ namespace {
 constexpr int kLanes = 32;
 constexpr int kRowThreads = 8;
 constexpr int kRowsInFlight = 8;
-// Of the rows of a run: few enough for float32, and many enough that the runs are a small part of the memory traffic.
+// Rows of a run: few enough for float32 sums, and enough that the runs are a small part of the memory traffic.
 constexpr int64_t kMinRunRows = 64;
 constexpr int64_t kMaxRunRows = 32 * kRowThreads;
 constexpr int64_t kRuns = 128;  // between those limits

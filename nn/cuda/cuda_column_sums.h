@@ -16,7 +16,7 @@ struct CUstream_st;
 namespace fsdp {
 
 // Bytes of device memory that sums over [rows, columns] need for intermediate values: 4 bytes for each column and run
-// of 64 rows, and of up to 256 rows where there are more than 8,192.
+// of 64 rows, or of up to 256 rows if there are more than 8,192.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
 // grad_bias [N] += column sums of grad_out [M, N], whose rows may be padded. `workspace`: ColumnSumsBytes(M, N), used

@@ -6,8 +6,8 @@
 //   Queries    backward, likewise: probabilities and gradients of scores again, grad_q, and the row sum of p dp
 //   Keys       backward, a block for each key and head of keys: the same by all queries of the group, grad_k and grad_v
 //
-// A row of scores lies in shared memory, where one loop runs over its elements and the next over head_dim. All sums run
-// in ascending order, or over a fixed division among threads that is then summed in order.
+// A row of scores is in shared memory; one loop runs over its elements and the next over head_dim. All sums run in
+// ascending order, or over a fixed division among threads that is then summed in order.
 
 #include <algorithm>
 
@@ -49,6 +49,7 @@ struct Sizes {
   }
 };
 
+// Rows of the longest sequence that CudaLayerOps lets through.
 struct Shared {
   float partial[kThreads];
   float probabilities[kMaxCrossAttentionLength];
@@ -63,7 +64,7 @@ __device__ void ForEach(int64_t n, F body) {
 // The partial results of all threads, combined in their order; the same for each thread.
 template <typename F>
 __device__ float Combine(Shared& shared, float mine, F combine) {
-  __syncthreads();  // nobody reads the last one's any more
+  __syncthreads();  // every thread has read the previous partial results
   shared.partial[threadIdx.x] = mine;
   __syncthreads();
   float all = shared.partial[0];
@@ -77,6 +78,7 @@ __global__ void Forward(Sizes<T> s) {
   const int64_t row = blockIdx.x;  // (batch, head, query)
   const int64_t query = row % s.q_len, head = row / s.q_len % s.heads, batch = row / (s.q_len * s.heads);
   const T* const q = s.Query(s.q, batch, head, query);
+  // One thread writes and reads a key's score up to the second Combine, whose barriers show the row to all threads.
   float maximum = -INFINITY;
   ForEach(s.kv_len, [&](int64_t key) {
     if (!s.Sees(batch, key)) return;
@@ -91,11 +93,13 @@ __global__ void Forward(Sizes<T> s) {
     sum += e;
   });
   sum = Combine(shared, sum, [](float a, float b) { return a + b; });
+  // A query that sees no key has sum 0: its output is 0, and inverse 0 tells backward that its probabilities are 0.
   const float inverse = sum == 0 ? 0 : 1 / sum;
   if (threadIdx.x == 0) {
     s.statistics[2 * row] = sum == 0 ? 0 : maximum;
     s.statistics[2 * row + 1] = inverse;
   }
+  // out and grad_out have q's layout, so q's offset is theirs.
   T* const out = s.out + (q - s.q);
   ForEach(s.head_dim, [&](int64_t d) {
     float value = 0;
@@ -131,6 +135,7 @@ __global__ void Queries(Sizes<T> s) {
     shared.grads[key] = grad;
     sum += p * grad;
   });
+  // Combine's barriers also make every thread's probabilities and grads visible to the loop over head_dim.
   sum = Combine(shared, sum, [](float a, float b) { return a + b; });
   if (threadIdx.x == 0) s.row_sums[row] = sum;
   ForEach(s.head_dim, [&](int64_t d) {
@@ -201,6 +206,7 @@ int64_t Rows(const CrossAttentionShape& shape) { return shape.batch * shape.num_
 
 template <typename T>
 void LaunchRows(void (*kernel)(Sizes<T>), int64_t blocks, const Sizes<T>& sizes, CUstream_st* stream) {
+  // A grid of no blocks is an error of CUDA.
   if (blocks > 0) Launch(kernel, static_cast<unsigned>(blocks), kThreads, sizeof(Shared), stream, sizes);
 }
 
@@ -227,6 +233,7 @@ void CudaCrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOper
     sizes.grad_q = static_cast<T*>(grads.q.data());
     sizes.grad_k = static_cast<T*>(grads.k.data());
     sizes.grad_v = static_cast<T*>(grads.v.data());
+    // In stream order: Keys reads the row sums that Queries writes.
     LaunchRows(Queries<T>, Rows(shape), sizes, stream);
     LaunchRows(Keys<T>, shape.batch * shape.kv_len * shape.kv_heads(), sizes, stream);
   });

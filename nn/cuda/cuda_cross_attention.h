@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention between two sequences (nn/ops/layer_ops.h) on a CUDA device. The kernels are simple ones, a block for each
-// row, and not tiled as those of causal attention are: cross attention is a small part of the models that have it.
+// Attention between two sequences (nn/ops/layer_ops.h) on a CUDA device. The kernels are simple, a block for each row,
+// and not tiled like causal attention's: cross attention is a small part of the models that have it.
 #ifndef FSDP_NN_CUDA_CUDA_CROSS_ATTENTION_H_
 #define FSDP_NN_CUDA_CUDA_CROSS_ATTENTION_H_
 
@@ -13,11 +13,12 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// Rows of scores are in the shared memory of a block.
+// The limit of the shared memory in which a block keeps a row of scores.
 constexpr int64_t kMaxCrossAttentionLength = 8192;
 
 // Each puts its kernels on `stream`, of the current device; an error of a launch is the thread's last CUDA error.
-// Operands are right, q_len and kv_len are at most kMaxCrossAttentionLength and head_dim at most kMaxCudaHeadDim.
+// Operands have been checked, q_len and kv_len are at most kMaxCrossAttentionLength and head_dim at most
+// kMaxCudaHeadDim.
 void CudaCrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                         const Tensor& statistics, CUstream_st* stream);
 

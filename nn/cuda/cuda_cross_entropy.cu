@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of 512 threads for each row. Pack p of a row is always that of thread p % 512, wherever the row begins, and a
-// last, partly filled pack is filled with -inf: so sums have one order for a number of columns, and bits do not depend
-// on alignment.
+// A block of 512 threads for each row. Pack p of a row always belongs to thread p % 512, at whatever address the row
+// begins, and a last, partly filled pack is filled with -inf: so the order of the sums depends only on the number of
+// columns, and bits do not depend on alignment.
 //
 //   1. Each thread loads its packs, four at a time, and keeps a maximum and a sum of exponentials relative to it (an
 //      online softmax); the threads' pairs are then brought to the row's maximum and added. Sums are float32, in trees:
@@ -109,7 +109,7 @@ __device__ void ForRowPacks(const T* x, int columns, F f) {
   f(rest, packs);
 }
 
-// The largest of some x, and the sum of e^(x - maximum): of one pass, so the sum is scaled when the maximum grows.
+// The largest of some x, and the sum of e^(x - maximum), in one pass, so the sum is scaled when the maximum grows.
 // While there is no x above -inf, the sum is relative to 0: all its terms are 0, or NaN.
 template <typename T>
 struct OnlineSum {
@@ -134,7 +134,7 @@ struct OnlineSum {
   float sum = 0;
 };
 
-// What the gradient of a row depends on, besides its logits.
+// The values that the gradient of a row depends on, besides its logits.
 struct RowStatistics {
   float maximum;
   float inverse_sum;
@@ -208,7 +208,7 @@ struct alignas(kPackBytes) RowShared {
   float maxima[kRowThreads / kWarpThreads];
 };
 
-// In every thread of the block.
+// The block's target logit, in every thread of the block.
 __device__ float BlockMax(float value, RowShared& shared) {
   value = WarpMax(value);
   if (threadIdx.x % kWarpThreads == 0) shared.maxima[threadIdx.x / kWarpThreads] = value;
@@ -219,7 +219,7 @@ __device__ float BlockMax(float value, RowShared& shared) {
   return maximum;
 }
 
-// The loss of the calling block's row, by one thread. `target_logit` is that of a target that is a class.
+// The loss of the calling block's row, by one thread. `target_logit` belongs to a target that is a class.
 template <typename T>
 __device__ void WriteLoss(const Rows<T>& rows, const Losses& losses, float maximum, float sum, float target_logit) {
   const int64_t row = blockIdx.x;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
   const int64_t row = blockIdx.x;
   const T* x = rows.logits + row * rows.stride;
   const int32_t target = rows.targets[row];
-  // Before any thread writes a gradient over it.
+  // The target logit is read before any thread writes a gradient over it.
   float target_logit = 0;
   if (threadIdx.x == 0 && target >= 0 && target < rows.columns) target_logit = Widen<float>(x[target]);
 
@@ -309,7 +309,7 @@ bool HasAlignedRows(const Tensor& t) {
   return t.row_stride() % kPack<T> == 0 && IsAligned(t.data(), kPackBytes);
 }
 
-// Of a block on the current device; 0 if it does not say.
+// Shared memory that a block may have on the current device; 0 if the query fails.
 size_t MaxSharedBytes() {
   int device = 0;
   int nbytes = 0;

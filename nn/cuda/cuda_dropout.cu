@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of Philox4x32-10 is four numbers of the sequence. Where packs of elements begin with the first number of a
-// block, a thread computes the blocks of a pack and does the pack; else it computes one block and does the elements
-// that the numbers belong to, one by one. The rounds are those of base/random.cc, whose numbers these are bit for bit
+// A block of Philox4x32-10 is four numbers of the sequence. If packs of elements begin with the first number of a
+// block, a thread computes the blocks of a pack and writes the pack; else it computes one block and writes the elements
+// that its numbers belong to, one by one. The rounds are as in base/random.cc, which gives the same numbers bit for bit
 // (nn/layer_ops_test.cc).
 
 #include "fsdp/cuda/float_types.h"
@@ -34,8 +34,9 @@ __device__ Four PhiloxBlock(uint64_t seed, uint64_t sequence, uint64_t block) {
   return c;
 }
 
-// The element that belongs to a number.
+// The element that belongs to a random number.
 __device__ float Dropped(float x, uint32_t bits, float p, float scale) {
+  // The upper 24 bits: every value is a float32 in [0, 1), as in base/random.cc.
   const float uniform = static_cast<float>(bits >> 8) * (1.0f / (1 << 24));
   return uniform >= p ? x * scale : 0.0f;
 }
@@ -48,7 +49,8 @@ struct Operands {
   float scale;
 };
 
-// N elements, of which the first belongs to the first number of a block, or a single one, which may belong to any.
+// N elements, the first of which belongs to the first number of a block; or a single one, which may belong to any
+// number.
 template <int N, typename T>
 struct Packs : PackSize<N> {
   __device__ void Load(const Operands<T>& o, int64_t i) { pack = LoadPack<N>(o.x + i); }
@@ -95,7 +97,7 @@ __global__ void DropElements(Operands<T> o, int64_t numel) {
     const Four bits = PhiloxBlock(o.mask.seed, o.mask.sequence, first_block + b);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      // Before the first element in the first block, this is negative.
+      // Negative in the first block before the first element.
       const auto i = static_cast<int64_t>((first_block + b) * 4 + k - o.mask.first);
       if (i < 0 || i >= numel) continue;
       o.out[i] = Round<T>(Dropped(Widen<float>(o.x[i]), bits.at[k], o.mask.p, o.scale));
@@ -112,9 +114,11 @@ void CudaDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, CU
     constexpr int kPack = kPackBytes / sizeof(T);
     const Operands<T> o = {x.data_as<const T>(), out.data_as<T>(), mask, 1 / (1 - mask.p)};
     const PackedRange range = MakePackedRange(kPack, x.numel(), {{o.x, sizeof(T)}, {o.out, sizeof(T)}});
+    // Packs are aligned in memory; they serve only if they also begin with a block of numbers.
     if (range.packs > 0 && (mask.first + range.head) % 4 == 0) {
       Launch(DropPacks<kPack, T>, Blocks(range.threads(kPack, kPacksInFlight)), kThreads, 0, stream, o, range);
     } else {
+      // Up to two more blocks of numbers than whole ones, for the parts at both ends.
       Launch(DropElements<T>, Blocks(x.numel() / 4 + 2), kThreads, 0, stream, o, x.numel());
     }
   });

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A single kernel template, Map, serves all elementwise operations: a form says how many values it takes and makes, and
-// computes them in float32. A thread loads several packs of 16 bytes before it uses the first, so that enough bytes are
-// on their way to saturate the memory, then widens, calls the form, rounds once and stores.
+// A single kernel template, Map, serves all elementwise operations: a form specifies how many values it takes and
+// makes, and computes them in float32. A thread loads several packs of 16 bytes before it uses the first, so that
+// enough bytes are on their way to saturate the memory, then widens, calls the form, rounds once and stores.
 //
 // Budget: at the speed of a copy an H100 has time for about 38 instructions, 5 of them special functions, for each
 // 16-bit element that is read and written. So the kind of activation is a template argument, and 16-bit activations use
-// fast_math.h, whose error is far below that of the rounding that follows. Float32 activations are accurate to float32.
-// Value and derivative are computed together even where one is wanted: the compiler drops the other.
+// fast_math.h, whose error is far below the error of the rounding that follows. Float32 activations are accurate to
+// float32. Value and derivative are computed together even if only one is needed: the compiler drops the other.
 
 #include <algorithm>
 #include <iterator>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// An activation's value and its value's derivative at one x.
+// The value of an activation, and its derivative, at one x.
 struct Slope {
   float value;
   float derivative;
@@ -38,7 +38,7 @@ __device__ Slope FastSigmoidal(float x, float log2_e, float rate) {
   return {x * s, fmaf(x * rate, fmaf(-s, s, s), s)};
 }
 
-// 1 - s as e s, which keeps its digits where s is almost 1. A finite e keeps the products numbers.
+// 1 - s as e s, which keeps its digits if s is almost 1. A finite e keeps the products numbers.
 __device__ Slope Sigmoidal(float x, float e, float rate) {
   e = fminf(e, 3.0e38f);
   const float s = Reciprocal(1 + e);
@@ -187,7 +187,7 @@ struct Packs : PackSize<N> {
   Pack<T, N> in[Form::kIn];
 };
 
-// Packs that a thread loads before it uses the first: 64 bytes, or a little more where there are three inputs.
+// Packs that a thread loads before it uses the first: 64 bytes, or a little more for three inputs.
 template <typename Form>
 constexpr int kPacksInFlight = Form::kIn == 1 ? 4 : 2;
 
@@ -203,7 +203,7 @@ void LaunchMap(const Tensor* const (&in)[Form::kIn], const Tensor* const (&out)[
     using T = typename decltype(tag)::Type;
     constexpr int kPack = kPackBytes / sizeof(T);
     Operands<T, Form> operands;
-    // All have one element size, so those that come first stand for the ones that a form lacks.
+    // All have one element size. If a form has fewer operands, its first ones fill the remaining places.
     const void* data[5];
     std::fill(std::begin(data), std::end(data), out[0]->data());
     for (int o = 0; o < Form::kIn; ++o) data[o] = operands.in[o] = static_cast<const T*>(in[o]->data());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The elementwise kernels of nn/ops/layer_ops.h on a CUDA device. Each puts one kernel on `stream`, of the current
-// device; an error of the launch is the thread's last CUDA error. Operands are right, and all of one dtype, at any
-// element offset.
+// device; an error of the launch is the thread's last CUDA error. Operands have been checked, and all have one dtype,
+// at any element offset.
 #ifndef FSDP_NN_CUDA_CUDA_ELEMENTWISE_H_
 #define FSDP_NN_CUDA_CUDA_ELEMENTWISE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Backward without atomic additions, whose order would differ from run to run. The places of the tokens are sorted by
-// token, and by place where tokens are equal, so that the rows that belong to one row of the table are a segment:
+// token, then by place, so that the rows that belong to one row of the table are a segment:
 //
 //   tokens   5 7 5 5 7        sorted   5@0 5@2 5@3 7@1 7@4
 //
@@ -24,7 +24,7 @@ namespace fsdp {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
-// Of a row that is copied, in each lane.
+// Packs of a copied row that each lane loads before it stores.
 constexpr int kPacksInFlight = 4;
 
 // A warp for each token copies its row.
@@ -145,11 +145,11 @@ struct SumOperands {
   int64_t slots;
   int64_t columns;
 
-  // Whether `token` is at `i` of `sorted` too.
+  // True if `token` is at `i` of `sorted` too.
   __device__ bool Continues(int64_t i, uint32_t token) const { return i < count && TokenOf(sorted[i]) == token; }
 };
 
-// Whether a run begins at i, and whether it is its segment's first.
+// True if a run begins at i, and if it is its segment's first.
 template <typename T>
 __device__ bool BeginsRun(const SumOperands<T>& o, int64_t i, uint32_t token, bool& is_first) {
   is_first = i == 0 || TokenOf(o.sorted[i - 1]) != token;

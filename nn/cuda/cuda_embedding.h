@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Embedding on a CUDA device; see nn/ops/layer_ops.h for the contract. Operands are right but for the tokens' values.
+// Embedding on a CUDA device; see nn/ops/layer_ops.h for the contract. Operands have been checked except the tokens'
+// values.
 #ifndef FSDP_NN_CUDA_CUDA_EMBEDDING_H_
 #define FSDP_NN_CUDA_CUDA_EMBEDDING_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread for each element that is written. Fold gathers instead of scattering: an element of the image asks, for each
-// place of the kernel, whether a column took it from there. So no two threads add to one element, and the order of each
-// sum is that of the rows.
+// One thread for each element that is written. Fold gathers instead of scattering: the thread of an image element
+// looks, for each place of the kernel, for the column that took the element from there. So no two threads add to one
+// element, and each sum is in the order of the rows.
 
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
@@ -25,16 +25,18 @@ Sizes SizesOf(const ConvolutionShape& s) {
 
 template <typename F>
 __device__ void ForEachElement(int64_t numel, F body) {
+  // A grid has fewer threads than a large image has elements, so each thread takes several.
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += step) body(i);
 }
 
+// Every element is written, also the zeros of the padding: `columns` is reused memory.
 template <typename T>
 __global__ void Unfold(const T* image, Sizes s, T* columns, int64_t numel) {
   ForEachElement(numel, [&](int64_t at) {
     const int64_t x = at % s.out_width, y = at / s.out_width % s.out_height;
     const int64_t row = at / (s.out_width * s.out_height);
-    if (row == s.channels * s.kernel_h * s.kernel_w) {  // that of ones
+    if (row == s.channels * s.kernel_h * s.kernel_w) {  // the row of ones
       columns[at] = Round<T>(1.0f);
       return;
     }
@@ -56,6 +58,7 @@ template <typename T>
 __global__ void Fold(const T* columns, Sizes s, T* image, int64_t numel) {
   ForEachElement(numel, [&](int64_t at) {
     const int64_t col = at % s.width, row = at / s.width % s.height, c = at / (s.width * s.height);
+    // In float32, rounded once at the end, and in the host's order of rows.
     float sum = 0;
     for (int64_t i = 0; i < s.kernel_h; ++i) {
       const int64_t y = TakenBy(row, i, s.stride_h, s.padding_h, s.dilation_h, s.out_height);

@@ -12,7 +12,7 @@ struct CUstream_st;
 namespace fsdp {
 
 // Each puts one kernel on `stream`, of the current device; an error of the launch is the thread's last CUDA error.
-// Operands are right. Tensors of no elements launch nothing.
+// Operands have been checked. Tensors of no elements launch nothing.
 void CudaUnfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns, CUstream_st* stream);
 
 void CudaFold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image, CUstream_st* stream);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans are made when a call is dispatched, on the calling thread: whether cuDNN serves the call, and with how much
-// workspace, must be known before the work is put on the stream. Making a plan puts nothing on a stream, so a graph may
-// be captured meanwhile (captures are relaxed, cuda_stream_capture.cc).
+// Plans are made when a call is dispatched, on the calling thread: before the work is put on the stream, the caller
+// must know if cuDNN serves it, and with how much workspace. Making a plan puts nothing on a stream, so a graph may be
+// captured meanwhile (captures are relaxed, cuda_stream_capture.cc).
 #include "fsdp/nn/cuda/cuda_fused_attention.h"
 
 #include <cuda_runtime_api.h>
@@ -50,17 +50,19 @@ absl::StatusOr<std::shared_ptr<CudnnAttention>> OpenOn(int ordinal) {
   return CudnnAttention::Create(*library);
 }
 
-// Plans own their kernels' code, so they must live until the work has run, and as long as a graph may replay it. That
-// is how long streams and graphs hold the buffers of work, so one of the buffers is the plans' owner.
+// Plans own their kernels' code, so they must live until the work has run, and as long as a graph may replay it.
+// Streams and graphs hold the buffers of work for exactly that long, so one of the buffers owns the plans.
 Buffer Plans(const std::shared_ptr<CudnnAttention>& cudnn) {
+  // A buffer of no bytes: only its owner matters, which goes with the last copy.
   return Buffer(cudnn.get(), 0, [cudnn] {});
 }
 
-// Puts `launch(workspace, stream)` on `stream`, unless `nbytes` of workspace could not be had.
+// Puts `launch(workspace, stream)` on `stream`, unless `nbytes` or the workspace is an error.
 template <typename F>
 void IssueWith(const absl::StatusOr<int64_t>& nbytes, std::vector<Buffer> uses, CudaStream& stream, F launch) {
   if (!nbytes.ok()) return Fail(stream, nbytes.status());
   absl::StatusOr<Buffer> workspace = stream.Workspace(*nbytes);
+  // Not cuDNN's failure, so without the advice to turn it off.
   if (!workspace.ok()) return stream.Run([status = workspace.status()] { return status; });
   uses.push_back(*workspace);
   stream.Issue(std::move(uses),
@@ -71,6 +73,7 @@ void IssueWith(const absl::StatusOr<int64_t>& nbytes, std::vector<Buffer> uses, 
 
 absl::StatusOr<std::shared_ptr<CudnnAttention>> CudaFusedAttention::Open(int ordinal) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // Opened once: a failure is kept as well, and is not retried at every call.
   if (opened_ == nullptr) opened_ = std::make_unique<absl::StatusOr<std::shared_ptr<CudnnAttention>>>(OpenOn(ordinal));
   return *opened_;
 }
@@ -80,6 +83,7 @@ std::shared_ptr<CudnnAttention> CudaFusedAttention::For(const AttentionShape& sh
                                                         CudaStream& stream) {
   if (shape.rounding != AttentionRounding::kOnline) return nullptr;
   for (const Tensor* operand : operands) {
+    // A view of a flat buffer may begin at an odd place; our own kernels take it.
     if (!IsAligned(*operand)) return nullptr;
   }
   absl::StatusOr<std::shared_ptr<CudnnAttention>> opened = Open(stream.ordinal());
@@ -91,6 +95,7 @@ bool CudaFusedAttention::Forward(const Tensor& qkv, const AttentionShape& shape,
   const std::shared_ptr<CudnnAttention> cudnn = For(shape, {&qkv, &out, &statistics}, stream);
   if (cudnn == nullptr) return false;
   const absl::StatusOr<int64_t> nbytes = cudnn->ForwardBytes(shape, qkv.dtype());
+  // Only a shape that cuDNN does not serve falls back; any other error is reported.
   if (absl::IsUnimplemented(nbytes.status())) return false;
   const CudnnAttentionForward addresses = {
       .qkv = qkv.data(), .out = out.data(), .statistics = statistics.data_as<float>()};

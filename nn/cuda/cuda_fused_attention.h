@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaFusedAttention: cuDNN's attention on one CUDA device, for the calls that it can serve: AttentionRounding::kOnline
-// in 16 bits, where cuDNN is installed, on GPUs of compute capability 9.0, the only ones on which it was run, and for
+// in 16 bits, if cuDNN is installed, on GPUs of compute capability 9.0, the only ones on which it was run, and for
 // shapes that it has a deterministic engine for. Our own kernels serve all others; both keep the same statistics.
 // Thread-safe.
 #ifndef FSDP_NN_CUDA_CUDA_FUSED_ATTENTION_H_
@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// Operands are those of LayerOps::CausalAttention and CausalAttentionBackward.
+// Operands as for LayerOps::CausalAttention and CausalAttentionBackward.
 class CudaFusedAttention {
  public:
   // Puts the work on `stream` and returns true, or returns false if cuDNN does not serve the call. Any other failure is
@@ -39,9 +39,9 @@ class CudaFusedAttention {
   std::string Describe(const AttentionShape& shape, DType dtype, int ordinal);
 
  private:
-  // cuDNN on the device, opened by the first call; the reason if there is none.
+  // cuDNN on the device, opened by the first call, or the reason why it could not be opened.
   absl::StatusOr<std::shared_ptr<CudnnAttention>> Open(int ordinal);
-  // The same for one call; null, if the call is not for cuDNN.
+  // The same for one call; null if cuDNN does not serve it.
   std::shared_ptr<CudnnAttention> For(const AttentionShape& shape, std::initializer_list<const Tensor*> operands,
                                       CudaStream& stream);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuDNN itself, where it is installed and the GPU has compute capability 9: its attention against float64, and its bits
+// cuDNN itself, if it is installed and the GPU has compute capability 9: its attention against float64, and its bits
 // from run to run and in a graph. Skipped elsewhere.
 #include <cuda_runtime_api.h>
 
@@ -86,7 +86,7 @@ TEST_P(CudnnGpuTest, EqualsFloat64) {
   const Results results = Empty();
   Call(results);
   ASSERT_OK(stream_->Synchronize());
-  // Gradients are sums of terms that cancel: an H200 missed twice the tolerance by up to 15 %.
+  // Gradients are sums of terms that cancel: on an H200 the error exceeded twice the tolerance by up to 15 %.
   const double tolerance = dtype() == DType::kFloat16 ? 1.0 / 512 : 1.0 / 64;
   ExpectClose(results.out, ReferenceAttention(qkv_values_, shape()), tolerance);
   ExpectClose(results.statistics, ReferenceAttentionLogSumExp(qkv_values_, shape()), 1e-4);

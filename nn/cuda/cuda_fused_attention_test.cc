@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuDNN's attention as LayerOps calls it, with fake_cudnn on the emulated GPU: numbers against float64, which calls are
-// cuDNN's and which are left to our own kernels, captures, and errors.
+// cuDNN's attention as LayerOps calls it, with fake_cudnn on the emulated GPU: numbers against float64, which calls
+// cuDNN serves and which our own kernels serve, captures, and errors.
 #include "fsdp/nn/cuda/cuda_fused_attention.h"
 
 #include <memory>

@@ -19,7 +19,7 @@ GemmPacking::GemmPacking(const Gemm& gemm) : gemm_(gemm) {
   c_ = Pack({gemm.c, gemm.m, gemm.n, gemm.ldc}, gemm.dtype);
 }
 
-// With the size of its copy if its rows are not aligned and it is not too large.
+// The operand, with the size of its copy if its rows are not aligned and it is not too large.
 GemmPacking::Operand GemmPacking::Pack(Operand operand, DType dtype) {
   const bool aligned = reinterpret_cast<uintptr_t>(operand.data) % kAccessBytes == 0 &&
                        operand.stride * SizeOf(dtype) % kAccessBytes == 0;

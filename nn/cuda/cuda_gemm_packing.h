@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GemmPacking: the operands of a product that are copied to aligned rows before it, and back after it. A product of
-// tensor cores is several times slower if a row of any operand begins at an address that is no multiple of 16 bytes:
-// a weight whose last dimension is no multiple of 8, or a parameter at an odd place of its unit's flat buffer.
+// tensor cores is several times slower if a row of any operand begins at an address that is not a multiple of 16 bytes:
+// a weight whose last dimension is not a multiple of 8, or a parameter at an odd place of its unit's flat buffer.
 //
 //   const GemmPacking packing(gemm);
 //   const Gemm packed = packing.In(memory, stream);   // copies
@@ -20,10 +20,9 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// Which operands are packed depends on the shape of the product and on which operands are misaligned: no small product,
-// whose time is less than that of the copies, none in float32, which tensor cores do not compute, and no operand above
-// kMaxOperandBytes, so that the memory is bounded. A packed product computes what it would compute of operands that
-// were aligned from the beginning, bit for bit.
+// Which operands are packed depends on the shape of the product and on which operands are misaligned. Not packed are
+// small products, which take less time than the copies; float32, which tensor cores do not compute; and operands above
+// kMaxOperandBytes, so that the memory is bounded. A packed product has the same bits as one of aligned operands.
 class GemmPacking {
  public:
   static constexpr int64_t kMaxOperandBytes = int64_t{128} << 20;
@@ -33,13 +32,13 @@ class GemmPacking {
   // Device memory that In needs: 0 if nothing is packed, at most 3 * kMaxOperandBytes.
   int64_t nbytes() const { return a_.nbytes + b_.nbytes + c_.nbytes; }
 
-  // Puts the copies on `stream`, into `memory`, which is aligned to 256 bytes, and returns the product of them.
+  // Puts the copies on `stream`, into `memory`, which is aligned to 256 bytes, and returns the product of the copies.
   Gemm In(std::byte* memory, CUstream_st* stream) const;
   // Puts the copy of the result of `packed`, which In returned, on `stream`.
   void Out(const Gemm& packed, CUstream_st* stream) const;
 
  private:
-  // A matrix as it lies in memory; nbytes is 0 if it stays there.
+  // A matrix in memory; nbytes is 0 if it is not copied.
   struct Operand {
     const void* data = nullptr;
     int64_t rows = 0;

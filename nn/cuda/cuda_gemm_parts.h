@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GemmParts: a large product of 16-bit operands whose sizes are no multiples of 8, as products whose sizes are, and
+// GemmParts: a large product of 16-bit operands whose sizes are not multiples of 8, as products whose sizes are, and
 // thin rests. cuBLASLt has fast kernels for Hopper only if all three sizes are multiples of 8, whatever the strides:
 // the head of GPT-2, with 50,257 classes, ran at an eighth of the speed that 50,256 have. With n8 and m8 the largest
 // multiples of 8 up to n and m, and k8 the same of k:
 //
 //               n8      rest
-//          +---------+---+        each box is a product over k, of two steps if k is no multiple of 8: first
+//          +---------+---+        each box is a product over k, of two steps if k is not a multiple of 8: first
 //       m8 |         |   |        a[:, k8:] b[k8:, :], which is small and is rounded once, then the rest is added
 //          +---------+---+        to a[:, :k8] b[:k8, :] before that sum is rounded
 //     rest |         |   |

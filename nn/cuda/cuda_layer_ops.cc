@@ -2,7 +2,7 @@
 //
 // Each function puts its kernels on the stream (CudaStream::Issue), holding the buffers of its operands until they have
 // run. Memory between kernels of one call is the stream's workspace, which all calls on a stream share, since they
-// follow each other; the scratch of the stream is for smaller things. Work that the stream puts off until host work has
+// follow each other; the scratch of the stream is for smaller values. Work that the stream defers until host work has
 // run keeps everything it needs by value.
 //
 // Values that are out of range (tokens, targets) are found by the kernels and reported through the stream's
@@ -46,6 +46,7 @@ namespace {
 template <typename F>
 void Issue(const char* kernel, std::initializer_list<const Tensor*> operands, Stream& stream, F launch) {
   CudaStream& on = CudaStream::Of(stream);
+  // The stream holds the buffers until the work has run: the caller may drop its tensors as soon as Issue returns.
   std::vector<Buffer> uses;
   for (const Tensor* t : operands) uses.push_back(t->buffer());
   on.Issue(std::move(uses), [launch = std::move(launch), kernel, device = on.ordinal()](CUstream_st* s) {
@@ -55,6 +56,7 @@ void Issue(const char* kernel, std::initializer_list<const Tensor*> operands, St
 }
 
 void Fail(Stream& stream, absl::Status status) {
+  // Through the stream, not returned, so that the error comes after the errors of earlier work (checked_layer_ops.cc).
   stream.Run([status = std::move(status)] { return status; });
 }
 
@@ -63,6 +65,8 @@ template <typename F>
 void IssueWithWorkspace(const char* kernel, int64_t nbytes, std::initializer_list<const Tensor*> operands,
                         Stream& stream, F launch) {
   CudaStream& on = CudaStream::Of(stream);
+  // The workspace belongs to the stream, whose work is ordered, so that consecutive kernels may share it. It is looked
+  // up now and not in the closure, because growing it may fail.
   absl::StatusOr<Buffer> workspace = on.Workspace(nbytes);
   if (!workspace.ok()) return Fail(stream, workspace.status());
   std::vector<Buffer> uses = {*workspace};
@@ -84,7 +88,7 @@ void IssueNormBackward(const char* kernel, const CudaNormBackwardOperands& o, co
       [=](std::byte* memory, CUstream_st* s) { CudaNormBackward(o, grads, AsFloats(memory), s); });
 }
 
-// False, and the stream fails, for float16 operands of a kernel that float16 does not have.
+// False, and the stream fails, for float16 operands of a kernel that has no float16 instance.
 bool HasKernels(const char* kernel, DType dtype, Stream& stream) {
   if (dtype != DType::kFloat16) return true;
   Fail(stream, absl::UnimplementedError(absl::StrCat(kernel, ": operands of dtype float16 on ", stream.device().name(),
@@ -98,6 +102,7 @@ template <typename F>
 void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream& stream, F launch) {
   absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
   if (!failure.ok()) return Fail(stream, failure.status());
+  // The stream checks this record when it next waits for the GPU.
   operands.refusal = (*failure)->refusal();
   IssueWithWorkspace(kernel, operands.targets.numel() * static_cast<int64_t>(sizeof(double)),
                      {&operands.logits, &operands.targets, &operands.loss, &operands.statistics}, stream,
@@ -108,7 +113,7 @@ void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream
                      });
 }
 
-// True for what the kernels of cuda_online_attention.h compute.
+// True if the kernels of cuda_online_attention.h serve the call.
 bool IsOnline(const AttentionShape& shape, DType dtype) {
   return shape.rounding == AttentionRounding::kOnline && dtype != DType::kFloat32;
 }
@@ -168,6 +173,7 @@ void CudaLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) 
 
 void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
+  // Strides come from the tensors, whose rows may be padded.
   const Gemm gemm = {.m = c.shape().dim(0),
                      .n = c.shape().dim(1),
                      .k = a.shape().dim(options.transpose_a ? 0 : 1),
@@ -187,6 +193,7 @@ void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
   absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::WorkspaceBytes(gemm));
   if (!workspace.ok()) return Fail(stream, workspace.status());
   on.Issue({a.buffer(), b.buffer(), bias.buffer(), c.buffer(), *workspace},
+           // `matmul_` is shared with the closure, because CudaLayerOps may be destroyed before the stream runs it.
            [gemm, matmul = matmul_, workspace = *workspace, device = on.ordinal()](CUstream_st* s) {
              const absl::Status status = matmul->Run(gemm, workspace, s);
              return status.ok() ? CudaLaunchStatus("matmul", device) : status;
@@ -205,6 +212,7 @@ void CudaLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stre
 
 void CudaLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                              const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  // Without a residual the kernel reads x as it is, and writes no sum.
   AddLayerNorm({x, Tensor(), Tensor()}, weight, bias, eps, out, mean, rstd, stream);
 }
 
@@ -302,9 +310,11 @@ void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
+  // cuDNN first: it returns false without putting work on the stream for calls that it does not serve.
   if (fused_attention_->Forward(qkv, shape, out, statistics, CudaStream::Of(stream))) return;
   if (!HasKernels(shape, qkv.dtype(), stream)) return;
   Issue("attention", {&qkv, &out, &statistics}, stream, [=](CUstream_st* s) {
+    // CudaOnlineAttention keeps the same statistics as cuDNN, so forward and backward may be served by different ones.
     if (IsOnline(shape, qkv.dtype())) return CudaOnlineAttention(qkv, shape, out, statistics, s);
     CudaCausalAttention(qkv, shape, out, statistics, s);
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaLayerOps: LayerOps on a CUDA device. Each call puts its kernels on the stream at once; the kernels are in the
+// CudaLayerOps: LayerOps on a CUDA device. Each call puts its kernels on the stream immediately; the kernels are in the
 // other cuda_*.h of this folder. Linking this library makes LayerOpsFor know CUDA devices. Sums have a fixed order,
 // which depends on shapes only; a token or target that is out of range fails the stream at its next wait for the GPU.
 // Thread-safe.
@@ -16,22 +16,22 @@
 
 namespace fsdp {
 
-// Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with
-// kUnimplemented beyond. Causal attention refuses float16 with the same code. Operands must be right: behind
-// CheckedLayerOps, as LayerOpsFor gives it. A stream of another device is a bug and aborts. Calls that need memory
-// between their kernels take the workspace of the stream; if the device has no room for it, the stream fails with
+// Contracts as in LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with kUnimplemented
+// beyond. Causal attention refuses float16 with the same code. Use it behind CheckedLayerOps, as LayerOpsFor returns
+// it: operands are not checked here. A stream of another device is a bug and aborts. Calls that need memory between
+// their kernels take the workspace of the stream; if the device has no room for it, the stream fails with
 // kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
-  // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened at the first product, and cuDNN by the first attention
-  // that is for it.
+  // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened by the first product, and cuDNN by the first attention
+  // that may use it.
   explicit CudaLayerOps(int ordinal);
 
   // Kernels that read values of tokens or targets report the first one out of range through the stream's KernelFailure.
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
-  // 16-bit rows whose length is no multiple of 16 bytes get padding (cuda_rows.h).
+  // 16-bit rows whose length is not a multiple of 16 bytes get padding (cuda_rows.h).
   int64_t RowStride(DType dtype, int64_t columns) const override;
   void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const override;
   // By cuBLASLt; the bias and the accumulation are part of the product.
@@ -39,7 +39,7 @@ class CudaLayerOps final : public LayerOps {
               Stream& stream) const override;
   // Sums over rows in two kernels; see cuda_column_sums.h.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
-  // Elementwise kernels load several packs of 16 bytes at a time where the operands are aligned together (cuda/pack.h).
+  // Elementwise kernels load several packs of 16 bytes at a time if all operands have the same alignment (cuda/pack.h).
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
   // A team of warps for each row, which is read once. Backward computes the gradients of parameters, unless undefined,
   // in the same pass, and a second, small kernel adds the blocks' sums.
@@ -80,8 +80,8 @@ class CudaLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
-  // By cuDNN, where CudaFusedAttention serves the call. Else in tiles that never leave a block: memory of O(T) per
-  // head, and no T x T tensor.
+  // By cuDNN if CudaFusedAttention serves the call. Else in tiles that never leave a block: O(T) memory per head, and
+  // no T x T tensor.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
@@ -98,7 +98,7 @@ class CudaLayerOps final : public LayerOps {
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                             const Tensor& grad_logits, Stream& stream) const override;
-  // The row stays in shared memory between the two if it fits.
+  // The row stays in shared memory between the two passes if it fits.
   void CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale, const Tensor& loss,
                                 const Tensor& statistics, Stream& stream) const override;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products by cuBLASLt. A plan is what cuBLASLt needs for one shape (descriptor, layouts, algorithm); plans are kept by
-// everything that the choice of an algorithm depends on (PlanKey: sizes, distances, dtype, transposes, epilogue, and
-// the alignment of each address, since an algorithm may need wide loads). The heuristic is deterministic, so a run
-// repeated on one kind of GPU uses the same algorithms and gives the same bits; timing the candidates would not.
+// Products by cuBLASLt. A plan holds what cuBLASLt needs for one shape (descriptor, layouts, algorithm); the key of a
+// plan is everything that the choice of an algorithm depends on (PlanKey: sizes, distances, dtype, transposes,
+// epilogue, and the alignment of each address, since an algorithm may need wide loads). The heuristic is deterministic,
+// so a run repeated on one kind of GPU uses the same algorithms and gives the same bits; timing the candidates would
+// not.
 
 #include "fsdp/nn/cuda/cuda_matmul.h"
 
@@ -124,9 +125,9 @@ absl::Status CudaMatmul::Open() {
 //              | c10 c11 c12 |                                            columns      | c01 c11 |
 //                                                                                      | c02 c12 |
 //
-// So we ask for c^T = b^T a^T, [n, m] = [n, k] [k, m], and nothing is copied: cuBLASLt's first operand is our b and its
-// second our a, each with our transpose flag, and a bias for each of our columns is one for each of its rows, as its
-// epilogue has it.
+// So we request c^T = b^T a^T, [n, m] = [n, k] [k, m], and nothing is copied: cuBLASLt's first operand is our b and its
+// second our a, each with our transpose flag, and a bias for each of our columns is a bias for each of its rows, as in
+// its epilogue.
 absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
   std::unique_ptr<const Plan>& kept = plans_[PlanKey(gemm)];
   if (kept != nullptr) return kept.get();

@@ -2,8 +2,8 @@
 //
 // CudaMatmul: matrix products on a CUDA device by cuBLASLt, with sums in float32 (float32 operands are not rounded to
 // TF32). The bias is added, and a gradient accumulated, by the product's own epilogue. Operands that no fast kernel
-// could address are packed first (cuda_gemm_packing.h). The algorithm for a shape is chosen once and kept: one and the
-// same in every run on one kind of GPU. Thread-safe.
+// could address are packed first (cuda_gemm_packing.h). The algorithm for a shape is chosen once and kept: the same in
+// every run on one kind of GPU. Thread-safe.
 #ifndef FSDP_NN_CUDA_CUDA_MATMUL_H_
 #define FSDP_NN_CUDA_CUDA_MATMUL_H_
 
@@ -25,8 +25,8 @@ namespace fsdp {
 
 class CudaMatmul {
  public:
-  // Of the workspace of Run, at most 416 MiB: 32 MiB for cuBLASLt, its own recommendation for current GPUs, and what
-  // packed operands take.
+  // Bytes of workspace that Run needs, at most 416 MiB: 32 MiB for cuBLASLt, its own recommendation for current GPUs,
+  // and the packed operands.
   static int64_t WorkspaceBytes(const Gemm& gemm);
 
   // Cheap; cuBLASLt is opened by the first Run. The destructor closes it: no product may be in progress.
@@ -36,7 +36,7 @@ class CudaMatmul {
   // Puts `gemm`, of device addresses, on `stream` of the current device; returns once it is there. `workspace` has
   // WorkspaceBytes(gemm), is aligned to 256 bytes, and must live until the product has run. kUnimplemented names a
   // shape that cuBLASLt has no algorithm for. Precondition: c_dtype is dtype. The first product of a shape takes
-  // longer: cuBLASLt is asked for an algorithm.
+  // longer, because cuBLASLt chooses an algorithm.
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:
@@ -45,7 +45,7 @@ class CudaMatmul {
   struct Plan;
   struct PlanKey;
 
-  // With mutex_ held. A plan lives as long as this.
+  // Requires mutex_. A plan lives as long as this.
   absl::StatusOr<const Plan*> PlanFor(const Gemm& gemm);
   absl::Status Multiply(const Gemm& gemm, std::byte* workspace, CUstream_st* stream);
   absl::Status Open();  // once

@@ -2,8 +2,8 @@
 //
 // Forward. A team of warps for each row, which stays in registers between the passes over it: mean, variance about the
 // mean (which does not cancel), output. The residual addition before a norm is done as the row is loaded, and the sum
-// is rounded and stored first, so the norm's bits are those of two kernels. Sums are float32 within a pack and
-// RowSumType across packs and threads, in an order that depends on the shape and the alignment only.
+// is rounded and stored first, so the norm has the same bits as with two kernels. Sums are float32 within a pack and
+// RowSumType across packs and threads, in an order that depends only on the shape and the alignment.
 
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
@@ -48,7 +48,7 @@ __device__ Pack<T, N> SumOf(const Pack<T, N>& a, const Pack<T, N>& b) {
   return RoundPack<T>(x);
 }
 
-// Of the elements.
+// Sum of the elements.
 template <int N, typename T>
 __device__ float TotalOf(const Pack<T, N>& xs) {
   float x[N];
@@ -59,7 +59,7 @@ __device__ float TotalOf(const Pack<T, N>& xs) {
   return sum;
 }
 
-// Of (x - mean)^2.
+// Sum of (x - mean)^2.
 template <int N, typename T, typename Statistic>
 __device__ float SquaresOf(const Pack<T, N>& xs, const Statistic& mean) {
   float x[N];
@@ -97,11 +97,14 @@ template <bool kRms, typename T, typename Row>
 __device__ void NormRow(const Operands<T>& o, int64_t row, const Row& elements, TeamSums<RowSumType<T>, 1>& team_sums) {
   using Sum = RowSumType<T>;
   constexpr int N = Row::kSize;
+  // A team beyond the last row runs along with zero columns, because all threads of a block must reach the barriers of
+  // AddUp.
   const int columns = row < o.rows ? o.columns : 0;
   Sum mean[1] = {0}, squares[1] = {0};
   if constexpr (!kRms) {
     elements.ForEach([&](int, const Pack<T, N>& xs) { mean[0] += static_cast<Sum>(TotalOf(xs)); });
     team_sums.AddUp(mean);
+    // By the reciprocal, which the host has computed once, in float64.
     mean[0] *= static_cast<Sum>(o.inverse_columns);
   }
   const RowStatistic<Sum> m(mean[0]);
@@ -117,12 +120,13 @@ __device__ void NormRow(const Operands<T>& o, int64_t row, const Row& elements, 
     StoreRowPack(Normed<kRms>(xs, LoadRowPack<N>(o.weight, c, columns), biases, m, r), o.out + row * o.columns, c,
                  columns);
   });
+  // One thread of the team writes; after AddUp every thread has the same mean and rstd.
   if (columns == 0 || threadIdx.x != 0) return;
   if constexpr (!kRms) o.mean[row] = static_cast<double>(mean[0]);
   o.rstd[row] = static_cast<double>(rstd);
 }
 
-// The calling thread's packs of a row; zeros if there is no such row.
+// The calling thread's packs of a row; zeros if the row is beyond the last.
 template <int N, typename T>
 struct RowInRegisters {
   static constexpr int kSize = N;
@@ -187,6 +191,7 @@ void LaunchNorm(const Operands<T>& o, CUstream_st* stream) {
   if (o.rows == 0 || o.columns == 0) return;
   constexpr int kPack = kPackBytes / sizeof(T);
   const bool aligned = HasAlignedRows<T>(o.columns, {o.x, o.residual, o.weight, o.bias, o.sum, o.out});
+  // Without common alignment, packs are single elements, and a row needs a wider team.
   const TeamShape team = TeamShapeOf(o.columns, aligned ? kPack : 1, kPacks, kBlockWarps);
   const auto blocks = static_cast<unsigned>((o.rows + team.teams - 1) / team.teams);
   Launch(team.in_registers ? NormRegisters<kRms, T> : NormMemory<kRms, T>, blocks, team.block(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layer norm and RMS norm on a CUDA device, a team of warps for each row (cuda_row_team.h); see nn/ops/layer_ops.h for
-// the contract and the formulas. Operands are right.
+// the contract and the formulas. Operands have been checked.
 #ifndef FSDP_NN_CUDA_CUDA_NORM_H_
 #define FSDP_NN_CUDA_CUDA_NORM_H_
 
@@ -24,8 +24,8 @@ void CudaLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor&
 void CudaRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                  CUstream_st* stream);
 
-// What backward reads: of layer norm, or, with an undefined mean, of RMS norm. grad_residual may be undefined, else it
-// is added to the gradient of x after that has been rounded.
+// The operands of backward: of layer norm or, with an undefined mean, of RMS norm. grad_residual may be undefined, else
+// it is added to the gradient of x after that gradient has been rounded.
 struct CudaNormBackwardOperands {
   Tensor grad_out, x, weight, mean, rstd, grad_residual;
 };
@@ -35,8 +35,8 @@ struct CudaNormBackwardOperands {
 int64_t NormBackwardBytes(int64_t rows, int64_t columns);
 
 // All gradients in one pass over the rows: grads.x, and sums over rows in float32, of at most 32 rows for each thread;
-// a second kernel adds the blocks' sums in float64 to grads.weight and grads.bias, where these are defined.
-// `workspace`: NormBackwardBytes, used until the kernels have run.
+// a second kernel adds the blocks' sums in float64 to grads.weight and grads.bias, if these are defined. `workspace`:
+// NormBackwardBytes, used until the kernels have run.
 void CudaNormBackward(const CudaNormBackwardOperands& operands, const NormGrads& grads, float* workspace,
                       CUstream_st* stream);
 

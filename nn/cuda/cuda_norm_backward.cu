@@ -31,7 +31,7 @@ constexpr int kBlocksPerProcessor = 2;
 constexpr int64_t kBlocks = 264;
 constexpr int64_t kRowsPerTeam = 32;
 
-// Rows that a block of `teams` teams does, a multiple of `teams`.
+// Rows of a block of `teams` teams, a multiple of `teams`.
 int64_t RowsPerBlock(int64_t rows, int teams) {
   const int64_t rounds = (rows + kBlocks * teams - 1) / (kBlocks * teams);
   return std::clamp<int64_t>(rounds, 1, kRowsPerTeam) * teams;
@@ -59,11 +59,11 @@ struct Operands {
   int64_t rows_per_block;
 };
 
-// A row's statistics and what is computed with them, element by element.
+// A row's statistics and the values that depend on them, element by element.
 template <bool kRms, typename T>
 struct RowMath {
   using Sum = RowSumType<T>;
-  // sum[0] is of g h, sum[1], which RMS norm lacks, of g.
+  // sum[0] is for g h; sum[1], which RMS norm lacks, for g.
   static constexpr int kSums = kRms ? 1 : 2;
 
   __device__ RowMath(const Operands<T>& o, int64_t row)
@@ -82,8 +82,8 @@ struct RowMath {
   RowStatistic<Sum> rstd;
 };
 
-// Packs of a row that a thread keeps, with their sums over rows: what 128 registers have room for, which leaves two
-// blocks to a multiprocessor.
+// Packs of a row that a thread keeps, with their sums over rows: as many as fit 128 registers, which leaves two blocks
+// to a multiprocessor.
 template <bool kRms>
 constexpr int kPacks = kRms ? 4 : 3;
 
@@ -107,7 +107,8 @@ struct ColumnSums {
     }
   }
 
-  // Adds the teams' sums up, in a tree, into those of team 0. `shared` has kFloats for each thread of half the teams.
+  // Adds the teams' sums up, in a tree, into the sums of team 0. `shared` has kFloats for each thread of half the
+  // teams.
   __device__ void AddTeams(float* shared) {
     for (unsigned teams = blockDim.y; teams > 1; teams /= 2) {
       const unsigned half = teams / 2;
@@ -147,7 +148,7 @@ struct Row {
   using Math = RowMath<kRms, T>;
   using Sum = RowSumType<T>;
 
-  // Zeros if there is no such row; they add nothing to any sum.
+  // Zeros if the row is beyond the last; they add nothing to any sum.
   __device__ Row(const Operands<T>& o, int64_t row, int64_t end)
       : begin(row * o.columns), columns(row < end ? o.columns : 0) {
     LoadRowPacks(o.x + begin, columns, xs);

@@ -8,8 +8,8 @@
 //   at the end:      out / l                                                 log_sum_exp = scale m + log l
 //
 // Exponentials are to base 2, with scale log2(e) folded into one multiply-add. A tile's keys and values are copied
-// while the previous tile is computed with. kM is 2 where the registers allow it: each fragment of k and v that a warp
-// reads from shared memory then serves two products.
+// during the computation with the previous tile. kM is 2 if the registers allow it: each fragment of k and v that a
+// warp reads from shared memory then serves two products.
 
 #include <algorithm>
 
@@ -36,7 +36,7 @@ struct ForwardShared {
   T values[kStages][kTile * kStride];
 };
 
-// The larger, or the sum, of the values of the 4 lanes that share a row.
+// The maximum, or the sum, over the 4 lanes that share a row.
 __device__ inline float QuadMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
   return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
@@ -61,7 +61,7 @@ __device__ inline void Mask(int first_query, int first_key, float (&scores)[kM][
   }
 }
 
-// The softmax of a lane's rows, two for each m, and what it makes of a tile's scores.
+// The softmax of a lane's rows, two for each m, and its effect on a tile's scores.
 template <int kM, int kN>
 struct OnlineSoftmax {
   float maximum[kM][2];  // of the scores, not scaled

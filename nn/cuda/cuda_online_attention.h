@@ -3,8 +3,8 @@
 // Causal attention in 16 bits on a CUDA device under AttentionRounding::kOnline, after FlashAttention-2 (arXiv
 // 2307.08691): one pass over the keys forward, and backward a kernel for grad_q and one for grad_k and grad_v, so that
 // every sum has one owner and one order. cuda_attention.h has the kernels for float32 and for the other roundings.
-// Operands are right (CheckedLayerOps); kernels are put on `stream`, of the current device, and errors are the thread's
-// last CUDA error.
+// CheckedLayerOps has checked the operands; kernels are put on `stream`, of the current device, and errors are the
+// thread's last CUDA error.
 #ifndef FSDP_NN_CUDA_CUDA_ONLINE_ATTENTION_H_
 #define FSDP_NN_CUDA_CUDA_ONLINE_ATTENTION_H_
 
@@ -22,7 +22,7 @@ namespace fsdp {
 void CudaOnlineAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                          CUstream_st* stream);
 
-// What backward reads: forward's operands and results, and the gradient of its output.
+// The inputs of backward: forward's operands and results, and the gradient of its output.
 struct OnlineAttentionResults {
   Tensor grad_out, qkv, out, statistics;
 };

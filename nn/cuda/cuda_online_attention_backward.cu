@@ -68,7 +68,7 @@ struct BackwardSizes {
   // Blocks on a multiprocessor, which bound the registers: 168 for each thread, 255.
   static constexpr int kBlocks = kDim <= 64 ? 3 : kDim <= 128 ? 2 : 1;
   // Columns of its results that a block of GradKeys owns; with more than 128 their sums would not fit the registers,
-  // and blocks share the work by chunks of columns, each with scores of its own.
+  // and blocks share the work by chunks of columns, each with its own scores.
   static constexpr int kColumns = kDim <= 128 ? kDim : 128;
   static constexpr int kChunks = kDim / kColumns;
 };
@@ -82,7 +82,7 @@ struct GradQueriesShared : BackwardSizes<T, kDim> {
   T values[Sizes::kStages][kTile * Sizes::kStride];
 };
 
-// The own rows of both kernels: in registers where there are enough.
+// The block's own rows, in both kernels: in registers if there are enough.
 template <typename T, int kDim>
 struct OwnRows {
   RowsInMemory<kDim, T> rows;

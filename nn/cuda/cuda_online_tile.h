@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts that the kernels of cuda_online_attention.h share: their operands, tiles that come into shared memory while
-// the previous ones are computed with, and products whose results stay in registers, from which the next product reads
-// them as its left operand:
+// The parts that the kernels of cuda_online_attention.h share: their operands, tiles that are copied to shared memory
+// during the computation with the previous ones, and products whose results stay in registers, from which the next
+// product reads them as its left operand:
 //
 //   result of a product                       left operand of the next one, columns 16 k to 16 k + 15
 //   sums[2 k]      elements 0 1 | 2 3    ->   registers 0 | 1      rows g | g + 8, columns 2 t, 2 t + 1
@@ -33,8 +33,8 @@ constexpr int kHalfPack = 8;
 
 constexpr float kLog2E = 1.44269504f;
 
-// A row of scores as backward needs it: the logarithm, to base 2, of the sum of e^score, and the row sum of grad_out
-// out.
+// The values of a row of scores that backward needs: the logarithm, to base 2, of the sum of e^score, and the row sum
+// of grad_out out.
 struct alignas(8) ScoreRow {
   float log2_sum_exp;
   float grad_dot_out;
@@ -154,8 +154,8 @@ __device__ inline void LoadTile(const HeadRows<const T>& rows, int begin, bool a
 }
 
 // Runs compute(i, stage) for i in [0, n) while load(i + 1, stage) is under way, in kStages (1 or 2) sets of tiles; with
-// one set nothing overlaps. All threads of the block call. `load` starts copies; those that the caller has started
-// before have arrived, too, when compute runs.
+// one set nothing overlaps. All threads of the block call. `load` starts copies; when compute runs, these and any
+// copies that the caller started earlier have arrived.
 template <int kStages, typename Load, typename Compute>
 __device__ inline void ForEachTile(int n, Load load, Compute compute) {
   load(0, 0);
@@ -168,7 +168,7 @@ __device__ inline void ForEachTile(int n, Load load, Compute compute) {
       CommitCopies();
     }
     AwaitCopies<0>();
-    __syncthreads();  // everyone's copies are here, and nobody computes with the other set any more
+    __syncthreads();  // all copies are here, and no thread computes with the other set any more
     if (kStages == 2 && i + 1 < n) {
       load(i + 1, (i + 1) % 2);
       CommitCopies();
@@ -276,8 +276,8 @@ struct RowsInRegisters {
 };
 
 // Stores the calling warp's 16 kM rows of 8 kN sums, each times factors[m][0] or, for the lower 8 of 16 rows,
-// factors[m][1], to positions from `begin` on, as far as they exist. `tile` is memory of the warp's own, for so many
-// rows of kStride, which the lanes are done with: through it the rows are written by packs.
+// factors[m][1], to positions from `begin` on, as far as they exist. `tile` is the warp's own memory, for as many rows
+// of kStride, which no lane uses any more: through it the rows are written by packs.
 template <int kStride, int kM, int kN, typename T>
 __device__ inline void StoreRows(const float (&sums)[kM][kN][4], const float (&factors)[kM][2], T* tile, int begin,
                                  bool aligned, const HeadRows<T>& rows) {

@@ -14,8 +14,8 @@
 namespace fsdp {
 namespace {
 
-// q, k and v [rows, heads, dim] each by itself, and `together` side by side, [rows, all heads, dim]. Forward goes from
-// the former to the latter, backward the other way.
+// q, k and v [rows, heads, dim] separately, and `together` side by side, [rows, all heads, dim]. Forward goes from the
+// former to the latter, backward the other way.
 template <typename T>
 struct RotationOperands {
   T* q;

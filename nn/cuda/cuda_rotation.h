@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary embedding on a CUDA device; see nn/ops/layer_ops.h for the contract. Operands are right. Products are rounded
-// one by one, as the operations of Hugging Face's model round them.
+// Rotary embedding on a CUDA device; see nn/ops/layer_ops.h for the contract. Operands have been checked. Products are
+// rounded one by one, as the operations of Hugging Face's model round them.
 #ifndef FSDP_NN_CUDA_CUDA_ROTATION_H_
 #define FSDP_NN_CUDA_CUDA_ROTATION_H_
 

@@ -27,7 +27,7 @@
 namespace fsdp {
 
 constexpr int kMaxTeamWarps = 32;
-// Of a team that keeps its row in registers.
+// Warps of a team that keeps its row in registers.
 constexpr int kMaxRegisterWarps = 8;
 
 // The threads of a block: x of a team, y teams.
@@ -62,7 +62,7 @@ bool HasAlignedRows(int64_t columns, std::initializer_list<const void*> operands
 
 // Calls f(p, c) for the calling thread's packs of N elements: number p begins at column c, which may be beyond the row.
 // Such packs are computed like the others, as zeros, and not stored: branches around them would keep the loads of a
-// thread from being on their way at the same time. Unrolled, so that `p` may be the index of an array in registers.
+// thread from being in flight at the same time. Unrolled, so that `p` may be the index of an array in registers.
 template <int N, int kPacks, typename F>
 __device__ inline void ForRowPacks(F f) {
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ inline void ForRowColumns(int columns, F f) {
 template <typename Sum, int kValues>
 class TeamSums {
  public:
-  // For all teams of a block, twice: a barrier for each sum is enough if two sums do not share memory.
+  // Memory for all teams of a block, twice: a barrier for each sum is enough if two sums do not share memory.
   struct Shared {
     Sum of[2][kMaxTeamWarps][kValues];
   };

@@ -2,7 +2,7 @@
 //
 // Rows of matrices whose beginnings are aligned, for products. A GPU's copy engines and its widest loads take addresses
 // that are multiples of 16 bytes, and cuBLASLt has fast kernels only for matrices all of whose rows begin at such
-// addresses. Rows of another length are therefore padded, or copied to where they are padded.
+// addresses. Rows of another length are therefore padded, or copied to padded memory.
 #ifndef FSDP_NN_CUDA_CUDA_ROWS_H_
 #define FSDP_NN_CUDA_CUDA_ROWS_H_
 
@@ -14,9 +14,9 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// The distance at which rows of `columns` elements are aligned: `columns` if they are when they follow each other, else
-// the next multiple of 64, so that rows of 16 bits begin at cache lines. Products of float32 do not use tensor cores
-// and gain nothing: their rows follow each other.
+// The distance at which rows of `columns` elements are aligned: `columns` if contiguous rows are aligned, else the next
+// multiple of 64, so that rows of 16 bits begin at cache lines. Products of float32 do not use tensor cores and gain
+// nothing: their rows follow each other.
 int64_t AlignedRowStride(DType dtype, int64_t columns);
 
 // Rows to be copied to another distance from each other. Strides are numbers of elements; the memory does not overlap.
@@ -30,7 +30,7 @@ struct RowCopy {
   DType dtype = DType::kFloat32;  // of 16 or 32 bits
 };
 
-// Puts the copy on `stream`; what lies between the rows is left as it is.
+// Puts the copy on `stream`; the padding between rows is not written.
 void CudaCopyRows(const RowCopy& copy, CUstream_st* stream);
 
 }  // namespace fsdp

@@ -4,7 +4,7 @@
 // elements of the row are combined with. float32 rows sum in float64 and hold the statistic as two float32, since an
 // error in it is the same in all elements and does not average out in the sums that follow (nn/host/host_norm.cc);
 // elements need no conversion for it, and double-precision units are few on most GPUs. 16-bit rows sum in float32 and
-// hold a float32: its error is far below that of a rounding to 16 bits. For .cu files.
+// hold a float32: its error is far below the error of a rounding to 16 bits. For .cu files.
 #ifndef FSDP_NN_CUDA_CUDA_SPLIT_H_
 #define FSDP_NN_CUDA_CUDA_SPLIT_H_
 
@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// What sums over a row of T are computed in.
+// The type of sums over a row of T.
 template <typename T>
 using RowSumType = std::conditional_t<std::is_same_v<T, float>, double, float>;
 

@@ -35,9 +35,9 @@ constexpr int TileStride(int columns) {
   return columns + 16 / static_cast<int>(sizeof(T));
 }
 
-// c += a b for bfloat16, by tensor cores. b's rows are c's columns where kTransposed (b [8 kN, kK] in memory), else k's
-// (b [kK, 8 kN]). `a_stride` and `b_stride` are TileStride of their tiles. All lanes of a warp call. `a` and `b` begin
-// at a multiple of 16 bytes in shared memory; kK is a multiple of 16 and kN even.
+// c += a b for bfloat16, by tensor cores. b's rows are c's columns if kTransposed (b [8 kN, kK] in memory), else k's (b
+// [kK, 8 kN]). `a_stride` and `b_stride` are the TileStride of a's and b's tiles. All lanes of a warp call. `a` and `b`
+// begin at a multiple of 16 bytes in shared memory; kK is a multiple of 16 and kN even.
 template <bool kTransposed, int kN, int kK>
 __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const __nv_bfloat16* b, int b_stride,
                                      TileSums<kN>& c) {
@@ -53,7 +53,7 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
     LoadMatrices<false>(a + (row + second) * a_stride + k + later, a_registers.at);
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {
-      // Two of c's tiles at once; of each, the first and the last 8 of k.
+      // Two of c's tiles together; for each, the first and the last 8 of k.
       unsigned b_registers[4];
       if constexpr (kTransposed) {
         LoadMatrices<false>(b + (8 * n + row + later) * b_stride + k + second, b_registers);
@@ -75,7 +75,7 @@ __device__ inline void MultiplyTiles(const float* a, int a_stride, const float* 
   static_assert(kN % kTogether == 0);
 #pragma unroll
   for (int first_n = 0; first_n < kN; first_n += kTogether) {
-    // Sums of this tile alone, in registers.
+    // Sums of this tile only, in registers.
     TileSums<kTogether> sums = {};
 #pragma unroll 4
     for (int k = 0; k < kK; ++k) {

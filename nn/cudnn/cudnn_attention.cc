@@ -39,10 +39,12 @@ std::string Describe(const char* call, const AttentionShape& shape, DType dtype)
                       shape.kv_heads(), " of keys) of ", shape.head_dim, ", ", std::string(DTypeName(dtype)));
 }
 
-// The pieces of backward. kUnimplemented where a single key-value head is too large.
+// The pieces of backward. kUnimplemented if a single key-value head is too large.
 absl::StatusOr<std::vector<Piece>> PiecesOf(const AttentionShape& shape, DType dtype, int64_t most_bytes) {
   if (shape.batch == 0) return std::vector<Piece>();
   const int64_t kv_heads = shape.kv_heads();
+  // A head of keys brings all query heads of its group: grad_k and grad_v are sums over the group, which one engine
+  // call must add.
   const int64_t head_bytes = shape.num_heads / kv_heads * shape.seq_len * shape.seq_len * SizeOf(dtype);
   const int64_t most_heads = most_bytes / head_bytes;
   if (most_heads == 0) {
@@ -51,6 +53,7 @@ absl::StatusOr<std::vector<Piece>> PiecesOf(const AttentionShape& shape, DType d
                                                  most_bytes));
   }
   const int64_t heads = EvenPart(kv_heads, most_heads);
+  // Several samples only if a piece has all heads; otherwise one.
   const int64_t samples = EvenPart(shape.batch, std::max<int64_t>(most_heads / kv_heads, 1));
   std::vector<Piece> pieces;
   for (int64_t sample = 0; sample < shape.batch; sample += samples) {
@@ -81,8 +84,8 @@ int64_t RowSumsBytes(const CudnnAttentionSizes& sizes) {
   return CeilDiv(bytes, kAlignment) * kAlignment;
 }
 
-// What cuDNN's attention asks of a shape whatever the GPU. A head's columns are loaded 16 bytes at a time; a single
-// token is refused by NVIDIA's own frontend.
+// cuDNN's requirements for a shape, whatever the GPU. A head's columns are loaded 16 bytes at a time; NVIDIA's own
+// frontend refuses a single token.
 absl::Status CheckShape(const AttentionShape& shape, DType dtype) {
   const bool is_16_bits = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
   if (is_16_bits && shape.head_dim % 8 == 0 && shape.seq_len > 1) return absl::OkStatus();
@@ -90,7 +93,7 @@ absl::Status CheckShape(const AttentionShape& shape, DType dtype) {
       Describe(kForwardName, shape, dtype), ": cuDNN wants 16 bits, heads of a multiple of 8, and 2 tokens or more"));
 }
 
-// Where a piece's parts of the tensors of `shape` begin, in elements.
+// The first elements of a piece's parts of the tensors of `shape`.
 struct Offsets {
   Offsets(const AttentionShape& shape, const Piece& piece) {
     const int64_t row = piece.sample * shape.seq_len;
@@ -146,6 +149,7 @@ CudnnAttention::~CudnnAttention() {
 
 absl::StatusOr<const CudnnPlan*> CudnnAttention::PlanFor(const PlanKey& key) {
   auto kept = plans_.find(key);
+  // A failure is kept like a plan, so that cuDNN's heuristics run once per shape and not at every step.
   if (kept == plans_.end()) {
     CudnnGraph graph(library_);
     const bool is_forward = key.direction == Direction::kForward;
@@ -180,6 +184,7 @@ absl::StatusOr<int64_t> CudnnAttention::BackwardBytes(const AttentionShape& shap
 absl::Status CudnnAttention::Forward(const CudnnAttentionForward& operands, const AttentionShape& shape, DType dtype,
                                      std::byte* workspace, CUstream_st* stream) {
   if (shape.batch == 0) return absl::OkStatus();
+  // The handle's stream is shared state, so the lock covers the execution as well as the plans.
   const std::lock_guard<std::mutex> lock(mutex_);
   FSDP_ASSIGN_OR_RETURN(const CudnnPlan* plan, PlanFor({Direction::kForward, SizesOf(shape, Whole(shape), dtype)}));
   const float minus_infinity = -std::numeric_limits<float>::infinity();
@@ -201,6 +206,7 @@ absl::Status CudnnAttention::Backward(const CudnnAttentionBackward& operands, co
   const std::lock_guard<std::mutex> lock(mutex_);
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   const float one = 1;
+  // Pieces run one after another on the stream, so that all of them can use one workspace, sized for the largest.
   for (const Piece& piece : pieces) {
     const CudnnAttentionSizes sizes = SizesOf(shape, piece, dtype);
     FSDP_ASSIGN_OR_RETURN(const CudnnPlan* plan, PlanFor({Direction::kBackward, sizes}));

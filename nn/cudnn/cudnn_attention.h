@@ -2,12 +2,12 @@
 //
 // CudnnAttention: causal attention in 16 bits by cuDNN's fused kernels, on the layout of LayerOps::CausalAttention: q,
 // k and v are views of qkv, and nothing is copied. Probabilities are rounded before they are normalised, and the
-// statistics are one logarithm for each row, as AttentionRounding::kOnline has it.
+// statistics are one logarithm for each row, as under AttentionRounding::kOnline.
 //
 // Results are the same in every run: engines are chosen by cuDNN's heuristics, never by timing, and the graph of
 // backward leaves no room for atomic additions. The price is backward's workspace, which has a gradient for each query
-// and key. So that it stays bounded, backward runs piece by piece, over samples and, if one sample is too large, over
-// heads; the pieces depend on the shape only. Work on streams may be captured in CUDA graphs. Thread-safe.
+// and key. To bound it, backward runs piece by piece, over samples and, if one sample is too large, over heads; the
+// pieces depend on the shape only. Work on streams may be captured in CUDA graphs. Thread-safe.
 #ifndef FSDP_NN_CUDNN_CUDNN_ATTENTION_H_
 #define FSDP_NN_CUDNN_CUDNN_ATTENTION_H_
 
@@ -48,7 +48,7 @@ struct CudnnAttentionBackward {
 
 class CudnnAttention {
  public:
-  // What the engines may use for the gradients of one piece's scores, unless Create says otherwise.
+  // Memory that the engines may use for the gradients of one piece's scores, unless Create overrides it.
   static constexpr int64_t kMaxGradScoresBytes = int64_t{256} << 20;
 
   // Opens cuDNN on the current device. `library` must outlive the object.
@@ -64,7 +64,7 @@ class CudnnAttention {
   // cuDNN's, "9.19.0".
   std::string version() const { return library_.Version(); }
 
-  // The workspace of one call, in bytes; kUnimplemented where cuDNN has no engine for the shape. The first call for a
+  // The workspace of one call, in bytes; kUnimplemented if cuDNN has no engine for the shape. The first call for a
   // shape makes its plans, which takes the host a while and puts nothing on a stream.
   absl::StatusOr<int64_t> ForwardBytes(const AttentionShape& shape, DType dtype);
   absl::StatusOr<int64_t> BackwardBytes(const AttentionShape& shape, DType dtype);
@@ -92,7 +92,7 @@ class CudnnAttention {
   CudnnAttention(const CudnnLibrary& library, int64_t max_grad_scores_bytes, void* handle)
       : library_(library), max_grad_scores_bytes_(max_grad_scores_bytes), handle_(handle) {}
 
-  // With mutex_ held. A plan, or the reason that there is none, is made once.
+  // Requires mutex_. A plan, or the reason for its absence, is made once.
   absl::StatusOr<const CudnnPlan*> PlanFor(const PlanKey& key);
   absl::Status Execute(const CudnnPlan& plan, const Bindings& bindings, std::byte* workspace, CUstream_st* stream);
 

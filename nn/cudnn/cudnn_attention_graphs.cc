@@ -35,11 +35,12 @@ class Writer {
   Tensor Float(int64_t uid, const CudnnLayout& layout) { return graph_.InMemory(uid, DataType::kFloat, layout); }
   Tensor Temporary(const CudnnLayout& layout) { return graph_.Virtual(DataType::kFloat, layout); }
 
-  // The scores of each query and key, scaled; minus infinity where the key comes after the query.
+  // The scores of each query and key, scaled; minus infinity if the key comes after the query.
   Tensor MaskedScores(Tensor q, Tensor k_transposed, Tensor scale) {
     const CudnnLayout& scores = layouts_.scores;
     const Tensor products = graph_.Matmul(q, k_transposed, Temporary(scores));
     const Tensor scaled = graph_.Pointwise(PointwiseMode::kMul, {products, scale}, Temporary(scores));
+    // The causal mask is computed from indices, so no T x T mask is in memory.
     const Tensor row = graph_.Index(2, scaled, graph_.Virtual(DataType::kInt32, scores));
     const Tensor column = graph_.Index(3, scaled, graph_.Virtual(DataType::kInt32, scores));
     const Tensor seen = graph_.GreaterOrEqual(row, column, graph_.Virtual(DataType::kBoolean, scores));
@@ -47,13 +48,14 @@ class Writer {
                             Temporary(scores));
   }
 
-  // grad = x^T y for each head, x [T, T]; of keys and values, which a group of heads shares, summed over the group.
+  // grad = x^T y for each head, x [T, T]; for keys and values, which a group of heads shares, summed over the group.
   void GradOfKeys(Tensor x, Tensor y, Tensor grad) {
     const Tensor transposed = graph_.Reshape(x, graph_.Virtual(sizes_.dtype, layouts_.scores.Transposed()));
     if (sizes_.num_heads == sizes_.num_kv_heads) {
       graph_.Matmul(transposed, y, grad);
       return;
     }
+    // Grouped queries: one result for each query head, which the reduction adds to the group's head of keys.
     const Tensor heads = graph_.Matmul(transposed, y, graph_.Virtual(sizes_.dtype, layouts_.head));
     graph_.Reduce(ReductionOperator::kAdd, heads, grad);
   }
@@ -80,6 +82,7 @@ void WriteAttentionForward(const CudnnAttentionSizes& sizes, CudnnGraph& graph) 
   const Tensor sum = graph.Reduce(ReductionOperator::kAdd, exp, write.Temporary(of.rows));
   const Tensor log = graph.Pointwise(PointwiseMode::kLog, {sum}, write.Temporary(of.rows));
   graph.Pointwise(PointwiseMode::kAdd, {max, log}, write.Float(kUidStatistics, of.statistics));
+  // Rounded to the model's dtype, because the product reads that dtype.
   const Tensor p = graph.Pointwise(PointwiseMode::kDiv, {exp, sum}, graph.Virtual(sizes.dtype, of.scores));
   graph.Matmul(p, v, write.Operand(kUidOut, of.out));
 }
@@ -93,7 +96,7 @@ void WriteAttentionBackward(const CudnnAttentionSizes& sizes, CudnnGraph& graph)
   const Tensor grad_out = write.Operand(kUidGradOut, of.out);
   const Tensor scale = graph.ByValue(kUidScale);
 
-  // Row sums of grad_out * out. They are in memory: the engine computes them in a kernel of its own.
+  // Row sums of grad_out * out. They are in memory, because the engine computes them in a separate kernel.
   const Tensor out = write.Operand(kUidOut, of.out);
   const Tensor products = graph.Pointwise(PointwiseMode::kMul, {grad_out, out}, write.Temporary(of.head));
   const Tensor sums = graph.Reduce(ReductionOperator::kAdd, products, write.Temporary(of.rows));
@@ -107,7 +110,7 @@ void WriteAttentionBackward(const CudnnAttentionSizes& sizes, CudnnGraph& graph)
   const Tensor p = graph.Pointwise(PointwiseMode::kExp, {logs}, write.Temporary(of.scores));
   write.GradOfKeys(p, grad_out, write.Operand(kUidGradV, of.kv));
 
-  // The gradient of the scores, and with it those of keys and queries.
+  // The gradient of the scores, then the gradients of keys and queries.
   const Tensor grad_p = graph.Matmul(grad_out, v_transposed, write.Temporary(of.scores));
   const Tensor centred = graph.Pointwise(PointwiseMode::kSub, {grad_p, row_sums}, write.Temporary(of.scores));
   const Tensor unscaled = graph.Pointwise(PointwiseMode::kMul, {centred, p}, write.Temporary(of.scores));

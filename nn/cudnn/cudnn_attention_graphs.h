@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Causal attention as graphs for cuDNN, forward and backward. Engines recognise a whole graph by its operations and
-// their order, as NVIDIA's cudnn-frontend writes them (node/scaled_dot_product_flash_attention.h), so nothing here can
-// be said in another way. Queries, keys and values are views of one tensor qkv: heads and tokens are strides.
+// their order, as NVIDIA's cudnn-frontend writes them (node/scaled_dot_product_flash_attention.h), so the operations
+// and their order must not change. Queries, keys and values are views of one tensor qkv: heads and tokens are strides.
 #ifndef FSDP_NN_CUDNN_CUDNN_ATTENTION_GRAPHS_H_
 #define FSDP_NN_CUDNN_CUDNN_ATTENTION_GRAPHS_H_
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// What tensors of both graphs are named by.
+// Identifiers of the tensors of both graphs.
 enum CudnnAttentionUid : int64_t {
   kUidQ = 1,
   kUidK,
@@ -30,7 +30,7 @@ enum CudnnAttentionUid : int64_t {
   kUidOne,      // by value: 1
 };
 
-// Sizes of one graph. The samples and heads may be a part of those in memory, whose distances the strides say.
+// Sizes of one graph. The samples and heads may be a part of those in memory, whose distances are in the strides.
 struct CudnnAttentionSizes {
   int64_t batch = 0;
   int64_t num_heads = 0;
@@ -45,11 +45,11 @@ struct CudnnAttentionSizes {
   auto operator<=>(const CudnnAttentionSizes&) const = default;
 };
 
-// out and statistics of q, k and v.
+// out and statistics for q, k and v.
 void WriteAttentionForward(const CudnnAttentionSizes& sizes, CudnnGraph& graph);
 
 // grad_q, grad_k and grad_v. grad_q is a product like the others, for which an engine keeps the gradients of all scores
-// in its workspace. Graphs that give it a float32 tensor to add parts of grad_q in, atomically, need less memory, but
+// in its workspace. Graphs with a float32 tensor to which parts of grad_q are added atomically need less memory, but
 // their results differ from run to run; cuDNN does not mark those engines.
 void WriteAttentionBackward(const CudnnAttentionSizes& sizes, CudnnGraph& graph);
 

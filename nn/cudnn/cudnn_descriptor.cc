@@ -10,6 +10,7 @@ absl::StatusOr<CudnnDescriptor> CudnnDescriptor::Create(const CudnnLibrary& libr
   CudnnDescriptor made;
   FSDP_RETURN_IF_ERROR(library.StatusOf(library.create_descriptor(type, &made.descriptor_),
                                         absl::StrCat("cudnnBackendCreateDescriptor of type ", static_cast<int>(type))));
+  // Set last: the destructor needs it only if a descriptor was created.
   made.library_ = &library;
   return made;
 }
@@ -18,6 +19,7 @@ CudnnDescriptor::CudnnDescriptor(CudnnDescriptor&& other) noexcept
     : library_(other.library_), descriptor_(std::exchange(other.descriptor_, nullptr)) {}
 
 CudnnDescriptor& CudnnDescriptor::operator=(CudnnDescriptor&& other) noexcept {
+  // Swaps, so that `other`'s destructor frees the old descriptor.
   std::swap(library_, other.library_);
   std::swap(descriptor_, other.descriptor_);
   return *this;
@@ -35,6 +37,7 @@ absl::StatusOr<int64_t> CudnnDescriptor::GetInt64(cudnn::Attribute name) const {
 
 absl::StatusOr<int64_t> CudnnDescriptor::GetDescriptors(cudnn::Attribute name,
                                                         absl::Span<const CudnnDescriptor> room) const {
+  // cuDNN fills descriptors that the caller has created; it does not create them.
   std::vector<void*> descriptors;
   for (const CudnnDescriptor& descriptor : room) descriptors.push_back(descriptor.get());
   int64_t count = 0;
@@ -52,6 +55,7 @@ absl::Status CudnnDescriptor::GetElements(cudnn::Attribute name, cudnn::Attribut
 CudnnDescriptorBuilder::CudnnDescriptorBuilder(const CudnnLibrary& library, cudnn::DescriptorType type)
     : library_(library) {
   absl::StatusOr<CudnnDescriptor> made = CudnnDescriptor::Create(library, type);
+  // Kept like a failed Set, so that a chain of calls needs one check, at its end.
   status_ = made.status();
   if (made.ok()) descriptor_ = *std::move(made);
 }
@@ -109,6 +113,7 @@ CudnnDescriptorBuilder& CudnnDescriptorBuilder::SetText(cudnn::Attribute name, c
 
 CudnnDescriptorBuilder& CudnnDescriptorBuilder::SetElements(cudnn::Attribute name, cudnn::AttributeType type,
                                                             int64_t count, const void* elements) {
+  // After the first failure nothing more is set: that error is the one that Finalize returns.
   if (!status_.ok()) return *this;
   status_ = library_.StatusOf(library_.set_attribute(descriptor_.get(), name, type, count, elements),
                               absl::StrCat("cudnnBackendSetAttribute ", static_cast<int>(name)));

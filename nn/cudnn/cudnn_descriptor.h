@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudnnDescriptor: the owner of one descriptor of cuDNN's backend, and CudnnDescriptorBuilder, which makes one. A
-// descriptor is filled with attributes and then finalised, which is where cuDNN checks it; from then on it can only be
+// descriptor is filled with attributes and then finalised, at which point cuDNN checks it; from then on it can only be
 // read. The builder keeps the first failure and returns it at the end, so that a chain of attributes reads as a list:
 //
 //   FSDP_ASSIGN_OR_RETURN(CudnnDescriptor plan, CudnnDescriptorBuilder(library, cudnn::DescriptorType::kExecutionPlan)
@@ -83,7 +83,7 @@ class CudnnDescriptorBuilder {
   CudnnDescriptorBuilder& SetPointers(cudnn::Attribute name, absl::Span<void* const> pointers);
   CudnnDescriptorBuilder& SetText(cudnn::Attribute name, const std::string& text);
 
-  // The descriptor, or the first error of all calls; `what` is what it describes, for messages.
+  // The descriptor, or the first error of all calls; `what` names the descriptor in messages.
   absl::StatusOr<CudnnDescriptor> Finalize(const std::string& what);
 
  private:

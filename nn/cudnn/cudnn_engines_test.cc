@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The graphs of attention shown to the real cuDNN, where it is installed: its heuristics must offer deterministic
-// engines for a Hopper GPU. That needs no GPU, since cuDNN takes a description of one, and of a driver only that it can
-// be loaded: the toolkit's stub will do. Whether an engine then computes what we mean is for
-// cuda_fused_attention_gpu_test.
+// The graphs of attention checked by the real cuDNN, if it is installed: its heuristics must offer deterministic
+// engines for a Hopper GPU. This needs no GPU, because cuDNN takes a description of one; it only needs a driver that
+// can be loaded, for which the toolkit's stub is enough. cuda_fused_attention_gpu_test checks that an engine computes
+// attention.
 #include <dlfcn.h>
 
 #include <memory>

@@ -16,13 +16,13 @@ using cudnn::DataType;
 using cudnn::DescriptorType;
 using cudnn::PointwiseMode;
 
-// What the engines for attention may assume of an address.
+// The alignment of addresses that the engines for attention may assume.
 constexpr int64_t kAlignment = 16;
 
 // More than cuDNN's heuristics offer for attention.
 constexpr int kMostEngines = 16;
 
-// Whether the engine of `config` may give other bits in the next run.
+// True if the engine of `config` may give other bits in the next run.
 absl::StatusOr<bool> IsNondeterministic(const CudnnLibrary& library, const CudnnDescriptor& config) {
   std::vector<CudnnDescriptor> engine(1);
   FSDP_ASSIGN_OR_RETURN(engine[0], CudnnDescriptor::Create(library, DescriptorType::kEngine));
@@ -42,6 +42,7 @@ CudnnLayout CudnnLayout::Packed(const Dims& dims) {
 
 CudnnLayout CudnnLayout::Transposed() const {
   CudnnLayout transposed = *this;
+  // Only strides change: the transposed view is of the same memory.
   std::swap(transposed.dims[2], transposed.dims[3]);
   std::swap(transposed.strides[2], transposed.strides[3]);
   return transposed;
@@ -71,6 +72,8 @@ CudnnGraph::Tensor CudnnGraph::AddTensor(CudnnDescriptorBuilder& builder, DataTy
       .Set(Attribute::kTensorStrides, layout.strides)
       .Set(Attribute::kTensorByteAlignment, kAlignment);
   absl::StatusOr<CudnnDescriptor> made = builder.Finalize("a tensor");
+  // The caller gets a tensor even after a failure, so that a graph reads as a list of operations; Engines returns the
+  // first failure before anything uses the empty descriptor.
   if (status_.ok()) status_ = made.status();
   tensors_.push_back(made.ok() ? *std::move(made) : CudnnDescriptor());
   return {tensors_.size() - 1};
@@ -133,6 +136,7 @@ CudnnGraph::Tensor CudnnGraph::AddPointwise(absl::StatusOr<CudnnDescriptor> made
   if (function == nullptr) return out;
   CudnnDescriptorBuilder operation(library_, DescriptorType::kOperationPointwise);
   operation.Set(Attribute::kOperationPointwiseDescriptor, *function);
+  // X and B are the operands; T is the condition of a select.
   constexpr Attribute kOperands[] = {Attribute::kOperationPointwiseX, Attribute::kOperationPointwiseB,
                                      Attribute::kOperationPointwiseT};
   for (size_t i = 0; i < operands.size(); ++i) operation.Set(kOperands[i], descriptor(operands.begin()[i]));
@@ -166,12 +170,14 @@ absl::StatusOr<std::vector<CudnnDescriptor>> CudnnGraph::Engines(const Target& t
   FSDP_RETURN_IF_ERROR(status_);
   CudnnDescriptorBuilder graph_builder(library_, DescriptorType::kOperationGraph);
   graph_builder.Set(Attribute::kOperationGraphOperations, operations_);
+  // A graph for a description of a GPU has no handle: its engines can be counted but not run.
   if (target.handle != nullptr) graph_builder.SetHandle(Attribute::kOperationGraphHandle, target.handle);
   const CudnnDescriptor* const graph = Keep(graph_builder.Finalize(what));
   FSDP_RETURN_IF_ERROR(status_);
   CudnnDescriptorBuilder heuristic_builder(library_, DescriptorType::kEngineHeuristic);
   heuristic_builder.Set(Attribute::kHeuristicOperationGraph, *graph)
       .Set(Attribute::kHeuristicMode, cudnn::HeuristicMode::kA);
+  // Without it cuDNN takes the GPU of the handle.
   if (target.device != nullptr) heuristic_builder.Set(Attribute::kHeuristicDeviceProperties, *target.device);
   FSDP_ASSIGN_OR_RETURN(const CudnnDescriptor heuristic, heuristic_builder.Finalize(what));
 
@@ -181,6 +187,7 @@ absl::StatusOr<std::vector<CudnnDescriptor>> CudnnGraph::Engines(const Target& t
   }
   FSDP_ASSIGN_OR_RETURN(const int64_t count, heuristic.GetDescriptors(Attribute::kHeuristicResults, offered));
   std::vector<CudnnDescriptor> engines;
+  // cuDNN reports how many engines it has, which may be more than the room for them.
   for (int64_t i = 0; i < std::min<int64_t>(count, kMostEngines); ++i) {
     FSDP_ASSIGN_OR_RETURN(const bool varies, IsNondeterministic(library_, offered[i]));
     if (!varies) engines.push_back(std::move(offered[i]));
@@ -194,6 +201,8 @@ absl::StatusOr<std::vector<CudnnDescriptor>> CudnnGraph::Engines(const Target& t
 
 absl::StatusOr<CudnnPlan> CudnnGraph::Plan(void* handle, const std::string& what) {
   FSDP_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> engines, Engines({.handle = handle}, what));
+  // The first engine that this GPU can plan for, in cuDNN's order of preference; the first refusal is the error if
+  // it can plan for no engine.
   absl::Status why;
   for (CudnnDescriptor& engine : engines) {
     absl::StatusOr<CudnnDescriptor> plan = CudnnDescriptorBuilder(library_, DescriptorType::kExecutionPlan)
@@ -203,6 +212,7 @@ absl::StatusOr<CudnnPlan> CudnnGraph::Plan(void* handle, const std::string& what
     if (why.ok()) why = plan.status();
     if (!plan.ok()) continue;
     FSDP_ASSIGN_OR_RETURN(const int64_t workspace, plan->GetInt64(Attribute::kPlanWorkspaceSize));
+    // The plan refers to the graph's descriptors, so it takes all of them.
     CudnnPlan made = {.plan = *std::move(plan), .workspace_bytes = workspace, .parts = std::move(parts_)};
     for (CudnnDescriptor& operation : operations_) made.parts.push_back(std::move(operation));
     for (CudnnDescriptor& tensor : tensors_) made.parts.push_back(std::move(tensor));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudnnGraph: writes down a computation for cuDNN as operations on tensors of four dimensions [batch, heads, rows,
-// columns], and asks for an engine that computes the whole of it in one go. A tensor is in memory, and then named by a
-// number of the caller's (uid); or virtual, which the engine may keep in registers; or one number that the host passes.
-// Each operation names its result, and returns it for the next one. Only what causal attention needs is here.
+// CudnnGraph: describes a computation to cuDNN as operations on tensors of four dimensions [batch, heads, rows,
+// columns], and requests one engine that computes all of it. A tensor is in memory, and then named by a number that the
+// caller chooses (uid); or virtual, which the engine may keep in registers; or one number that the host passes. Each
+// operation names its result, and returns it for the next one. Only the operations of causal attention are here.
 //
 // The engine is the first that cuDNN's heuristics offer and that works: the same in every run on one kind of GPU, since
 // nothing is timed. Not thread-safe.
@@ -37,7 +37,7 @@ struct CudnnLayout {
   Dims strides;
 };
 
-// An engine for a graph, and what it needs.
+// An engine for a graph, and its requirements.
 struct CudnnPlan {
   CudnnDescriptor plan;
   int64_t workspace_bytes = 0;
@@ -65,29 +65,29 @@ class CudnnGraph {
   Tensor Matmul(Tensor a, Tensor b, Tensor out);
   Tensor Pointwise(cudnn::PointwiseMode mode, std::initializer_list<Tensor> operands, Tensor out);
   Tensor Reduce(cudnn::ReductionOperator op, Tensor x, Tensor out);
-  // out = for each element of x its place in dimension `axis`.
+  // out = for each element of x its index in dimension `axis`.
   Tensor Index(int64_t axis, Tensor x, Tensor out);
   // out = whether a >= b.
   Tensor GreaterOrEqual(Tensor a, Tensor b, Tensor out);
   // The elements of x, cast to the dtype of `out`, in its layout.
   Tensor Reshape(Tensor x, Tensor out);
 
-  // An engine on the GPU of `handle`. kUnimplemented, naming `what`, where cuDNN has none, or only some whose results
-  // it says may differ from run to run. The graph is used up.
+  // An engine on the GPU of `handle`. kUnimplemented, naming `what`, if cuDNN has no engine for the graph, or only
+  // engines whose results, according to cuDNN, may differ from run to run. The graph is used up.
   absl::StatusOr<CudnnPlan> Plan(void* handle, const std::string& what);
 
   // The number of such engines that the heuristics offer for the GPU that `device` describes; needs no GPU.
   absl::StatusOr<int> CountEngines(const CudnnDescriptor& device, const std::string& what);
 
  private:
-  // What an engine is asked for: a GPU by a handle of it, or by a description.
+  // The GPU that an engine must support: given by a handle, or by a description.
   struct Target {
     void* handle = nullptr;
     const CudnnDescriptor* device = nullptr;
   };
 
   Tensor AddTensor(CudnnDescriptorBuilder& builder, cudnn::DataType dtype, const CudnnLayout& layout);
-  // Keeps a descriptor for as long as the plan; null, and the graph fails, if there is none.
+  // Keeps a descriptor for as long as the plan; returns null, and the graph fails, if `made` is an error.
   const CudnnDescriptor* Keep(absl::StatusOr<CudnnDescriptor> made);
   void AddOperation(absl::StatusOr<CudnnDescriptor> made);
   Tensor AddPointwise(absl::StatusOr<CudnnDescriptor> made, std::initializer_list<Tensor> operands, Tensor out);

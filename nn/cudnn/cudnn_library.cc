@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-// Sets `function` to the library's `name`; notes the first name that is not there.
+// Sets `function` to the library's `name`; records the first name that is missing.
 template <typename Function>
 void Find(void* library, const char* name, Function& function, std::string& absent) {
   function = reinterpret_cast<Function>(dlsym(library, name));

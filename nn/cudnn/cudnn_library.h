@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudnnLibrary: the part of cuDNN's backend API that fused attention uses, found in the installed shared library when a
-// program first asks for it. No program is linked with cuDNN and none needs its headers to compile: one that was built
-// without them uses the library where it is, and one on a machine without it runs on our own kernels.
+// program first asks for it. No program is linked with cuDNN or needs its headers to compile: a program built without
+// them uses the library if it is installed, and otherwise runs on our own kernels.
 //
-// The numbers below are cuDNN 9's binary interface (libcudnn.so.9); cudnn_library_test.cc compares them with cudnn.h
-// where that is installed.
+// The numbers below are cuDNN 9's binary interface (libcudnn.so.9); cudnn_library_test.cc compares them with cudnn.h if
+// that is installed.
 #ifndef FSDP_NN_CUDNN_CUDNN_LIBRARY_H_
 #define FSDP_NN_CUDNN_CUDNN_LIBRARY_H_
 
@@ -130,8 +130,8 @@ enum class AttributeType : int {
   kChar = 24,
 };
 
-// The first release whose attention is right for every sequence length; earlier ones compute wrong gradients where the
-// length is no multiple of 128.
+// The first release whose attention is right for every sequence length; earlier ones compute wrong gradients if the
+// length is not a multiple of 128.
 inline constexpr size_t kOldestVersion = 91501;
 
 }  // namespace cudnn
@@ -157,12 +157,12 @@ struct CudnnLibrary {
   std::string Version() const;
 
   // OK for kSuccess; else a Status that names `call`, cuDNN's name of the status and its own last message.
-  // kUnimplemented where cuDNN does not support what was asked, else kInternal.
+  // kUnimplemented if cuDNN does not support the request, else kInternal.
   absl::Status StatusOf(cudnn::Status status, const std::string& call) const;
 };
 
-// Loads the library at `path`, as of dlopen(3), and keeps it loaded. kNotFound where there is none,
-// kFailedPrecondition for one that is older than kOldestVersion or lacks a function.
+// Loads the library at `path`, as of dlopen(3), and keeps it loaded. kNotFound if the file does not exist,
+// kFailedPrecondition if the library is older than kOldestVersion or lacks a function.
 absl::StatusOr<CudnnLibrary> LoadCudnnFrom(const std::string& path);
 
 }  // namespace fsdp

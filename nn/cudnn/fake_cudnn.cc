@@ -38,6 +38,7 @@ FakeCudnnFaults faults;  // guarded by state_mutex
 FakeCudnnCounts counts;  // guarded by state_mutex
 bool installed = false;  // guarded by state_mutex
 
+// Per thread, so that a message belongs to the caller's own last failure.
 thread_local std::string last_error;
 
 Status Refuse(Status status, std::string why) {
@@ -73,17 +74,20 @@ Status FinalizeGraph(Descriptor& descriptor) {
 
 Status FinalizePlan(Descriptor& descriptor) {
   const Descriptor& config = descriptor.At(Attribute::kPlanEngineConfig);
+  // So that CudnnGraph must try the next engine.
   if (config.engine <= Faults().broken_engines) {
     return Refuse(cudnn::kNotSupported, absl::StrCat("engine ", config.engine, " is broken"));
   }
   descriptor.graph = config.graph;
   descriptor.workspace_bytes = config.graph->WorkspaceBytes();
+  // Counted so that tests see how often plans are made, and how much workspace they ask for.
   const std::lock_guard<std::mutex> lock(state_mutex);
   ++counts.plans;
   counts.workspace_bytes.push_back(descriptor.workspace_bytes);
   return cudnn::kSuccess;
 }
 
+// Not older than CudnnLibrary::kOldestVersion.
 size_t GetVersion() { return 91900; }
 
 const char* GetErrorString(Status status) {
@@ -95,6 +99,7 @@ const char* GetErrorString(Status status) {
 
 void GetLastErrorString(char* message, size_t size) {
   std::strncpy(message, last_error.c_str(), size);
+  // Reading clears the message.
   last_error.clear();
 }
 
@@ -156,6 +161,7 @@ Status Finalize(void* of) {
 int64_t OfferEngines(const Descriptor& heuristic, const std::vector<Descriptor*>& room) {
   const FakeCudnnFaults now = Faults();
   const std::shared_ptr<const FakeCudnnGraph>& graph = heuristic.At(Attribute::kHeuristicOperationGraph).graph;
+  // As on a GPU without an engine for such heads.
   if (graph->HeadDim() > now.max_head_dim) return 0;
   const size_t offered = std::min<size_t>(room.size(), now.is_nondeterministic ? 1 : 3);
   for (size_t i = 0; i < offered; ++i) {
@@ -168,6 +174,7 @@ int64_t OfferEngines(const Descriptor& heuristic, const std::vector<Descriptor*>
 
 Status GetAttribute(void* of, Attribute name, AttributeType, int64_t room, int64_t* count, void* elements) {
   const auto& descriptor = *static_cast<const Descriptor*>(of);
+  // An engine is read before it is finalised: it is only a slot that the configuration fills.
   if (!descriptor.is_finalized && descriptor.type != DescriptorType::kEngine) {
     return Refuse(cudnn::kBadParam, "a descriptor that is not finalised cannot be read");
   }
@@ -201,6 +208,7 @@ Status Bind(const Descriptor& plan, const Descriptor& pack, FakeCudnnBindings& b
   const auto pointers = pack.All<void*>(Attribute::kVariantPackDataPointers);
   const std::map<int64_t, FakeCudnnTensor> bound = plan.graph->Bound();
   const std::set<int64_t> distinct(uids.begin(), uids.end());
+  // Each tensor exactly once, and no other: cuDNN would read stale addresses.
   if (uids.size() != pointers.size() || distinct.size() != uids.size() || uids.size() != bound.size()) {
     return Refuse(cudnn::kBadParam, "the variant pack binds other tensors than the graph's");
   }
@@ -223,6 +231,7 @@ Status Bind(const Descriptor& plan, const Descriptor& pack, FakeCudnnBindings& b
 }
 
 // Keeps work that graphs replay for the rest of the program.
+// The captured functions are never freed: no call reports that a graph will not be replayed again.
 std::function<void()>* Captured(std::function<void()> work) {
   static auto* const captured = new std::deque<std::function<void()>>;
   const std::lock_guard<std::mutex> lock(state_mutex);
@@ -233,6 +242,7 @@ Status Launch(std::function<void()> work, cudaStream_t stream) {
   cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &captures);
   const bool is_captured = captures != cudaStreamCaptureStatusNone;
+  // A replayed function must survive its runs; any other is freed by its only run.
   auto* const kept = is_captured ? Captured(std::move(work)) : new std::function<void()>(std::move(work));
   const auto run = [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); };
   const auto run_once = [](void* argument) {
@@ -261,6 +271,8 @@ Status Execute(void* handle, void* plan_descriptor, void* pack_descriptor) {
   Count(&FakeCudnnCounts::executions, 1);
   return Launch(
       [graph = plan.graph, bindings, space = memory.KernelView(workspace), workspace_bytes] {
+        // Overwritten before and after the run, so that a result that reads the workspace, or expects it to persist, is
+        // NaN.
         std::memset(space, 0xff, workspace_bytes);
         graph->Run(bindings);
         std::memset(space, 0xff, workspace_bytes);
@@ -301,7 +313,7 @@ FakeCudnnCounts CountFakeCudnn() {
   return counts;
 }
 
-// The emulated program's.
+// The emulated program's definition, in place of installed_cudnn.cc's.
 absl::StatusOr<const CudnnLibrary*> InstalledCudnn() {
   const std::lock_guard<std::mutex> lock(state_mutex);
   if (!installed) return absl::NotFoundError("no fake cuDNN is installed");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fake_cudnn: cuDNN's backend on the emulated GPU, for tests. It checks what the real one checks (types of attributes,
-// the order in which descriptors are finalised, the tensors that an execution binds and that they are inside of live
-// memory) and offers three engines for every graph it accepts: one that is not deterministic, and two that are.
-// Programs that link it have it as InstalledCudnn once a test has installed it. This header injects faults and counts
-// resources.
+// fake_cudnn: cuDNN's backend on the emulated GPU, for tests. It makes the same checks as the real one (types of
+// attributes, the order in which descriptors are finalised, the tensors that an execution binds and that they are
+// inside of live memory) and offers three engines for every graph it accepts: one that is not deterministic, and two
+// that are. In programs that link it, InstalledCudnn returns it once a test has installed it. This header injects
+// faults and counts resources.
 #ifndef FSDP_NN_CUDNN_FAKE_CUDNN_H_
 #define FSDP_NN_CUDNN_FAKE_CUDNN_H_
 
@@ -21,11 +21,11 @@ struct FakeCudnnFaults {
   bool has_no_driver = false;
   // Only the engine that is not deterministic is offered.
   bool is_nondeterministic = false;
-  // The heuristics know no engine whose head has more columns.
+  // The heuristics offer no engine for heads of more columns.
   int64_t max_head_dim = 256;
-  // So many of the engines that are offered make no plan, the first ones.
+  // The number of offered engines that make no plan, from the first on.
   int broken_engines = 0;
-  // Executions fail with this message; empty: they do not.
+  // Executions fail with this message; empty: they succeed.
   std::string execution_failure = "";
 };
 
@@ -35,7 +35,7 @@ void SetFakeCudnnFaults(const FakeCudnnFaults& faults);
 // The functions of the fake.
 const CudnnLibrary& FakeCudnn();
 
-// Whether InstalledCudnn is the fake; at first it is not, and there is no cuDNN. Thread-safe.
+// Makes InstalledCudnn return the fake, or no cuDNN, as at first. Thread-safe.
 void InstallFakeCudnn(bool installed);
 
 struct FakeCudnnCounts {

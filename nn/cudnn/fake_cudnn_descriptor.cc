@@ -10,6 +10,7 @@ using cudnn::Attribute;
 using cudnn::AttributeType;
 using cudnn::DescriptorType;
 
+// Which descriptor an attribute belongs to and its type, as cuDNN documents them; others are refused.
 struct AttributeRule {
   DescriptorType owner;
   AttributeType type;
@@ -71,6 +72,7 @@ size_t BytesOf(AttributeType type) {
     case AttributeType::kVoidPointer:
     case AttributeType::kDescriptor:
       return 8;
+    // cuDNN's enumerations.
     default:
       return 4;
   }
@@ -99,6 +101,7 @@ FakeCudnnOperation OperationOf(const FakeCudnnDescriptor& of) {
       const FakeCudnnDescriptor& function = of.At(Attribute::kOperationPointwiseDescriptor);
       operation.mode = function.One<cudnn::PointwiseMode>(Attribute::kPointwiseMode);
       if (function.Has(Attribute::kPointwiseAxis)) operation.axis = function.One<int64_t>(Attribute::kPointwiseAxis);
+      // In this order, which the graph's Pointwise relies on.
       for (const Attribute name :
            {Attribute::kOperationPointwiseX, Attribute::kOperationPointwiseB, Attribute::kOperationPointwiseT}) {
         if (of.Has(name)) operation.operands.push_back(tensor(name));
@@ -120,6 +123,7 @@ std::string FakeCudnnDescriptor::Set(Attribute name, AttributeType of_type, int6
   const auto* const begin = static_cast<const std::byte*>(elements);
   attributes[name].assign(begin, begin + BytesOf(of_type) * static_cast<size_t>(count));
   if (of_type != AttributeType::kDescriptor) return "";
+  // cuDNN refuses to refer to a descriptor that can still change.
   for (void* const other : All<void*>(name)) {
     if (other == nullptr || !static_cast<const FakeCudnnDescriptor*>(other)->is_finalized) {
       return absl::StrCat("attribute ", static_cast<int>(name), " is not finalised");
@@ -129,6 +133,7 @@ std::string FakeCudnnDescriptor::Set(Attribute name, AttributeType of_type, int6
 }
 
 std::string FakeCudnnDescriptor::Missing() const {
+  // Called by Finalize only, so attributes may be set in any order.
   for (const auto& [name, rule] : Rules()) {
     if (rule.owner != type || !rule.is_required || Has(name)) continue;
     return absl::StrCat("attribute ", static_cast<int>(name), " is not set");

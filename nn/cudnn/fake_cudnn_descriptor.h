@@ -21,7 +21,7 @@ namespace fsdp {
 struct FakeCudnnDescriptor {
   using Attribute = cudnn::Attribute;
 
-  // The attribute's elements; it must be there.
+  // The attribute's elements. Precondition: it is set.
   template <typename T>
   std::vector<T> All(Attribute name) const {
     const std::vector<std::byte>& bytes = attributes.at(name);
@@ -40,9 +40,10 @@ struct FakeCudnnDescriptor {
     return *static_cast<const FakeCudnnDescriptor*>(One<void*>(name));
   }
 
-  // Sets the attribute; the reason if it cannot be: another descriptor's, another type, or a descriptor not finalised.
+  // Sets the attribute, or returns the reason if it cannot be set: another descriptor's, another type, or a descriptor
+  // not finalised.
   std::string Set(Attribute name, cudnn::AttributeType of_type, int64_t count, const void* elements);
-  // The first attribute that is required and was not set, in words; empty if all were.
+  // A message about the first required attribute that was not set; empty if all were.
   std::string Missing() const;
 
   cudnn::DescriptorType type = cudnn::DescriptorType::kTensor;
@@ -53,10 +54,10 @@ struct FakeCudnnDescriptor {
   int64_t workspace_bytes = 0;                  // of a plan
 };
 
-// Of a tensor.
+// Precondition: a tensor.
 FakeCudnnTensor FakeTensorOf(const FakeCudnnDescriptor& descriptor);
 
-// Of an operation graph that is not finalised.
+// Precondition: an operation graph that is not finalised.
 FakeCudnnGraph FakeGraphOf(const FakeCudnnDescriptor& descriptor);
 
 }  // namespace fsdp

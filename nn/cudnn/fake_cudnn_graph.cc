@@ -42,8 +42,8 @@ int64_t OffsetOf(const FakeCudnnTensor& t, const Index& at) {
   return offset;
 }
 
-// The place among the values of `t` of element `at` of a tensor of sizes `dims`. In a dimension where `t` is smaller,
-// neighbours share an element of it: all, if it has one; the heads of a group, if it has several.
+// The index among the values of `t` that element `at` of a tensor of sizes `dims` reads. In a dimension in which `t` is
+// smaller, neighbours share an element: all of them if it has one, the heads of a group if it has several.
 size_t PlaceOf(const FakeCudnnTensor& t, const Index& at, const std::vector<int64_t>& dims) {
   int64_t place = 0;
   for (size_t d = 0; d < at.size(); ++d) place = place * t.dims[d] + at[d] / std::max<int64_t>(dims[d] / t.dims[d], 1);
@@ -58,6 +58,7 @@ DType DTypeOf(DataType dtype) {
 
 double Rounded(double value, DataType dtype) {
   const auto single = static_cast<float>(value);
+  // Through the dtype and back, because every tensor of the graph rounds, virtual ones too.
   std::byte bits[sizeof(float)];
   float rounded = 0;
   Check(Convert(DType::kFloat32, &single, DTypeOf(dtype), bits, 1).ok(), "fake cuDNN: to a dtype");
@@ -91,6 +92,7 @@ class Evaluation {
 
  private:
   Values Load(const FakeCudnnTensor& t) const {
+    // Fault() has made sure that the operation before has computed it.
     if (t.is_virtual) return virtuals_.at(t.uid);
     if (t.is_by_value) return {static_cast<double>(bindings_.values.at(t.uid))};
     Values values;
@@ -126,6 +128,7 @@ class Evaluation {
     ForEach(c, [&](const Index& at) {
       const size_t row = PlaceOf(a, {at[0], at[1], at[2], 0}, {c.dims[0], c.dims[1], c.dims[2], a.dims[3]});
       const size_t column = PlaceOf(b, {at[0], at[1], 0, at[3]}, {c.dims[0], c.dims[1], b.dims[2], c.dims[3]});
+      // Double sums: the fake is exact up to the rounding of its result, so tests can compare it with float64.
       double sum = 0;
       for (int64_t k = 0; k < a.dims[3]; ++k) sum += operands[0][row + k] * operands[1][column + k * b.dims[3]];
       values.push_back(sum);
@@ -135,6 +138,7 @@ class Evaluation {
 
   static Values Reduction(const FakeCudnnOperation& operation, const Values& x) {
     const bool is_sum = operation.reduction == cudnn::ReductionOperator::kAdd;
+    // The neutral element of each reduction.
     Values values(Numel(operation.result), is_sum ? 0.0 : -std::numeric_limits<double>::infinity());
     size_t i = 0;
     ForEach(operation.operands[0], [&](const Index& at) {
@@ -191,7 +195,7 @@ class Evaluation {
 
 bool IsMatmul(const FakeCudnnOperation& operation) { return operation.type == DescriptorType::kOperationMatmul; }
 
-// Sizes that do not belong together; empty if they do.
+// A message about sizes that do not match; empty if they do.
 std::string SizeFault(const FakeCudnnOperation& operation) {
   const std::vector<int64_t>& out = operation.result.dims;
   const std::vector<int64_t>& in = operation.operands[0].dims;
@@ -204,6 +208,7 @@ std::string SizeFault(const FakeCudnnOperation& operation) {
                       out[1] % in[1] == 0 && out[1] % b[1] == 0;
     return fits ? "" : "the sizes of a matmul do not fit";
   }
+  // A reduction keeps a dimension or divides it; a pointwise operand has the result's size or 1.
   for (size_t d = 0; d < out.size(); ++d) {
     if (operation.type == DescriptorType::kOperationReduction) {
       if (in[d] % out[d] != 0) return "a reduction's result does not divide its operand";
@@ -219,12 +224,14 @@ std::string SizeFault(const FakeCudnnOperation& operation) {
 }  // namespace
 
 int64_t FakeCudnnTensor::Extent() const {
+  // Strides may leave gaps, so the extent is not the number of elements.
   int64_t last = 0;
   for (size_t d = 0; d < dims.size(); ++d) last += (dims[d] - 1) * strides[d];
   return last + 1;
 }
 
 std::string FakeCudnnGraph::Fault() const {
+  // cuDNN runs operations in order, so an operand must have been computed before.
   std::set<int64_t> computed;
   for (const FakeCudnnOperation& operation : operations) {
     for (const FakeCudnnTensor& operand : operation.operands) {
@@ -258,6 +265,7 @@ int64_t FakeCudnnGraph::HeadDim() const {
 
 int64_t FakeCudnnGraph::WorkspaceBytes() const {
   const auto product = std::find_if(operations.begin(), operations.end(), IsMatmul);
+  // Backward has more than two products; see the header for the sizes.
   const bool is_backward = std::count_if(operations.begin(), operations.end(), IsMatmul) > 2;
   return is_backward ? 2 * product->result.Extent() : 512;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FakeCudnnGraph: what fake_cudnn computes. It does not recognise attention, as cuDNN's engines do: it evaluates each
-// operation as it was written, on the sizes and strides of its tensors, so that a graph that says something else than
-// attention gives other numbers than attention. Results are rounded to the dtype of each tensor.
+// operation as it was written, on the sizes and strides of its tensors, so that a graph that is not attention does not
+// give attention's numbers. Results are rounded to the dtype of each tensor.
 #ifndef FSDP_NN_CUDNN_FAKE_CUDNN_GRAPH_H_
 #define FSDP_NN_CUDNN_FAKE_CUDNN_GRAPH_H_
 
@@ -36,14 +36,14 @@ struct FakeCudnnOperation {
   FakeCudnnTensor result;
 };
 
-// Where tensors in memory are, as kernels see them, and numbers that were passed by value; by uid.
+// Addresses of tensors in memory, as kernels see them, and numbers that were passed by value; by uid.
 struct FakeCudnnBindings {
   std::map<int64_t, void*> addresses;
   std::map<int64_t, float> values;
 };
 
 struct FakeCudnnGraph {
-  // Why cuDNN would refuse the graph; empty if it would not.
+  // The reason for which cuDNN would refuse the graph; empty if it would accept it.
   std::string Fault() const;
 
   // The tensors that an execution has to bind, by uid.
@@ -52,7 +52,7 @@ struct FakeCudnnGraph {
   // Columns of the first product's operand.
   int64_t HeadDim() const;
 
-  // What the engines of Hopper take: of a graph with more than two products, which is backward, 2 bytes for each score.
+  // Workspace of Hopper's engines: for a graph with more than two products, which is backward, 2 bytes for each score.
   int64_t WorkspaceBytes() const;
 
   void Run(const FakeCudnnBindings& bindings) const;

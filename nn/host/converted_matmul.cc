@@ -11,9 +11,9 @@
 //   +------+ +--------+
 //
 // Widening costs m k + k n loads for 2 m n k operations, so at these sizes it is a few percent of the product, and the
-// working memory (4 MiB of a, 8 of b, 2 of c) does not grow with the operands. Products of two 16-bit numbers are
-// exact in float32, so the result differs from a native one by the order of the sums alone. Tiles and runs depend on
-// the shape alone, and so do the bits.
+// working memory (4 MiB of a, 8 of b, 2 of c) does not grow with the operands. Products of two 16-bit numbers are exact
+// in float32, so the result differs from a native one only by the order of the sums. Tiles and runs depend only on the
+// shape, and so do the bits.
 #include "fsdp/nn/host/converted_matmul.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@
 #define FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
 namespace fsdp {
 
-// Rows of bfloat16 or float16, apart in memory. Too short for a call of tensor/convert.h for each.
+// Rows of bfloat16 or float16, separate in memory. Too short for a call of tensor/convert.h for each.
 struct Rows {
   DType dtype = DType::kBFloat16;
   uint16_t* data = nullptr;
@@ -140,8 +140,8 @@ class Tile {
  public:
   Tile(const Gemm& gemm, const Range& m, const Range& n, Tiles& memory) : gemm_(gemm), m_(m), n_(n), memory_(memory) {}
 
-  // A float32 c is summed where it is. A 16-bit c is summed in working memory, so that it is rounded once and not for
-  // each run of k.
+  // A float32 c is summed in place. A 16-bit c is summed in working memory, so that it is rounded once and not for each
+  // run of k.
   absl::Status Run(const OneDnnMatmul& float32) {
     const bool in_place = gemm_.c_dtype == DType::kFloat32;
     const int64_t offset = m_.begin * gemm_.ldc + n_.begin;
@@ -198,7 +198,7 @@ class Tile {
 }  // namespace
 
 absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32) {
-  // Kept by the thread: streams have a thread each, and multiply all the time.
+  // Kept by the thread: each stream has a thread, which multiplies all the time.
   thread_local Tiles memory;
   for (int64_t m = 0; m < gemm.m; m += kTileM) {
     for (int64_t n = 0; n < gemm.n; n += kTileN) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A bfloat16 or float16 matrix product by float32 ones: tile by tile, operands are widened into working memory of some
-// megabytes a thread, multiplied and summed in float32, and the result is rounded once. Tiles depend on the shape
-// alone.
+// megabytes a thread, multiplied and summed in float32, and the result is rounded once. Tiles depend only on the shape.
 #ifndef FSDP_NN_HOST_CONVERTED_MATMUL_H_
 #define FSDP_NN_HOST_CONVERTED_MATMUL_H_
 

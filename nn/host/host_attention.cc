@@ -4,7 +4,7 @@
 //
 //          keys 0 ............ T
 //   q  +--------+                     block i: queries [128 i, 128 (i + 1)) by keys [0, 128 (i + 1)).
-//   u  | block 0|                     Only the corner of a block lies beyond the diagonal, so about half
+//   u  | block 0|                     Only the corner of a block is beyond the diagonal, so about half
 //   e  +--------+--------+            of the T x T scores are computed.
 //   r  |     block 1     |
 //   .  +-----------------+--------+
@@ -17,10 +17,10 @@
 //               dq = ds k;  dk += ds^T q                                                        5 products
 //
 // AttentionRounding::kOnline differs in two places: forward, p is e^(scale s - maximum) and its product with v is
-// divided by the row's sum; backward, the row sums of p dp are those of dout out.
+// divided by the row's sum; backward, the row sums of p dp equal the row sums of dout out.
 //
 // Why blocks of whole rows and not square tiles with an online softmax: the products are then large enough to be worth
-// a call of oneDNN each, and softmax sees a row at once. Working memory is two blocks of 128 x T floats, with their
+// a call of oneDNN each, and softmax sees a whole row. Working memory is two blocks of 128 x T floats, with their
 // 16-bit copies, for each thread, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in
 // float32 (grad_kv), in ascending order of queries, and with grouped queries also over the heads of a group. So every
 // sum has one order.
@@ -41,12 +41,12 @@ namespace {
 // More rows waste more beyond the diagonal; fewer make the products small.
 constexpr int64_t kBlockRows = 128;
 
-// Rounded probabilities and gradients of scores exist for models in 16 bits alone, whose products read 16 bits.
+// Rounded probabilities and gradients of scores exist only for 16-bit models, whose products read 16 bits.
 bool IsRounded(DType dtype) { return dtype != DType::kFloat32; }
 
 int64_t BlockRows(const AttentionShape& shape) { return std::min(kBlockRows, shape.seq_len); }
 
-// Where the parts of the working memory begin, in bytes. Each starts on a cache line.
+// Offsets of the parts of the working memory, in bytes. Each starts on a cache line.
 struct ScratchLayout {
   ScratchLayout(const AttentionShape& shape, DType dtype) {
     const int64_t block = BlockRows(shape) * shape.seq_len;
@@ -95,13 +95,13 @@ struct Scratch {
   float* rows;        // [rows]: under kOnline 1 / sum of each row, backward the row sums of p dp
   float* row_values;  // [rows, head_dim]: under kOnline p v before the division
   float* grad_kv;     // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
-  float* group_kv;    // the same, summed over the heads of a group; only where there are groups
+  float* group_kv;    // the same, summed over the heads of a group; only with groups
 };
 
 // Computes a head of a sequence, block by block of its queries.
 class Head {
  public:
-  // `piece` is the part of the working memory that this one uses.
+  // `piece` selects the part of the working memory that this object uses.
   Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch, int piece)
       : matmul_(matmul),
         shape_(shape),
@@ -157,7 +157,7 @@ class Head {
  private:
   enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
 
-  // grad_q, and what this head adds to grad_kv.
+  // grad_q, and this head's term of grad_kv.
   absl::Status HeadBackward(const AttentionBackwardOperands& operands, const Tensor& grad_qkv, int64_t batch,
                             int64_t head) {
     const auto& [grad_out, qkv, out, statistics] = operands;
@@ -222,7 +222,7 @@ class Head {
   }
 
   // Row `position` of one head's part in `t`, [B * T, (H + 2 * Hkv) * D] or, with part 0, [B * T, H * D]. `head` counts
-  // heads of q for part 0, else those of k and v.
+  // heads of q for part 0, else heads of k and v.
   std::byte* At(const Tensor& t, int64_t part, int64_t batch, int64_t head, int64_t position) const {
     const int64_t row = batch * shape_.seq_len + position;
     const int64_t stride = t.numel() / (shape_.batch * shape_.seq_len);

@@ -2,8 +2,9 @@
 //
 // The host's causal attention; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can
 // see, so that little is computed only to be masked, each by two products forward and five backward on strided views of
-// q, k and v. Runs at once on up to `threads` threads, of which each has heads of its own; a product is one thread's.
-// The bits depend on the values, the shape and what HostMatmul's depend on, never on `threads`.
+// q, k and v. Runs immediately on up to `threads` threads; each thread has its own heads, and one thread computes a
+// product. The bits depend on the values, the shape and the inputs that HostMatmul's bits depend on, never on
+// `threads`.
 #ifndef FSDP_NN_HOST_HOST_ATTENTION_H_
 #define FSDP_NN_HOST_HOST_ATTENTION_H_
 
@@ -20,12 +21,12 @@ namespace fsdp {
 // whatever the batch and the number of heads. The caller provides it, uninitialised and aligned to 64.
 int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype, int threads);
 
-// An error is a product's, and outputs may then be half written. `matmul` uses one thread, `scratch` has
+// Returns a product's error, and outputs may then be half written. `matmul` uses one thread, `scratch` has
 // AttentionScratchBytes.
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
                                  const Tensor& out, const Tensor& statistics, const Tensor& scratch, int threads);
 
-// What backward reads; `out` only under AttentionRounding::kOnline.
+// The operands of backward; `out` only under AttentionRounding::kOnline.
 struct AttentionBackwardOperands {
   Tensor grad_out, qkv, out, statistics;
 };

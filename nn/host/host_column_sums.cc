@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Why two levels: a float32 sum of many rows loses digits (its error grows with the number of rows), and float64 for
-// every element would halve the vector width. So at most 32 rows are added in float32, whose error then is that of 32
-// terms, and the partial sums are added in float64. The order is that of the rows, on every instruction set: lanes are
-// columns, so the width of a vector changes nothing.
+// every element would halve the vector width. So at most 32 rows are added in float32, with the error of 32 terms, and
+// the partial sums are added in float64. Rows are added in ascending order on every instruction set: lanes are columns,
+// so the width of a vector changes nothing.
 #include "fsdp/nn/host/host_column_sums.h"
 
 #include <algorithm>

@@ -20,17 +20,17 @@ class ColumnSums {
  public:
   static constexpr int64_t kRowsPerPartial = 32;
 
-  // 0 columns is legal, for a sum that is not wanted.
+  // 0 columns are allowed, for a sum that is not needed.
   explicit ColumnSums(int64_t columns) : partial_(columns, 0.0f), total_(columns, 0.0) {}
 
-  // Adds a row of float32, bfloat16 or float16. `row` may lie at any address.
+  // Adds a row of float32, bfloat16 or float16. `row` may be at any address.
   void Add(DType dtype, const void* row);
 
   // The same in two halves, for a kernel that computes the row as it adds it: it adds to partial(), then calls RowDone.
   float* partial() { return partial_.data(); }
   void RowDone();
 
-  // Adds the sums of the rows that follow these, which `next` has.
+  // Adds the sums of `next`, whose rows follow these.
   void Append(ColumnSums next);
 
   // grad[j] += sum of column first + j, rounded once from float32. `grad` is of one of these dtypes. Call it after the
@@ -52,7 +52,7 @@ class ColumnSums {
 ColumnSums ParallelColumnSums(int threads, int64_t rows, int64_t columns,
                               absl::FunctionRef<void(Interval rows, ColumnSums& sums)> add);
 
-// grad_bias [N] += column sums of grad_out [M, N]. Of one of these dtypes, both.
+// grad_bias [N] += column sums of grad_out [M, N]. Both have one of these dtypes.
 void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, int threads);
 
 }  // namespace fsdp

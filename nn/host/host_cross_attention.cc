@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// host_attention.cc without the causal mask, which is what its vectorised loops are made around, and with one of keys.
-// For each sequence and head, in blocks of 128 queries:
+// host_attention.cc without the causal mask, around which its vectorised loops are made, and with a mask of keys. For
+// each sequence and head, in blocks of 128 queries:
 //
 //   forward     s = q k^T;  p = softmax(scale s) over the keys that are seen;  out = p v
 //   backward    s and p again;  dp = dout v^T;  dv += p^T dout;  ds = scale p (dp - row sum of p dp)
@@ -24,7 +24,8 @@ namespace {
 
 constexpr int64_t kBlockRows = 128;
 
-// A block's scores and then probabilities, their gradients, both as the products read them, and one head's dk and dv.
+// A block's scores and then probabilities, their gradients, both in the products' dtype as well, and one head's dk and
+// dv.
 struct Scratch {
   Scratch(const CrossAttentionShape& shape, DType dtype, std::byte* memory) : begin(memory) {
     const int64_t block = std::min(kBlockRows, shape.q_len) * shape.kv_len;
@@ -40,6 +41,7 @@ struct Scratch {
   template <typename T>
   T* Take(int64_t count) {
     T* const taken = reinterpret_cast<T*>(begin + nbytes);
+    // Whole cache lines, so that threads do not share one. With a null base this only counts.
     nbytes += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     return taken;
   }
@@ -52,7 +54,7 @@ struct Scratch {
 
 class Head {
  public:
-  // `piece` is the part of the working memory that this one uses.
+  // `piece` selects the part of the working memory that this object uses.
   Head(const HostMatmul& matmul, const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
        const Tensor& scratch, int piece)
       : matmul_(matmul),
@@ -89,6 +91,7 @@ class Head {
   absl::Status Backward(const Tensor& grad_out, const Tensor& statistics, const CrossAttentionGrads& grads,
                         int64_t batch, int64_t kv_head) {
     const int64_t keys = shape_.kv_len * shape_.head_dim;
+    // Sums over all blocks and heads of the group; each block's dq is complete by itself.
     std::fill_n(scratch_.grad_k, keys, 0.0f);
     std::fill_n(scratch_.grad_v, keys, 0.0f);
     for (int64_t head = kv_head * shape_.group(); head < (kv_head + 1) * shape_.group(); ++head) {
@@ -185,6 +188,7 @@ class Head {
   absl::Status Probabilities(int64_t batch, const float* kept, int64_t rows) const {
     const int32_t* const mask = MaskAt(batch);
     for (int64_t r = 0; r < rows; ++r) {
+      // A row that sees no key keeps sum 0: its probabilities and gradients are 0.
       float* const p = scratch_.probabilities + r * shape_.kv_len;
       for (int64_t s = 0; s < shape_.kv_len; ++s) {
         const bool seen = kept[2 * r + 1] != 0 && (mask == nullptr || mask[s] != 0);
@@ -195,9 +199,10 @@ class Head {
                    rows * shape_.kv_len);
   }
 
-  // `grads`, of the probabilities, to those of the scores, in place.
+  // Replaces `grads`, the gradients of the probabilities, by the gradients of the scores.
   void GradScores(const float* p, float* grads) const {
     double sum = 0;
+    // In float64, because a row may have thousands of terms.
     for (int64_t s = 0; s < shape_.kv_len; ++s) sum += static_cast<double>(p[s]) * grads[s];
     for (int64_t s = 0; s < shape_.kv_len; ++s) grads[s] = shape_.scale * p[s] * (grads[s] - static_cast<float>(sum));
   }
@@ -253,6 +258,8 @@ absl::Status HostCrossAttentionBackward(const HostMatmul& matmul, const Tensor& 
                                         const CrossAttentionOperands& operands, const Tensor& statistics,
                                         const CrossAttentionShape& shape, const CrossAttentionGrads& grads,
                                         const Tensor& scratch, int threads) {
+  // One thread per head of keys, not of queries: it owns that head's dk and dv, so their sums need no lock and have one
+  // order.
   return ParallelForEach(threads, shape.batch * shape.kv_heads(), [&](int piece, int64_t i) {
     Head head(matmul, operands, shape, scratch, piece);
     return head.Backward(grad_out, statistics, grads, i / shape.kv_heads(), i % shape.kv_heads());

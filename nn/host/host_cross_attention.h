@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's attention between two sequences; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by all
-// keys, by two products forward and five backward, with plain loops in between. Runs at once on up to `threads`
-// threads, of which each has heads of its own; a product is one thread's.
+// keys, by two products forward and five backward, with plain loops in between. Runs immediately on up to `threads`
+// threads; each thread has its own heads, and one thread computes a product.
 #ifndef FSDP_NN_HOST_HOST_CROSS_ATTENTION_H_
 #define FSDP_NN_HOST_HOST_CROSS_ATTENTION_H_
 
@@ -18,7 +18,7 @@ namespace fsdp {
 // the batch and the number of heads. The caller provides it, uninitialised and aligned to 64.
 int64_t CrossAttentionScratchBytes(const CrossAttentionShape& shape, DType dtype, int threads);
 
-// An error is a product's, and outputs may then be half written. `matmul` uses one thread, `scratch` has
+// Returns a product's error, and outputs may then be half written. `matmul` uses one thread, `scratch` has
 // CrossAttentionScratchBytes.
 absl::Status HostCrossAttention(const HostMatmul& matmul, const CrossAttentionOperands& operands,
                                 const CrossAttentionShape& shape, const Tensor& out, const Tensor& statistics,

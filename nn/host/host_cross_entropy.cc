@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// Single elements, where a vector is not worth it.
+// For single elements that do not fill a vector.
 HWY_INLINE float ToFloat(float value) { return value; }
 HWY_INLINE float ToFloat(uint16_t bits) { return BFloat16ToFloat(bits); }
 HWY_INLINE float ToFloat(Float16Bits bits) { return Float16ToFloat(static_cast<uint16_t>(bits)); }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's softmax cross entropy; see nn/ops/layer_ops.h for the contract. Runs at once on up to `threads`
-// threads, of which each has an interval of the rows. A logit that is NaN makes the loss NaN, and the gradients of its
-// row.
+// The host's softmax cross entropy; see nn/ops/layer_ops.h for the contract. Runs immediately on up to `threads`
+// threads, each on an interval of the rows. A logit that is NaN makes the loss NaN, and the gradients of its row.
 #ifndef FSDP_NN_HOST_HOST_CROSS_ENTROPY_H_
 #define FSDP_NN_HOST_HOST_CROSS_ENTROPY_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's dropout kernel. It runs at once on the calling thread.
+// The host's dropout kernel. Runs immediately on the calling thread.
 #ifndef FSDP_NN_HOST_HOST_DROPOUT_H_
 #define FSDP_NN_HOST_HOST_DROPOUT_H_
 
@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// out = x / (1 - p) where `mask` keeps the element, rounded once, and 0 elsewhere. Both have one activation dtype and
-// one numel; out may be x.
+// out = x / (1 - p), rounded once, if `mask` keeps the element, else 0. Both have one activation dtype and one numel;
+// out may be x.
 void HostDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out);
 
 }  // namespace fsdp

@@ -3,12 +3,12 @@
 // Highway compiles the first part of this file once for each instruction set (foreach_target.h includes the file again
 // and again with another HWY_NAMESPACE), and the second part, under HWY_ONCE, chooses among them when the program runs.
 // Each element is widened to float32, computed, and rounded once; the last vector of a run is filled up, so an
-// element's result does not depend on its place. Instruction sets may differ in the last bit where the compiler fuses a
+// element's result does not depend on its place. Instruction sets may differ in the last bit if the compiler fuses a
 // multiplication and an addition.
 //
 // Sigmoid forms: with e = e^(-z) and s = 1 / (1 + e), x s is computed as x / (1 + e), and s' = s (1 - s) as s e s,
-// because 1 - s cancels for large z where e s does not. GELU's tanh form is x s with z = 2 u, since (1 + tanh(u)) / 2
-// is the sigmoid of 2 u.
+// because 1 - s cancels for large z and e s does not. GELU's tanh form is x s with z = 2 u, since (1 + tanh(u)) / 2 is
+// the sigmoid of 2 u.
 #include "fsdp/nn/host/host_elementwise.h"
 
 #include <cmath>
@@ -85,6 +85,7 @@ template <typename T>
 void AddRoundedLoop(const float* term, float* sum, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    // As if the term had been stored in T in between.
     const FloatVec rounded = RoundTo<T>(d, LoadUpTo(d, term + i, count));
     StoreUpTo(d, hn::Add(LoadUpTo(d, sum + i, count), rounded), sum + i, count);
   });
@@ -110,12 +111,13 @@ template <typename F, typename T>
 void GatedLoop(const T* gate, const T* up, T* out, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    // PyTorch stores f(gate) in T before the product.
     const FloatVec activated = RoundTo<T>(d, F::Value(d, LoadUpTo(d, gate + i, count)));
     StoreUpTo(d, hn::Mul(activated, LoadUpTo(d, up + i, count)), out + i, count);
   });
 }
 
-// out = f(gate) up, of which PyTorch makes two operations with a rounding in between; their gradients round grad_out up
+// out = f(gate) up. PyTorch makes two operations of it, with a rounding in between; their gradients round grad_out up
 // before it goes through f', and f(gate) before it is multiplied by grad_out.
 template <typename F, typename T>
 void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
@@ -243,7 +245,7 @@ void Set(const Tensor& t, int64_t i, double value) {
 }
 
 // The erf form is computed element by element in float64: Highway has no erf. erfc keeps the digits of the cumulative
-// function far to the left, where 1 + erf(x) would cancel.
+// function far to the left, for which 1 + erf(x) would cancel.
 double NormalCdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
 
 double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(-0.5 * x * x); }

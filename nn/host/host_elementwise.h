@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's elementwise kernels. They run at once on the calling thread. Tensors are of one dtype, float32, bfloat16
-// or float16, and one numel (the caller checks), and may lie at any address; each element is computed in float32 and
+// The host's elementwise kernels. They run immediately on the calling thread. Tensors have one dtype, float32, bfloat16
+// or float16, and one numel (the caller checks), and may be at any address; each element is computed in float32 and
 // rounded once. An output may be an input, and may not overlap one otherwise.
 #ifndef FSDP_NN_HOST_HOST_ELEMENTWISE_H_
 #define FSDP_NN_HOST_HOST_ELEMENTWISE_H_
@@ -25,7 +25,7 @@ void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n);
 void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out);
 void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x);
 
-// out = f(gate) * up, with f(gate) rounded to the dtype, and its gradients, rounded where PyTorch's autograd rounds.
+// out = f(gate) * up, with f(gate) rounded to the dtype, and its gradients, rounded as PyTorch's autograd rounds.
 void HostActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out);
 void HostActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                                const Tensor& grad_gate, const Tensor& grad_up);

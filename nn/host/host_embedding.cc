@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backward sums, for each token that occurs, the rows of grad_out where it occurs. The places are sorted by token,
+// Backward sums, for each token that occurs, the rows of grad_out at its occurrences. The places are sorted by token,
 // stably, so that each row of the table is touched once and its terms come in the order of the sequence: the order in
 // which a loop over the sequence would have added them, without a float32 copy of the whole table.
 #include "fsdp/nn/host/host_embedding.h"
@@ -57,7 +57,7 @@ class TokenSum {
   }
 
  private:
-  static constexpr int kRowsPerRun = 256;  // where a sum of equal terms reaches the end of bfloat16's precision
+  static constexpr int kRowsPerRun = 256;  // at 256 equal terms a sum exhausts bfloat16's precision
 
   void EndRun() {
     sums_.Add(run_.dtype(), bits_.data());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's embedding look-up; see nn/ops/layer_ops.h for the contract. Runs at once on the calling thread. Backward
-// sorts the places by token and holds the sums of one row of the table at a time.
+// The host's embedding look-up; see nn/ops/layer_ops.h for the contract. Runs immediately on the calling thread.
+// Backward sorts the places by token and holds the sums of one row of the table at a time.
 #ifndef FSDP_NN_HOST_HOST_EMBEDDING_H_
 #define FSDP_NN_HOST_HOST_EMBEDDING_H_
 

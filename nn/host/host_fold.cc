@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Both walk over the rows of `columns`: row (c, i, j) is the image of channel c, moved by (i, j). Fold adds each row to
-// its channel in turn; in 16 bits it adds in a float32 copy of the channel, which is rounded when all its rows are in.
+// its channel in turn; in 16 bits it adds in a float32 copy of the channel, which is rounded after all its rows have
+// been added.
 #include "fsdp/nn/host/host_fold.h"
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 namespace fsdp {
 namespace {
 
-// Calls `visit(place, column)` for each element of a row (c, i, j) that lies in the image: its place in channel c, and
-// its column.
+// Calls `visit(place, column)` for each element of a row (c, i, j) that is inside the image: its index in channel c,
+// and its column.
 template <typename F>
 void ForEachInside(const ConvolutionShape& s, int64_t i, int64_t j, F visit) {
   const int64_t out_width = s.out_width(), out_height = s.out_height();
@@ -30,6 +31,7 @@ void ForEachInside(const ConvolutionShape& s, int64_t i, int64_t j, F visit) {
 
 template <typename T>
 void UnfoldAs(const T* image, const ConvolutionShape& s, T one, T* columns) {
+  // The padding, which ForEachInside does not visit.
   std::fill(columns, columns + s.rows() * s.columns(), T{0});
   for (int64_t c = 0; c < s.channels; ++c, image += s.height * s.width) {
     for (int64_t i = 0; i < s.kernel_h; ++i) {
@@ -38,11 +40,13 @@ void UnfoldAs(const T* image, const ConvolutionShape& s, T one, T* columns) {
       }
     }
   }
+  // `columns` is now behind the last row: the row of ones follows it.
   if (s.ones) std::fill(columns, columns + s.columns(), one);
 }
 
 template <typename T, typename Widen, typename Round>
 void FoldAs(const T* columns, const ConvolutionShape& s, T* image, Widen widen, Round round) {
+  // Float32 sums of one channel at a time, so that a 16-bit image is rounded once.
   std::vector<float> channel(s.height * s.width);
   for (int64_t c = 0; c < s.channels; ++c, image += s.height * s.width) {
     std::fill(channel.begin(), channel.end(), 0.0f);

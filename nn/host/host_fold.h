@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's kernels around the matrix product of a convolution. They run at once on the calling thread.
+// The host's kernels around the matrix product of a convolution. They run immediately on the calling thread.
 #ifndef FSDP_NN_HOST_HOST_FOLD_H_
 #define FSDP_NN_HOST_HOST_FOLD_H_
 

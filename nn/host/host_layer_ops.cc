@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-// 0 unless `t` is a matrix, which CheckedLayerOps has made sure of.
+// CheckedLayerOps has made sure that `t` is a matrix.
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
@@ -44,6 +44,7 @@ AttentionShape OfBatch(AttentionShape shape, const Interval& batch) {
 HostLayerOps::HostLayerOps(int kernel_threads)
     : threads_(kernel_threads),
       matmul_(std::make_shared<HostMatmul>(kernel_threads)),
+      // With heads on several threads, a product must not start a team inside each of them.
       head_matmul_(kernel_threads == 1 ? matmul_ : std::make_shared<HostMatmul>(1)) {}
 
 void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
@@ -53,6 +54,7 @@ void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Te
 void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                      const Tensor& grad_table, Stream& stream) const {
   stream.Run([=] {
+    // One thread: rows of the table may have any number of terms, and each must be summed in order.
     HostEmbeddingBackward(tokens, grad_out, padding_idx, grad_table);
     return absl::OkStatus();
   });
@@ -61,7 +63,7 @@ void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
 void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
   stream.Run([=, matmul = matmul_] {
-    // Operands are dense here, so the columns of each are the distance between its rows. Attention alone has strided
+    // Operands are dense here, so the columns of each are the distance between its rows. Only attention has strided
     // ones.
     return matmul->Run({.m = Rows(c),
                         .n = Cols(c),
@@ -90,6 +92,7 @@ void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias,
 
 void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
   stream.Run([=, threads = threads_] {
+    // Pieces split at elements: each element's result depends only on its own inputs, so any split gives the same bits.
     ParallelFor(threads, a.numel(), kElementGrain,
                 [&](int, Interval i) { HostAdd(Piece(a, i), Piece(b, i), Piece(out, i)); });
     return absl::OkStatus();
@@ -177,6 +180,7 @@ void HostLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tenso
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, x.numel(), kElementGrain, [&](int, Interval i) {
       DropoutMask of_piece = mask;
+      // The mask counts elements of the global batch, so a piece starts at its own number.
       of_piece.first += static_cast<uint64_t>(i.begin);
       HostDropout(Piece(x, i), of_piece, Piece(out, i));
     });
@@ -203,6 +207,7 @@ void HostLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, co
 void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                              const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   stream.Run([=, threads = threads_] {
+    // By sequence, because positions, and so angles, restart with each one.
     ParallelFor(threads, shape.batch, /*grain=*/1, [&](int, Interval batch) {
       const Interval rows = {batch.begin * shape.seq_len, batch.end * shape.seq_len};
       HostRotateQkv(RowPiece(q, rows, shape.q_width()), RowPiece(k, rows, shape.kv_width()),
@@ -229,6 +234,7 @@ void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
+  // Allocated before the work is put on the stream, so that a failure takes its place there.
   const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = head_matmul_, threads = threads_] {
@@ -280,11 +286,13 @@ void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targ
 
 void HostLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
                                             const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+  // Two pieces of work in stream order; the second reads the statistics of the first and overwrites the logits.
   CrossEntropy(logits, targets, loss, statistics, stream);
   CrossEntropyBackward(logits, targets, statistics, scale, logits, stream);
 }
 
 void HostLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+  // Contiguous on hosts, whose RowStride adds no padding.
   stream.CopyAsync(out.data(), x.data(), x.nbytes());
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream, which runs on the stream's
-// thread; the kernels are in this folder's other host_*.h. What is large enough uses up to `kernel_threads` threads:
-// a product as oneDNN divides it, attention by heads, the other kernels by rows or elements. Gathers, scatters and
-// folds run on one.
+// thread; the kernels are in this folder's other host_*.h. Calls that are large enough use up to `kernel_threads`
+// threads: a product as oneDNN divides it, attention by heads, the other kernels by rows or elements. Gathers, scatters
+// and folds run on one.
 #ifndef FSDP_NN_HOST_HOST_LAYER_OPS_H_
 #define FSDP_NN_HOST_HOST_LAYER_OPS_H_
 
@@ -14,9 +14,9 @@
 
 namespace fsdp {
 
-// Contracts are those of LayerOps. Thread-safe: it has no state but the products' kept primitives.
-// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A call returns at once; the work holds its
-// tensors by value until it has run. An error of a kernel, or of the memory that attention needs, fails the stream.
+// Contracts as in LayerOps. Thread-safe: it has no state but the products' kept primitives. Use it behind
+// CheckedLayerOps, as LayerOpsFor returns it: operands are not checked here. A call returns immediately; the work holds
+// its tensors by value until it has run. An error of a kernel, or of the memory that attention needs, fails the stream.
 class HostLayerOps final : public LayerOps {
  public:
   // `kernel_threads` is at least 1. Keep the object: oneDNN compiles a primitive for each new shape.
@@ -29,7 +29,7 @@ class HostLayerOps final : public LayerOps {
   // By oneDNN, on up to `kernel_threads` threads; the operands are dense.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
-  // Sums over rows are those of ColumnSums: float32 for 32 rows, float64 beyond, in row order.
+  // Sums over rows as in ColumnSums: float32 for 32 rows, float64 beyond, in row order.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
   // Elementwise in float32, rounded once; `out` may be an operand.
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
@@ -65,7 +65,7 @@ class HostLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
-  // Working memory as for causal attention, of one block of queries and one head.
+  // Working memory as for causal attention: one block of queries and one head.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;
   void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,

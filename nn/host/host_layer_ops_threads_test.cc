@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels on three threads against the same on one: the same bits, but for sums over rows, which are cut in pieces.
+// The kernels on three threads against the same on one: the same bits, except for sums over rows, which are cut into
+// pieces.
 #include <cmath>
 #include <memory>
 #include <vector>

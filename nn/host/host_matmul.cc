@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses how a product is computed: float32 always by oneDNN; bfloat16 by oneDNN where the processor has fast
-// instructions for it, else converted (converted_matmul.h); float16, which oneDNN 2.6 has not, always converted. The
-// choice is by the processor's features, not by timing
-// it, so all ranks on one kind of machine compute the same bits.
+// Chooses how a product is computed: float32 always by oneDNN; bfloat16 by oneDNN if the processor has fast
+// instructions for it, else converted (converted_matmul.h); float16, which oneDNN 2.6 lacks, always converted. The
+// choice depends on the processor's features, not on timing, so all ranks on one kind of machine compute the same bits.
 #include "fsdp/nn/host/host_matmul.h"
 
 #include <cpuid.h>
@@ -23,7 +22,7 @@ absl::Status CheckDTypes(const Gemm& g) {
                                                  std::string(DTypeName(g.c_dtype))));
 }
 
-// Sapphire Rapids and later, known by their float16 instructions, where the virtual machine hides the matrix unit:
+// Sapphire Rapids and later, known by their float16 instructions, in a virtual machine that hides the matrix unit:
 // their vector bfloat16 product then has half of float32's rate (measured: 70 against 130 GFLOP/s a core).
 bool HasSlowVectorBFloat16() {
   constexpr unsigned kAmxBFloat16 = 1u << 22, kAvx512Float16 = 1u << 23;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMatmul: matrix products on the host, float32, bfloat16 and float16 with float32 accumulation, by oneDNN. Where
+// HostMatmul: matrix products on the host, float32, bfloat16 and float16 with float32 accumulation, by oneDNN. If
 // oneDNN has no bfloat16 for this processor (AVX2), or one at half of float32's speed, and for float16, operands are
-// converted to float32 tile by tile, multiplied, and the result is rounded once. Runs at once on the calling thread;
-// thread-safe. The bits of a result depend on the operands' values and shape, the processor and `threads`, never on
-// addresses.
+// converted to float32 tile by tile, multiplied, and the result is rounded once. Runs immediately on the calling
+// thread; thread-safe. The bits of a result depend on the operands' values and shape, the processor and `threads`,
+// never on addresses.
 #ifndef FSDP_NN_HOST_HOST_MATMUL_H_
 #define FSDP_NN_HOST_HOST_MATMUL_H_
 
@@ -16,7 +16,7 @@ namespace fsdp {
 
 // How bfloat16 operands are multiplied.
 enum class BFloat16Products : uint8_t {
-  kNative,     // by the processor's bfloat16 instructions; converted all the same where oneDNN has none
+  kNative,     // by the processor's bfloat16 instructions; converted all the same if oneDNN lacks them
   kConverted,  // as float32
 };
 
@@ -29,8 +29,8 @@ class HostMatmul {
   // `threads` is the number that one product may use.
   explicit HostMatmul(int threads, BFloat16Products products = FastBFloat16Products());
 
-  // A product with m or n of 0 does nothing.
-  // kInvalidArgument for dtypes other than Gemm's; kInternal with oneDNN's words when it fails.
+  // A product with m or n of 0 does nothing. kInvalidArgument for dtypes other than Gemm's; kInternal with oneDNN's
+  // message when it fails.
   absl::Status Run(const Gemm& gemm) const;
 
  private:

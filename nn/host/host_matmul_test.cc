@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostMatmul against float64, for every transposition, dtype and kind of output. host_matmul_avx2_test runs the same
-// tests where oneDNN has no bfloat16.
+// tests without oneDNN's bfloat16.
 #include "fsdp/nn/host/host_matmul.h"
 
 #include <string>
@@ -122,8 +122,8 @@ TEST_P(HostMatmulTest, EqualsFloat64) {
   }
 }
 
-// FSDP puts parameters at any element of a flat buffer, another one at each world size, and its result is compared with
-// ==.
+// FSDP puts parameters at any element of a flat buffer, at a different one for each world size, and its result is
+// compared with ==.
 TEST_P(HostMatmulTest, BitsDoNotDependOnAlignment) {
   const HostMatmul matmul(/*threads=*/1, GetParam().products);
   for (const MatmulSizes& sizes : kSizes) {

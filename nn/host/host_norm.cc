@@ -74,8 +74,8 @@ void LayerForwardRow(const T* x, const T* weight, const T* bias, Split mean, Spl
   });
 }
 
-// With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)).
-// The column sums, where wanted, gain grad_out h and grad_out.
+// With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)). The column sums, if
+// requested, gain grad_out h and grad_out.
 template <typename T>
 void LayerBackwardRow(const T* grad_out, const T* x, const T* weight, Split mean, Split rstd, T* grad_x,
                       float* weight_sums, float* bias_sums, int64_t n) {
@@ -95,6 +95,7 @@ void LayerBackwardRow(const T* grad_out, const T* x, const T* weight, Split mean
     }
     if (bias_sums != nullptr) StoreUpTo(d, hn::Add(dy, LoadUpTo(d, bias_sums + i, count)), bias_sums + i, count);
   });
+  // Two passes: the first needs all of the row for the means that the second subtracts.
   const Split mean_g(MeanOf(sum_g, n));
   const Split mean_gh(MeanOf(sum_gh, n));
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
@@ -119,7 +120,7 @@ void LayerForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias,
   }
 }
 
-// `sums` has n columns for the weight and n for the bias; what is not wanted gains nothing.
+// `sums` has n columns for the weight and n for the bias; an unwanted half gains nothing.
 template <typename T>
 void LayerBackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                        const Tensor& rstd, const Tensor& grad_x, bool wants_weight, bool wants_bias, ColumnSums& sums) {
@@ -168,7 +169,7 @@ void RmsForwardRow(const T* x, const T* weight, Split rstd, T* out, int64_t n) {
   });
 }
 
-// With h = x rstd and g = grad_out weight:  grad_x = rstd (g - h mean(g h)). The column sums, where wanted, gain
+// With h = x rstd and g = grad_out weight:  grad_x = rstd (g - h mean(g h)). The column sums, if requested, gain
 // grad_out h. PyTorch's autograd rounds g, h and grad_out h to the dtype on the way.
 template <typename T>
 void RmsBackwardRow(const T* grad_out, const T* x, const T* weight, Split rstd, T* grad_x, float* weight_sums,

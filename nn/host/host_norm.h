@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's layer norm and RMS norm; see nn/ops/layer_ops.h for the contract. They run at once, backward on up
-// to `threads` threads, of which each has an interval of the rows.
+// The host's layer norm and RMS norm; see nn/ops/layer_ops.h for the contract. They run immediately, backward on up to
+// `threads` threads, each on an interval of the rows.
 #ifndef FSDP_NN_HOST_HOST_NORM_H_
 #define FSDP_NN_HOST_HOST_NORM_H_
 
@@ -13,8 +13,8 @@ namespace fsdp {
 void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd);
 
-// Gradients as at LayerOps::LayerNormBackward; mean and rstd are those that forward wrote. grad_weight and grad_bias
-// are added to; each may be undefined.
+// Gradients as at LayerOps::LayerNormBackward; mean and rstd are forward's results. grad_weight and grad_bias are added
+// to; each may be undefined.
 void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
                            int threads);

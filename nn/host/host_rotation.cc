@@ -32,6 +32,7 @@ void RotateHeads(const T* x, const T* rotation, int64_t heads, int64_t head_dim,
       const FloatVec cosine = LoadUpTo(d, rotation + i, count);
       const FloatVec sine = LoadUpTo(d, rotation + half + i, count);
       const FloatVec signed_sine = kBack ? hn::Neg(sine) : sine;
+      // Each product is rounded before the sum, as in PyTorch, which computes them as separate operations.
       const FloatVec first = hn::Sub(RoundTo<T>(d, hn::Mul(a, cosine)), RoundTo<T>(d, hn::Mul(b, signed_sine)));
       const FloatVec second = hn::Add(RoundTo<T>(d, hn::Mul(b, cosine)), RoundTo<T>(d, hn::Mul(a, signed_sine)));
       StoreUpTo(d, first, out + i, count);
@@ -49,6 +50,7 @@ void RotateRows(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&
     T* out = qkv.data_as<T>() + row * shape.qkv_width();
     RotateHeads<false>(q.data_as<const T>() + row * q_width, angles, shape.num_heads, shape.head_dim, out);
     RotateHeads<false>(k.data_as<const T>() + row * kv_width, angles, shape.kv_heads(), shape.head_dim, out + q_width);
+    // Values are not rotated: positions only enter the scores.
     std::memcpy(out + q_width + kv_width, v.data_as<const T>() + row * kv_width, kv_width * sizeof(T));
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's rotary position embedding; see RotateQkv in nn/ops/layer_ops.h for the contract. Runs at once on the
+// The host's rotary position embedding; see RotateQkv in nn/ops/layer_ops.h for the contract. Runs immediately on the
 // calling thread.
 #ifndef FSDP_NN_HOST_HOST_ROTATION_H_
 #define FSDP_NN_HOST_HOST_ROTATION_H_
@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// All of one dtype, float32, bfloat16 or float16, dense, of the sizes that `shape` says; `rotation` as RotaryEmbedding
-// makes it. Backward takes the gradient apart again and rotates by the negated angle.
+// All of one dtype, float32, bfloat16 or float16, dense, with the sizes of `shape`; `rotation` as RotaryEmbedding makes
+// it. Backward takes the gradient apart again and rotates by the negated angle.
 void HostRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                    const AttentionShape& shape, const Tensor& qkv);
 

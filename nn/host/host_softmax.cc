@@ -31,7 +31,7 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// Eager attention makes two operations of q k^T and the scaling, each of which rounds.
+// Eager attention computes q k^T and the scaling as two operations, each of which rounds.
 template <typename Rounded>
 HWY_INLINE FloatVec Scaled(FloatTag d, FloatVec score, float scale) {
   return RoundTo<Rounded>(d, hn::Mul(RoundTo<Rounded>(d, score), hn::Set(d, scale)));
@@ -78,7 +78,7 @@ void OnlineRows(const CausalBlock& block, float* scores, const OnlineSums& sums,
   }
 }
 
-// `rounded` may be null. Of kOnline's rows one statistic was kept, from which p is e^(scale s - log_sum_exp).
+// `rounded` may be null. Rows of kOnline have one statistic, log_sum_exp: p is e^(scale s - log_sum_exp).
 template <typename Rounded, typename T>
 void ProbabilitiesRows(const CausalBlock& block, float* scores, const float* statistics, T* rounded) {
   const FloatTag d;

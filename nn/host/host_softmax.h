@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The elementwise part of causal attention on the host: rows of scores to probabilities, and back, in float32, rounded
-// on the way as AttentionRounding says. A block is `rows` queries, of which the first is number `first` of its
+// on the way as AttentionRounding specifies. A block is `rows` queries, of which the first is number `first` of its
 // sequence, by `cols` keys, dense; query r of the block sees keys 0 to first + r. Elements beyond are written as 0 and
-// never read. Runs at once on the calling thread.
+// never read. Runs immediately on the calling thread.
 #ifndef FSDP_NN_HOST_HOST_SOFTMAX_H_
 #define FSDP_NN_HOST_HOST_SOFTMAX_H_
 
@@ -34,16 +34,15 @@ struct OnlineSums {
 };
 
 // Under kOnline forward: scores[r] = e^(scale * scores[r] - maximum), in place, and the same rounded to the model's
-// dtype where `rounded` is not null. Writes both of `sums`.
+// dtype if `rounded` is not null. Writes both of `sums`.
 void HostOnlineProbabilities(const CausalBlock& block, float* scores, const OnlineSums& sums, void* rounded);
 
-// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to the model's dtype where
-// `rounded` is not null. Under kOnline `statistics` has one value for each row, log_sum_exp.
+// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to the model's dtype if `rounded`
+// is not null. Under kOnline `statistics` has one value for each row, log_sum_exp.
 void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, void* rounded);
 
-// Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
-// `grad_scores` in the model's dtype; may be `grad` where that is float32. Takes the sums from `row_sums` where that is
-// not null.
+// Gradient of the scores from the gradient of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
+// `grad_scores` in the model's dtype; may be `grad` if that is float32. Uses `row_sums` as the sums if it is not null.
 void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad,
                                const float* row_sums, void* grad_scores);
 

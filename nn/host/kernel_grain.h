@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much of an elementwise kernel is worth a thread of its own, and views of a part of its operands.
+// How much of an elementwise kernel is worth another thread, and views of a part of its operands.
 #ifndef FSDP_NN_HOST_KERNEL_GRAIN_H_
 #define FSDP_NN_HOST_KERNEL_GRAIN_H_
 

@@ -2,7 +2,7 @@
 //
 // oneDNN compiles code for a shape when a primitive is made, which takes milliseconds, and then runs it at each call.
 // Primitives are therefore kept, by everything they depend on (Key): a model has a few dozen shapes. They take any
-// address and any distance between rows, so nothing here depends on where operands lie.
+// address and any distance between rows, so nothing here depends on the operands' addresses.
 //
 // Threads: Find holds the lock while it makes a primitive, and Execute runs without it, on working memory of the
 // calling thread. Exceptions: oneDNN's C++ interface throws; Run is the boundary.
@@ -81,7 +81,7 @@ Primitive MakePrimitive(const Gemm& g, const dnnl::engine& engine) {
 }
 
 void Execute(const Primitive& primitive, const Gemm& g, const dnnl::engine& engine) {
-  // Grows to the largest that a primitive of this thread asked for, and is kept.
+  // Kept, and grown to the largest size that a primitive needed on this thread.
   thread_local std::vector<std::byte> scratchpad;
   const memory::desc scratchpad_desc = primitive.desc.scratchpad_desc();
   if (scratchpad.size() < scratchpad_desc.get_size()) scratchpad.resize(scratchpad_desc.get_size());
@@ -120,7 +120,7 @@ class OneDnnMatmul::Primitives {
   }
 
  private:
-  // The primitive for `gemm`, made if need be; null where oneDNN has no bfloat16. Entries never move or go.
+  // The primitive for `gemm`, made if need be; null if oneDNN has no bfloat16. Entries never move or go.
   const Primitive* Find(const Gemm& gemm) {
     const Key key = KeyOf(gemm);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -129,7 +129,7 @@ class OneDnnMatmul::Primitives {
     return found->second.has_value() ? &*found->second : nullptr;
   }
 
-  // A missing primitive is kept as well, so that oneDNN is asked once for each shape.
+  // A missing primitive is kept as well, so that oneDNN is queried once for each shape.
   std::optional<Primitive> Make(const Gemm& gemm) const {
     try {
       return MakePrimitive(gemm, engine_);

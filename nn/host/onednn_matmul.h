@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OneDnnMatmul: matrix products by oneDNN, float32, or bfloat16 with float32 sums where the processor has instructions
-// for it. Primitives are made once per shape and kept as long as this object. Runs at once on the calling thread;
+// OneDnnMatmul: matrix products by oneDNN, float32, or bfloat16 with float32 sums if the processor has instructions for
+// it. Primitives are made once per shape and kept as long as this object. Runs immediately on the calling thread;
 // thread-safe. The bits of a result depend on the operands' values and shape and on `threads`, never on their
-// addresses. oneDNN's exceptions end here.
+// addresses. oneDNN's exceptions do not leave this class.
 #ifndef FSDP_NN_HOST_ONEDNN_MATMUL_H_
 #define FSDP_NN_HOST_ONEDNN_MATMUL_H_
 
@@ -20,8 +20,8 @@ class OneDnnMatmul {
   explicit OneDnnMatmul(int threads);
   ~OneDnnMatmul();
 
-  // kUnimplemented where oneDNN has no bfloat16 for this processor; kInternal with oneDNN's words when it fails.
-  // Preconditions: dtypes as Gemm says, no dimension 0.
+  // kUnimplemented if oneDNN has no bfloat16 for this processor; kInternal with oneDNN's message when it fails.
+  // Preconditions: dtypes as in Gemm, no dimension 0.
   absl::Status Run(const Gemm& gemm) const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linked into host_matmul_avx2_test: oneDNN is limited to AVX2 before its first use, so that
-// it has no bfloat16 and the conversion path of HostMatmul runs.
+// Linked into host_matmul_avx2_test: oneDNN is limited to AVX2 before its first use, so that it has no bfloat16 and the
+// conversion path of HostMatmul runs.
 #include "dnnl.hpp"
 #include "gtest/gtest.h"
 

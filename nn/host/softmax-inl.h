@@ -27,7 +27,7 @@ struct SoftmaxStatistics {
   float inverse_sum;
 };
 
-// The largest of n elements; -inf where all are, or n is 0. A NaN among the elements may be lost here; RowExpSum finds
+// The largest of n elements; -inf if all are, or if n is 0. A NaN among the elements may be lost here; RowExpSum finds
 // it.
 template <typename T>
 HWY_INLINE float RowMaximum(const T* x, int64_t n) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each kernel's function has one form: an OperandCheck collects the first thing that is wrong, and then either the
-// stream gets that error in place of the kernel (FailsOn), or the device's kernel is called. Nothing here reads an
-// element: whether tokens and targets are in range is for the kernels, which see the values.
+// Each kernel's function has one form: an OperandCheck keeps the first problem, and then either the stream gets that
+// error in place of the kernel (FailsOn), or the device's kernel is called. Nothing here reads an element: the kernels,
+// which see the values, check that tokens and targets are in range.
 //
 // The checks run on the calling thread, when the kernel is put on the stream, because shapes and dtypes are known then.
-// The error goes to the stream all the same and is not returned: it must come after the errors of work that was put
-// there before, and callers look for errors of kernels in one place, Stream::Synchronize. A stream that failed skips
-// everything that follows, so no kernel ever reads an output that was not written.
+// The error still goes to the stream and is not returned: it must come after the errors of earlier work, and callers
+// look for errors of kernels in one place, Stream::Synchronize. A stream that failed skips everything that follows, so
+// no kernel ever reads an output that was not written.
 //
-// Shapes are held against one operand, as a rule the one whose shape determines the others: c for products, `shape` for
-// attention. Activations may have any shape of the right number of elements, since layers pass views.
+// Shapes are compared with one operand, as a rule the one whose shape determines the others: c for products, `shape`
+// for attention. Activations may have any shape of the right number of elements, since layers pass views.
 #include "fsdp/nn/ops/checked_layer_ops.h"
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// 0 unless `t` is a matrix: the checks go on to compare other operands with it, after Matrix has noted the failure.
+// 0 unless `t` is a matrix: the checks continue to compare other operands with it, after Matrix has noted the failure.
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
@@ -68,13 +68,14 @@ void CheckConvolution(const ConvolutionShape& shape, int64_t rows, const Tensor&
   }
   check.Numel("image", image, shape.image_numel());
   check.Numel("columns", columns, rows * shape.columns());
+  // After the sizes, because the result is 0 for a kernel that does not fit, and then no columns are wanted.
   if (shape.columns() == 0) {
     check.Fail(absl::StrCat("a kernel of ", shape.kernel_h, " x ", shape.kernel_w, " does not fit into an image of ",
                             shape.height, " x ", shape.width, " with its padding"));
   }
 }
 
-// Targets are one int32 for each row, in any shape. Their values are the kernel's to check.
+// Targets are one int32 for each row, in any shape. The kernel checks their values.
 void CheckCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& statistics, OperandCheck& check) {
   check.AllowPaddedRows();
   check.Matrix("logits", logits);
@@ -106,6 +107,7 @@ void CheckedLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const
   OperandCheck check("embedding");
   check.Matrix("table", table);
   check.FloatDType({&table, &out});
+  // Any number of tokens: this checks only that they are defined, int32 and contiguous.
   check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
   check.Numel("out", out, tokens.numel() * Cols(table));
   if (check.FailsOn(stream)) return;
@@ -131,6 +133,7 @@ void CheckedLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& strea
   check.Matrix("x", x);
   check.Matrix("out", out, Cols(x));
   check.FloatDType({&x, &out});
+  // As many elements in the same rows; only the distances between rows may differ.
   check.Numel("out", out, x.numel());
   if (check.FailsOn(stream)) return;
   ops_->CopyRows(x, out, stream);
@@ -140,12 +143,14 @@ void CheckedLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bia
                              const MatmulOptions& options, Stream& stream) const {
   OperandCheck check("matmul");
   check.AllowPaddedRows();
-  // [M, N] are those of c. The inner dimension k is a's other one; b must then have it too, whichever way b lies.
+  // c is [M, N]. The inner dimension k is the other dimension of a; b must have it as well, whichever way b is stored.
   const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
   check.Matrix("c", c);
   check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
   check.Matrix("b", b, options.transpose_b ? k : Cols(c));
+  // c twice if there is no bias, because the list has a fixed length.
   check.FloatDType({&a, &b, &c, bias.defined() ? &bias : &c});
+  // Matrix has compared one dimension of each; the numel then fixes the other.
   check.Numel("a", a, Rows(c) * k);
   check.Numel("b", b, k * Cols(c));
   if (bias.defined()) check.Numel("bias", bias, Cols(c));
@@ -176,6 +181,7 @@ void CheckedLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, S
 void CheckedLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
   OperandCheck check("activation");
   check.FloatDType({&x, &out});
+  // x against itself: it sets the size that the others must have, and only needs to be defined.
   check.Numel("x", x, x.numel());
   check.Numel("out", out, x.numel());
   if (check.FailsOn(stream)) return;
@@ -231,6 +237,7 @@ void CheckedLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Te
 void CheckedLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
                              Stream& stream) const {
   OperandCheck check("unfold");
+  // Fold reads no row of ones: it only adds the bias in the product, and has no place in the image.
   CheckConvolution(shape, shape.rows() + (shape.ones ? 1 : 0), image, columns, check);
   if (check.FailsOn(stream)) return;
   ops_->Unfold(image, shape, columns, stream);
@@ -274,6 +281,7 @@ void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tens
                                               const Tensor& grad_qkv, Stream& stream) const {
   OperandCheck check("attention backward");
   CheckAttention(shape, qkv, grad_out, statistics, check);
+  // CheckAttention has compared qkv with grad_out, which has the shape of out.
   check.FloatDType({&qkv, &out, &grad_qkv});
   check.Numel("out", out, grad_out.numel());
   check.Numel("grad_qkv", grad_qkv, qkv.numel());
@@ -316,6 +324,7 @@ void CheckedLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& t
   OperandCheck check("cross entropy backward");
   CheckCrossEntropy(logits, targets, statistics, check);
   check.FloatDType({&logits, &grad_logits});
+  // May be logits itself; a matrix, because its rows may be padded differently.
   check.Matrix("grad_logits", grad_logits, Cols(logits));
   check.Numel("grad_logits", grad_logits, logits.numel());
   if (check.FailsOn(stream)) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CheckedLayerOps: a device's LayerOps behind checks of every operand's dtype and shape. An operand that is wrong fails
-// the stream with kInvalidArgument, naming the kernel, the operand, what it is and what it should be; the kernel then
-// does not run. So the kernels of every device see right operands alone, the checks are written once, and tests of
+// the stream with kInvalidArgument, naming the kernel, the operand, its actual and its expected form; the kernel then
+// does not run. So the kernels of every device see only right operands, the checks are written once, and tests of
 // errors run on every device (nn/layer_ops_errors_test.cc). Values are not read: see LayerOps for tokens and targets
 // out of range.
 #ifndef FSDP_NN_OPS_CHECKED_LAYER_OPS_H_
@@ -16,8 +16,8 @@
 
 namespace fsdp {
 
-// Contracts are those of LayerOps. Thread-safe if `ops` is. Every function checks on the calling thread, in O(1) and
-// without looking at an element, and then either calls the same function of `ops` or fails the stream.
+// Contracts as in LayerOps. Thread-safe if `ops` is. Every function checks on the calling thread, in O(1) and without
+// reading an element, and then either calls the same function of `ops` or fails the stream.
 class CheckedLayerOps final : public LayerOps {
  public:
   // `ops` must not be null.
@@ -48,7 +48,7 @@ class CheckedLayerOps final : public LayerOps {
                Stream& stream) const override;
   void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override;
-  // The same, and the residual and the sums [M, C] too.
+  // As the functions above; also the residual and the sums are [M, C].
   void AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                     const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
@@ -71,7 +71,7 @@ class CheckedLayerOps final : public LayerOps {
   // Both have one dtype and the sizes of `shape`, whose kernel fits into the padded image.
   void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns, Stream& stream) const override;
   void Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image, Stream& stream) const override;
-  // The sizes are those of `shape`; head_dim is even, and `rotation` has at least seq_len rows.
+  // Sizes as in `shape`; head_dim is even, and `rotation` has at least seq_len rows.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
@@ -85,7 +85,7 @@ class CheckedLayerOps final : public LayerOps {
   std::string AttentionKernels(const AttentionShape& shape, DType dtype) const override {
     return ops_->AttentionKernels(shape, dtype);
   }
-  // Of one dtype and the sizes of `shape`; the mask may be undefined.
+  // One dtype, and the sizes of `shape`; the mask may be undefined.
   void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape, const Tensor& out,
                       const Tensor& statistics, Stream& stream) const override;
   void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands, const Tensor& statistics,

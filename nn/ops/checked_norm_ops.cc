@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The norms of CheckedLayerOps; checked_layer_ops.cc says how checks go. Shapes are held against x, or the sum that is
-// normed: [M, C].
+// The norms of CheckedLayerOps; checked_layer_ops.cc describes the checks. Shapes are compared with x, or the sum that
+// is normed: [M, C].
 #include <string_view>
 
 #include "fsdp/nn/ops/checked_layer_ops.h"
@@ -15,6 +15,7 @@ class NormCheck {
  public:
   NormCheck(std::string_view kernel, std::string_view name, const Tensor& x)
       : check_(kernel), x_(x), has_rows_(x.shape().rank() == 2) {
+    // x is checked first; every other operand is compared with its rows and columns.
     check_.Matrix(name, x);
     check_.FloatDType({&x});
   }
@@ -35,6 +36,7 @@ class NormCheck {
 
  private:
   void Operand(std::string_view name, const Tensor& t, int64_t numel) {
+    // One dtype for all: kernels are templates over a single element type.
     check_.FloatDType({&x_, &t});
     check_.Numel(name, t, numel);
   }
@@ -124,6 +126,7 @@ void CheckedLayerOps::AddRmsNorm(const ResidualSum& input, const Tensor& weight,
 void CheckedLayerOps::AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
                                            const Tensor& weight, const Tensor& mean, const Tensor& rstd,
                                            const NormGrads& grads, Stream& stream) const {
+  // Backward does not need the addends: both have the gradient of the sum.
   NormCheck check("add and layer norm backward", "sum", sum);
   check.Matrix("grad_out", grad_out);
   check.Matrix("grad_sum", grad_sum);

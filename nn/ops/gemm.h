@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-// Matrices are row-major. The product is over k, and c has float32 sums that are rounded once, whatever the dtypes.
-// c [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand lies in memory as [k, m] or [n, k]. The
-// rows in memory are `lda`, `ldb`, `ldc` elements apart.
+// Matrices are row-major. The product is over k, and c has float32 sums that are rounded once, whatever the dtypes. c
+// [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand is stored as [k, m] or [n, k]. The rows in
+// memory are `lda`, `ldb`, `ldc` elements apart.
 struct Gemm {
   int64_t m = 0;
   int64_t n = 0;
@@ -22,13 +22,13 @@ struct Gemm {
   const void* b = nullptr;
   const void* bias = nullptr;  // may be null; null when accumulating
   void* c = nullptr;
-  // At least the columns of the operand as it lies in memory: k or m for a, n or k for b, n for c.
+  // At least the columns of the operand as stored: k or m for a, n or k for b, n for c.
   int64_t lda = 0;
   int64_t ldb = 0;
   int64_t ldc = 0;
   DType dtype = DType::kFloat32;    // of a, b and bias: float32, bfloat16 or float16
   DType c_dtype = DType::kFloat32;  // float32, or `dtype`
-  // How a and b lie in memory, and whether c keeps its old values as a term of the sum.
+  // How a and b are stored, and whether c keeps its old values as a term of the sum.
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;

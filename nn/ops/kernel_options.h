@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The small values that say what a kernel of nn/ops/layer_ops.h is to compute.
+// The small values that select the computation of a kernel of nn/ops/layer_ops.h.
 #ifndef FSDP_NN_OPS_KERNEL_OPTIONS_H_
 #define FSDP_NN_OPS_KERNEL_OPTIONS_H_
 
@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// How the operands of c = a b lie in memory, and what happens to c. With these, the three products of a linear layer
+// How the operands of c = a b are stored, and what happens to c. With these, the three products of a linear layer
 // (forward, gradient of the input, gradient of the weight) need no transposed copy and no temporary.
 struct MatmulOptions {
   bool transpose_a = false;  // a is [K, M] in memory, used as [M, K]
@@ -16,12 +16,12 @@ struct MatmulOptions {
   bool accumulate = false;   // c += a b instead of c = a b
 };
 
-// Where attention in 16 bits rounds between its matrix products. Fused is the most accurate; eager is what Hugging
-// Face's models do op by op, and what a run must do too to follow their curves; online is what a kernel that visits
-// each score once can do (FlashAttention, arXiv 2205.14135). In float32 nothing is rounded,
-// and they differ only in what statistics they keep.
+// Which values attention in 16 bits rounds between its matrix products. Fused is the most accurate; eager is Hugging
+// Face's models op by op, and must be used to follow their curves; online is all that a kernel that visits each score
+// once can do (FlashAttention, arXiv 2205.14135). In float32 nothing is rounded, and they differ only in the statistics
+// that they keep.
 enum class AttentionRounding : uint8_t {
-  // Only what the products read: the probabilities and the gradient of the scores.
+  // Only the values that the products read: the probabilities and the gradient of the scores.
   kFused,
   // Also the scores, the scaled scores and the gradient of each; Llama.
   kEagerFloat32Softmax,
@@ -57,8 +57,8 @@ struct AttentionShape {
   int64_t statistics_numel() const { return (rounding == AttentionRounding::kOnline ? 1 : 2) * score_rows(); }
 };
 
-// Sizes of one call of attention whose keys and values come from another sequence than its queries, and without a
-// causal mask. Rows and columns are as for AttentionShape, with S keys for T queries.
+// Sizes of one call of attention without a causal mask, with queries from one sequence and keys and values from
+// another. Rows and columns are as for AttentionShape, with S keys for T queries.
 struct CrossAttentionShape {
   int64_t batch = 0;
   int64_t q_len = 0;   // T
@@ -83,8 +83,8 @@ enum class ActivationKind : uint8_t {
   kSilu,      // x / (1 + exp(-x))
 };
 
-// Sizes of one convolution over one image of C channels, as torch.nn.functional.conv2d has them. Of one dimension: the
-// height is 1.
+// Sizes of one convolution over one image of C channels, as in torch.nn.functional.conv2d. A convolution of one
+// dimension has height 1.
 struct ConvolutionShape {
   int64_t channels = 0;
   int64_t height = 1, width = 0;
@@ -96,13 +96,13 @@ struct ConvolutionShape {
 
   int64_t out_height() const { return OutSize(height, kernel_h, stride_h, padding_h, dilation_h); }
   int64_t out_width() const { return OutSize(width, kernel_w, stride_w, padding_w, dilation_w); }
-  // Rows, without that of ones, and columns of what Unfold makes, and elements of the image.
+  // Rows (without the bias row of ones) and columns of the matrix that Unfold makes, and elements of the image.
   int64_t rows() const { return channels * kernel_h * kernel_w; }
   int64_t columns() const { return out_height() * out_width(); }
   int64_t image_numel() const { return channels * height * width; }
 
  private:
-  // 0 where the kernel does not fit.
+  // 0 if the kernel does not fit.
   static int64_t OutSize(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
     const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
     return room < 0 ? 0 : room / stride + 1;

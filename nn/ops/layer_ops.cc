@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations that a device need not have, by those that it has, and the registry. A library of kernels is linked
-// with alwayslink, so its static initialisers run before main and register it; nothing in the program names it. Writes
-// thus happen on one thread before main, and reads after, which needs no lock.
+// Optional operations of a device in terms of its required ones, and the registry. A library of kernels is linked with
+// alwayslink, so its static initialisers run before main and register it; nothing in the program names it. Writes thus
+// happen on one thread before main, and reads after, which needs no lock.
 #include "fsdp/nn/ops/layer_ops.h"
 
 #include <map>

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
-// cuda_layer_ops.cc with cuBLASLt). Calls return at once: the work runs in stream order and holds references to its
+// cuda_layer_ops.cc with cuBLASLt). Calls return immediately: the work runs in stream order and holds references to its
 // tensors until it has run. Errors of operands (CheckedLayerOps) and of values fail the stream. Activations and
-// parameters are float32, bfloat16 or float16, of one dtype per call; sums and statistics are float32 or
-// better. "+=" means added to the values in memory, with the sum rounded once. A value too large for float16 is
-// infinity.
+// parameters are float32, bfloat16 or float16, of one dtype per call; sums and statistics are float32 or better. "+="
+// means added to the values in memory, with the sum rounded once. A value too large for float16 is infinity.
 //
-// Every sum has an order that depends on shapes alone, not on timing, so a run repeated on one kind of machine has the
+// Every sum has an order that depends only on shapes, not on timing, so a run repeated on one kind of machine has the
 // same bits. Hosts and GPUs sum in different orders and agree to rounding.
 //
 // Sizes: B sequences of T tokens; M rows of C columns (M = B * T as a rule); H heads of D elements, Hkv of them for
@@ -29,8 +28,8 @@
 
 namespace fsdp {
 
-// What cross attention reads: q [B * T, H * D], k and v [B * S, Hkv * D], and key_mask int32 [B, S], 1 for a key that
-// queries see and 0 for one that they do not; undefined: they see all.
+// The inputs of cross attention: q [B * T, H * D], k and v [B * S, Hkv * D], and key_mask int32 [B, S], 1 for a key
+// that queries see and 0 for one that they do not; undefined: they see all.
 struct CrossAttentionOperands {
   Tensor q, k, v, key_mask;
 };
@@ -44,13 +43,13 @@ struct ResidualSum {
   Tensor x, residual, sum;
 };
 
-// What the backward of a norm writes: x [M, C]; weight and bias [C] gain their gradients, or are undefined and are not
-// computed. RMS norm has no bias.
+// The results of the backward of a norm: x [M, C]; weight and bias [C] gain their gradients, or are undefined and are
+// not computed. RMS norm has no bias.
 struct NormGrads {
   Tensor x, weight, bias;
 };
 
-// Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment says so.
+// Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment allows it.
 class LayerOps {
  public:
   virtual ~LayerOps() = default;
@@ -65,8 +64,8 @@ class LayerOps {
 
   // The best distance between rows of `columns` elements that a product writes or reads: `columns`, or more on a device
   // whose products need rows to begin at aligned addresses. A pure function. Matmul, BiasBackward, CopyRows and the
-  // kernels of cross entropy take rows that are so far apart (Tensor::row_stride); all others refuse them, and hosts
-  // refuse all.
+  // kernels of cross entropy take rows at this distance (Tensor::row_stride); all others refuse them, and hosts refuse
+  // all.
   virtual int64_t RowStride(DType dtype, int64_t columns) const = 0;
   // out = x, matrices of one shape, whatever the distance between the rows of either.
   virtual void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const = 0;
@@ -106,8 +105,8 @@ class LayerOps {
                             const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const;
   virtual void AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
                           const Tensor& rstd, Stream& stream) const;
-  // Backward of a norm of `sum` that `grad_sum` has come around: grads.x, the gradient of both that were added, is what
-  // LayerNormBackward or RmsNormBackward gives, rounded, plus grad_sum.
+  // Backward of a norm of `sum`, of which `grad_sum` is the gradient along the residual path: grads.x, the gradient of
+  // both addends, is the result of LayerNormBackward or RmsNormBackward, rounded, plus grad_sum.
   virtual void AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
                                     const Tensor& weight, const Tensor& mean, const Tensor& rstd,
                                     const NormGrads& grads, Stream& stream) const;
@@ -127,12 +126,12 @@ class LayerOps {
   virtual void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                                      const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const = 0;
 
-  // out = x / (1 - p) where `mask` keeps the element and 0 elsewhere; out may be x. Of a gradient it is the backward.
+  // out = x / (1 - p) if `mask` keeps the element, else 0; out may be x. Applied to a gradient it is the backward.
   virtual void Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const = 0;
 
-  // What convolution multiplies: columns [C * KH * KW, OH * OW] of an image [C, H, W]. Row (c, i, j), column (y, x) is
-  // element (c, y stride_h - padding_h + i dilation_h, x stride_w - padding_w + j dilation_w), and 0 outside the image.
-  // With shape.ones, one more row of ones.
+  // The matrix that convolution multiplies: columns [C * KH * KW, OH * OW] of an image [C, H, W]. Row (c, i, j), column
+  // (y, x) is element (c, y stride_h - padding_h + i dilation_h, x stride_w - padding_w + j dilation_w), and 0 outside
+  // the image. With shape.ones, one more row of ones.
   virtual void Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
                       Stream& stream) const = 0;
   // The transposed map, without a row of ones: each element of `image` becomes the sum of the elements of `columns`
@@ -153,29 +152,29 @@ class LayerOps {
   // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k and v side by side in each row, heads inside; all heads of
   // a group of H / Hkv read the same k and v); out [B * T, H * D]. For each head, out[t] = sum over s <= t of p[t, s]
   // v[s], with p[t, :] = softmax(scale * q[t] . k[s]). Softmax is computed in float32 whatever the dtype;
-  // shape.rounding says what is rounded around it. `statistics` (float32, shape.statistics_numel(), one or two for each
-  // of the rows [B, H, T] of scores) is kept for backward, which recomputes the probabilities: no T x T tensor outlives
-  // the call.
+  // shape.rounding selects the values that are rounded around it. `statistics` (float32, shape.statistics_numel(), one
+  // or two for each of the rows [B, H, T] of scores) is kept for backward, which recomputes the probabilities: no T x T
+  // tensor outlives the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
   // With p recomputed: grad_v = p^T grad_out, grad_p = grad_out v^T, grad_scores = scale * p (grad_p - row sum of p
-  // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; those of k and v summed over the heads of a group. `out`
-  // and `statistics` are forward's. Only kOnline reads `out`, whose product with grad_out has the same row sums.
+  // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; grad_k and grad_v are summed over the heads of a group.
+  // `out` and `statistics` are forward's. Only kOnline reads `out`, whose product with grad_out has the same row sums.
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
                                        const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
                                        Stream& stream) const = 0;
 
-  // Whose kernels compute causal attention of a shape and dtype on this device, for a program's log: "cuDNN 9.19.0",
-  // or "own kernels (why not cuDNN's)". May prepare what the calls need.
+  // Names the kernels that compute causal attention of a shape and dtype on this device, for a program's log: "cuDNN
+  // 9.19.0", or "own kernels (the reason)". May prepare the calls' plans.
   virtual std::string AttentionKernels(const AttentionShape& /*shape*/, DType /*dtype*/) const { return "own kernels"; }
 
   // For each head, out[t] = sum over s of p[t, s] v[s], with p[t, :] = softmax(scale * q[t] . k[s]) over the keys that
-  // key_mask lets through, in float32; what the products read is rounded to the dtype. A query without any key gets 0.
-  // out [B * T, H * D]; `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row, 0 without a key) is kept
-  // for backward, which recomputes the probabilities.
+  // key_mask lets through, in float32; the operands of the products are rounded to the dtype. A query without any key
+  // gets 0. out [B * T, H * D]; `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row, 0 without a key)
+  // is kept for backward, which recomputes the probabilities.
   virtual void CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
                               const Tensor& out, const Tensor& statistics, Stream& stream) const = 0;
-  // The formulas are those of CausalAttentionBackward; the gradients have the shapes of q, k and v.
+  // The formulas of CausalAttentionBackward; the gradients have the shapes of q, k and v.
   virtual void CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
                                       const Tensor& statistics, const CrossAttentionShape& shape,
                                       const CrossAttentionGrads& grads, Stream& stream) const = 0;
@@ -201,7 +200,7 @@ using LayerOpsFactory = std::unique_ptr<const LayerOps> (*)(const Device& device
 // that linking it is enough. Always returns true, as the value of the initialised variable. Not thread-safe.
 bool RegisterLayerOps(DeviceType type, LayerOpsFactory create);
 
-// The registered factory for `type`; null if the program links none. Thread-safe after main has begun.
+// The registered factory for `type`; null if the program does not link one. Thread-safe after main has begun.
 LayerOpsFactory RegisteredLayerOps(DeviceType type);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Only the first failure is kept: those after it are often its consequences. An undefined tensor has no shape to print
-// and fails as "undefined".
+// Only the first failure is kept: later ones are often its consequences. An undefined tensor has no shape to print and
+// fails as "undefined".
 #include "fsdp/nn/ops/operand_check.h"
 
 #include <optional>
@@ -26,6 +26,7 @@ void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
 }
 
 void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
+  // Noted before the check, so that padding and devices of every operand are known to FailsOn.
   Note(name, t);
   if (!status_.ok() || (t.defined() && t.numel() == numel)) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
@@ -63,6 +64,7 @@ void OperandCheck::Fail(std::string_view problem) {
 
 void OperandCheck::Note(std::string_view name, const Tensor& t) {
   NotePlace(name, t);
+  // Not a failure yet: FailsOn decides, because only some kernels, and only on GPUs, take padded rows.
   if (!t.is_contiguous() && padded_.empty()) {
     padded_ =
         absl::StrCat(std::string(name), " ", t.shape().ToString(), " has rows ", t.row_stride(), " elements apart");
@@ -79,9 +81,10 @@ void OperandCheck::NotePlace(std::string_view name, const Tensor& t) {
 }
 
 void OperandCheck::CheckPlaces(const DeviceId& wanted) {
+  // If both places agree with the stream then all operands do: `other_` is the first that differs from `first_`.
   for (const std::optional<Place>& place : {first_, other_}) {
     if (!place.has_value() || place->device == wanted) continue;
-    Fail(absl::StrCat(std::string(place->operand), " lies on ", DeviceName(place->device), ", wanted ",
+    Fail(absl::StrCat(std::string(place->operand), " is on ", DeviceName(place->device), ", wanted ",
                       DeviceName(wanted), ", the device of the stream"));
   }
 }
@@ -92,6 +95,7 @@ bool OperandCheck::FailsOn(Stream& stream) {
     Fail(absl::StrCat(padded_, ", wanted contiguous ones: copy it with Tape::Contiguous"));
   }
   if (status_.ok()) return false;
+  // As a piece of work, so that the error comes in stream order.
   stream.Run([status = status_] { return status; });
   return true;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OperandCheck: collects the first thing that is wrong with a kernel's operands, for a kernel that then either runs or
-// fails its stream.
+// OperandCheck: keeps the first fault of a kernel's operands, for a kernel that then either runs or fails its stream.
 //
 //   OperandCheck check("layer norm");
 //   check.FloatDType({x, weight, bias, out});
@@ -31,22 +30,22 @@ class OperandCheck {
   // All are float32, all bfloat16, or all float16.
   void FloatDType(std::initializer_list<const Tensor*> operands);
 
-  // `t` has this many elements, and this dtype where one is given.
+  // `t` has this many elements, and this dtype if one is given.
   void Numel(std::string_view name, const Tensor& t, int64_t numel);
   void Numel(std::string_view name, const Tensor& t, DType dtype, int64_t numel);
 
-  // `t` has two dimensions, and this many columns where a number is given.
+  // `t` has two dimensions, and this many columns if a number is given.
   void Matrix(std::string_view name, const Tensor& t);
   void Matrix(std::string_view name, const Tensor& t, int64_t cols);
 
-  // Operands may have padding between their rows, which is otherwise refused. Call before the operands are named. No
-  // kernel of the host takes it.
+  // Operands may have padding between their rows, which is otherwise refused. Call before the operands are named.
+  // Kernels of the host never take padding.
   void AllowPaddedRows() { allows_padded_rows_ = true; }
 
-  // Any other rule: `problem` says what is wrong.
+  // Any other rule: `problem` describes the fault.
   void Fail(std::string_view problem);
 
-  // The first failure; OK if there was none. Checks after a failure do nothing.
+  // The first failure; OK if all checks passed. Checks after a failure do nothing.
   const absl::Status& status() const { return status_; }
 
   // If there was a failure, or an operand that was named is on another device than `stream`, puts it on `stream` in
@@ -67,8 +66,8 @@ class OperandCheck {
   bool allows_padded_rows_ = false;
   std::string padded_;  // the first operand with padded rows
   absl::Status status_;
-  // The first operand, and the first that lies elsewhere than that one: enough to find one that lies elsewhere than the
-  // stream.
+  // The first operand, and the first one on another device than it: enough to find an operand that is not on the
+  // stream's device.
   std::optional<Place> first_, other_;
 };
 

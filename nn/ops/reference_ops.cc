@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The formulas, as close to their textbook form as a loop can be, in float64 and in the order of the indices: no
-// tiling, no fused passes, no shared helpers with the kernels, so that an error in a kernel cannot be here too. Slow on
+// tiling, no fused passes, no shared helpers with the kernels, so that it cannot share an error with a kernel. Slow on
 // purpose: tests use sizes of some hundreds of elements.
 //
-// Each backward is derived by hand, as in the kernels, and is itself held against central finite differences of its
+// Each backward is derived by hand, as in the kernels, and is itself compared with central finite differences of its
 // forward (reference_ops_test.cc). Rounding to bfloat16 is not modelled: tests compare within a tolerance of the dtype.
 #include "fsdp/nn/ops/reference_ops.h"
 
@@ -16,10 +16,11 @@ namespace {
 
 int64_t SizeOf(const Doubles& x) { return static_cast<int64_t>(x.size()); }
 
-// Mean and 1 / standard deviation of one row.
+// Mean and 1 / standard deviation of one row, in two passes: a one-pass variance would cancel for a large mean.
 struct Moments {
   Moments(const double* row, int64_t cols, double eps) {
     for (int64_t j = 0; j < cols; ++j) mean += row[j] / static_cast<double>(cols);
+    // About the mean, and biased (1 / C), as in torch.nn.LayerNorm.
     double variance = 0;
     for (int64_t j = 0; j < cols; ++j) variance += (row[j] - mean) * (row[j] - mean) / static_cast<double>(cols);
     rstd = 1 / std::sqrt(variance + eps);
@@ -47,7 +48,7 @@ Doubles RotateHeads(const Doubles& heads, const double* angles, int64_t head_dim
   return out;
 }
 
-// Less the maximum, so that no exponential overflows; the quotient does not change.
+// Subtracts the maximum, so that no exponential overflows; the quotient does not change.
 Doubles Softmax(const double* row, int64_t cols) {
   const double maximum = *std::max_element(row, row + cols);
   Doubles p(cols);
@@ -61,6 +62,7 @@ Doubles Softmax(const double* row, int64_t cols) {
 struct QkvIndex {
   const AttentionShape& shape;
   int64_t batch, head;
+  // Several query heads map to one head of keys, so gradients of k and v add up over a group.
   int64_t operator()(int64_t part, int64_t t, int64_t d) const {
     const int64_t row = (batch * shape.seq_len + t) * shape.qkv_width();
     if (part == 0) return row + head * shape.head_dim + d;
@@ -112,6 +114,7 @@ void AttentionRowBackward(const Doubles& grad_out, const Doubles& qkv, const Att
 
 }  // namespace
 
+// One loop for each index, in the order of the definition.
 Doubles ReferenceMatmul(const Doubles& a, const Doubles& b, const MatmulSizes& sizes, const MatmulOptions& options) {
   const auto [m, n, k] = sizes;
   Doubles c(m * n, 0.0);
@@ -316,6 +319,7 @@ Doubles ReferenceAttentionLogSumExp(const Doubles& qkv, const AttentionShape& sh
     for (int64_t h = 0; h < shape.num_heads; ++h) {
       for (int64_t t = 0; t < shape.seq_len; ++t) {
         const Doubles scores = ScoresRow(qkv, shape, QkvIndex{shape, b, h}, t);
+        // As in Softmax: no exponential overflows.
         const double maximum = *std::max_element(scores.begin(), scores.end());
         double sum = 0;
         for (const double score : scores) sum += std::exp(score - maximum);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests: every layer's forward and backward in float64 as plain loops, the truth that the kernels are compared
-// with. reference_ops_test.cc checks each backward here against finite differences of its forward. Matrices are
-// row-major vectors; sizes and layouts as in nn/ops/layer_ops.h. Operands of wrong sizes are undefined behaviour.
+// For tests: every layer's forward and backward in float64 as plain loops, the reference for the kernels.
+// reference_ops_test.cc checks each backward here against finite differences of its forward. Matrices are row-major
+// vectors; sizes and layouts as in nn/ops/layer_ops.h. Operands of wrong sizes are undefined behaviour.
 #ifndef FSDP_NN_OPS_REFERENCE_OPS_H_
 #define FSDP_NN_OPS_REFERENCE_OPS_H_
 
@@ -22,7 +22,7 @@ struct MatmulSizes {
   int64_t k = 0;
 };
 
-// a b, with the operands as they lie in memory.
+// a b, with the operands in the layout that `options` gives.
 Doubles ReferenceMatmul(const Doubles& a, const Doubles& b, const MatmulSizes& sizes, const MatmulOptions& options);
 
 // Sums of the columns of x [x.size() / cols, cols].
@@ -35,7 +35,7 @@ Doubles ReferenceActivateBackward(ActivationKind kind, const Doubles& grad_out, 
 // Rows of x [x.size() / weight.size(), weight.size()], each to mean 0 and variance 1 (biased), then weight and bias.
 Doubles ReferenceLayerNorm(const Doubles& x, const Doubles& weight, const Doubles& bias, double eps);
 
-// The gradients of one call; those of weight and bias are summed over rows.
+// The gradients of one call; weight's and bias's are summed over rows.
 struct LayerNormGrads {
   Doubles x, weight, bias;
 };

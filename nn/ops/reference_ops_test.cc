@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The truth is checked first: each reference backward against central differences of its forward, in float64.
+// Checks the reference first: each backward against central differences of its forward, in float64.
 #include "fsdp/nn/ops/reference_ops.h"
 
 #include <cmath>

@@ -8,9 +8,10 @@
 //    ..., "of_copy": ...}
 //   {"kernel": "head", "shape": "gpt2 8192x768x50257", ..., "tflop_per_s": ...}
 //
-// kernel_runner.h says how times are measured. Of causal attention the lower triangle's operations count. The last line
-// says how many were measured, and how many not because --seconds had passed. Kernels come in the order of what a
-// step of GPT-2 spends most on. --tiny measures everything on sizes for the emulator, whose times mean nothing.
+// kernel_runner.h describes how times are measured. For causal attention only the lower triangle's operations count.
+// The last line gives the number of kernels that were measured, and of those that were not because --seconds had
+// passed. Kernels come in the order of the time that a step of GPT-2 spends on them. --tiny measures everything on
+// sizes for the emulator, whose times mean nothing.
 #include <cstdio>
 #include <iterator>
 #include <optional>
@@ -64,7 +65,7 @@ std::vector<AttentionShape> AttentionShapes(bool tiny) {
   return shapes;
 }
 
-// Of the logits' rows: contiguous, and the next multiples of 16 and of 128 bytes.
+// Row strides of the logits: contiguous, and the next multiples of 16 and of 128 bytes.
 std::vector<int64_t> HeadStrides(const ModelSizes& gpt2) {
   return {gpt2.vocabulary, (gpt2.vocabulary + 7) / 8 * 8, (gpt2.vocabulary + 63) / 64 * 64};
 }

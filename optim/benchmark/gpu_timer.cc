@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// With timing, unlike those of CudaEvent.
+// With timing, unlike the events of CudaEvent.
 struct GpuTimer::Events {
   ~Events() {
     if (begin != nullptr) cudaEventDestroy(begin);

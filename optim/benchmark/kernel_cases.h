@@ -16,8 +16,8 @@
 
 namespace fsdp {
 
-// Of one batch and one layer. GPT-2 has biases, LayerNorm, GELU and weights [in, out]; Llama has none of these, but
-// RMSNorm, SwiGLU, rotary embeddings and weights [out, in].
+// Sizes of one batch and one layer. GPT-2 has biases, LayerNorm, GELU and weights [in, out]; Llama instead has RMSNorm,
+// SwiGLU, rotary embeddings and weights [out, in].
 struct ModelSizes {
   std::string name;
   bool is_llama = false;
@@ -42,7 +42,7 @@ absl::Status MeasureNorms(KernelRunner& runner, const DeviceKernels& kernels, co
 absl::Status MeasureEmbedding(KernelRunner& runner, const DeviceKernels& kernels, const ModelSizes& sizes, DType dtype);
 absl::Status MeasureCrossEntropy(KernelRunner& runner, const DeviceKernels& kernels, const ModelSizes& sizes,
                                  DType dtype);
-// What FSDP and the optimizer do to flat buffers of `numel` elements.
+// The kernels of FSDP and the optimizer on flat buffers of `numel` elements.
 absl::Status MeasureFlatBuffers(KernelRunner& runner, const DeviceKernels& kernels, int64_t numel, DType dtype);
 
 // Bounded by arithmetic.

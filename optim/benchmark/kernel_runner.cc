@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-// Tensors are filled with slices of one table of random numbers; its length divides no row's.
+// Tensors are filled with slices of one table of random numbers, whose length is not a divisor of any row's.
 constexpr int64_t kNumbers = (1 << 22) + 1;
 
 double Median(std::vector<double> values) {
@@ -124,7 +124,7 @@ absl::StatusOr<KernelRunner::Burst> KernelRunner::WarmUp(std::vector<Launch> lau
   Burst burst;
   burst.launches = std::move(launches);
   const auto sets = static_cast<int64_t>(burst.launches.size());
-  // Kernels choose their plans and workspaces outside of the capture, in the first of these passes.
+  // In the first of these passes kernels choose their plans and workspaces, outside of the capture.
   double pass = 0;
   for (int i = 0; i < 2; ++i) {
     timer_->Begin();
@@ -132,7 +132,7 @@ absl::StatusOr<KernelRunner::Burst> KernelRunner::WarmUp(std::vector<Launch> lau
     timer_->End();
     FSDP_ASSIGN_OR_RETURN(pass, timer_->Seconds());
   }
-  // Short kernels are launched often, so that what is between two graphs is small; long ones once for each set.
+  // Short kernels are launched often, so that the gap between two graphs is small; long ones once for each set.
   const auto passes = static_cast<int64_t>(options_.burst_seconds / std::max(pass, 1e-6)) + 1;
   burst.graph_launches = sets * std::min(passes, (options_.graph_launches + sets - 1) / sets);
   FSDP_ASSIGN_OR_RETURN(burst.graph, CaptureWork(*stream_, [&] {
@@ -149,7 +149,7 @@ absl::StatusOr<double> KernelRunner::Run(const Burst& burst) {
   for (int64_t i = 0; i < burst.replays; ++i) burst.graph->Replay();
   timer_->End();
   FSDP_ASSIGN_OR_RETURN(const double seconds, timer_->Seconds());
-  // A clock that cannot tell gives no infinite rate.
+  // Avoids an infinite rate if the clock is too coarse to show a difference.
   return std::max(seconds, 1e-9) / static_cast<double>(burst.replays * burst.graph_launches);
 }
 

@@ -37,7 +37,7 @@ struct KernelRunnerOptions {
   int64_t graph_launches = 20;     // of one graph; fewer if they take longer than a burst
 };
 
-// What is measured. Of the two counts the one that bounds the kernel decides what is printed.
+// One measurement. The count that bounds the kernel decides which rate is printed.
 struct KernelCase {
   std::string name;  // the same as gpu_torch_kernels.py's, as are the shapes
   std::string shape;
@@ -54,13 +54,13 @@ class KernelRunner {
   static absl::StatusOr<std::unique_ptr<KernelRunner>> Create(std::shared_ptr<Device> device,
                                                               const KernelRunnerOptions& options);
 
-  // Measures the launches that `make` returns, each with operands of its own, and prints the result. Does nothing if
-  // the case is filtered out; counts it as skipped if there is no time left.
+  // Measures the launches that `make` returns, each with separate operands, and prints the result. Does nothing if the
+  // case is filtered out; counts it as skipped if there is no time left.
   absl::Status Measure(const KernelCase& kernel, const std::function<Launch()>& make);
 
   // Normally distributed, with mean 0 and the given standard deviation; no two tensors begin alike. Float dtypes.
   Tensor Random(DType dtype, Shape shape, double deviation = 1);
-  // Tokens as frequent as words are: token k has probability proportional to 1 / (k + 1). The tokens of
+  // Tokens with the frequencies of words: token k has probability proportional to 1 / (k + 1). The tokens of
   // gpu_torch_kernels.py have the same distribution.
   Tensor Tokens(int64_t numel, int64_t classes);
   // For outputs and sums, which begin at zero.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuda_kernels_benchmark on the emulator: it must not fail for the first time on a machine with a GPU. Nothing is said
-// about its times.
+// cuda_kernels_benchmark on the emulator: it must not fail for the first time on a machine with a GPU. Does not test
+// its times.
 #include <map>
 #include <memory>
 #include <set>

@@ -127,7 +127,7 @@ absl::Status MeasureCrossEntropy(KernelRunner& runner, const DeviceKernels& kern
   const int64_t nbytes = shape.numel() * SizeOf(dtype);
   const std::string text = ShapeOf(sizes, sizes.vocabulary);
   Stream& stream = runner.stream();
-  // As a head makes them: with padded rows where products like those better.
+  // As a head makes them: with padded rows if that suits the device's products better.
   const auto rows = [&] {
     const int64_t row_stride = ops.RowStride(dtype, sizes.vocabulary);
     const Tensor memory = runner.Random(dtype, {sizes.rows(), row_stride});
@@ -148,7 +148,7 @@ absl::Status MeasureCrossEntropy(KernelRunner& runner, const DeviceKernels& kern
     ops.CrossEntropy(o.logits, o.targets, o.loss, o.statistics, stream);
     return [&, o, grad = rows()] { ops.CrossEntropyBackward(o.logits, o.targets, o.statistics, 1, grad, stream); };
   }));
-  // In place: from the second launch on the logits are gradients, which are no more regular than they were.
+  // In place: from the second launch on the logits are gradients, which are no more regular than the logits.
   return runner.Measure({"cross entropy with gradient", text, dtype, 2 * nbytes}, [&] {
     return [&, o = make()] { ops.CrossEntropyWithGradient(o.logits, o.targets, 1, o.loss, o.statistics, stream); };
   });

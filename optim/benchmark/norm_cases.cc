@@ -10,7 +10,7 @@ namespace {
 
 constexpr float kEps = 1e-5f;
 
-// Operands of a norm after a residual addition, forward and backward. The plain norm is that of `sum`.
+// Operands of a norm after a residual addition, forward and backward. The plain norm is of `sum`.
 struct NormOperands {
   ResidualSum input;
   Tensor weight, bias, out, mean, rstd, grad_out, grad_sum;

@@ -47,7 +47,7 @@ Tensor RandomRows(KernelRunner& runner, DType dtype, Shape shape, int64_t row_st
   return Tensor::WithPaddedRows(memory.buffer(), dtype, std::move(shape), row_stride);
 }
 
-// The three products of a layer, as nn/linear.cc makes them; `name` is what their names begin with.
+// The three products of a layer, as nn/linear.cc makes them; `name` is the prefix of their names.
 absl::Status MeasureLayer(KernelRunner& runner, const LayerOps& ops, const Layer& layer, const std::string& name,
                           DType dtype) {
   const Shape x_shape = {layer.rows, layer.from}, out_shape = {layer.rows, layer.to};
@@ -96,7 +96,7 @@ constexpr Rounding kRoundings[] = {
     {AttentionRounding::kFused, "fused"},
 };
 
-// Whether the device has kernels for `shape`: without cuDNN it may have none for kOnline.
+// True if the device has kernels for `shape`: without cuDNN it may not have any for kOnline.
 bool HasKernels(KernelRunner& runner, const LayerOps& ops, const AttentionShape& shape, DType dtype) {
   const int64_t rows = shape.batch * shape.seq_len;
   const std::unique_ptr<Stream> trial = *runner.device().CreateStream("trial");

@@ -18,7 +18,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class TensorInfo(NamedTuple):
-    """What is known of a tensor before any of its elements is read.
+    """The properties of a tensor that are known before any of its elements is read.
 
     >>> checkpoint.info("model/wte.weight").shape
     (50257, 768)
@@ -46,9 +46,9 @@ class ReadRequest(NamedTuple):
 class Checkpoint(Mapping[str, "ndarray"]):
     """A checkpoint of any format, open for reading: names to NumPy arrays. Made by `open`; close it, or use `with`.
 
-    Names are "model/NAME", "optim/state/NAME/STATE" and "extra/NAME"; texts have a mapping of their own. Every read is
-    verified where the format has digests, and lands in the array that is returned: nothing is copied twice. Any number
-    of threads may read at once; none may read while another closes.
+    Names are "model/NAME", "optim/state/NAME/STATE" and "extra/NAME"; texts have their own mapping. Every read is
+    verified if the format has digests, and goes directly into the array that is returned. Any number of threads may
+    read at the same time; none may read while another closes.
 
     >>> with fsdp_checkpoint.open("checkpoints") as checkpoint:
     ...     for name in checkpoint:
@@ -128,7 +128,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
 
     @property
     def step(self) -> Optional[int]:
-        """The step that was saved; None where none is recorded.
+        """The step that was saved; None if the checkpoint does not record one.
 
         >>> checkpoint.step
         1000
@@ -138,7 +138,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
 
     @property
     def world_size(self) -> int:
-        """The number of ranks that saved; 1 where none is recorded.
+        """The number of ranks that saved; 1 if the checkpoint does not record it.
 
         >>> checkpoint.world_size
         4
@@ -156,7 +156,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
 
     @property
     def texts(self) -> Dict[str, str]:
-        """The values that are no tensors, by name.
+        """The values that are not tensors, by name.
 
         >>> json.loads(checkpoint.texts["optim/param_groups"])
         """
@@ -175,7 +175,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
         return self.numpy(name)
 
     def info(self, name: str) -> TensorInfo:
-        """Dtype and shape of a tensor. KeyError for a name that the checkpoint has not.
+        """Dtype and shape of a tensor. KeyError for a name that is not in the checkpoint.
 
         >>> checkpoint.info("model/wte.weight").dtype
         'bfloat16'
@@ -189,14 +189,14 @@ class Checkpoint(Mapping[str, "ndarray"]):
         return number
 
     def read_into(self, requests: Sequence[ReadRequest], threads: int = 0) -> None:
-        """Carries out all requests at once, in parallel on `threads` threads (0: 4), and reads each block once.
+        """Carries out all requests together, in parallel on `threads` threads (0: 4), and reads each block once.
 
         >>> checkpoint.read_into([ReadRequest("model/w", 0, 8, "float64", array.ctypes.data)])
         """
         reads = (_library.Read * max(1, len(requests)))()
         for read, request in zip(reads, requests):
             if request.dtype not in _library.DTYPE_NUMBERS:
-                raise TypeError(f"dtype {request.dtype!r} is none of {', '.join(_library.DTYPES)}")
+                raise TypeError(f"dtype {request.dtype!r} is not one of {', '.join(_library.DTYPES)}")
             read.tensor, read.begin, read.end = self._number(request.name), request.begin, request.end
             read.dtype, read.out = _library.DTYPE_NUMBERS[request.dtype], request.out
         library.fsdp_reader_read(self._open_reader(), reads, len(requests), threads)
@@ -235,7 +235,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
         return tensor
 
     def state_dict(self) -> Dict[str, "Tensor"]:
-        """The model as load_state_dict takes it: all tensors below "model/", without that prefix, read in one go.
+        """The model as load_state_dict takes it: all tensors below "model/", without that prefix, in one read.
         Shared parameters are one tensor under each of their names.
 
         >>> model.load_state_dict(checkpoint.state_dict())
@@ -256,10 +256,10 @@ class Checkpoint(Mapping[str, "ndarray"]):
 
 
 def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> Checkpoint:
-    """Opens whatever lies at `path`: a checkpoint of ours, a directory of them (its newest that verifies), safetensors,
-    a Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only; runs no code of
-    the file. `verify=False` believes bytes without comparing their digests; `model_only` leaves the optimizer of a
-    torch file or DCP directory out; `skip_links` opens an HDF5 file although it has links that are not followed.
+    """Opens the file or directory at `path`: a checkpoint of ours, a directory of them (its newest that verifies),
+    safetensors, a Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only;
+    runs no code of the file. `verify=False` does not compare digests; `model_only` leaves out the optimizer of a torch
+    file or DCP directory; `skip_links` opens an HDF5 file although it has links that are not followed.
 
     >>> with fsdp_checkpoint.open("model.safetensors") as checkpoint:
     ...     print(list(checkpoint))
@@ -268,7 +268,7 @@ def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_link
 
 
 def verify(path: Path, *, threads: int = 0) -> None:
-    """Reads everything and compares every digest. DataLossError names what is damaged, one problem a line.
+    """Reads everything and compares every digest. DataLossError names the damage, one problem per line.
 
     >>> fsdp_checkpoint.verify("checkpoints/step-00001000")
     """
@@ -291,17 +291,17 @@ def convert(
     model_only: bool = False,
     overwrite: bool = False,
 ) -> List[str]:
-    """Makes `destination` of `source`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp" or "npz", by
-    default what the suffix says. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a sentence for each
-    thing that the target cannot hold.
+    """Converts `source` to `destination`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp" or "npz";
+    the default follows the suffix. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a
+    sentence for each value that the target format cannot hold.
 
     >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)
     """
     kinds = {"full": _library.FULL, "local": _library.LOCAL, "sharded": _library.SHARDED}
     if kind not in kinds:
-        raise ValueError(f"kind {kind!r} is none of {', '.join(kinds)}")
+        raise ValueError(f"kind {kind!r} is not one of {', '.join(kinds)}")
     if dtype is not None and dtype not in _library.DTYPE_NUMBERS:
-        raise ValueError(f"dtype {dtype!r} is none of {', '.join(_library.DTYPES)}")
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_library.DTYPES)}")
     options = _library.options(
         _library.ConvertOptions,
         to=None if to is None else to.encode(),
@@ -318,7 +318,7 @@ def convert(
 
 
 def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
-    """What differs between two checkpoints, a sentence each; [] when they are equal. |a - b| <= atol + rtol * |b| is
+    """The differences between two checkpoints, a sentence each; [] if they are equal. |a - b| <= atol + rtol * |b| is
     equal.
 
     >>> fsdp_checkpoint.diff("run1/checkpoints", "run2/checkpoints")

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 ABI_VERSION = 1
 
-# By their numbers in fsdp_checkpoint.h, which are never changed.
+# By their numbers in fsdp_checkpoint.h, which never change.
 DTYPES = (
     "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
     "uint64", "uint32", "uint16", "uint8", "bool", "complex32", "complex64", "complex128", "float8_e4m3fnuz",
@@ -31,7 +31,7 @@ _CODES = (
 
 
 class CheckpointError(RuntimeError):
-    """A failure of the library. `code` says which kind, in words ("data loss"); the text says what and where.
+    """A failure of the library. `code` is its kind, in words ("data loss"); the text has the details and the place.
 
     >>> try:
     ...     fsdp_checkpoint.open("checkpoints")
@@ -45,21 +45,21 @@ class CheckpointError(RuntimeError):
 
 
 class NotFoundError(CheckpointError, FileNotFoundError):
-    """There is nothing at the path, or no checkpoint in it.
+    """There is nothing at the path, or it is not a checkpoint.
 
     >>> except fsdp_checkpoint.NotFoundError: start_from_scratch()
     """
 
 
 class ExistsError(CheckpointError, FileExistsError):
-    """The step, or the destination, exists and was not to be replaced.
+    """The step, or the destination, exists and `overwrite` was not set.
 
     >>> except fsdp_checkpoint.ExistsError: Writer(path, overwrite=True)
     """
 
 
 class DataLossError(CheckpointError):
-    """Bytes are not those that were written. The text names tensor, file and byte range.
+    """Bytes differ from the bytes that were written. The text names tensor, file and byte range.
 
     >>> except fsdp_checkpoint.DataLossError as error: print(error)  # then: ckpt verify, ckpt repair
     """
@@ -143,7 +143,7 @@ def options(structure: type, **members: object) -> ctypes.Structure:
 _int32, _int64, _pointer, _text = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
 _out = ctypes.POINTER
 
-# name: what it returns, and its arguments. What returns int32 in _CHECKED is a code.
+# name: result type and argument types. An int32 result of a function in _CHECKED is a code.
 _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fsdp_checkpoint_abi_version": (_int32, []),
     "fsdp_error_message": (_text, []),
@@ -200,7 +200,7 @@ library = _load()
 
 
 class _Saves:
-    """The saves in progress, on threads of any kind. An interpreter that exits waits for them, as it waits for those of
+    """The saves in progress, on threads of any kind. An interpreter that exits waits for them, as it waits for
     dcp.async_save's own threads: it would end a daemon thread inside of the save, at the next call of Python."""
 
     def __init__(self) -> None:
@@ -229,13 +229,13 @@ class _Saves:
 
 
 saves = _Saves()
-# The threads that save are not in a forked child.
+# A forked child does not have the threads that save.
 os.register_at_fork(after_in_child=saves.forget)
 atexit.register(saves.wait)
 
 
 def take_string(pointer: ctypes.c_void_p) -> str:
-    """The text of a string that the library has returned for fsdp_free, which is called."""
+    """The text of a string that the library returned for fsdp_free; calls fsdp_free."""
     if pointer.value is None:
         return ""
     text: Optional[bytes] = ctypes.string_at(pointer.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Writer and Reader share: names, dtypes, and boxes of tensors as intervals of elements."""
+"""Shared by Writer and Reader: names, dtypes, and boxes of tensors as intervals of elements."""
 
 import io
 import json
@@ -21,12 +21,12 @@ class SavedTensor(NamedTuple):
 
 
 class SharedPlan(NamedTuple):
-    """What every rank must know of all: DCP scatters it with the rank's items."""
+    """Data about all ranks that every rank needs: DCP scatters it with the rank's items."""
 
     rank: int
     world_size: int
     tensors: List[SavedTensor]
-    paths: Dict[str, Tuple[Any, ...]]  # where each DCP name lies in the nested state dict
+    paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -46,7 +46,7 @@ def our_name(fqn: str, path: Tuple[Any, ...], is_model_alone: bool) -> str:
 
 
 def runs_of(offsets: Tuple[int, ...], sizes: Tuple[int, ...], shape: Tuple[int, ...]) -> List[Tuple[int, int]]:
-    """A box of a row-major tensor as intervals of elements, in order: one where it has whole rows."""
+    """A box of a row-major tensor as intervals of elements, in order: one interval if it has whole rows."""
     whole = len(shape)
     while whole > 0 and sizes[whole - 1] == shape[whole - 1]:
         whole -= 1
@@ -72,12 +72,12 @@ def numel_of(sizes: Tuple[int, ...]) -> int:
 
 
 def exact_json(data: bytes) -> Optional[str]:
-    """The value that torch.save wrote as `data`, as JSON; None where JSON would change it."""
+    """The value that torch.save wrote as `data`, as JSON; None if JSON would change it."""
     try:
         value = torch.load(io.BytesIO(data), weights_only=True)
         text = json.dumps(value, allow_nan=True)
         return text if _same(json.loads(text), value) else None
-    except Exception:  # of the many that torch.load and json have: such a value is kept as its bytes
+    except Exception:  # torch.load and json raise many: such a value is kept as its bytes
         return None
 
 
@@ -88,4 +88,4 @@ def _same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, list):
         return len(a) == len(b) and all(map(_same, a, b))
-    return repr(a) == repr(b)  # tells 0.0 from -0.0, and has NaN equal itself
+    return repr(a) == repr(b)  # separates 0.0 from -0.0, and NaN equals itself

@@ -26,8 +26,8 @@ _STAGED_BYTES = 1 << 28
 
 
 class _Batch:
-    """Items that are read together. Those that have no place in host memory are read beside it and copied there, before
-    they take more than _STAGED_BYTES, or one tensor, together."""
+    """Items that are read together. Items whose place is not in host memory are read to a staging buffer and copied,
+    before they take more than _STAGED_BYTES, or one tensor, together."""
 
     def __init__(self, checkpoint: Checkpoint, planner: LoadPlanner, threads: int) -> None:
         self._checkpoint, self._planner, self._threads = checkpoint, planner, threads
@@ -64,8 +64,8 @@ class _Batch:
 class Reader(StorageReader):
     """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
 
-    `path` may be a directory of checkpoints: its newest that verifies. Tensors of host memory are read into their
-    place, with no copy between; each rank reads what it wants and no more, on `threads` threads. Checkpoints that
+    `path` may be a directory of checkpoints: its newest that verifies. Tensors in host memory are read into their
+    place, without another copy; each rank reads only the elements it wants, on `threads` threads. Checkpoints that
     Writer has not made have the names "model.NAME" and "optim.state.NAME.STATE". No code of a file is run: a value that
     torch.load does not take with weights_only is an error, unless `trust_pickles`.
 
@@ -90,7 +90,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
-        """Whether something lies at a path.
+        """Whether the path exists.
 
         >>> Reader.validate_checkpoint_id("checkpoints")
         True
@@ -167,7 +167,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
-        """Called by dcp.load: reads all items in one go, each block of the checkpoint once; those of GPUs, and others
+        """Called by dcp.load: reads all items in one go, each block of the checkpoint once; items on GPUs, and others
         that cannot be read into their place, a quarter of a GiB at a time.
 
         >>> reader.read_data(plan, planner).wait()
@@ -186,7 +186,8 @@ class Reader(StorageReader):
         return future
 
     def _value(self, checkpoint: Checkpoint, kind: str, name: str) -> io.BytesIO:
-        """What planners take: the bytes of torch.save. They unpickle them, so they get none that could run code."""
+        """The form that planners take: the bytes of torch.save. They unpickle them, so they get none that could run
+        code."""
         if kind == "json":
             data = io.BytesIO()
             torch.save(json.loads(checkpoint.texts[name]), data)

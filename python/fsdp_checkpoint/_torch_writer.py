@@ -23,10 +23,11 @@ from ._torch_names import INDEX, SavedTensor, SharedPlan, dtype_name, exact_json
 class Writer(StorageWriter):
     """A StorageWriter of torch.distributed.checkpoint that saves ROOT/step-NNNNNNNN as a verified HDF5 checkpoint.
 
-    `path` is the checkpoint's: its last part is step- and at least eight digits. `process_group` is that of dcp.save;
-    its ranks exchange a few small messages by all_gather_object. `overwrite` replaces the step if it exists: the new
-    one is complete first, then they change places. `parity` files that are lost can be made again (`ckpt repair`).
-    `io_threads` write on each rank. A failure on one rank is an exception on every rank, and leaves no checkpoint.
+    `path` is the checkpoint's: its last part is step- and at least eight digits. `process_group` is the group of
+    dcp.save; its ranks exchange a few small messages by all_gather_object. `overwrite` replaces the step if it exists:
+    the new one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
+    repair`). `io_threads` threads write on each rank. A failure on one rank is an exception on every rank, and leaves
+    no checkpoint.
 
     >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-00001000"))
     """
@@ -64,7 +65,7 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
-        """Whether a path may be a checkpoint's.
+        """Whether a path may be the path of a checkpoint.
 
         >>> Writer.validate_checkpoint_id("checkpoints/step-00001000")
         True
@@ -77,7 +78,7 @@ class Writer(StorageWriter):
 
     @property
     def checkpoint_id(self) -> str:
-        """The path that is saved next.
+        """The path of the next save.
 
         >>> Writer("checkpoints/step-00001000").checkpoint_id
         'checkpoints/step-00001000'
@@ -183,7 +184,7 @@ class Writer(StorageWriter):
     def _add_tensors(
         self, state: ctypes.c_void_p, plan: SavePlan, planner: SavePlanner, kept: List[Any], results: List[WriteResult]
     ) -> Dict[str, bytes]:
-        """Adds all tensors to `state`, with the elements that are this rank's; the bytes of its other values."""
+        """Adds all tensors to `state`, with the elements of this rank, and the bytes of its other values."""
         shards: Dict[str, List[Tuple[int, int, int]]] = {}
         blobs: Dict[str, bytes] = {}
         for item in plan.items:
@@ -218,7 +219,8 @@ class Writer(StorageWriter):
         library.fsdp_state_add_tensor(state, tensor.name.encode(), number, len(tensor.shape), dims, array, len(shards))
 
     def _add_values(self, state: ctypes.c_void_p, plan: SharedPlan, blobs: Dict[str, bytes], kept: List[Any]) -> None:
-        """Adds what is no tensor, on every rank: texts must be equal, and rank 0 has the elements of the bytes."""
+        """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
+        elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
         for fqn, data in sorted(blobs.items()):
             text = exact_json(data)

@@ -4,7 +4,7 @@
 # A registry of files for Bazel 7 in a chroot: module graphs are resolved, and modules are built, without a network. Its
 # modules are Debian's sources of them, and for hdf5 and isa-l the overlays of third_party/registry.
 
-# empty_module ROOT NAME VERSION [LEVEL]: one that the graph names and no build uses.
+# empty_module ROOT NAME VERSION [LEVEL]: a module that the graph names and no build uses.
 empty_module() {
   module "$1" "$2" "$3" /registry/empty "module(name = \"$2\", version = \"$3\", compatibility_level = ${4:-0})"
 }
@@ -17,7 +17,8 @@ module() {
   echo "{\"type\": \"local_path\", \"path\": \"$4\"}" >"$directory/source.json"
 }
 
-# make_registry ROOT: what Debian's Bazel itself asks for. It carries rules_cc and its like as overrides, but not these.
+# make_registry ROOT: the modules that Debian's Bazel itself asks for. It has rules_cc and similar ones as overrides,
+# but not these.
 make_registry() {
   rm -rf "$1/registry"
   mkdir -p "$1/registry/empty"
@@ -30,8 +31,8 @@ make_registry() {
   empty_module "$1" zlib 1.3.1.bcr.3 1
 }
 
-# unpack ROOT PACKAGE SUITE VERSION: the original source of a Debian package as /modules/PACKAGE in the chroot. Exits with
-# 1 where Debian has another release than VERSION by now.
+# unpack ROOT PACKAGE SUITE VERSION: the original source of a Debian package as /modules/PACKAGE in the chroot. Exits
+# with 1 if Debian now has another release than VERSION.
 unpack() {
   local folder=$1/modules/$2
   [ ! -e "$folder/unpacked" ] || return 0
@@ -62,7 +63,7 @@ add_modules() {
   unpack "$1" xxhash forky 0.8.3
   unpack "$1" zlib forky 1.3.2
 
-  # These have MODULE.bazel and BUILD.bazel of their own.
+  # These have their own MODULE.bazel and BUILD.bazel.
   module "$1" abseil-cpp 20260526.0 /modules/abseil "$(cat "$modules/abseil/MODULE.bazel")"
   module "$1" highway 1.3.0 /modules/highway "$(cat "$modules/highway/MODULE.bazel")"
   module "$1" zlib 1.3.2 /modules/zlib "$(sed 's/version = "0.0.0"/version = "1.3.2"/' "$modules/zlib/MODULE.bazel")"
@@ -70,7 +71,7 @@ add_modules() {
   empty_module "$1" googletest 1.17.0.bcr.2 1
   empty_module "$1" zlib 1.3.1.bcr.5 1
 
-  # These have none of the first, or of either.
+  # These do not have MODULE.bazel, or neither file.
   module "$1" nlohmann_json 3.11.3 /modules/nlohmann-json3 'module(name = "nlohmann_json", version = "3.11.3")'
   touch "$modules/nlohmann-json3/MODULE.bazel"
   module "$1" xxhash 0.8.3 /modules/xxhash 'module(name = "xxhash", version = "0.8.3")
@@ -97,8 +98,8 @@ BUILD
     echo 'exports_files([\"nasm\"])' >/modules/nasm/BUILD.bazel"
   module "$1" nasm 2.16.03.bcr.1 /modules/nasm 'module(name = "nasm", version = "2.16.03.bcr.1")'
 
-  # Abseil asks for a newer rules_cc than Debian's, for the name of a compiler that is not here:
-  # --override_module=rules_cc=/modules/rules_cc puts it in the place of Debian's.
+  # Abseil asks for a newer rules_cc than Debian's, for the name of a compiler that is not used here:
+  # --override_module=rules_cc=/modules/rules_cc replaces Debian's.
   [ -z "${RULES_CC:-}" ] || return 0
   in_chroot "$1" "rm -rf /modules/rules_cc && cp -r /usr/share/bazel/rules/cc /modules/rules_cc"
   cat >>"$modules/rules_cc/cc/compiler/BUILD" <<'BUILD'
@@ -110,8 +111,8 @@ config_setting(
 BUILD
 }
 
-# with_rules_cc ROOT RULES_CC BAZEL_FEATURES: sources of upstream's rules_cc, as /modules/rules_cc in the chroot, and of
-# the bazel_features that it asks for.
+# with_rules_cc ROOT RULES_CC BAZEL_FEATURES: the sources of upstream's rules_cc, as /modules/rules_cc in the chroot,
+# and of the bazel_features that it needs.
 with_rules_cc() {
   local modules=$1/modules asked
   rm -rf "$modules/rules_cc" "$modules/bazel_features" "$modules/protobuf"

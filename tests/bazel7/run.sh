@@ -16,8 +16,8 @@
 # of Debian's rules_cc 0.0.11.
 #
 # Debian's Bazel carries rules_cc and its like as overrides but never the registry's metadata, without which no module
-# graph can be resolved offline: registry.sh makes a registry of files. With a network and upstream's Bazel nothing of
-# that is needed.
+# graph can be resolved offline: registry.sh makes a registry of files. With a network and upstream's Bazel this is not
+# needed.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -30,7 +30,7 @@ enter_namespaces "$@"
 
 ROOT=${ROOT:-${TMPDIR:-/tmp}/fsdp_bazel7}
 make_chroot forky "$ROOT"
-# What a mirror has is signed, also where it has not been renewed for longer than it promises.
+# Files of a mirror are signed, so accept them after their date of validity too: a mirror may lag behind.
 echo 'Acquire::Check-Valid-Until "false";' >"$ROOT/etc/apt/apt.conf.d/90lagging-mirror"
 rm -rf "$ROOT/src"
 git clone --quiet "file://$repository" "$ROOT/src"
@@ -48,7 +48,7 @@ consumer() {
   in_chroot "$ROOT" "cd /src/tests/consumer && ./run.sh $flags && ../../bazelw shutdown"
 }
 
-# The libraries that the link of modules_consumer is given, one a line.
+# The libraries that modules_consumer links, one per line.
 libraries() {
   in_chroot "$ROOT" "cd /src/tests/consumer/modules && ../../../bazelw aquery $flags 'mnemonic(CppLink, //:modules_consumer)'" |
     grep -oE "[^ ,']*/lib[^ ,'/]*\\.(a|lo|so)\\b" | sort -u
@@ -60,13 +60,13 @@ modules() {
   flags="$flags -c fastbuild"
   local said program=/src/tests/consumer/modules/bazel-bin/modules_consumer
   said=$(in_chroot "$ROOT" "cd /src/tests/consumer/modules && ../../../bazelw run $flags //:modules_consumer")
-  [ "$said" = OK ] || { echo "modules: expected OK, and it said: $said" >&2; exit 1; }
+  [ "$said" = OK ] || { echo "modules: expected OK, but it printed: $said" >&2; exit 1; }
 
-  # One Abseil, of the module graph: in what is linked, in its names, and in what is loaded.
+  # There must be one Abseil, the module graph's: in the libraries linked, in the symbols, and in the libraries loaded.
   libraries >"$ROOT/libraries"
   grep -q abseil-cpp "$ROOT/libraries"
   if grep -E 'lib(absl_|hdf5|isal|hwy|xxhash|z)[^/]*$' "$ROOT/libraries" | grep system_deps; then
-    echo "modules: an installed library is linked where a module was named" >&2
+    echo "modules: an installed library is linked in place of a module" >&2
     exit 1
   fi
   local spaces
@@ -77,7 +77,7 @@ modules() {
     exit 1
   fi
 
-  # Without the tag two of them meet, and that is seen.
+  # Without the tag two of them meet, which the checks must notice.
   sed -i '/^system.from_modules/,/^)/d' "$ROOT/src/tests/consumer/modules/MODULE.bazel"
   libraries >"$ROOT/libraries"
   if ! grep -q abseil-cpp "$ROOT/libraries" || ! grep -q 'system_deps.*libabsl_' "$ROOT/libraries"; then

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program of another repository: shards a model over two ranks, saves it, reads it into a second model that was
-// initialised otherwise, and prints OK when both hold the same bytes.
+// initialised differently, and prints OK when both hold the same bytes.
 
 #include <stdlib.h>
 

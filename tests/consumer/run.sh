@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds and runs this repository, which depends on fsdp, with the Bazel that is here:
+# Builds and runs this repository, which depends on fsdp, with the installed Bazel:
 #
 #   tests/consumer/run.sh [OPTION OF BAZEL...]
 #
@@ -17,13 +17,13 @@ if [ -n "${RELEASED_CKPT:-}" ]; then
 fi
 
 said=$(../../bazelw run "${options[@]}" //:consumer)
-[ "$said" = OK ] || { echo "consumer: expected OK, and it said: $said" >&2; exit 1; }
+[ "$said" = OK ] || { echo "consumer: expected OK, but it printed: $said" >&2; exit 1; }
 ../../bazelw test "${options[@]}" //:model_test //:model_in_bfloat16_test
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# fails_with TEXT TARGET: a test that must fail, and say TEXT.
+# fails_with TEXT TARGET: a test that must fail and print TEXT.
 fails_with() {
   if ../../bazelw test "${options[@]}" --test_output=all "$2" >"$log" 2>&1; then
     echo "consumer: $2 passes; expected that it fails with: $1" >&2

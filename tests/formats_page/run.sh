@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 wrong=0
 
-# Tests: `name_test`, and `room:name_test` where the target has the same name.
+# Tests: `name_test`, and `room:name_test` if the target has the same name.
 grep -oE '`[a-z0-9_/:]*_test`' "$page" | tr -d '`' | sed 's/.*://' | sort -u > "$work/named"
 # A source that no BUILD file names, by itself or as the target that train_gpt_test makes of it, is not run.
 find . -name BUILD.bazel -not -path './bazel-*' -exec grep -hoE '"[a-z0-9_]+_test(\.cc)?"' {} + | tr -d '"' |

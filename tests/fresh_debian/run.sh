@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Proves the README's promise on a machine that has nothing: in a new minimal Debian 12, a fresh clone of the last commit
-# builds, runs the quickstart and passes the tests, with ./bazelw installing what is missing. By hand, as root:
+# Proves the README's promise on an empty machine: in a new minimal Debian 12, a fresh clone of the last commit builds,
+# runs the quickstart and passes the tests; ./bazelw installs what is missing. By hand, as root:
 #
 #   tests/fresh_debian/run.sh [COMMAND...]      # default: the quickstart, then all tests
 #

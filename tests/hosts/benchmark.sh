@@ -8,14 +8,14 @@
 #   tests/hosts/benchmark.sh [--rate=2gbit] [--rounds=3] [--layouts=2x1,2x2,2x4] [--mebibytes=16,64,256]
 #                            [--peers=gloo,mpi] [--keep=DIR]
 #
-# The hosts are namespaces of this machine, the link between them a pair of virtual Ethernet devices, each end limited by
-# a token bucket (tc-tbf(8)) to --rate; --rate=none leaves it unlimited, so that processors are the limit. In each round
-# all take their turn, so that other load on the machine meets all of them: of each layout ours with the wire, Gloo, Open
-# MPI. benchmark_table.py says what is compared with what. The exit status is 0 if all goals held that were measured, 3 if
-# one did not.
+# The hosts are namespaces of this machine, the link between them a pair of virtual Ethernet devices, each end limited
+# by a token bucket (tc-tbf(8)) to --rate; --rate=none leaves it unlimited, so that processors are the limit. In each
+# round all programs take turns, so that other load on the machine meets all of them: for each layout ours with the
+# wire, Gloo, Open MPI. benchmark_table.py defines the comparisons. The exit status is 0 if all goals that were measured
+# held, 3 if one did not.
 #
-# What is missing is installed: Debian's packages by apt-get, torch by pip in DIR, which stays and is used when it is
-# there (without --keep, in a directory that is removed). BENCHMARK is our program; without it ./bazelw builds it.
+# Missing packages are installed: Debian's by apt-get, torch by pip in DIR, which is kept and used again (without
+# --keep, in a directory that is removed). BENCHMARK is our program; without it ./bazelw builds it.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -51,13 +51,13 @@ prepare() {
       die "the program cannot be built"
     BENCHMARK=$repository/bazel-bin/collectives/conformance/collectives_benchmark
   fi
-  BENCHMARK=$(realpath -e "$BENCHMARK") || die "BENCHMARK is no file"
+  BENCHMARK=$(realpath -e "$BENCHMARK") || die "BENCHMARK is not a file"
   export BENCHMARK
 }
 
 onhost() { timeout --kill-after=5 "$limit" "$machine/onhost" "$@"; }
 
-# ranks EACH COMMAND...: EACH ranks on either host, in the environment that torchrun gives; each call has its own port.
+# ranks EACH COMMAND...: EACH ranks on each host, in torchrun's environment; each call has its own port.
 ranks() {
   local each=$1 pids=() node failures=0 pid
   shift
@@ -92,14 +92,14 @@ measure_ours() {
 
 measure_gloo() { ranks "$1" "$venv/bin/python3" "$repository/tests/hosts/gloo_benchmark.py" 3 $((4 << 10)) "${bytes[@]}"; }
 
-# Its ranks spin while they wait; where ranks share cores they must let each other in.
+# Its ranks spin while they wait; if ranks share cores they must yield.
 measure_mpi() {
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 onhost host-a mpirun.openmpi \
     --mca plm_rsh_agent "$machine/rsh" --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 \
     --mca mpi_yield_when_idle 1 --host "host-a:$1,host-b:$1" -np $((2 * $1)) "$work/mpi_benchmark" 3 $((4 << 10)) "${bytes[@]}"
 }
 
-# On the machine.
+# Runs on the machine.
 inside() {
   make_hosts || die "the hosts cannot be made"
   local work=$machine/work port=29500 sizes=${mebibytes//,/ } bytes=() size host round layout who

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmark.sh measured, as a table with the goals.
+"""The measurements of benchmark.sh, as a table with the goals.
 
   benchmark_table.py note ROUND LAYOUT WHO LOAD < OUTPUT   lines of JSON from the output of one program
   benchmark_table.py table RATE < LINES                    the table; exit status 3 if a goal was missed
@@ -8,8 +8,8 @@
 Times are milliseconds of one collective, the slowest rank's, the median over rounds. A ratio is the median over rounds of
 the ratio within a round, with its lowest and highest.
 
-  wire   plain sockets between the hosts, both ways at once: for as many bytes as the route puts on a host's link; for
-         4 KiB: as many bytes there and back (a ping-pong). Measured in turn with ours, batch by batch
+  wire   plain sockets between the hosts, both ways at the same time: for as many bytes as the route puts on a host's
+  link; for 4 KiB: as many bytes there and back (a ping-pong). Measured in turn with ours, batch by batch
   wire'  ours / wire
   gloo'  Gloo / ours, mpi': Open MPI / ours
 """
@@ -38,7 +38,7 @@ UNLIMITED = [
 
 
 def note(number, layout, who, load):
-    """Ours prints an object with rows, the others a row a line; both begin a line with a brace."""
+    """Ours prints an object with rows, the others one row per line; both begin a line with a brace."""
     text = sys.stdin.read()
     decoder, rows, at = json.JSONDecoder(), [], text.find("{")
     while at >= 0:
@@ -70,7 +70,7 @@ class Table:
             self.rows.setdefault(key, {}).setdefault(row["who"], {})[row["round"]] = row
 
     def ratio(self, key, which, ratios):
-        """The cell: the median, its range, and the goal where there is one."""
+        """The cell: the median, its range, and the goal if there is one."""
         if not ratios:
             return "-"
         median = statistics.median(ratios)

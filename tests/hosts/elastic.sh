@@ -2,33 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2010,SC2015,SC2100,SC2154,SC2317
 #
-# Kills a host of a run again and again, at random instants, and starts it again: train_gpt under torchrun's
-# --nnodes=1:2, on two hosts of two ranks. By hand, as root:
+# Kills a host of a run repeatedly, at random instants, and starts it again: train_gpt under torchrun's --nnodes=1:2, on
+# two hosts of two ranks. By hand, as root:
 #
 #   tests/hosts/elastic.sh [--kills=N] [--seed=S] [--keep=DIR] [NAME...]
 #
 #   host-b        host-b is killed; host-a has rank 0 and serves torchrun's rendezvous
-#   either-host   host-a, which has rank 0, or host-b; the rendezvous is a TCPStore of torch's alone on host-c
+#   either-host   host-a, which has rank 0, or host-b; the rendezvous is a separate TCPStore of torch's on host-c
 #
-# Without a NAME: both, with 20 kills each. The instants follow from S, which is printed.
+# Without a NAME: both, with 20 kills each. S determines the instants and is printed.
 #
 # A kill takes the first process of the host's namespace, and with it the agent and the ranks. Three of four kills, on
 # average, come while all four ranks train, 0 to 3 s after their first step. Then the two ranks of the other host must
-# end with status 75, be started again by torchrun, and go on from the newest checkpoint; 0 to 3 s after their first
-# step the host is back, and the four ranks must go on from the newest checkpoint. The others come while the host
-# returns, whatever the run does then: at an instant from the start of the agent to a quarter longer than the last
-# return took. In either-host they may take the host that was not away, so that the other goes on alone. Training must
-# go on by itself after each; where such a kill takes the host of rank 0 while torchrun's agents agree, the other agent
-# ends after 60 s, and the test fails by that (docs/collectives.md).
+# end with status 75, be started again by torchrun, and continue from the newest checkpoint; 0 to 3 s after their first
+# step the host is back, and the four ranks must continue from the newest checkpoint. The other kills come while the
+# host returns, independent of the state of the run: at an instant from the start of the agent to a quarter longer than
+# the last return took. In either-host they may hit the host that was not away, so that only the other continues.
+# Training must continue by itself after each. If such a kill takes the host of rank 0 while torchrun's agents agree,
+# the other agent ends after 60 s, and the test fails because of that (docs/collectives.md).
 #
-# After the last kill the host comes back, the run is stopped by SIGTERM, and ended by another job of both hosts. Then
-#   - every step has a loss, and every line of the metrics, of steps that were done again too, has the loss that four
-#     ranks of one host have undisturbed, within 1e-6;
-#   - no process, no file in /dev/shm and no hidden directory beside the checkpoints is left.
+# After the last kill the host comes back, the run is stopped by SIGTERM, and another job of both hosts ends it. Then
+#   - every step has a loss, and every line of the metrics, including repeated steps, has the loss of an undisturbed run
+#     of four ranks on one host, within 1e-6;
+#   - no process, no file in /dev/shm and no hidden directory next to the checkpoints is left.
 #
-# Needs what launchers.sh needs for torchrun; TRAIN_GPT and --keep are as there. For each kill a line of seconds:
+# Needs torchrun as launchers.sh does; TRAIN_GPT and --keep are as there. Prints for each kill a line of seconds:
 #
-#   noticed   from the kill until the ranks that are left say who is lost
+#   noticed   from the kill until the remaining ranks report who is lost
 #   torchrun  from then until torchrun has started them again
 #   ready     from then until their first new step
 #   total     the sum
@@ -55,31 +55,31 @@ prepare() {
 # ------------------------------------------------ the run ------------------------------------------------------------
 
 # The learning rate is one at which training does not amplify rounding: 4 x 2 and 2 x 4 micro-steps add in another
-# order. A checkpoint every other step makes kills in saves likely, and steps that are done again.
+# order. A checkpoint every other step makes kills during saves likely, and repeated steps.
 golden=$repository/tests/testdata/golden
 train=(--config="$golden/gpt2_tiny/config.json" --tokens="$golden/tokens.u16" --batch_size=1 --seq_len=64
   --global_batch=8 --warmup_steps=20 --lr=3e-4 --seed=7)
 saves=(--checkpoint_every=2 --keep_last=10 --resume=auto --join_timeout=30s)
 
 # Without the first, torchrun does not let a host join again; without the second, its agents wait for one that was lost
-# while they agreed (docs/collectives.md).
+# during their agreement (docs/collectives.md).
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_ELASTIC_WORKER_IDENTICAL=1 OMP_NUM_THREADS=1
 rendezvous=keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=2
 
 # The longest that anything may take: torchrun, under load.
 limit=180
 
-# By host: its agent, as a process of the machine, and the descriptor that takes its output to the log.
+# By host: its agent, as a process of the machine, and the descriptor that copies its output to the log.
 declare -A agents=() outputs=()
 
-# open_output HOST: lines reach the log with the time and the host in front.
+# open_output HOST: lines reach the log prefixed by the time and the host.
 open_output() {
   local fd line
   exec {fd}> >(while IFS= read -r line; do printf '%s %s %s\n' "$EPOCHREALTIME" "$1" "$line"; done >>"$log")
   outputs[$1]=$fd
 }
 
-# start_agent HOST [STEPS]: torchrun on a host. Each rank says that it is started, and then becomes train_gpt.
+# start_agent HOST [STEPS]: torchrun on a host. Each rank prints that it has started, and then becomes train_gpt.
 start_agent() {
   # shellcheck disable=SC2016
   "$machine/onhost" "$1" "$TORCHRUN" --no-python --nnodes=1:2 --nproc-per-node=2 --max-restarts=1000 \
@@ -90,7 +90,7 @@ start_agent() {
   agents[$1]=$!
 }
 
-# kill_host HOST: ends all that runs there, at once, by its first process.
+# kill_host HOST: ends all processes of the host immediately, by killing its first one.
 kill_host() {
   local first
   first=$(pgrep -P "${agents[$1]}") && kill -KILL "$first"
@@ -98,7 +98,7 @@ kill_host() {
   unset "agents[$1]"
 }
 
-# A TCPStore for torchrun's agents that lives on no host of the run.
+# A TCPStore for torchrun's agents, on no host of the run.
 start_endpoint() {
   "$machine/onhost" host-c "$venv/bin/python" -c "
 import datetime, time, torch.distributed
@@ -119,11 +119,11 @@ pause() { sleep "$(($1 / 1000)).$(printf %03d $(($1 % 1000)))"; }
 
 now() { at=$EPOCHREALTIME; }
 
-# mark: what the log has so far is not looked at any more.
+# mark: the log so far is not read again.
 mark() { seen=$(wc -l <"$log"); }
 
-# await PATTERN: the first line after the mark that has the extended regular expression behind its time; `at` is its
-# time, `line` the rest, and the mark is behind it. Fails when the limit is over, or an agent ends meanwhile.
+# await PATTERN: the first line after the mark that matches the extended regular expression after its time; `at` is its
+# time, `line` the rest, and the mark moves behind it. Fails when the limit is over, or when an agent ends.
 await() {
   local deadline=$((SECONDS + limit)) found host
   until found=$(grep -nm1 -E "^[0-9.]+ $1" < <(tail -n "+$((seen + 1))" "$log")); do
@@ -169,13 +169,13 @@ kill_of_all() {
   await "$left resuming from " || return 1
   [[ $line == *"/$newest: "* ]] || { why="the newest checkpoint is $newest, but $line"; return 1; }
   await "$left training with 2 ranks, 8 rows a step in 4 " && await "$left step " || return 1
-  # A line of the metrics may have been written between the look at them and the kill.
+  # A line of the metrics may have been written between reading them and the kill.
   resumed=$((10#${newest#step-}))
   cells=(all "$(seconds "$killed" "$noticed")" "$(seconds "$noticed" "$started")" "$(seconds "$started" "$at")"
     "$(seconds "$killed" "$at")" "$((last + 1 > resumed ? last + 1 - resumed : 0))")
 }
 
-# kill_of_any HOST: whatever the run does. What it printed before must have reached the log before the mark.
+# kill_of_any HOST: at any state of the run. Its output so far must have reached the log before the mark.
 kill_of_any() {
   local killed
   now && killed=$at
@@ -186,7 +186,7 @@ kill_of_any() {
   cells=(any - - - "$(seconds "$killed" "$at")" -)
 }
 
-# come_back HOST: all four ranks go on. `back` is the time that it took.
+# come_back HOST: all four ranks continue. `back` is the time that it took.
 come_back() {
   local started newest
   await 'host-. starts rank 0 of 4$' || return 1
@@ -220,7 +220,7 @@ kill_again() {
   start_agent "$victim"
 }
 
-# Stops the run, as a scheduler does, and lets both hosts train 10 steps more.
+# Stops the run, as a scheduler does, and lets both hosts train 10 more steps.
 end_run() {
   local host failures=0
   mark
@@ -240,7 +240,7 @@ end_run() {
   [ "$failures" = 0 ] || { why="$failures of 2 agents of the last $steps steps failed"; return 1; }
 }
 
-# compare: each line of the metrics with that of the undisturbed run.
+# compare: each line of the metrics with the same step of the undisturbed run.
 compare() {
   awk -F '[:,]' -v steps="$steps" '
     !/^\{"step":[0-9]+,"loss":[0-9.e+-]+,/ { printf "%s, line %d: no loss\n", FILENAME, FNR; bad = 1; next }
@@ -270,7 +270,7 @@ nothing_left() {
   left=$(ls -A /dev/shm)
   [ -z "$left" ] || { why="in /dev/shm is left: $left"; return 1; }
   left=$(ls -A "$work/steps" | grep -v '^step-[0-9]*$')
-  [ -z "$left" ] || { why="beside the checkpoints is left: $left"; return 1; }
+  [ -z "$left" ] || { why="left next to the checkpoints: $left"; return 1; }
 }
 
 run_name() {
@@ -309,7 +309,7 @@ inside() {
   [ -x "$TORCHRUN" ] || die "there is no torchrun, and pip cannot install torch"
   local name work log failed=0 host
   for name in "${names[@]}"; do
-    # On the disk: checkpoints are what takes time.
+    # On the disk: checkpoints take most of the time.
     work=$(mktemp -d "$places/$name.XXXXXX") && log=$work/log && : >"$log" || die "no directory for the run"
     echo "$name: $kills kills, seed $seed"
     if run_name; then

@@ -2,7 +2,7 @@
 //
 // fake_agent: for tests: the store of torchrun's agent, on a host.
 //
-//   fake_agent ADDRESS PORT    says "ready", and serves until it is killed
+//   fake_agent ADDRESS PORT    prints "ready", and serves until it is killed
 #include <unistd.h>
 
 #include <cstdio>

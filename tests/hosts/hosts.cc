@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kSwitch[] = "switch";
 
-// Of a program such as ip(8), which ends within milliseconds where the machine is idle.
+// The limit for a program such as ip(8), which ends within milliseconds if the machine is idle.
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
 absl::Status Do(const std::vector<std::string>& command) {
@@ -40,20 +40,22 @@ absl::Status Do(const std::vector<std::string>& command) {
 // The end of the cable at the switch.
 std::string PortOf(int host) { return absl::StrCat("port-", Hosts::Name(host)); }
 
-// The first process of a host: sets it up, says so, and then does nothing but wait for the processes that it inherits.
-// Runs between fork and exec of a process that may have threads, so it makes system calls only.
+// The first process of a host: sets it up, reports the result, and then only waits for the processes that it inherits.
+// Runs between fork and exec of a process that may have threads, so it makes only system calls.
 [[noreturn]] void BeInit(const char* name, size_t name_size, int ready) {
+  // The host must not outlive the test, however the test ends.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   char error = 0;
   if (sethostname(name, name_size) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
     error = static_cast<char>(errno);
   }
-  // UCX finds the interfaces in /sys. Where that may not be mounted, as in some containers, eth0 is likely to be there.
+  // UCX finds the interfaces in /sys. If it may not be mounted, as in some containers, the /sys that is there is likely
+  // to have eth0.
   mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr);
   const ssize_t told = write(ready, &error, 1);
   if (told != 1 || error != 0) _exit(1);
-  signal(SIGCHLD, SIG_IGN);  // so that the kernel reaps them
+  signal(SIGCHLD, SIG_IGN);  // the kernel then reaps them
   while (true) pause();
 }
 
@@ -67,6 +69,7 @@ absl::StatusOr<int> StartInit(int host) {
   const long pid = syscall(SYS_clone, kAll, nullptr, nullptr, nullptr, nullptr);
   if (pid == 0) BeInit(name.data(), name.size(), writer.get());
   if (pid < 0) return absl::UnavailableError(absl::StrCat(name, ": clone: ", std::strerror(errno)));
+  // Closes this end, so that the read ends if the child dies before it writes.
   writer.Close();
   char error = 0;
   if (read(reader.get(), &error, 1) != 1 || error != 0) {
@@ -118,8 +121,9 @@ absl::Status Hosts::Connect(int host) {
   FSDP_RETURN_IF_ERROR(inside({"ip", "link", "set", "lo", "up"}));
   FSDP_RETURN_IF_ERROR(inside({"ip", "addr", "add", absl::StrCat(Address(host), "/24"), "dev", "eth0"}));
   FSDP_RETURN_IF_ERROR(inside({"ip", "link", "set", "eth0", "up"}));
+  // A Wire limits the rate by itself.
   if (link_.mbit == 0 || link_.needs_wire()) return absl::OkStatus();
-  // Each end shapes what it sends. A burst of 4 ms, and at least of one packet as TCP hands it over.
+  // Each end shapes the packets it sends. A burst of 4 ms, and at least one packet as TCP passes it on.
   const auto shape = [&](const std::string& device) -> std::vector<std::string> {
     return {"tc",
             "qdisc",
@@ -139,7 +143,7 @@ absl::Status Hosts::Connect(int host) {
   return inside(shape("eth0"));
 }
 
-// The file is written by a shell on the host, in a file system that only this host sees.
+// A shell on the host writes the file, in a file system that only this host sees.
 absl::Status Hosts::NameHosts(int host, int count) const {
   std::string lines = "127.0.0.1 localhost\n";
   for (int other = 0; other < count; ++other) {
@@ -150,8 +154,8 @@ absl::Status Hosts::NameHosts(int host, int count) const {
                           "' > /mnt/hosts && mount --bind /mnt/hosts /etc/hosts && umount /mnt")});
 }
 
-// The kernel takes the interfaces of a host away with its namespace, some time later; the switch must not be there when
-// the next Hosts makes its own.
+// The kernel removes the interfaces of a host with its namespace, some time later. The switch must be gone when the
+// next Hosts makes its own, so all are deleted here.
 Hosts::~Hosts() {
   for (int host = 0; host < count(); ++host) {
     Do({"ip", "link", "del", PortOf(host)}).IgnoreError();
@@ -163,6 +167,7 @@ Hosts::~Hosts() {
 absl::StatusOr<std::unique_ptr<ChildProcess>> Hosts::Start(int host, const std::vector<std::string>& command,
                                                            const ChildOptions& options) const {
   std::vector<std::string> all = {
+      // All namespaces except the user's, in which the test is root already.
       "nsenter", "--target", absl::StrCat(inits_[host]), "--net", "--mount", "--pid", "--uts", "--ipc", "--"};
   all.insert(all.end(), command.begin(), command.end());
   return ChildProcess::Start(all, options);
@@ -182,6 +187,7 @@ absl::Status Hosts::RestoreLink(int host) const { return Do({"ip", "link", "set"
 void Hosts::Kill(int host) {
   if (inits_[host] < 0) return;
   kill(inits_[host], SIGKILL);
+  // Its death ends all processes of its namespace, and it ends only after them.
   waitpid(inits_[host], nullptr, 0);
   inits_[host] = -1;
 }

@@ -9,10 +9,10 @@
 //
 // Their cables can be given a rate, a delay and loss (wire.h).
 //
-// Each knows the others by name and, as on Debian, itself as 127.0.1.1 (/etc/hosts).
+// Each host knows the others by name and, as on Debian, itself as 127.0.1.1 (/etc/hosts).
 //
-// The test itself runs as root of a user namespace, a machine of its own: link :hosts_main in place of gtest_main,
-// which starts the test there. All that was made vanishes with the test's process, however it ends.
+// The test itself runs as root of a user namespace, on its own machine: link :hosts_main in place of gtest_main, which
+// starts the test there. Everything made there vanishes with the test's process, however it ends.
 //
 // Used by one thread.
 #ifndef FSDP_TESTS_HOSTS_HOSTS_H_
@@ -31,7 +31,7 @@ namespace fsdp {
 
 class Hosts {
  public:
-  // Why there can be no hosts here, to skip a test with; empty if there can.
+  // Why hosts are not possible here, to skip a test with; empty if they are.
   static std::string WhyNot(const Link& link = {});
 
   // Makes `count` hosts, 1 to 26. At most one Hosts at a time. Errors carry the message of ip(8) or tc(8).
@@ -42,19 +42,19 @@ class Hosts {
   static std::string Name(int host) { return std::string("host-") + static_cast<char>('a' + host); }
   static std::string Address(int host);
 
-  // Starts a program on a host. Its own process numbers are those of the host; the ChildProcess is nsenter(1), which
-  // ends as the program does.
+  // Starts a program on a host. It has process numbers of the host; the ChildProcess is nsenter(1), which ends as the
+  // program does.
   absl::StatusOr<std::unique_ptr<ChildProcess>> Start(int host, const std::vector<std::string>& command,
                                                       const ChildOptions& options = {}) const;
 
   // Kills a process of a host, by its number there, as kill -9 does.
   absl::Status KillProcess(int host, int pid) const;
 
-  // Takes a host off the switch, and puts it back: no packet arrives meanwhile, and nobody is told.
+  // Takes a host off the switch, and puts it back: meanwhile no packet arrives, without any error or signal.
   absl::Status CutLink(int host) const;
   absl::Status RestoreLink(int host) const;
 
-  // Ends all processes of a host at once.
+  // Ends all processes of a host immediately.
   void Kill(int host);
 
  private:
@@ -67,7 +67,7 @@ class Hosts {
   absl::Status NameHosts(int host, int count) const;
 
   const Link link_;
-  std::vector<std::unique_ptr<Wire>> wires_;  // by host, if the link needs some
+  std::vector<std::unique_ptr<Wire>> wires_;  // by host, if the link needs them
 
   // By host: its first process, which holds the namespaces; -1 once it was killed.
   std::vector<int> inits_;

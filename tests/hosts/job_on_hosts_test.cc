@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job of four ranks on two hosts: how they meet, and what each is told when a rank, a host or a link is lost. The
-// heartbeats are those of production.
+// A job of four ranks on two hosts: how they meet, and what each rank reports when a rank, a host or a link is lost.
+// The heartbeats are the production values.
 #include <map>
 #include <memory>
 #include <string>
@@ -30,8 +30,8 @@ using Environment = std::map<std::string, std::string>;
 constexpr int kWorldSize = 4;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// What a machine whose cores are all busy adds to any of the times below. Without the end of its connection a death
-// would be noticed by its silence alone, which takes 10 s.
+// The time that a machine with all cores busy adds to any of the times below. Without the end of its connection a death
+// would be noticed only by silence, which takes 10 s.
 constexpr absl::Duration kLoaded = absl::Seconds(3);
 
 int HostOf(int rank) { return rank / 2; }
@@ -57,7 +57,7 @@ class JobOnHostsTest : public testing::Test {
     program_ = *std::move(program);
   }
 
-  // Starts a rank in each environment of `environments`, by rank; each meets the others and leaves.
+  // Starts a rank in each of `environments`, by rank; each meets the others and leaves.
   void ExpectThatTheyMeet(const std::vector<Environment>& environments) {
     for (int rank = 0; rank < kWorldSize; ++rank) {
       ChildOptions options;
@@ -98,7 +98,7 @@ class JobOnHostsTest : public testing::Test {
     return absl::StrCat("rank ", rank, " (", Hosts::Name(HostOf(rank)), ", pid ", PidOf(rank), ")");
   }
 
-  // Waits until each of `ranks` has ended with the status that asks for a restart, having said `verdict`.
+  // Waits until each of `ranks` has printed `verdict` and ended with the status that asks for a restart.
   void ExpectVerdict(const std::vector<int>& ranks, const std::string& verdict) {
     for (const int rank : ranks) {
       EXPECT_THAT(ranks_[rank]->Wait(kLong), IsOkAndHolds(kExitRestart));
@@ -133,7 +133,7 @@ TEST_F(JobOnHostsTest, RanksMeetAtANameThatRank0sHostKnowsAsALoopbackAddress) {
   ExpectThatTheyMeet(environments);
 }
 
-// torchrun's c10d rendezvous may give rank 0 to another host than that of the store.
+// torchrun's c10d rendezvous may place rank 0 on another host than the store's.
 TEST_F(JobOnHostsTest, RanksMeetThroughTorchrunsAgentWhicheverHostItIsOn) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("tests/hosts/fake_agent"));
   for (const int host : {0, 1}) {
@@ -151,7 +151,7 @@ TEST_F(JobOnHostsTest, RanksMeetThroughTorchrunsAgentWhicheverHostItIsOn) {
   }
 }
 
-// Nothing tells them that they are on several hosts.
+// Nothing in their environment shows that they are on several hosts.
 TEST_F(JobOnHostsTest, RanksThatKnowNoMoreThanTheirNumbersMeet) {
   std::vector<Environment> environments;
   for (int rank = 0; rank < kWorldSize; ++rank) {
@@ -208,7 +208,7 @@ TEST_F(JobOnHostsTest, AHostThatIsKilledIsNamedWithItsRanksWithinTwoSeconds) {
   EXPECT_LT(absl::Now() - killed, absl::Seconds(2) + kLoaded);
 }
 
-// Each host misses the other: the one that has rank 0 names the ranks of the other, which name rank 0.
+// Each host misses the other: the one with rank 0 names the ranks of the other, which name rank 0.
 TEST_F(JobOnHostsTest, ALinkThatIsCutIsNamedOnBothSidesWithin12SecondsAndAShortCutIsNot) {
   StartWatching();
   ASSERT_OK(hosts_->CutLink(1));

@@ -2,8 +2,8 @@
 //
 // job_rank: for tests: a rank that joins the job of its environment and does no work.
 //
-//   job_rank meet    says whom it met, and leaves
-//   job_rank watch   says whom it met, waits until a rank is lost, says which, and exits with 75
+//   job_rank meet    prints whom it met, and leaves
+//   job_rank watch   prints whom it met, waits until a rank is lost, prints which one, and exits with 75
 //
 // Its lines: "rank 1 pid 4 met host-a host-a host-b host-b", "rank 1 verdict: rank 3 (host-b, pid 5) is gone".
 #include <unistd.h>

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2015,SC2317
 #
-# Starts train_gpt by each launcher that people start it by, the real programs, on two hosts of two ranks, and compares
-# loss and gradient norm of every step with those of four ranks on one host, bit for bit. By hand, as root:
+# Starts train_gpt by each common launcher, the real programs, on two hosts of two ranks, and compares loss and gradient
+# norm of every step with four ranks on one host, bit for bit. By hand, as root:
 #
 #   tests/hosts/launchers.sh [--keep=DIR] [NAME...]
 #
@@ -19,12 +19,12 @@
 #
 # Without a NAME: all.
 #
-# What is missing is installed: Debian's packages by apt-get, and torch for torchrun by pip, in a directory under TMPDIR
-# that needs 5.5 GB and is removed at the end; with --keep=DIR it is DIR, which stays, and is used when it is there.
-# TRAIN_GPT and LAUNCH are the programs under test; without them ./bazelw builds them.
+# Missing packages are installed: Debian's by apt-get, and torch for torchrun by pip, in a directory under TMPDIR that
+# needs 5.5 GB and is removed at the end; with --keep=DIR it is DIR, which is kept and used again. TRAIN_GPT and LAUNCH
+# are the programs under test; without them ./bazelw builds them.
 #
-# A line for each NAME: passed, FAILED with the end of the log, or SKIPPED with what is absent. The last line is
-# "N passed, N failed, N skipped"; the exit status is 0 if something passed and nothing failed.
+# A line for each NAME: passed, FAILED with the end of the log, or SKIPPED with the absent program. The last line is "N
+# passed, N failed, N skipped"; the exit status is 0 if something passed and nothing failed.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -37,7 +37,8 @@ all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpir
 # The longest that one job of a few steps may take.
 limit=180
 
-# ------------------------------------------------ what has to be there -----------------------------------------------
+# ------------------------------------------------ prerequisites
+# --------------------------------------------------------
 
 wants() {
   local name
@@ -64,10 +65,10 @@ golden=$repository/tests/testdata/golden
 train=(--config="$golden/gpt2_tiny/config.json" --tokens="$golden/tokens.u16")
 steps=(--steps=5 --batch_size=1 --seq_len=16 --warmup_steps=3 --lr=3e-3 --seed=7)
 
-# onhost HOST COMMAND...: a launcher that hangs is a failure, and not a script that never ends.
+# onhost HOST COMMAND...: with a limit, so that a launcher that hangs is a failure and the script ends.
 onhost() { timeout --kill-after=5 "$limit" "$machine/onhost" "$@"; }
 
-# both COMMAND...: runs a command on both hosts, where NODE in its words is 0 and 1. Fails if one of them fails.
+# both COMMAND...: runs a command on both hosts, with NODE in its words replaced by 0 and 1. Fails if one of them fails.
 both() {
   local pids=() failures=0 node pid
   for node in 0 1; do
@@ -80,7 +81,7 @@ both() {
   return "$failures"
 }
 
-# absent COMMAND PACKAGE: says so if there is no such command, for a test to be skipped.
+# absent COMMAND PACKAGE: reports and succeeds if there is no such command, so that a test is skipped.
 absent() {
   command -v "$1" >/dev/null && return 1
   echo "there is no $1 (Debian: $2), and apt-get cannot install it"
@@ -105,7 +106,7 @@ run_torchrun_c10d() {
     --rdzv-id=c10d "${program[@]}"
 }
 
-# Agents of one host have one store, and their ranks one memory.
+# Agents on one host share a store, and their ranks share memory.
 run_torchrun_one_host() {
   # shellcheck disable=SC2016
   onhost host-a sh -c '"$@" & "$@" && wait $!' sh "$TORCHRUN" --no-python --nnodes=2 --nproc-per-node=2 \
@@ -157,16 +158,16 @@ run_hydra() {
     -genv MASTER_ADDR host-a -genv MASTER_PORT 29500 "${program[@]}"
 }
 
-# MPICH 4.0.2 of Debian 12, over UCX and TCP, may wait in MPI_Finalize for ever, also in programs that are not ours: the
-# losses of all steps are what counts.
+# MPICH 4.0.2 of Debian 12, over UCX and TCP, may wait in MPI_Finalize for ever, also in other programs: only the losses
+# of all steps count.
 run_hydra_mpi() {
   local limit=40
   onhost host-a mpiexec.hydra -launcher ssh -launcher-exec "$machine/rsh" -hosts host-a:2,host-b:2 -n 4 \
     "${program[@]}" --backend=mpi || [ $? = 124 ]
 }
 
-# built_without LIBRARY: says so if the libfsdp_mpi.so that train_gpt loads is not made with it: where Bazel built both,
-# or beside the program.
+# built_without LIBRARY: reports it if the libfsdp_mpi.so that train_gpt loads is not made with it: in Bazel's outputs,
+# or next to the program.
 built_without() {
   local directory
   directory=$(dirname "$TRAIN_GPT")
@@ -182,12 +183,12 @@ built_without() {
 # results FILE: step, loss and gradient norm of each line.
 results() { grep -oE '^\{"step":[0-9]+,"loss":[^,]*,"grad_norm":[^,]*' "$1"; }
 
-# compare METRICS: with those of one host.
+# compare METRICS: with the run on one host.
 compare() {
   diff <(results "$work/expected.jsonl") <(results "$1") && [ "$(results "$1" | wc -l)" = 5 ]
 }
 
-# why_not NAME: what is absent; fails if nothing is.
+# why_not NAME: the absent program; fails if none is absent.
 why_not() {
   case $1 in
     launch) return 1 ;;
@@ -200,7 +201,7 @@ why_not() {
   esac
 }
 
-# The tests, on the machine.
+# Runs the tests, on the machine.
 inside() {
   make_hosts || die "the hosts cannot be made"
   local work=$machine/work name reason passed=0 failed=0 skipped=0 start

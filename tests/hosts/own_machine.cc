@@ -17,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-// "inside", or why the program is not; unset before EnterOwnMachine.
+// "inside", or the reason for not being inside; unset before EnterOwnMachine.
 constexpr char kVariable[] = "FSDP_OWN_MACHINE";
 
 std::vector<std::string> InNewNamespaces(std::vector<std::string> command) {
@@ -26,7 +26,7 @@ std::vector<std::string> InNewNamespaces(std::vector<std::string> command) {
   return command;
 }
 
-// Empty if `command` succeeds; else what to tell.
+// Empty if `command` succeeds; otherwise its output, and `advice`.
 std::string WhyFails(const std::vector<std::string>& command, const std::string& advice) {
   const absl::StatusOr<ProgramResult> result = RunProgram(command, absl::Seconds(30));
   if (result.ok() && result->exit_status == 0) return "";
@@ -41,7 +41,7 @@ std::string WhyImpossible() {
 }
 
 // Returns in a child, which runs the tests. Process 1 inherits the processes whose parents have died, and waits for
-// them: a host does not end before each of its processes was waited for.
+// them: a host does not end before each of its processes has been waited for.
 void BeInit() {
   const pid_t tests = fork();
   if (tests == 0) return;
@@ -60,12 +60,13 @@ void EnterOwnMachine(char** argv) {
     if (getpid() == 1) BeInit();
     return;
   }
-  // Tests may run without the directories of ip(8).
+  // The tests' PATH may lack the directories of ip(8).
   const char* const path = getenv("PATH");
   setenv("PATH", absl::StrCat(path == nullptr ? "/usr/bin:/bin" : path, ":/usr/sbin:/sbin").c_str(), 1);
   const std::string reason = WhyImpossible();
   setenv(kVariable, reason.empty() ? "inside" : reason.c_str(), 1);
   if (!reason.empty()) return;
+  // unshare gets the program's path, since its own /proc/self/exe is unshare.
   std::vector<std::string> command = InNewNamespaces({"/proc/self/exe"});
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof(self) - 1) > 0) command.back() = self;

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# For scripts by hand, as root: what they need and a machine may lack.
+# For scripts by hand, as root: packages that they need and a machine may lack.
 
-# install PACKAGE...: Debian's packages that are not there yet. Whether one came is seen by the commands that it has.
-# Packages start their daemons when they are installed: here in a namespace that ends with the installation.
+# install PACKAGE...: Debian's packages that are not installed. Callers check for the commands of a package. Packages
+# start their daemons when they are installed: here in a namespace that ends with the installation.
 install() {
   local package missing=()
   for package; do
@@ -19,8 +19,8 @@ install() {
   done
 }
 
-# make_venv DIR: a virtual environment with torch of PyPI, unless it is there; without DIR/bin/torchrun if it does not
-# come. It needs 5.5 GB.
+# make_venv DIR: a virtual environment with torch of PyPI, unless it exists; without DIR/bin/torchrun if torch cannot be
+# installed. It needs 5.5 GB.
 make_venv() {
   [ -x "$1/bin/torchrun" ] && return
   install python3-venv

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2015,SC2034,SC2154
 #
-# For scripts by hand that run the real launchers on the hosts of two_hosts.sh: what has to be there, and the way from
-# the user's shell to the machine. A script that sources this sets `repository`, and defines
+# For scripts by hand that run the real launchers on the hosts of two_hosts.sh: the prerequisites, and the way from the
+# user's shell to the machine. A script that sources this sets `repository`, and defines
 #
-#   prepare   installs and finds what the tests need; outside of the machine, where there is a network
-#   inside    the tests, on the machine; its words are those that run_on_machine was given
+#   prepare   installs and finds the tests' prerequisites; outside of the machine, with a network
+#   inside    the tests, on the machine; its arguments are the words of run_on_machine
 #
 # It ends with: run_on_machine "$keep" WORD...
 #
@@ -19,16 +19,17 @@ die() {
   exit 2
 }
 
-# What hosts and net groups need.
+# Prerequisites of hosts and of net groups.
 make_ready() {
   [ "$(id -u)" = 0 ] || die "must be root, to make hosts and to install packages"
   install iproute2 libucx0
   command -v ip >/dev/null || die "there is no ip(8) (Debian: iproute2), and apt-get cannot install it"
-  # Not by grep -q, which may end while ldconfig writes, and with pipefail that is a failure.
+  # Without grep -q, which may end while ldconfig writes; with pipefail that is a failure.
   [[ $(ldconfig -p) == *libucp.so.0* ]] || die "there is no libucp.so.0 (Debian: libucx0), and apt-get cannot install it"
 }
 
-# make_program VARIABLE TARGET: the program under test, exported in VARIABLE; ./bazelw builds it if that is not set.
+# make_program VARIABLE TARGET: the program under test, exported in VARIABLE; ./bazelw builds it if the variable is not
+# set.
 make_program() {
   local target=${2#//}
   if [ -z "${!1:-}" ]; then
@@ -40,9 +41,9 @@ make_program() {
   export "$1=$path"
 }
 
-# run_on_machine KEEP WORD...: prepares, runs this script again as the first process of a machine, which calls
-# `inside WORD...`, and exits with its status. torch's directory is KEEP, and stays; where that is empty, a new one that
-# is removed. Does not return.
+# run_on_machine KEEP WORD...: prepares, then runs this script again as the first process of a machine, which calls
+# `inside WORD...`, and exits with its status. torch's directory is KEEP, which is kept; if KEEP is empty, a new one
+# that is removed. Does not return.
 run_on_machine() {
   local keep=$1 status
   shift
@@ -61,7 +62,7 @@ run_on_machine() {
   trap clean_up EXIT
   trap 'exit 130' INT TERM HUP
   prepare
-  # In the background, since a trap waits for a command in the foreground.
+  # In the background: a trap does not run while a command is in the foreground.
   FSDP_HOSTS_VENV=$venv on_own_machine bash "$0" "$@" &
   tests=$!
   wait "$tests"

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2015,SC2154,SC2317
 #
-# A step of train_gpt on two hosts of one rank, compared with what simulate predicts of it. By hand, as root:
+# A step of train_gpt on two hosts of one rank, compared with simulate's prediction. By hand, as root:
 #
 #   tests/hosts/simulate_step.sh [--rate=1gbit] [--config=gpt2-124m] [--seq_len=128] [--steps=5]
 #
-# The hosts are namespaces of this machine, and the link between them is limited by a token bucket to --rate. One rank
-# alone says how fast this processor computes: simulate gets the --flops with which it predicts that step. Then it
+# The hosts are namespaces of this machine, and the link between them is limited by a token bucket to --rate. A run of
+# one rank measures the speed of this processor: simulate gets the --flops with which it predicts that step. Then it
 # predicts the step of two hosts, of which nothing was measured before. Steps count by their median, without the first.
 # The link carries 0.945 of --rate, as plain sockets do (docs/benchmarks.md). TRAIN_GPT and SIMULATE are the programs;
 # without them ./bazelw builds them. The exit status is 0 if the prediction is within 10 %, 3 if it is not.
@@ -23,7 +23,7 @@ die() {
   exit 2
 }
 
-# What the memory of a processor moves for the small part of a step that is no matrix product.
+# The memory bandwidth of a processor, for the small part of a step that is not a matrix product.
 bandwidth=8GB/s
 
 simulated() {  # FLOPS RANKS LINK
@@ -102,6 +102,6 @@ if [ -z "${TRAIN_GPT:-}" ] || [ -z "${SIMULATE:-}" ]; then
   (cd "$repository" && ./bazelw build //train:train_gpt //tools:simulate) || die "the programs cannot be built"
   TRAIN_GPT=$repository/bazel-bin/train/train_gpt SIMULATE=$repository/bazel-bin/tools/simulate
 fi
-TRAIN_GPT=$(realpath -e "$TRAIN_GPT") && SIMULATE=$(realpath -e "$SIMULATE") || die "a program is no file"
+TRAIN_GPT=$(realpath -e "$TRAIN_GPT") && SIMULATE=$(realpath -e "$SIMULATE") || die "a program is not a file"
 export TRAIN_GPT SIMULATE FSDP_SIMULATE_STEP=1
 on_own_machine bash "$0" "$@"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// train_gpt on two hosts of two ranks each: the losses of one host, and what becomes of a run whose rank, host, link or
-// shared directory is lost. The hosts are namespaces of this machine (hosts.h) that share its disk.
+// train_gpt on two hosts of two ranks each: the losses of one host, and the end of a run that loses a rank, host, link
+// or shared directory. The hosts are namespaces of this machine (hosts.h) that share its disk.
 #include <csignal>
 #include <map>
 #include <memory>
@@ -28,7 +28,7 @@ using testing::Not;
 
 constexpr absl::Duration kLong = absl::Seconds(120);
 
-// SmallRun without its --nproc: the launchers say how many ranks there are.
+// SmallRun without its --nproc: the launchers set the number of ranks.
 Flags RunOfAnyRanks() {
   Flags flags = SmallRun();
   flags.erase(flags.begin());
@@ -75,7 +75,7 @@ class TrainingOnHostsTest : public testing::Test {
     }
   }
 
-  // An interface whose cable leads nowhere, as a bridge for containers that are not there: 10.99.0.1 on host-a.
+  // An interface whose cable leads nowhere, like a bridge for containers that do not exist: 10.99.0.1 on host-a.
   void AddInterfaceThatLeadsNowhere() {
     for (const int host : {0, 1}) {
       ASSERT_OK_AND_ASSIGN(
@@ -120,7 +120,7 @@ TEST_F(TrainingOnHostsTest, TwoHostsHaveTheLossesOfOneBitForBit) {
   }
 }
 
-// The size of the shard groups is then that of the hosts, under both interfaces; on one host it is that of the job.
+// The shard groups then have the size of the hosts, under both interfaces; on one host, the size of the job.
 TEST_F(TrainingOnHostsTest, HybridShardWithoutASizeShardsInsideAHostAndReplicatesBetweenHosts) {
   for (const char* const api : {"--api=fsdp1", "--api=fsdp2"}) {
     const Flags flags = {"--sharding_strategy=hybrid_shard", "--steps=5", api};
@@ -218,7 +218,7 @@ TEST_F(TrainingOnHostsTest, ARankThatIsKilledIsNamedWithItsHostByTheOtherHost) {
   const absl::Time killed = absl::Now();
   EXPECT_THAT(launchers_[0]->Wait(kLong), IsOkAndHolds(kExitRestart)) << launchers_[0]->output();
   EXPECT_LT(absl::Now() - killed, absl::Seconds(5));
-  // Its launcher ends the other rank of its host, maybe before the loss of the first is told.
+  // Its launcher ends the other rank of its host, maybe before that rank reports the loss of the first.
   EXPECT_THAT(launchers_[0]->output(),
               AnyOf(HasSubstr("rank 3 (host-b, pid "), HasSubstr("host-b (ranks 2, 3) is gone")));
   EXPECT_THAT(launchers_[1]->Wait(kLong), IsOkAndHolds(128 + SIGKILL)) << launchers_[1]->output();

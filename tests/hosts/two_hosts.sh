@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# For scripts that start jobs on several hosts: a machine of one's own, and on it host-a, host-b and host-c. They share
-# its disk, and have each a network address; what onhost starts has a host name, process numbers, System V objects and
-# mounts of its own besides, as tests/hosts/hosts.h makes them for tests in C++.
+# For scripts that start jobs on several hosts: a separate machine with host-a, host-b and host-c. They share its disk
+# and have a network address each; a command started by onhost also has its own host name, process numbers, System V
+# objects and mounts, as tests/hosts/hosts.h makes them for tests in C++.
 #
-# All of it, processes included, ends with the script that made it, however that ends. Needs root and iproute2.
+# Everything, processes included, ends with the script that made it, however that ends. Needs root and iproute2.
 
-# Where the machine's files are: in memory, seen by the machine alone.
+# The machine's files: in memory, visible only to the machine.
 machine=/run/machine
 
 # on_own_machine COMMAND...: becomes a command that is the first process of a machine without a network. The machine ends
@@ -34,7 +34,7 @@ make_hosts() {
     nsenter --net="$machine/$host.net" sh -c "ip link set lo up && ip addr add 10.77.0.$number/24 dev eth0 &&
       ip link set eth0 up" || return 1
   done
-  # Without pid 1 of its own to end it, nothing that a command leaves behind on its host would end with it.
+  # Without a pid 1 of its own, processes that a command leaves behind on its host would not end with it.
   cat >"$machine/onhost" <<'END'
 #!/bin/sh
 # onhost HOST COMMAND...: runs a command on a host. Killing this process kills all that the command started there.
@@ -46,7 +46,7 @@ exec nsenter --net="/run/machine/$host.net" \
 END
   cat >"$machine/rsh" <<'END'
 #!/bin/sh
-# rsh [-OPTION...] HOST WORD...: what ssh does with the same arguments, for launchers that start their helpers by it.
+# rsh [-OPTION...] HOST WORD...: as ssh with the same arguments, for launchers that start their helpers by it.
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift

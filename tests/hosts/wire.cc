@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A frame that is read at one end leaves at the other after its time on the wire (its bytes at the rate, one frame
-// after the other) and the delay. Frames that would have to wait longer than kQueue for the wire are dropped, as a full
-// queue of a switch drops them. Delays are equal, so the frames of a direction leave in the order in which they came.
+// after the other) and the delay. Frames that would wait longer than kQueue for the wire are dropped, as by a switch
+// with a full queue. Delays are equal, so the frames of a direction stay in order.
 #include "fsdp/tests/hosts/wire.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ constexpr char kTun[] = "/dev/net/tun";
 
 constexpr absl::Duration kQueue = absl::Milliseconds(500);
 
-// Frames that are read from one end before the other gets its turn.
+// The most frames to read from one end before the other gets its turn.
 constexpr int kBatch = 64;
 
 absl::StatusOr<FileDescriptor> OpenTap(const std::string& name) {
@@ -49,7 +49,7 @@ absl::StatusOr<FileDescriptor> OpenTap(const std::string& name) {
   return tap;
 }
 
-// A thread has a network of its own, so this one's stays as it is.
+// In a thread of its own, because setns changes the network of the calling thread.
 absl::StatusOr<FileDescriptor> OpenTapIn(int pid, const std::string& name) {
   absl::StatusOr<FileDescriptor> tap = absl::UnavailableError("not opened");
   std::thread([&] {
@@ -68,7 +68,7 @@ class Lane {
  public:
   Lane(int from, int to, int mbit) : from_(from), to_(to), mbit_(mbit) {}
 
-  // Takes the frames that have come, unless `is_lost` says of one that it never will.
+  // Takes the frames that have come, except those for which `is_lost` returns true.
   template <typename IsLost>
   void Take(absl::Duration delay, const IsLost& is_lost) {
     std::array<char, 1 << 16> frame;
@@ -85,7 +85,7 @@ class Lane {
     }
   }
 
-  // Lets out the frames whose time has come. A device that is down, or full, drops them.
+  // Sends the frames that are due. A device that is down, or full, drops them.
   void LetOut() {
     while (!frames_.empty() && frames_.front().due <= absl::Now()) {
       [[maybe_unused]] const ssize_t written = write(to_, frames_.front().bytes.data(), frames_.front().bytes.size());
@@ -104,8 +104,8 @@ class Lane {
   const int from_;
   const int to_;
   const int mbit_;
-  absl::Time free_ = absl::InfinitePast();  // when the wire has carried all that was taken
-  std::deque<Frame> frames_;                // by time
+  absl::Time free_ = absl::InfinitePast();  // when the wire has carried all frames taken so far
+  std::deque<Frame> frames_;                // by due time
 };
 
 }  // namespace
@@ -134,13 +134,14 @@ Wire::~Wire() {
 }
 
 void Wire::Carry() {
-  std::mt19937 random;  // the same losses in every run
+  std::mt19937 random;  // without a seed: the same losses in every run
   std::bernoulli_distribution loses(link_.loss);
   Lane out(host_.get(), hub_.get(), link_.mbit);
   Lane in(hub_.get(), host_.get(), link_.mbit);
   while (true) {
     out.LetOut();
     in.LetOut();
+    // At most a second: frames_ may be empty on both sides.
     const absl::Duration wait =
         std::clamp(std::min(out.next(), in.next()) - absl::Now(), absl::ZeroDuration(), absl::Seconds(1));
     const timespec timeout = absl::ToTimespec(wait);
@@ -149,6 +150,7 @@ void Wire::Carry() {
                     {.fd = stop_.get(), .events = POLLIN, .revents = 0}};
     if (ppoll(fds, 3, &timeout, nullptr) < 0 && errno != EINTR) return;
     if (fds[2].revents != 0) return;
+    // A packet crosses two wires, so only the way out of its host delays and loses it (see Link).
     if (fds[0].revents != 0) out.Take(link_.delay, [&] { return loses(random); });
     if (fds[1].revents != 0) in.Take(absl::ZeroDuration(), [] { return false; });
   }

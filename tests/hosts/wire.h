@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Wire: what a kernel without netem lacks: a cable with delay, loss and rate between a host and the switch of hosts.h.
-// A thread carries the frames between two TAP devices, one at either end. Needs /dev/net/tun.
+// Wire: a cable with delay, loss and rate between a host and the switch of hosts.h, for a kernel without netem. A
+// thread carries the frames between two TAP devices, one at each end. Needs /dev/net/tun.
 #ifndef FSDP_TESTS_HOSTS_WIRE_H_
 #define FSDP_TESTS_HOSTS_WIRE_H_
 
@@ -16,20 +16,20 @@
 
 namespace fsdp {
 
-// Of each host's cable. A packet from one host to another crosses two: it has the rate of both, and is delayed and lost
-// on the first alone. So RTT is twice `delay`.
+// The properties of each host's cable. A packet from one host to another crosses two cables: it has the rate of both,
+// and is delayed and lost only on the first. So RTT is twice `delay`.
 struct Link {
-  int mbit = 0;                                 // per second and direction; 0: what the machine gives
+  int mbit = 0;                                 // per second and direction; 0: unlimited
   absl::Duration delay = absl::ZeroDuration();  // of each packet
   double loss = 0;                              // the probability that a packet is lost: 0.01 is 1 %
 
-  // Delay and loss need a Wire; the rate alone does not.
+  // Only delay and loss need a Wire, the rate does not.
   bool needs_wire() const { return delay > absl::ZeroDuration() || loss > 0; }
 };
 
 class Wire {
  public:
-  // Why there can be no Wire here; empty if there can.
+  // Why a Wire is not possible here; empty if it is.
   static std::string WhyNot();
 
   // Makes the device `inside` in the network of process `pid`, and `outside` in this one. Neither is up.

@@ -5,9 +5,9 @@
 #
 #   tests/image/run.sh CKPT      the static program: bazel-bin/tools/ckpt_static, or ckpt of a release
 #
-# With buildah, as root. It needs no network, since the image begins with nothing, and keeps what it makes in a
-# directory of its own. The image is looked at as the archive that other machines load, and its program runs in its
-# file system, without a container. Exit status 77 after a line "SKIPPED: ..." where there is no buildah.
+# With buildah, as root. It needs no network, since the image is built from nothing, and keeps its files in a directory
+# of its own. The image is checked as the archive that other machines load, and its program runs in its file system,
+# without a container. Exit status 77 after a line "SKIPPED: ..." if there is no buildah.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
@@ -25,7 +25,7 @@ mkdir "$work/release"
 install -m 755 "$1" "$work/release/ckpt"
 cp tools/package/Containerfile "$work/release"
 
-# Neither an overlay nor a registry, a policy or storage of this machine.
+# Without an overlay, and without this machine's registries, policy and storage.
 echo '{"default": [{"type": "insecureAcceptAnything"}]}' >"$work/policy.json"
 : >"$work/registries.conf"
 printf '[storage]\ndriver = "vfs"\ngraphroot = "%s/root"\nrunroot = "%s/run"\n' "$work" "$work" >"$work/storage.conf"
@@ -36,7 +36,7 @@ buildah build --signature-policy "$work/policy.json" --quiet -t ckpt -f "$work/r
 buildah push --signature-policy "$work/policy.json" --quiet ckpt "oci:$work/image" >"$work/log" 2>&1 ||
   fail "it is not written: $(tail -n 3 "$work/log")"
 
-# The layout of OCI, read as whoever pulls the image does.
+# The layout of OCI, read as a puller of the image reads it.
 python3 - "$work/image" "$work/rootfs" <<'END' || fail "the image is not the recipe's"
 import json, os, sys, tarfile
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times of the steps of a transformer, for benchmark.py: as one process the bare module and the sharded one, step by
-// step in turn; as a rank of a job the sharded one. With --bfloat16 two sharded ones, whose blocks cast their inputs
-// where CallUnit calls them, and at operators. Rank 0 prints one line of JSON.
+// Times of the steps of a transformer, for benchmark.py: as one process the bare module and the sharded one,
+// alternating step by step; as a rank of a job only the sharded one. With --bfloat16 two sharded ones: one casts inputs
+// of blocks in CallUnit, the other at operators. Rank 0 prints one line of JSON.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 

@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Our sharded torch::nn modules beside the bare module and beside PyTorch's fully_shard: the same model, data, torch build.
+"""Compares our sharded torch::nn modules with the bare module and with PyTorch's fully_shard: the same model, data,
+torch build.
 
     tests/libtorch/benchmark.py [--models=tiny,small] [--bfloat16] [--rounds=5] [--steps=12] [--python=VENV/bin/python]
 
-builds nothing: first `./bazelw build --repo_env=TORCH_PATH=... //tests/libtorch:benchmark //tools:launch`. One thread a
-rank. A round runs, in turn:
+builds nothing: first `./bazelw build --repo_env=TORCH_PATH=... //tests/libtorch:benchmark //tools:launch`. One thread
+per rank. A round runs, in turn:
 
-  one rank    the bare module and the sharded one in one process, step by step in turn: their ratio is the share
+  one rank    the bare module and the sharded one in one process, alternating step by step: their ratio is the share
   two ranks   ours as two processes; then fully_shard as two processes over gloo: their ratio is the gain
 
 With --bfloat16 the parameters are in bfloat16 and gradients are reduced in float32, by FSDP2 in both. There is no bare
-module; in its place each run of ours has two sharded ones, step by step in turn: their ratio is the cost.
+module; instead each run of ours has two sharded ones, alternating step by step: their ratio is the cost.
 
-  CallUnit      blocks are called by it, and cast their inputs there
-  at operators  no class changes, and every operator is looked at for operands to cast
+  CallUnit      CallUnit calls the blocks and casts their inputs
+  at operators  no class changes, and every operator is checked for operands to cast
 
-Times are medians over the steps of a run but the first three, and over the rounds; a step is forward, backward, AdamW of
-torch::optim (of torch.optim) and zero_grad. --python imports torch of the build that TORCH_PATH names; without it the
-last column stays empty. bound: bytes of whole parameters that tensors refer to at most, of those of the model.
+Times are medians over the steps of a run without the first three, and over the rounds; a step is forward, backward,
+AdamW of torch::optim (of torch.optim) and zero_grad. --python imports torch of the build that TORCH_PATH names; without
+it the last column stays empty. bound: the most bytes of whole parameters that tensors refer to, of the model's bytes.
 """
 import argparse
 import json
@@ -34,13 +35,13 @@ MODELS = {"tiny": (512, 256, 4, 4, 256, 2), "small": (8192, 512, 8, 8, 256, 1)}
 
 
 def environment(**more):
-    # A malloc that keeps freed memory, which makes both fastest.
+    # A malloc that keeps freed memory, which is fastest for both.
     return dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", MALLOC_MMAP_THRESHOLD_="8589934592",
                 MALLOC_TRIM_THRESHOLD_="8589934592", **more)
 
 
 def run_ours(args, name, ranks):
-    """What the benchmark prints as JSON; of two ranks, rank 0's."""
+    """The JSON that the benchmark prints; rank 0's if there are two ranks."""
     command = [f"{args.bin}/tests/libtorch/benchmark", f"--steps={args.steps}", f"--bfloat16={args.bfloat16}"]
     command.append("--size=" + ",".join(map(str, MODELS[name])))
     if ranks > 1:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The benchmark says what it is for, and refuses what it does not have.
+# The benchmark prints its purpose, and refuses models and flags that it does not have.
 set -euo pipefail
 
 fail() { echo "FAILED: $*" >&2 && exit 1; }

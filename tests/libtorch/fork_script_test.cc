@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A script of Python's that runs two children by torch.jit.fork (make_golden.py).
+// A script from Python that runs two children by torch.jit.fork (make_golden.py).
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -81,7 +81,7 @@ TEST(ForkScriptTest, ForksOnOtherThreadsAreRefusedByName) {
     // The fork's own error, or Forward's, whichever is thrown first.
     EXPECT_THAT(message, testing::AnyOf(testing::HasSubstr("ForwardOnThisThread"),
                                         testing::HasSubstr("is sharded and its unit")));
-    // Afterwards it can be used.
+    // It can be used afterwards.
     const at::Tensor y = sharded->Forward([&] { return ForwardOnThisThread(net, {Uniform(0, {6, 8})}).toTensor(); });
     torch::jit::Module plain = LoadScript();
     EXPECT_TRUE(at::equal(y, plain.forward({Uniform(0, {6, 8})}).toTensor()));

@@ -128,11 +128,11 @@ class ShardLossesTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(ShardLossesTest, TwoRanksOfShardHavePythons) { ExpectPythonsLosses({.model = GetParam(), .api = Api::kShard}); }
 
-// Without the mixture: FSDP1 gives a parameter that was not used zeros for a gradient, and AdamW then moves it; FSDP2
-// gives it none.
+// Without the mixture: FSDP1 gives an unused parameter a gradient of zeros, and AdamW then moves it; FSDP2 gives it no
+// gradient.
 INSTANTIATE_TEST_SUITE_P(Models, ShardLossesTest, testing::Values("mlp", "transformer", "conv_net", "lstm"), NameOf);
 
-// What Python's two ranks had after some steps, weights and torch.optim's state, goes on here as it went on there.
+// Python's two ranks after some steps, weights and torch.optim's state, must continue here with Python's losses.
 TEST(PythonCheckpointTest, ADirectoryOfTwoRanksOfPythonGoesOnOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 4}) {
     for (const Update update : {Update::kTorch, Update::kOurs}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A GPT-2 of Hugging Face that Python traced and saved (make_golden.py), trained sharded and by LibTorch alone: the
+// A GPT-2 of Hugging Face that Python traced and saved (make_golden.py), trained sharded and by plain LibTorch: the
 // same losses and weights, bit for bit.
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -55,7 +55,7 @@ Result TrainAlone() {
   return result;
 }
 
-// Each rank has all rows, so that the mean of the ranks' gradients is what each of them has.
+// Each rank has all rows, so the mean of the ranks' gradients equals each rank's gradient.
 absl::Status TrainSharded(std::shared_ptr<ProcessGroup> group, Result& result) {
   at::set_num_threads(1);
   torch::jit::Module gpt2 = LoadScript();

@@ -11,7 +11,7 @@
 
     python3 -m venv v && v/bin/pip install torch numpy transformers && v/bin/python tests/libtorch/make_golden.py
 
-A CPU is enough. --only=NAME makes one of the files alone. The tests beside this file say how near ours are.
+A CPU is enough. --only=NAME makes only that file. The tests next to this file define the tolerances.
 """
 import argparse
 import json
@@ -45,7 +45,7 @@ def begin(rank, name, port, out):
 
 
 def losses_of(model, optimizer, steps, rank, after_step=lambda step: None):
-    """The mean of the ranks' losses, of each step."""
+    """The mean of the ranks' losses, for each step."""
     losses = []
     for step in range(steps):
         loss = model.loss(step, *(t.chunk(RANKS)[rank].contiguous() for t in model.batch(step)))
@@ -91,7 +91,7 @@ def linear_of_cpp(x, weight, bias=None):
 
 
 def train_mixed(rank, name, whole, port, out):
-    """The low_units in bfloat16 and their outputs in float32, or all but the full_units so."""
+    """The low_units in bfloat16 and their outputs in float32, or all except the full_units so."""
     torch.nn.functional.linear = linear_of_cpp
     model, mesh = begin(rank, name, port, out)
     low = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
@@ -160,7 +160,7 @@ def export_fork(path):
 
 
 def take(path):
-    """The JSON of a file, which goes."""
+    """The JSON of a file, which is then removed."""
     with open(path) as file:
         value = json.load(file)
     os.remove(path)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The losses of PyTorch's fully_shard in mixed precision (make_golden.py, mixed.json): of units in bfloat16 that return
-// float32 within a root in float32, and of whole models in bfloat16, but for batch norms.
+// float32 within a root in float32, and of whole models in bfloat16, except batch norms.
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -31,8 +31,8 @@ nlohmann::json Golden() {
   return nlohmann::json::parse(stream);
 }
 
-// Kernels for other instructions sum in another order, and a sum that is rounded to bfloat16 differs then by 2^-8 of
-// itself in single elements. Casts at other places differ by 1e-4 in these losses.
+// Kernels for other instructions sum in another order; a sum that is rounded to bfloat16 then differs by 2^-8 of itself
+// in single elements. Casts at other places differ by 1e-4 in these losses.
 double ToleranceOf(const nlohmann::json& golden) {
   return at::get_cpu_capability() == golden["cpu_capability"] ? 1e-6 : 2e-3;
 }

@@ -19,6 +19,7 @@ using torch::nn::Linear;
 using torch::nn::LinearOptions;
 using torch::nn::ModuleList;
 
+// models.py computes the same hashes: 32-bit multiply and xor-shift, exact in both languages.
 std::vector<uint32_t> Hashes(int64_t seed, int64_t count) {
   std::vector<uint32_t> hashes(count);
   for (int64_t i = 0; i < count; ++i) {
@@ -33,8 +34,10 @@ int64_t NumelOf(at::IntArrayRef shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+// Sizes such as 61 give shards of unequal size.
 class Mlp final : public TestModel {
  public:
+  // Every child is a unit, so each step gathers three.
   std::vector<std::string> units() const override { return {"fc1", "fc2", "fc3"}; }
   Batch BatchOf(int64_t step) const override { return {Uniform(2 * step, {8, 24}), Integers(2 * step + 1, 10, {8})}; }
   at::Tensor Output(int64_t, const at::Tensor& x) override {
@@ -60,6 +63,7 @@ class BlockImpl final : public torch::nn::Module {
   at::Tensor forward(at::Tensor x) {
     const int64_t b = x.size(0), t = x.size(1), w = x.size(2);
     std::vector<at::Tensor> qkv = qkv_(norm1_(x)).chunk(3, -1);
+    // As models.py: one product for q, k and v, then views of it.
     for (at::Tensor& part : qkv) part = part.view({b, t, heads_, w / heads_}).transpose(1, 2);
     const at::Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
     x = x + proj_(y.transpose(1, 2).reshape({b, t, w}));
@@ -73,7 +77,7 @@ class BlockImpl final : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// A Linear without bias whose weight is another module's.
+// A Linear without bias that uses another module's weight.
 class HeadImpl final : public torch::nn::Module {
  public:
   explicit HeadImpl(const at::Tensor& weight) : weight_(register_parameter("weight", weight)) {}
@@ -102,6 +106,7 @@ class Transformer final : public TestModel {
     return units;
   }
   Batch BatchOf(int64_t step) const override {
+    // One token more than the length: the targets are the same tokens, shifted by one.
     const at::Tensor tokens = Integers(step, size_.vocab, {size_.rows, size_.length + 1});
     return {tokens.slice(1, 0, size_.length), tokens.slice(1, 1)};
   }
@@ -123,6 +128,7 @@ class Transformer final : public TestModel {
   Head head_;
 };
 
+// A unit of two units in mixed precision: batch norm keeps float32.
 class StemImpl final : public torch::nn::Module {
  public:
   at::Tensor forward(const at::Tensor& x) { return F::relu(CallUnit(norm_, CallUnit(conv_, x))); }
@@ -136,6 +142,7 @@ TORCH_MODULE(Stem);
 class ConvNet final : public TestModel {
  public:
   std::vector<std::string> units() const override { return {"stem", "body"}; }
+  // Batch norm takes no bfloat16 weights together with float32 buffers, so it stays in float32 as a unit of its own.
   std::vector<std::string> low_units() const override { return {"stem.conv", "body"}; }
   std::vector<std::string> full_units() const override { return {"stem.norm"}; }
   Batch BatchOf(int64_t step) const override {
@@ -155,6 +162,7 @@ class LstmModel final : public TestModel {
  public:
   std::vector<std::string> units() const override { return {"lstm"}; }
   Batch BatchOf(int64_t step) const override {
+    // One token more than the length, for the shifted targets.
     const at::Tensor tokens = Integers(step, 29, {8, 10});
     return {tokens.slice(1, 0, 9), tokens.slice(1, 1)};
   }
@@ -181,7 +189,7 @@ class ExpertImpl final : public torch::nn::Module {
 };
 TORCH_MODULE(Expert);
 
-// Each row goes to one of two experts, which follow from the step; the last expert is never one of them.
+// Each row goes to one of two experts, determined by the step; never to the last expert.
 class MixtureImpl final : public torch::nn::Module {
  public:
   MixtureImpl(int64_t width, int64_t experts)
@@ -189,11 +197,13 @@ class MixtureImpl final : public torch::nn::Module {
     for (int64_t e = 0; e < experts; ++e) experts_->push_back(Expert(width));
   }
   at::Tensor forward(const at::Tensor& x, int64_t step) {
+    // FSDP2 requires gradients for the same parameters on all ranks, so the router cannot choose the experts.
     const int64_t usable = static_cast<int64_t>(experts_->size()) - 1;
     const at::Tensor gates = router_(x).softmax(-1);
     at::Tensor y = x;
     for (const int64_t i : {0, 1}) {
       const int64_t e = (step + i) % usable;
+      // Even rows go to the first expert, odd rows to the second.
       const at::Tensor rows = at::arange(i, x.size(0), 2);
       const at::Tensor gate = gates.index_select(0, rows).select(1, e).unsqueeze(1);
       y = y.index_add(0, rows, experts_->ptr<ExpertImpl>(e)->forward(x.index_select(0, rows)) * gate);
@@ -216,6 +226,7 @@ class MixtureModel final : public TestModel {
   Batch BatchOf(int64_t step) const override { return {Uniform(2 * step, {16, 16}), Integers(2 * step + 1, 7, {16})}; }
   at::Tensor Output(int64_t step, const at::Tensor& rows) override {
     at::Tensor x = inner_(rows);
+    // The step is an argument without tensors: CallUnit passes it on unchanged.
     for (const auto& layer : *layers_) x = CallUnit(*layer->as<MixtureImpl>(), x, step);
     return head_(x);
   }
@@ -232,6 +243,7 @@ at::Tensor Uniform(int64_t seed, at::IntArrayRef shape) {
   at::Tensor tensor = at::empty(shape);
   float* const out = tensor.data_ptr<float>();
   const std::vector<uint32_t> hashes = Hashes(seed, NumelOf(shape));
+  // 24 bits divided by 2^24: exact in float32.
   for (size_t i = 0; i < hashes.size(); ++i) out[i] = static_cast<float>(hashes[i] >> 8) / 16777216.0f - 0.5f;
   return tensor;
 }
@@ -245,6 +257,7 @@ at::Tensor Integers(int64_t seed, int64_t below, at::IntArrayRef shape) {
 }
 
 Batch Batch::Of(int rank, int ranks) const {
+  // Contiguous, since kernels may sum strided rows in another order.
   const int64_t rows = x.size(0) / ranks;
   return {x.slice(0, rank * rows, (rank + 1) * rows).contiguous(),
           y.slice(0, rank * rows, (rank + 1) * rows).contiguous()};

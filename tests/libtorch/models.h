@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// Numbers that Python makes too: from [-0.5, 0.5), exactly representable; and whole ones from [0, below).
+// Numbers that Python makes too: in [-0.5, 0.5), exactly representable; and integers in [0, below).
 at::Tensor Uniform(int64_t seed, at::IntArrayRef shape);
 at::Tensor Integers(int64_t seed, int64_t below, at::IntArrayRef shape);
 
@@ -30,14 +30,14 @@ class TestModel : public torch::nn::Module {
  public:
   using Module::Module;
 
-  // The children that are units of their own, by name.
+  // The names of the children that are units.
   virtual std::vector<std::string> units() const = 0;
 
-  // In mixed precision: those in bfloat16, and those that keep float32.
+  // In mixed precision: the units in bfloat16, and those that keep float32.
   virtual std::vector<std::string> low_units() const { return units(); }
   virtual std::vector<std::string> full_units() const { return {}; }
 
-  // The rows of all ranks of a step.
+  // The rows of all ranks in a step.
   virtual Batch BatchOf(int64_t step) const = 0;
 
   // Logits of the rows of `x`.
@@ -54,7 +54,7 @@ struct TransformerSize {
 };
 
 // Its token embedding is also the weight of its head, under both names. With `calls_units` its blocks are called by
-// CallUnit, as those of the other models.
+// CallUnit, as in the other models.
 std::shared_ptr<TestModel> MakeTransformer(const TransformerSize& size = {}, bool calls_units = true);
 
 // "mlp", "transformer", "conv_net", "lstm" or "mixture"; aborts for another name.

@@ -16,7 +16,7 @@ def hashes(seed, count):
 
 
 def uniform(seed, *shape):
-    """From [-0.5, 0.5), exactly representable."""
+    """Numbers in [-0.5, 0.5), exactly representable."""
     h = hashes(seed, int(numpy.prod(shape))) >> numpy.uint64(8)
     return torch.from_numpy((h / 2.0**24 - 0.5).astype(numpy.float32).reshape(shape))
 
@@ -110,7 +110,7 @@ class ConvNet(nn.Module):
         return [self.stem.conv, self.body]
 
     def full_units(self):
-        """Batch norm takes no weights in bfloat16 beside buffers in float32, and FSDP2 casts no buffers."""
+        """Batch norm takes no bfloat16 weights together with float32 buffers, and FSDP2 casts no buffers."""
         return [self.stem.norm]
 
     def forward(self, x):
@@ -152,8 +152,8 @@ class Expert(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Each row goes to one of two experts, which follow from the step; the last expert is never one of them. FSDP2 wants
-    the same parameters to have gradients on all ranks, so the rows of an expert do not follow from the router."""
+    """Each row goes to one of two experts, determined by the step; never to the last expert. FSDP2 requires that the
+    same parameters have gradients on all ranks, so the router does not choose the experts."""
 
     def __init__(self, width, experts):
         super().__init__()

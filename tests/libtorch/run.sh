@@ -1,24 +1,25 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds and tests what needs LibTorch, //libtorch, //tests/libtorch and its page, with the LibTorch of PyTorch's wheel:
+# Builds and tests everything that needs LibTorch, //libtorch, //tests/libtorch and its page, with the LibTorch of
+# PyTorch's wheel:
 #
 #   tests/libtorch/run.sh [--dir=DIR] [--path] [-- OPTION_OF_BAZEL...]
 #
-#   --dir=DIR  the virtual environment that the wheel is in, or is put in; default: fsdp-libtorch in the user's cache
-#   --path     do not test; print what TORCH_PATH is to be
+#   --dir=DIR  the virtual environment with the wheel, or for it; default: fsdp-libtorch in the user's cache
+#   --path     do not test; print the value for TORCH_PATH
 #
-# With TORCH_PATH set, that LibTorch is taken and nothing is installed. Only DIR is written to, up to 2 GB; but root gets
-# Debian's python3-venv by apt-get where it is missing. The last lines are those of bazel test, and so is the exit status;
-# 77 if there is no LibTorch and none can be installed, because there is no network, or no python3 with venv, or no room:
-# a line says which.
+# With TORCH_PATH set, that LibTorch is used and nothing is installed. Writes only to DIR, up to 2 GB; as root it also
+# installs Debian's python3-venv by apt-get if it is missing. The last lines and the exit status are bazel test's; 77 if
+# there is no LibTorch and it cannot be installed, because there is no network, no python3 with venv, or no disk space:
+# a line has the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
 # The release that made testdata/.
 torch=torch==2.15.0
-# PyPI's libtorch_cpu is linked with two small libraries of CUDA, which it needs without a GPU too. What else the wheel
-# asks for, 3 GB of libraries for GPUs, libtorch_cpu does not load.
+# PyPI's libtorch_cpu is linked with two small libraries of CUDA, which it needs without a GPU too. It does not load the
+# wheel's other requirements, 3 GB of libraries for GPUs.
 cuda='cuda-toolkit[cudart,cupti]==13.2.2'
 seconds=300 # that the wheel may take
 
@@ -40,7 +41,7 @@ skip() {
   exit 77
 }
 
-# installed: prints the directory of the LibTorch in DIR, if all of it is there.
+# installed: prints the directory of the LibTorch in DIR, if it is complete.
 installed() {
   local path
   [ -e "$dir/complete" ] || return

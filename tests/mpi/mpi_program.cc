@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that uses MPI itself, and a group of ours beside it. What it does with MPI is its first argument:
+// A program that uses MPI itself, and also a group of this project. Its first argument selects its own use of MPI:
 //
 //   multiple    MPI_Init_thread with MPI_THREAD_MULTIPLE, and collectives of both at the same time
 //   funneled    MPI_Init_thread with MPI_THREAD_FUNNELED
 //   finalized   MPI_Init and MPI_Finalize, before it joins the group
 //   none        nothing: two groups, one after the other
 //
-// Rank 0 prints what came of it: "ok", or the error of joining.
+// Rank 0 prints the result: "ok", or the error of joining.
 #include <mpi.h>
 
 #include <cstdio>
@@ -28,7 +28,7 @@ absl::Status Join(std::shared_ptr<ProcessGroup>& group) {
   return absl::OkStatus();
 }
 
-// Sums of the group on its thread, while this thread sums by MPI if `mpi`.
+// Sums of the group on its thread, while this thread sums by MPI at the same time if `mpi`.
 absl::Status Sum(ProcessGroup& group, bool mpi) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("sums"));
   FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(sizeof(int64_t)));
@@ -51,6 +51,7 @@ absl::Status Sum(ProcessGroup& group, bool mpi) {
 }
 
 absl::Status WithOwnMpi() {
+  // The group must leave the program's MPI as it found it: its error handler, and not finalized.
   MPI_Errhandler before = MPI_ERRHANDLER_NULL;
   MPI_Errhandler after = MPI_ERRHANDLER_NULL;
   MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backend "mpi" as its users start it: by the launcher of the MPI that this was built with. The suites of
-// collectives/ run inside the ranks; here are how many there are, and on which hosts, and what becomes of jobs that go
-// wrong. All but the last tests skip where there was no MPI.
+// Backend "mpi" as users start it: by the launcher of the MPI that this was built with. The suites of collectives/ run
+// inside the ranks; this file sets the number of ranks and their hosts, and tests jobs that fail. All but the last
+// tests skip if there was no MPI.
 #include <signal.h>
 
 #include <filesystem>
@@ -32,12 +32,12 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-// mpiexec of the MPI that this was built with; empty: there was none.
+// mpiexec of the MPI that this was built with; empty without MPI.
 constexpr char kMpiexec[] = FSDP_MPIEXEC;
 
 constexpr absl::Duration kLong = absl::Minutes(4);
 
-// More ranks than cores, as root, of whichever MPI; outside any job that this process may be in.
+// More ranks than cores, as root, for any MPI; outside any job that this process may be in.
 ChildOptions MpiOptions() {
   ChildOptions options;
   options.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
@@ -52,7 +52,7 @@ ChildOptions MpiOptions() {
 }
 
 // `program`, a runfile, on `ranks` ranks. `host`: the host of each, in the shell's arithmetic with r for the rank;
-// empty: hosts are what they are.
+// empty: the real hosts.
 absl::StatusOr<Flags> Mpiexec(int ranks, const std::string& host, const std::string& program, const Flags& flags) {
   FSDP_ASSIGN_OR_RETURN(const std::string path, FindRunfile(program));
   Flags command = {kMpiexec, "-n", absl::StrCat(ranks)};
@@ -99,7 +99,7 @@ struct Layout {
 
 class MpiConformanceTest : public MpiTest, public testing::WithParamInterface<Layout> {};
 
-// Each run has the sizes 1, 2, 3, 4 and 7, of which the hosts are those of the first ranks: with two on each host, four
+// Each run has the sizes 1, 2, 3, 4 and 7, whose hosts are the hosts of the first ranks: with two on each host, four
 // ranks are on 2 x 2 and three on 2 + 1.
 INSTANTIATE_TEST_SUITE_P(Hosts, MpiConformanceTest,
                          testing::Values(Layout{"OneHost", 7, ""}, Layout{"OneRankAHost", 7, "r"},
@@ -165,8 +165,8 @@ TEST_P(MpiTrainingTest, LossesAreBitForBitThoseOfSharedMemory) {
   }
 }
 
-// A run of four ranks on two hosts, of which one gets a signal in the midst of its steps: what was printed, once it has
-// ended, with a failure.
+// A run of four ranks on two hosts, one of which gets a signal in the middle of its steps. Returns the output, once the
+// run has ended with a failure.
 std::string OutputAfter(int signal) {
   const std::string directory = NewDirectory();
   const std::string metrics = directory + "/metrics.jsonl";
@@ -188,8 +188,8 @@ std::string OutputAfter(int signal) {
   return output.ok() ? *output : output.status().ToString();
 }
 
-// Whether it is named is the launcher's matter: it ends the others at once. That it ends, and leaves nobody behind, is
-// checked above.
+// Whether the message names it depends on the launcher, which ends the others immediately. That the job ends and leaves
+// no process behind is checked above.
 TEST_F(MpiTest, ARankThatIsKilledEndsTheJob) { EXPECT_THAT(OutputAfter(SIGKILL), HasSubstr("step 0 of 1000000")); }
 
 // Long before the deadline. Open MPI's launcher may end the rank that prints it when another has ended with 75.
@@ -208,7 +208,7 @@ TEST(WithoutMpisLauncherTest, TheErrorSaysWhatIsMissing) {
   EXPECT_THAT(result.output, HasSubstr("is in an MPI_COMM_WORLD of 1 rank, wanted one of at least 2"));
 }
 
-// The loader of the system prints the libraries that it needs instead of starting it.
+// Without its library the system's loader would not start a program; it prints the libraries that a program needs.
 TEST(WithoutMpiTest, NoProgramNeedsItsLibraryToStart) {
   for (const std::string name : {"train/train_gpt", "tools/launch", "tools/ckpt"}) {
     ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(name));
@@ -219,7 +219,7 @@ TEST(WithoutMpiTest, NoProgramNeedsItsLibraryToStart) {
   }
 }
 
-// A program that is moved without what Bazel built beside it.
+// A program that is moved without the files that Bazel built next to it.
 TEST(WithoutMpiTest, ACopiedProgramTrainsAndSaysWhatTheBackendLacks) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   const std::string copy = NewDirectory() + "/train_gpt";

@@ -1,19 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Backend "mpi" with each MPI that there is, and without any: builds with it, and runs //tests/mpi:mpi_test, and as root
-# train_gpt on two hosts (tests/hosts/launchers.sh), where MPI tells the ranks where rank 0 is. By hand:
+# Backend "mpi" with each available MPI, and without any: builds with it, and runs //tests/mpi:mpi_test, and as root
+# train_gpt on two hosts (tests/hosts/launchers.sh), on which MPI gives the ranks the address of rank 0. By hand:
 #
 #   tests/mpi/run.sh [NAME...] [-- OPTION_OF_BAZEL...]
 #
 #   openmpi   Debian's libopenmpi-dev and openmpi-bin
 #   mpich     Debian's libmpich-dev and mpich
-#   none      a build without MPI: the error of one who asks for it
+#   none      a build without MPI: the error for a user who asks for it
 #
-# Without a NAME: all. Root installs by apt-get what is missing; who is not root tests what is there.
+# Without a NAME: all. Root installs missing packages by apt-get; other users test the installed ones.
 #
-# A line for each NAME: passed, FAILED with the end of the log, or SKIPPED with what is absent. The last line is
-# "N passed, N failed, N skipped"; the exit status is 0 if something passed and nothing failed.
+# A line for each NAME: passed, FAILED with the end of the log, or SKIPPED with the absent program. The last line is "N
+# passed, N failed, N skipped"; the exit status is 0 if something passed and nothing failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
@@ -35,7 +35,7 @@ trap 'rm -f "$log"' EXIT
 # packages NAME
 packages() { case $1 in openmpi) echo libopenmpi-dev openmpi-bin ;; mpich) echo libmpich-dev mpich ;; esac; }
 
-# there NAME: its launcher, and its headers, which Debian has in another package than the compiler wrapper.
+# there NAME: its launcher, and its headers, which are in another package of Debian than the compiler wrapper.
 there() {
   command -v "mpiexec.$1" >/dev/null && echo '#include <mpi.h>' | "mpicc.$1" -E -x c - >/dev/null 2>&1
 }
@@ -71,7 +71,7 @@ count() {
   fi
 }
 
-# mpi_test OPTION...: without what it printed when it passed before, and with none of its tests skipped where MPI is.
+# mpi_test OPTION...: without cached results, and with no test skipped if MPI is installed.
 mpi_test() {
   ./bazelw test "${options[@]}" "$@" --nocache_test_results --test_output=all //tests/mpi:mpi_test >"$log" 2>&1
 }

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# ckpt push, pull and inspect against moto (https://github.com/getmoto/moto), an S3 server that others have written:
-# a checkpoint of about 256 MB in parts, there and back; a push that is killed after each of many delays, after which a
-# reader has the old step or the new one, whole. Prints bytes per second. moto checks no signatures: those are
-# checkpoint/object/s3_store_test.cc's.
+# ckpt push, pull and inspect against moto (https://github.com/getmoto/moto), an independent S3 server: a checkpoint of
+# about 256 MB in parts, there and back; a push that is killed after each of many delays, after which a reader has the
+# old step or the new one, whole. Prints bytes per second. moto checks no signatures; checkpoint/object/s3_store_test.cc
+# does.
 #
 #   ./bazelw build //tools:ckpt && tests/object_store/run.sh
 #
@@ -17,7 +17,7 @@ ckpt=${CKPT:-$PWD/bazel-bin/tools/ckpt}
 [ -x "$ckpt" ] || { echo "object_store: $ckpt is missing: ./bazelw build //tools:ckpt" >&2; exit 1; }
 work=$(mktemp -d)
 server=
-# Also when a check fails: the server must not stay.
+# Also if a check fails: the server must not stay.
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 
 moto=${MOTO:-$work/moto}
@@ -60,7 +60,7 @@ model large 256
 model first 24
 model second 24
 "$ckpt" convert "$work/large.safetensors" "$work/large" --state_dict_type=sharded --world_size=4 >/dev/null
-# Two saves of the same step, 0: a foreign format has none.
+# Two saves of the same step, 0: a foreign format does not record one.
 "$ckpt" convert "$work/first.safetensors" "$work/first" --state_dict_type=sharded --world_size=2 >/dev/null
 "$ckpt" convert "$work/second.safetensors" "$work/second" --state_dict_type=sharded --world_size=2 >/dev/null
 
@@ -77,12 +77,12 @@ if "$ckpt" push "$work/first" s3://models/large 2>"$work/refused"; then
 fi
 grep -q "is of save" "$work/refused"
 
-# Kills: a reader has the old save or the new one, and nothing else.
+# Kills: a reader has either the old save or the new one.
 "$ckpt" push "$work/first" s3://models/run >/dev/null
 kills=0
 old=0
 for delay in $(seq 0.005 0.015 0.9); do
-  # The braces take the shell's own line about the kill.
+  # The braces discard the shell's own line about the kill.
   { timeout --signal=KILL "$delay" "$ckpt" push "$work/second" s3://models/run --force; } >/dev/null 2>&1 && break
   kills=$((kills + 1))
   rm -rf "$work/seen"

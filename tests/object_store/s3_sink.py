@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server that keeps the size of each object and throws its bytes away: what an upload takes of the machine is then the
+"""An S3 server that keeps the size of each object and discards its bytes: the cost of an upload is then only the
 client's work and the network's. It checks nothing; fake_s3_server.h and moto do.
 
-  s3_sink.py ADDRESS PORT     serves the bucket "models"; what comes to PORT + 1 is thrown away without any protocol, and
-                              answered by its number of bytes: the link's own speed
+  s3_sink.py ADDRESS PORT     serves the bucket "models"; bytes sent to PORT + 1 are discarded without any protocol,
+                              and answered by their number: the link's own speed
 """
 
 import re

@@ -2,22 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2015,SC2154,SC2317
 #
-# What train_gpt --upload takes of a link and of training. By hand, as root:
+# The cost of train_gpt --upload for a link and for training. By hand, as root:
 #
 #   tests/object_store/upload_benchmark.sh [--rate=200mbit] [--rounds=5] [--steps=60]
 #
 # Two hosts of tests/hosts/two_hosts.sh: on one GPT-2 trains with two ranks, on the other s3_sink.py is the object store;
 # the link between them is limited to --rate by a token bucket (tc-tbf(8)). A checkpoint of 354 MB is made first. In each
-# round three runs continue from it for --steps steps, in changing order: with --upload, where the upload of that
-# checkpoint begins with the first step; without; and without, while another program sends as many bytes through a
+# round three runs continue from it for --steps steps, in changing order: with --upload, which uploads that
+# checkpoint from the first step on; without; and without, while another program sends as many bytes through a
 # plain socket to the same host. Each run saves at its end, and with --upload waits until that is uploaded too.
 #
-#   upload / link   bytes per second of the uploads that the run reports, while it trains and, apart, while it only waits;
-#                   over what a plain socket sends through the same link, measured in each round
-#   slowed          seconds of the steps that ended during the upload, over those of as many steps of the run without,
-#                   of means and of medians. The first three steps are left out. And the same of the run beside the plain
-#                   socket: the link, the store's host and training share this machine's processors, so this is what no
-#                   upload can be below here
+#   upload / link   bytes per second of the uploads that the run reports, while it trains and, separately, while it only
+#                   waits; divided by the rate of a plain socket through the same link, measured in each round
+#   slowed          seconds of the steps that ended during the upload, divided by the seconds of as many steps of the
+#                   run without, of means and of medians. The first three steps are left out. And the same for the run
+#                   with the plain socket: the link, the store's host and training share this machine's processors, so
+#                   no upload can be below this here
 #
 # Each is the median over rounds. Exit status 0 if uploads have at least 0.9 of the link and steps are slowed by at most
 # 3 %, else 3. TRAIN_GPT is the program; without it ./bazelw builds it.
@@ -110,7 +110,7 @@ if [ -z "${TRAIN_GPT:-}" ]; then
   (cd "$repository" && ./bazelw build -c opt //train:train_gpt) || die "the program cannot be built"
   TRAIN_GPT=$repository/bazel-bin/train/train_gpt
 fi
-TRAIN_GPT=$(realpath -e "$TRAIN_GPT") || die "TRAIN_GPT is no file"
+TRAIN_GPT=$(realpath -e "$TRAIN_GPT") || die "TRAIN_GPT is not a file"
 export TRAIN_GPT
 work=$(mktemp -d)
 hosts=

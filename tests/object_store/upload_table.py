@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of upload_benchmark.sh that are arithmetic; its head says what the figures are.
+"""The arithmetic of upload_benchmark.sh, whose header defines the figures.
 
   upload_table.py link HOST PORT             bytes per second of 64 MB through a plain socket
   upload_table.py send HOST PORT CHECKPOINT METRICS
                                              the files of CHECKPOINT through a plain socket, from the first line of METRICS
-                                             on; prints the bytes and the seconds that it took
+                                             on; prints the number of bytes and of seconds
   upload_table.py table WORK ROUNDS RATE     the figures; exit status 3 if a goal was missed
 """
 
@@ -112,7 +112,7 @@ def table(work, rounds, rate):
 
     def row(index):
         upload, plain = [[one[index] for one in of] for of in (by_upload, by_socket)]
-        return f"{spread(upload)}, beside a plain socket {spread(plain)}"
+        return f"{spread(upload)}, with a plain socket {spread(plain)}"
 
     print(f"\nlink {rate}, by a plain socket {statistics.median(links) * 8e-6:.1f} Mbit/s; {rounds} rounds, {largest} bytes, "
           f"{min(one[0] for one in by_upload)} to {max(one[0] for one in by_upload)} steps during an upload")

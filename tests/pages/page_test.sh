@@ -3,11 +3,11 @@
 #
 # page_test.sh PAGE EXAMPLE RANKS_BEFORE RANKS_AFTER
 #
-# Runs the commands of PAGE (docs/NAME.md), line by line, in an empty directory, as a person would who has built what the
-# page says: bazel-bin/ holds the programs that Bazel built for this test, and the commands that download and build only
-# check that what they make is there. Then checks what the commands left: a run of EXAMPLE (examples/NAME) that was
-# killed on RANKS_BEFORE ranks after at least 100 steps, went on as RANKS_AFTER, and was converted. Each
-# line of the page's blocks of cpp is one of the example's, but for where lines are broken.
+# Runs the commands of PAGE (docs/NAME.md), line by line, in an empty directory, as a user who has built the page's
+# programs would: bazel-bin/ holds the programs that Bazel built for this test, and the commands that download and build
+# only check that their results exist. Then checks the results of the commands: a run of EXAMPLE (examples/NAME) that
+# was killed on RANKS_BEFORE ranks after at least 100 steps, continued on RANKS_AFTER, and was converted. Each line of
+# the page's blocks of cpp is a line of the example, except for line breaks.
 set -euo pipefail
 
 root=$PWD # of the runfiles
@@ -41,7 +41,7 @@ blocks sh >commands.sh
 [ "$(wc -l <commands.sh)" -ge 9 ] || fail "the page has only these commands: $(cat commands.sh)"
 bash -euxo pipefail commands.sh 2>&1 | tee output || fail "a command of the page"
 
-# The kill hit a run that had saved, and the second run went on from there.
+# The kill hit a run that had saved, and the second run continued from there.
 steps=$(sed -n 's/.*\] *\([0-9]*\) steps are done$/\1/p; s/^\([0-9]*\) steps are done$/\1/p' output)
 [ "${steps:-0}" -ge 100 ] || fail "no run went on after 100 steps or more"
 at=run/step-$(printf %08d "$steps")
@@ -52,7 +52,7 @@ last=$((10#${end#run/step-}))
 [ -e "$(echo "$end"/rank-*-of-"$after".h5 | cut -d' ' -f1)" ] || fail "the second run had not $4 ranks: $(ls "$end")"
 [ -s model.pt ] && [ -s model.safetensors ] || fail "nothing was converted"
 
-# loss STEP: that of the last run that printed it.
+# loss STEP: the loss in the last run that printed it.
 loss() { sed -n "s/.*step *$1  loss \([0-9.]*\)\$/\1/p" output | tail -n 1; }
 awk -v first="$(loss 0)" -v last="$(loss $((last - 1)))" 'BEGIN { exit !(first > 0 && last > 0 && last < first / 4) }' ||
   fail "the loss went from $(loss 0) to $(loss $((last - 1)))"
@@ -63,7 +63,7 @@ blocks cpp | tr -d ' ' | while read -r line; do
   [[ $source == *"$line"* ]] || fail "the page shows a line that the example has not: $line"
 done
 
-# The example says what it is for, and refuses what it does not have.
+# The example prints its purpose, and refuses unknown flags.
 "$root/$example" --help | grep -q '^usage: ' || fail "$example --help"
 { "$root/$example" --no_such_flag=1 2>&1 || true; } | grep -q no_such_flag || fail "$example --no_such_flag"
 status=0

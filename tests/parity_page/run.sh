@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Checks docs/fsdp_parity.md: every test that it names exists in the tree, every row names one (except below "Not yet"),
-# no row has an empty cell, and no two begin alike. Needs no build. Prints the faults and exits with 1.
+# no row has an empty cell, and no two rows begin alike. Needs no build. Prints the faults and exits with 1.
 set -eu
 cd "$(dirname "$0")/../.."
 page=docs/fsdp_parity.md

@@ -1,12 +1,13 @@
 #!/usr/bin/zsh -f
 # SPDX-License-Identifier: Apache-2.0
 #
-# Types at the prompt of a shell, as a user does, and wants what the installed completion makes of it:
+# Types at the prompt of a shell, as a user does, and checks the installed completion:
 #
 #   complete.zsh bash|zsh
 zmodload zsh/zpty || exit 1
 
-# What a shell shows (readline shows what is typed only where the terminal would, hence -e), without the sequences that move a cursor, until it has $1; fails after 10 seconds.
+# Waits until a shell shows $1, ignoring sequences that move a cursor; fails after 10 seconds. (readline shows typed
+# text only if the terminal would, hence -e.)
 shows() {
   local piece shown=
   integer tries=0

@@ -7,15 +7,15 @@
 #   tests/roots/run.sh [--dir=DIR] [--site_packages=DIR] [--libraries=DIR] [--release=DIR]
 #                      [ROOT...] [-- OPTION_OF_BAZEL...]
 #
-#   --dir=DIR            where the roots are made and kept, 3 GB; default: fsdp-roots in the user's cache
+#   --dir=DIR            directory in which the roots are made and kept, 3 GB; default: fsdp-roots in the user's cache
 #   --site_packages=DIR  a PyTorch for Python 3.11: all of tests/wheel in the root of Debian 12
-#   --libraries=DIR      the libraries of CUDA that this PyTorch wants, where they do not lie beside it
-#   --release=DIR        test the files that tools/release.sh made there, instead of those of this working tree
-#   ROOT                 of: empty debian12 debian11 ubuntu22.04 ubuntu20.04 ubuntu16.04; default: all
+#   --libraries=DIR      the libraries of CUDA that this PyTorch needs, if they are not next to it
+#   --release=DIR        test the files that tools/release.sh made there, instead of this working tree's
+#   ROOT                 one of: empty debian12 debian11 ubuntu22.04 ubuntu20.04 ubuntu16.04; default: all
 #
-# As root, with debootstrap and mirrors of Debian and Ubuntu (MIRROR, UBUNTU_MIRROR). What cannot be had is a line
-# "SKIPPED: ...". The last line is "N passed, N failed, N skipped", and the exit status says whether any failed; 77 if
-# nothing could be tried.
+# As root, with debootstrap and mirrors of Debian and Ubuntu (MIRROR, UBUNTU_MIRROR). A missing prerequisite is reported
+# as a line "SKIPPED: ...". The last line is "N passed, N failed, N skipped", and the exit status shows whether any
+# failed; 77 if nothing could be tried.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(cd "$here/../.." && pwd)
@@ -44,7 +44,7 @@ done
 [ ${#roots[@]} != 0 ] || roots=(empty debian12 debian11 ubuntu22.04 ubuntu20.04 ubuntu16.04)
 things=$dir/things
 
-# Outside the namespaces, whose end would end Bazel's server.
+# Outside the namespaces, since Bazel's server would end with them.
 if [ -z "${FSDP_CHROOT_NAMESPACES:-}" ]; then
   [ "$(id -u)" = 0 ] || { echo "SKIPPED: everything: must be root, to make and enter roots" && exit 77; }
   rm -rf "$things"
@@ -137,7 +137,7 @@ PROGRAMS='
 
 programs() { check "$1" "the static programs" "$PROGRAMS"; }
 
-# The C library from its own compiler on, in a C99 program.
+# The C library, with its own compiler, in a C99 program.
 c_library() {
   wants "$1" "the C library" gcc libc6-dev || return 0
   check "$1" "the C library, on $(in_chroot "$dir/$1" "ldd --version" 2>/dev/null | head -n 1)" '
@@ -159,7 +159,7 @@ wheel() {
 
 deb() {
   wants "$1" "the Debian package" man-db bash-completion zsh || return 0
-  # Roots without documentation are told to install none.
+  # Roots without documentation are configured to install none.
   check "$1" "the Debian package, its pages and its programs" '
     rm -f /etc/dpkg/dpkg.cfg.d/excludes
     DEBIAN_FRONTEND=noninteractive apt-get install -y --reinstall ./fsdp-tools_*_amd64.deb
@@ -174,11 +174,11 @@ deb() {
   check "$1" "completion in zsh" "zsh -f complete.zsh zsh"
 }
 
-# What is linked with the archives, by the compiler and with the libraries of the root.
+# Programs linked with the archives, by the compiler and with the libraries of the root.
 builds() {
   wants "$1" "CMake and pkg-config" g++ cmake make pkg-config python3 libabsl-dev libdnnl-dev libhdf5-dev libhwy-dev \
     libisal-dev liburing-dev libxxhash-dev zlib1g-dev nlohmann-json3-dev || return 0
-  # install_test.sh builds at the place that an installing program is asked for: this one copies.
+  # install_test.sh builds at the place given to an installing program: this one copies.
   check "$1" "programs by CMake, by pkg-config and in C" '
     rm -rf built && mkdir -p built tools/package
     cp installed_program.cc tools/package
@@ -190,7 +190,7 @@ builds() {
     fi'
 }
 
-# The tests of the wheel, with a PyTorch that is not in the root.
+# The tests of the wheel, with a PyTorch from outside the root.
 wheel_with_torch() {
   if [ -z "$site_packages" ]; then
     skip "$1: the tests of the wheel with PyTorch: --site_packages=DIR names none"
@@ -216,7 +216,7 @@ for root in "${roots[@]}"; do
     empty)
       rm -rf "$dir/empty" && mkdir -p "$dir/empty/things"
       cp "$things"/{ckpt,launch,model.safetensors} "$dir/empty/things"
-      # There is no shell either: each line by itself.
+      # It has no shell either: each line is run directly.
       good=1
       while read -r line; do
         case $line in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed wheel where there is neither NumPy nor PyTorch:
+"""The installed wheel, without NumPy and PyTorch:
 
   use_wheel.py MODEL.safetensors
 """

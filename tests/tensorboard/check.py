@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what TensorBoard reads from a directory of event files with a metrics file of the same run.
+"""Compares TensorBoard's view of a directory of event files with a metrics file of the same run.
 
   check.py EVENTS METRICS
 
-By its own reader (EventAccumulator), then by its server over HTTP, as a browser asks it.
+By its own reader (EventAccumulator), then by its server over HTTP, as a browser requests it.
 """
 
 import json
@@ -35,7 +35,7 @@ def check_reader(directory, steps):
         assert got == want, f"{tag}: {got} != {want}"
     texts = {tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors(tag)]
              for tag in ("checkpoint", "restart")}
-    # A restart makes this reader forget scalars alone, so the marks of the first run stay.
+    # At a restart this reader forgets only scalars, so the marks of the first run stay.
     assert [step for step, _ in texts["checkpoint"]] == [3, 7, 9, 7, 11], texts
     assert len(texts["restart"]) == 1 and texts["restart"][0][0] == 4, texts
     assert "step-00000004 on 2 ranks" in texts["restart"][0][1], texts

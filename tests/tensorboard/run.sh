@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the real TensorBoard (PyPI) reads of a run of train_gpt: a run with checkpoints, then one that goes on
-# from an earlier step than that had reached. Its event files must give the numbers of --metrics, each step once, since the
-# steps that were trained again replace the ones before; and a server must serve the curves.
+# The real TensorBoard (PyPI) reads a run of train_gpt: a run with checkpoints, then one that continues from an earlier
+# step than the first had reached. Its event files must give the numbers of --metrics, each step once, since repeated
+# steps replace the ones before; and a server must serve the curves.
 #
 #   ./bazelw build //train:train_gpt && tests/tensorboard/run.sh
 #
-# Wants python3 with venv, and PyPI for tensorboard (TENSORBOARD=DIR: a virtual environment that has it). Says SKIPPED,
-# with the reason, and exits with 77 where there is neither. Everything is in a temporary directory, which is removed.
+# Needs python3 with venv, and PyPI for tensorboard (TENSORBOARD=DIR: a virtual environment that has it). Prints
+# SKIPPED, with the reason, and exits with 77 if either is missing. Everything is in a temporary directory, which is
+# removed.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 

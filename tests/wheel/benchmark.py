@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writer and Reader beside PyTorch's FileSystemWriter and FileSystemReader, in one run: run.sh --benchmark.
+"""Writer and Reader compared with PyTorch's FileSystemWriter and FileSystemReader, in one run: run.sh --benchmark.
 
-Each round saves and loads the same state with one and then with the other, so that both meet the same disk. Both make
-their files durable (fsync); Writer also digests every byte, and Reader compares the digests. Writer leaves nothing in the
-page cache and FileSystemWriter leaves all, so each checkpoint is loaded from equal states of it: cold, when its pages
-have been dropped, and warm, when all have been read. Prints medians with the smallest and the largest, in seconds and
-GB/s, and by how much the memory of rank 0 grew at most meanwhile.
+Each round saves and loads the same state with one and then with the other, so that both use the disk in the same state.
+Both make their files durable (fsync); Writer also digests every byte, and Reader compares the digests. Writer leaves
+nothing in the page cache and FileSystemWriter leaves all, so each checkpoint is loaded from equal states of it: cold,
+with its pages dropped, and warm, after all have been read. Prints medians with the smallest and the largest, in seconds
+and GB/s, and the largest growth of rank 0's memory meanwhile.
 """
 
 import os
@@ -39,10 +39,10 @@ def resident(field):
 
 
 def measured(function):
-    """Seconds, and bytes by which this process grew at most meanwhile."""
+    """Seconds, and the largest growth of this process in bytes meanwhile."""
     dist.barrier()
     with open("/proc/self/clear_refs", "w") as references:
-        references.write("5")  # VmHWM begins anew
+        references.write("5")  # resets VmHWM
     before = resident("VmRSS")
     begin = time.perf_counter()
     function()

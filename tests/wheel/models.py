@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the wheel save: models, sharded by PyTorch's own FSDP, after two steps of AdamW."""
+"""The models that the tests of the wheel save, sharded by PyTorch's own FSDP, after two steps of AdamW."""
 
 import faulthandler
 import os
@@ -49,7 +49,7 @@ def shard(model, kind):
 
 
 def state_of(model, optimizer):
-    """The state dict of dcp.save, with values of every sort beside model and optimizer."""
+    """The state dict of dcp.save, with values of every sort in addition to model and optimizer."""
     state, optim = get_state_dict(model, optimizer)
     values = {"step": 12, "lr": 3e-4, "note": "h\u00e9", "list": [1, 2.5, None], "tuple": (1, 2)}
     return {"model": state, "optim": optim, "values": values}
@@ -107,9 +107,9 @@ def _rank_main(rank, world_size, store, function, arguments):
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-    # Not by Python's own exit, in which a rank was seen to abort ("terminate called without an active exception"), by a
-    # thread that Python did not know; PyTorch alone does so after dcp.save (tests/libtorch/make_golden.py). What this
-    # package does at exit, ExitTest tests.
+    # Not by Python's own exit, in which a rank was seen to abort ("terminate called without an active exception"), in a
+    # thread unknown to Python; PyTorch without this package also does so after dcp.save
+    # (tests/libtorch/make_golden.py). ExitTest tests this package's behaviour at exit.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -8,10 +8,10 @@
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
 #                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there
-#   --benchmark          measure Writer and Reader beside PyTorch's FileSystemWriter and FileSystemReader instead
+#   --benchmark          instead, compare Writer and Reader with PyTorch's FileSystemWriter and FileSystemReader
 #
-# Only DIR is written to, up to 2 GB. The exit status is that of the tests; 77 if there is no PyTorch here and none can be
-# installed, because there is no network, or no python3 with venv: a line says which.
+# Writes only to DIR, up to 2 GB. The exit status is the tests'; 77 if there is no PyTorch and none can be installed,
+# because there is no network, or no python3 with venv: a line has the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
@@ -48,7 +48,7 @@ pip() { timeout 600 "$dir/bin/pip" install --quiet --no-cache-dir --disable-pip-
 if [ -n "$site_packages" ]; then
   echo "$site_packages" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
 else
-  # After this environment's own packages: its pip and setuptools are not meant.
+  # After this environment's own packages, which have precedence: the other's pip and setuptools are not wanted.
   for of in "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}"/fsdp-libtorch/lib/python3*/site-packages; do
     [ ! -e "$of/../../../complete" ] || echo "$of" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
   done
@@ -62,7 +62,7 @@ fi
 "$dir/bin/python" -c 'import numpy, torch, torch.distributed.checkpoint' 2>"$log" || skip "$(tail -n 1 "$log")"
 pip --no-deps --no-index --force-reinstall "$wheel" || { cat "$log" >&2 && exit 1; }
 
-# From another folder: what is tested is the wheel, and not the sources beside it.
+# From another folder, so that the wheel is tested, not the sources in this one.
 tests=$PWD/tests/wheel
 testdata=$PWD/checkpoint/testdata
 cd "$dir" && PATH=$dir/bin:$PATH FSDP_TESTDATA=$testdata exec "$dir/bin/python" "$tests/$program"

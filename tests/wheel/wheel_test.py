@@ -339,7 +339,7 @@ def async_ranks(rank, path, reference):
     future = dcp.async_save(state, storage_writer=Writer(path))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.zero_()  # the copy is made
+            parameter.zero_()  # after the copy is made
     future.result()
     if rank == 0:
         torch.save((tensors, others), reference)
@@ -410,7 +410,7 @@ def column_ranks(rank, path):
     assert torch.equal(wanted["w"].full_tensor(), matrix)
 
 
-# Each exits while a save is in progress on another thread, and must neither end by a signal nor lose the save.
+# Each exits while another thread saves; it must not end by a signal, and must not lose the save.
 EXITS = {
     "async_save without result()": """
 future = dcp.async_save(state, storage_writer=Writer(path))
@@ -418,7 +418,7 @@ sys.exit(0)
 """,
     "an exception after async_save": """
 future = dcp.async_save(state, storage_writer=Writer(path))
-raise RuntimeError("nobody waits for the save")
+raise RuntimeError("no thread waits for the save")
 """,
     "a daemon thread": """
 threading.Thread(target=dcp.save, args=(state,), kwargs={"storage_writer": Lasting(path)}, daemon=True).start()
@@ -479,7 +479,7 @@ begun.wait()
 """
 
 
-# Children that are forked while a thread saves, and exit as any program does.
+# Children forked while a thread saves; they exit as any program does.
 FORK_OFTEN = """
 import ctypes, os, signal, sys, threading
 from fsdp_checkpoint import _library
@@ -517,7 +517,7 @@ assert set(codes) == {0}, codes
 
 class ExitTest(Case):
     def test_a_child_that_is_forked_while_a_thread_saves_exits(self):
-        # From 3.12 on Python warns of os.fork where there are threads.
+        # From 3.12 on Python warns of os.fork in a process with threads.
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_OFTEN, self.root]
         done = subprocess.run(command, capture_output=True, timeout=300)
         self.assertEqual((done.returncode, done.stderr), (0, b""))

@@ -4,10 +4,10 @@
 
     third_party/registry/source_json.py [--check]
 
---check writes nothing, and exits with 1 if a file is not what it would be.
+--check writes nothing, and exits with 1 if a file differs from the result.
 
-The SHA-256 of an archive is that of upstream's, which many recipes record. Debian's libisal_2.31.1.orig.tar.gz is that
-file, bit for bit. Its hdf5_1.14.5+repack.orig.tar.gz is not: Debian takes files out of it.
+The SHA-256 of an archive is upstream's, which many recipes record. Debian's libisal_2.31.1.orig.tar.gz is the same
+file, bit for bit. Its hdf5_1.14.5+repack.orig.tar.gz is not: Debian removes files from it.
 """
 import argparse
 import base64

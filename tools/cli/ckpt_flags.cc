@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags of all subcommands are defined once, since absl has one registry for the program; ckpt.cc lists for each
-// subcommand the flags that it takes and refuses the others. The help texts below are what `ckpt SUBCOMMAND --help`
-// prints.
+// Flags of all subcommands are defined here, since absl has one registry per program; ckpt.cc lists the flags of each
+// subcommand and refuses the others. `ckpt SUBCOMMAND --help` prints the help texts below.
 #include "fsdp/tools/cli/ckpt_flags.h"
 
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
-          "go without what the links of an HDF5 file lead to, and without the texts and objects of an .npz file; "
-          "otherwise a file with links, which are not followed, or with arrays that are no tensors is refused");
+          "leave out the targets of an HDF5 file's links, and the texts and objects of an .npz file; "
+          "otherwise a file with links, which are not followed, or with arrays that are not tensors is refused");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
 ABSL_FLAG(std::string, html, "",
@@ -36,7 +35,7 @@ ABSL_FLAG(std::string, dtype, "", "dtype of the model's floating-point tensors; 
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");
 ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},
-          "regular expression: leave out those whose names it matches; may be repeated");
+          "regular expression: leave out the parameters whose names it matches; may be repeated");
 ABSL_FLAG(
     fsdp::RepeatedFlag, rename, {},
     "FROM=TO, a regular expression and what replaces each match of it, $1 being its first group; may be repeated");
@@ -49,8 +48,8 @@ ABSL_FLAG(bool, force, false, "replace DST if it exists; of an object store, ano
 ABSL_FLAG(bool, allow_expanded, false,
           "write tensors that are larger in all than the bytes that SRC holds of them: expanded or overlapping views");
 ABSL_FLAG(std::string, flat_layout, "",
-          "JSON file that says what FSDP1's flat parameters are made of: {\"parameters\": [{\"name\", \"shape\"}, "
-          "...], \"units\": [...]}; wanted where the checkpoint does not say it");
+          "JSON file with the contents of FSDP1's flat parameters: {\"parameters\": [{\"name\", \"shape\"}, "
+          "...], \"units\": [...]}; needed if the checkpoint does not record it");
 ABSL_FLAG(std::string, endpoint_url, "",
           "http://HOST[:PORT] or https://HOST[:PORT] of the object store; by default AWS_ENDPOINT_URL_S3, "
           "AWS_ENDPOINT_URL or what ~/.aws says, else Amazon's");

@@ -54,7 +54,7 @@ ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
 ABSL_DECLARE_FLAG(bool, force);  // view's, push's and pull's too
 ABSL_DECLARE_FLAG(bool, allow_expanded);
 
-// inspect, push, pull: what speaks to an object store.
+// inspect, push, pull: for an object store.
 ABSL_DECLARE_FLAG(std::string, endpoint_url);
 
 #endif  // FSDP_TOOLS_CLI_CKPT_FLAGS_H_

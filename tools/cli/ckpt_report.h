@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ckpt's subcommands end after an error: a line for people on stderr, and an exit status that is the same for all
-// errors, so that scripts need not parse messages.
+// How ckpt's subcommands end after an error: a line for people on stderr, and one exit status for all errors, so that
+// scripts need not parse messages.
 #ifndef FSDP_TOOLS_CLI_CKPT_REPORT_H_
 #define FSDP_TOOLS_CLI_CKPT_REPORT_H_
 

@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// The options for opening a checkpoint that the flags give. Reads the file that --flat_layout names, if any; errors are
-// those of ReadFlatLayout.
+// The options for opening a checkpoint, from the flags. Reads the file that --flat_layout names, if any; returns the
+// errors of ReadFlatLayout.
 absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags();
 
 // OpenTensorSource(path) with these options, and its errors.

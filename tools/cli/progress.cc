@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The library calls Update for every block that it moves, from several threads, so most calls must be cheap: they take
-// a lock, look at the clock and return.
+// a lock, read the clock and return.
 #include "fsdp/tools/cli/progress.h"
 
 #include <unistd.h>
@@ -28,7 +28,7 @@ std::string Bar(double fraction, int columns) {
 
 }  // namespace
 
-// 999.5 and 9.95 are where %.0f and %.1f would round to one more digit.
+// From 999.5 and 9.95 on, %.0f and %.1f would round to one more digit.
 std::string FormatBytes(double bytes) {
   const char* unit = "B";
   for (const char* larger : {"kB", "MB", "GB", "TB", "PB"}) {
@@ -43,7 +43,7 @@ std::string FormatBytes(double bytes) {
 std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
                          int bar_columns) {
   const double fraction = bytes_total > 0 ? std::min(1.0, static_cast<double>(bytes_done) / bytes_total) : 1.0;
-  // The mean rate since the start: steadier than that of the last interval, and right for work of one kind.
+  // The mean rate since the start: steadier than the rate of the last interval, and right for work of one kind.
   const double rate = bytes_done / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
   const double seconds_left = rate > 0 ? (bytes_total - bytes_done) / rate : 0;
   return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
@@ -60,14 +60,15 @@ Progress::~Progress() {
 }
 
 void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
+  // Drawn under the lock: lines of two threads must not mix.
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = absl::Now();
-  // A log gets no line for work that ends early; a line that is being redrawn must not end at 99 %.
+  // A log gets no line for quick work; a line that is being redrawn must not end at 99 %.
   const bool last_redraw = line_open_ && bytes_done >= bytes_total;
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
   shown_ = now;
   const std::string line = ProgressLine(title_, bytes_done, bytes_total, now - start_, is_terminal_ ? kBarColumns : 0);
-  // \x1b[K clears the rest of a longer line that stood there before.
+  // \x1b[K clears the rest of a longer line.
   std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
   line_open_ = is_terminal_;
 }

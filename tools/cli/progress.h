@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Progress: how far long work is, on stderr. On a terminal it is one line that is redrawn, with a bar, bytes, rate and
-// time left; otherwise it is a line every ten seconds, so that a log stays short and quick work prints nothing.
-// Thread-safe.
+// Progress: shows the progress of long work on stderr. On a terminal it is one line that is redrawn, with a bar, bytes,
+// rate and time left; otherwise it is a line every ten seconds, so that a log stays short and quick work prints
+// nothing. Thread-safe.
 #ifndef FSDP_TOOLS_CLI_PROGRESS_H_
 #define FSDP_TOOLS_CLI_PROGRESS_H_
 
@@ -26,8 +26,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Shows the state, unless it was shown less than 0.1 s ago on a terminal, or 10 s ago elsewhere. `bytes_total` may
-  // change between calls.
+  // Shows the state, unless it was shown less than 0.1 s ago on a terminal, or less than 10 s ago elsewhere.
+  // `bytes_total` may change between calls.
   void Update(int64_t bytes_done, int64_t bytes_total);
 
   // Update as the callback that the functions of checkpoint/ take. This must outlive it.
@@ -39,7 +39,7 @@ class Progress {
   const absl::Time start_;
 
   std::mutex mutex_;
-  absl::Time shown_;        // guarded by mutex_; when the state was last shown
+  absl::Time shown_;        // guarded by mutex_; time of the last redraw or line
   bool line_open_ = false;  // guarded by mutex_; a line is being redrawn
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags in, ConvertOptions out. This file alone knows flags: the library takes a target with the options of one format,
-// so a flag that does not fit the chosen format has no place to go and is refused here, with exit status 2, before
-// anything is opened. Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns
-// that into "--max_memory".
+// Flags in, ConvertOptions out. Only this file knows flags: the library takes a target with the options of one format,
+// so a flag that does not apply to the chosen format is refused here, with exit status 2, before anything is opened.
+// Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns that into "--max_memory".
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -29,13 +28,13 @@
 namespace fsdp {
 namespace {
 
-// Whether a flag stands on the command line, whatever its value: "--world_size=0" does not fit a format that has no
-// ranks, although 0 is the default.
+// True if a flag is on the command line, with any value: "--world_size=0" does not apply to a format without ranks,
+// although 0 is the default.
 bool IsGiven(const CommandLine& line, const char* name) {
   return std::any_of(line.flags.begin(), line.flags.end(), [&](const auto& flag) { return flag.first == name; });
 }
 
-// The flags that are options of one format or another; empty: not given.
+// The flags that are options of only some formats; empty: not given.
 struct FormatFlags {
   std::optional<StateDictType> state_dict_type;
   std::optional<int> world_size;
@@ -51,7 +50,7 @@ absl::Status CheckWorldSize(const std::optional<int>& world_size) {
 }
 
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
-// kInvalidArgument names a flag that the format has no use for.
+// kInvalidArgument names a flag that does not apply to the format.
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, Hdf5Target& target) {
   const bool is_full = flags.state_dict_type.value_or(StateDictType::kFull) == StateDictType::kFull;
@@ -98,7 +97,7 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
   return absl::OkStatus();
 }
 
-// Refuses the flags that belong to hdf5 and safetensors alone, for the format `name`.
+// Refuses the flags that are only for hdf5 and safetensors, for the format `name`.
 absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& name) {
   FSDP_RETURN_IF_ERROR(RefuseParity(flags, name));
   if (flags.max_shard_size) {
@@ -138,6 +137,7 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
     if (!named) return Refused(absl::StrCat("--to=", name, ", expected ", TargetNames()));
     target = *named;
   }
+  // A suffix of another format is likely a mistake: refuse it before any work.
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   FormatFlags flags;
   if (IsGiven(line, "state_dict_type")) {
@@ -208,10 +208,11 @@ std::string ToJson(const std::string& source, const std::string& destination, co
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Reads the files that flags name, then converts: what is wrong with a file is no error of the command line.
+// Reads the files that flags name, then converts: a bad file is not an error of the command line.
 absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::string& destination,
                                       ConvertOptions options) {
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  // The destination must not replace the layout either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
   return ConvertCheckpoint(source, destination, options);
 }
@@ -225,7 +226,7 @@ int RunConvert(const CommandLine& line) {
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = absl::Now();
-  // The block ends the line of progress before anything else is printed.
+  // The block ends the progress line before anything else is printed.
   {
     Progress progress("convert");
     options->progress = progress.callback();

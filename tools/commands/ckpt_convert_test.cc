@@ -109,10 +109,10 @@ TEST_F(CkptConvertTest, MetadataThatIsNoneIsAnErrorThatNamesTheSource) {
   for (const char* target : {"model.safetensors", "copy"}) {
     const Outcome outcome = Ckpt({"convert", Path("odd"), Path(target)});
     EXPECT_EQ(outcome.status, 1);
-    EXPECT_THAT(outcome.err, HasSubstr(Path("odd") + ": extra/__metadata__ is no JSON object of strings"));
+    EXPECT_THAT(outcome.err, HasSubstr(Path("odd") + ": extra/__metadata__ is not a JSON object of strings"));
     EXPECT_FALSE(fs::exists(Path(target)));
   }
-  MustCkpt({"convert", Path("odd"), Path("model.pt")});  // which does not keep it
+  MustCkpt({"convert", Path("odd"), Path("model.pt")});  // the torch file loses it
 }
 
 TEST_F(CkptConvertTest, PrintsOneJsonObject) {
@@ -134,7 +134,7 @@ TEST_F(CkptConvertTest, ACheckpointFileAloneIsConvertedWithoutItsManifest) {
   EXPECT_THAT(MustCkpt({"verify", Path("sent.h5")}), HasSubstr("hdf5 file has no digests"));
   MustCkpt({"convert", Path("sent.h5"), Path("b"), "--state_dict_type=sharded", "--world_size=2"});
   MustCkpt({"diff", Path("sent.h5"), Path("b")});
-  // Metadata that kill the library kill a process of its own.
+  // Metadata that crash the library crash only a separate process.
   std::string bytes = ReadFile(Path("sent.h5"));
   for (size_t i = 100; i < 4000; i += 3) bytes[i] = static_cast<char>(bytes[i] ^ 0x55);
   WriteFile(Path("sent.h5"), bytes);
@@ -270,7 +270,7 @@ TEST_F(CkptConvertTest, ForceDoesNotReplaceADirectoryOfOtherThings) {
   for (const char* to : {"--to=hdf5", "--to=safetensors"}) {
     const Outcome outcome = Ckpt({"convert", TestData("hf_sharded"), Path("home"), "--force", to});
     EXPECT_EQ(outcome.status, 1);
-    EXPECT_THAT(outcome.err, HasSubstr("\"thesis.tex\", which is no file of a checkpoint"));
+    EXPECT_THAT(outcome.err, HasSubstr("\"thesis.tex\", which is not a file of a checkpoint"));
   }
   const Outcome outcome = Ckpt({"convert", TestData("hf_sharded"), Path("home"), "--force", "--to=safetensors"});
   EXPECT_EQ(outcome.status, 1);
@@ -317,7 +317,7 @@ TEST_F(CkptConvertTest, ARootIsItsNewestStepThatVerifies) {
   EXPECT_EQ(json["skipped"].size(), 1);
   MustCkpt({"convert", Path("root"), Path("b")});
   EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("b"), "--json"}))["step"], 1);
-  // verify says what is wrong instead of looking elsewhere.
+  // verify reports the problem instead of looking for another step.
   const Outcome outcome = Ckpt({"verify", Path("root"), "--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(Json::parse(outcome.out)["path"], Path("root/step-00000002"));
@@ -339,7 +339,7 @@ TEST_F(CkptConvertTest, InspectSaysWhoHoldsWhat) {
   EXPECT_EQ(json["units"][0]["numel"], 22);
 }
 
-// The limit is that of a file (ulimit -f): as a full disk, for one file.
+// The limit for one file (ulimit -f) acts as a full disk for that file.
 TEST_F(CkptConvertTest, AFileThatOutgrowsItsLimitIsAnErrorAndLeavesNothing) {
   WriteTrainingState(Path("a"), StateDictType::kSharded, 2, 7);
   rlimit before = {};
@@ -384,7 +384,7 @@ TEST_F(CkptConvertTest, ManyTensorsTakeMemoryTooAndItIsSaidHowMuch) {
   EXPECT_LT(outcome.peak_bytes, std::stoll(enough) << 20);
 }
 
-// Blocks of every parity file are in memory at once.
+// Blocks of every parity file are in memory at the same time.
 TEST_F(CkptConvertTest, ParityTakesMemoryTooAndItIsSaidHowMuch) {
   std::vector<SafetensorsEntry> entries = {{"large", DType::kFloat32, {800, 80'000}}};
   PlaceSafetensorsEntries(entries);
@@ -412,7 +412,7 @@ TEST_F(CkptConvertTest, ParityTakesMemoryTooAndItIsSaidHowMuch) {
 }
 
 TEST_F(CkptConvertTest, MemoryStaysUnderTheLimitHoweverLargeTheModel) {
-  // A model of 400 MB, as a file with holes: what is read is zeros.
+  // A model of 400 MB, as a file with holes: it reads as zeros.
   std::vector<SafetensorsEntry> entries = {{"large", DType::kFloat32, {1000, 80'000}},
                                            {"small", DType::kFloat32, {20'000'000}}};
   PlaceSafetensorsEntries(entries);

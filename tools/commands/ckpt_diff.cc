@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ckpt diff: DiffCheckpoints does the work; this file prints its report, as a table or as JSON. The table has rows only
-// for tensors that differ, and a line of all tensors. Facts that a row cannot show (other shapes or dtypes, NaN on one
+// for tensors that differ, and a line for all tensors. Facts that a row cannot show (other shapes or dtypes, NaN on one
 // side) follow it in words.
 #include <algorithm>
 #include <cstdio>
@@ -36,7 +36,7 @@ struct Comparison {
   DiffReport report;
 };
 
-// Opens both sides before anything is compared, so that an error about B does not wait for the reading of A.
+// Opens both sides before comparing, so that an error about B comes before A is read.
 absl::Status Compare(const DiffOptions& options, Comparison& comparison) {
   for (int i = 0; i < 2; ++i) {
     FSDP_ASSIGN_OR_RETURN(comparison.sources[i], OpenSource(comparison.paths[i]));
@@ -54,7 +54,7 @@ Json JsonOf(const TensorSource& source, const std::string& path) {
   return json;
 }
 
-// A value that does not exist is null and never left out, so programs find the same members for every tensor.
+// A value that does not exist is null and never left out, so that every tensor has the same members.
 Json JsonOf(const ValueDifference& values) {
   Json json = {{"elements", values.numel},
                {"changed", values.changed},
@@ -103,8 +103,7 @@ std::string Headline(const TensorSource& source, const std::string& path) {
                       ", world size ", source.world_size());
 }
 
-// One line of the table. "-" stands for columns that have no value: ULPs of different dtypes, the cosine of a zero
-// vector.
+// One line of the table. "-" marks columns without a value: ULPs of different dtypes, the cosine of a zero vector.
 std::string Row(const std::string& name, const ValueDifference& values) {
   const std::string ulps = values.ulps ? absl::StrCat(*values.ulps) : "-";
   const std::string cosine = values.cosine() ? absl::StrFormat("%.9f", *values.cosine()) : "-";
@@ -112,7 +111,7 @@ std::string Row(const std::string& name, const ValueDifference& values) {
                          100 * values.share_changed(), cosine, name);
 }
 
-// The facts that the columns of the table do not show, as text behind the name; empty when there are none.
+// Facts that the columns of the table do not show, as text after the name; may be empty.
 std::string Remarks(const TensorDiff& tensor) {
   std::string text;
   if (tensor.shape_a != tensor.shape_b) {
@@ -130,7 +129,7 @@ std::string Remarks(const TensorDiff& tensor) {
   return text;
 }
 
-// Tensors of different shapes have no values to compare, so they are a line of words and not a row.
+// Tensors of different shapes cannot be compared, so they are a line of words instead of a row.
 void PrintTensors(const DiffReport& report) {
   bool is_first = true;
   for (const TensorDiff& tensor : report.tensors) {
@@ -149,8 +148,8 @@ void PrintTensors(const DiffReport& report) {
   if (!is_first) std::printf("%s\n", Row("all tensors", report.total).c_str());
 }
 
-// For people; columns have fixed widths, so that tables of two runs can be compared line by line. First both headlines,
-// then differences in structure, then the table, and one line of the result at the end.
+// For people. Columns have fixed widths, so that tables of two runs can be compared line by line. First both headlines,
+// then differences in structure, then the table, and one line with the result.
 void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const DiffReport& report = comparison.report;
   std::printf("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]).c_str(),
@@ -193,6 +192,7 @@ int RunDiff(const CommandLine& line) {
   }
   Comparison comparison = {{line.operands[0], line.operands[1]}, {}, {}};
   absl::Status status;
+  // The block ends the progress line before anything else is printed.
   {
     Progress progress("diff");
     options.progress = progress.callback();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output and exit status of ckpt diff; checkpoint/diff_test.cc tests how differences are found.
+// The output and exit status of ckpt diff; checkpoint/diff_test.cc tests the search for differences.
 #include <filesystem>
 
 #include "fsdp/tools/commands/ckpt_runner.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Torch files whose tensors are larger than what the file holds, through the ckpt program: what it says of them, and
-// that no NaN of theirs is missed without a word. And what a command on very many tensors costs.
+// Torch files whose tensors are larger than the file's data, through the ckpt program: its reports about them, that it
+// misses no NaN silently, and the memory of a command on very many tensors.
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -81,7 +81,7 @@ TEST_F(CkptExpandedTest, AnExpandedTensorIsShownWithBothSizesAndConvertedOnlyWhe
   EXPECT_EQ(json["stored_bytes"], 16);
   EXPECT_EQ(json["tensors"][0]["bytes"], int64_t{1} << 42);
   EXPECT_EQ(json["tensors"][0]["stored_bytes"], 4);
-  // What reads every value reads what is there, once.
+  // A command that reads every value reads each stored byte once.
   MustCkpt({"verify", Path("expanded.pt")});
   MustCkpt({"inspect", Path("expanded.pt"), "--html=" + Path("page.html")});
   for (const std::vector<std::string>& command :
@@ -93,7 +93,7 @@ TEST_F(CkptExpandedTest, AnExpandedTensorIsShownWithBothSizesAndConvertedOnlyWhe
                 AllOf(HasSubstr("4398046511104 bytes"), HasSubstr("views of 16 bytes"), HasSubstr("\"model/w\"")));
   }
   EXPECT_THAT(Ckpt({"convert", Path("expanded.pt"), Path("x.safetensors")}).err, HasSubstr("--allow_expanded"));
-  // No disk of a test has room for it.
+  // No disk of a test is large enough for it.
   const Outcome full = Ckpt({"convert", Path("expanded.pt"), Path("x.safetensors"), "--allow_expanded"});
   EXPECT_EQ(full.status, 1);
   EXPECT_THAT(full.err, HasSubstr("but the disk has room for"));
@@ -125,23 +125,23 @@ TEST_F(CkptExpandedTest, TiedWeightsDoNotExpandAndManyViewsOfOneStorageDo) {
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("40 bytes, but they are views of 32 bytes"),
                                  HasSubstr("different tensors are views of the same storage, such as \"model/b\"")));
-  // The same reason in inspect, and no word of one tensor that would be "8 B of 8 B" or has nothing to do with it.
+  // The same reason in inspect, and nothing about a tensor of "8 B of 8 B" or one that is not concerned.
   EXPECT_THAT(MustCkpt({"inspect", Path("views.pt")}),
               AllOf(HasSubstr("different tensors are views of the same storage, such as model/b\n"),
                     Not(HasSubstr("the worst is"))));
   MustCkpt({"convert", Path("views.pt"), Path("views.safetensors"), "--include=^b$"});
 }
 
-// NaN by tensor, as verify --json says.
+// The number of NaN by tensor, from verify --json.
 std::map<std::string, int64_t> NaNOf(const Json& verified) {
   std::map<std::string, int64_t> nan;
   for (const Json& tensor : verified["nonfinite"]) nan[tensor["tensor"]] = tensor["nan"];
   return nan;
 }
 
-// Regression: of a file with one huge expanded tensor, each storage was read for as many elements as it has bytes, from
-// the first view's first element on. That missed a NaN anywhere else: behind the first of expanded columns, in a tensor
-// after the expanded one, behind the first windows.
+// Regression: for a file with one huge expanded tensor, each storage was read only for as many elements as it has
+// bytes, from the first view's first element on. That missed a NaN anywhere else: after the first of expanded columns,
+// in a tensor after the expanded one, after the first windows.
 TEST_F(CkptExpandedTest, ANaNIsFoundInEveryStoredElementOfAFileThatExpandsALot) {
   constexpr int64_t kMany = int64_t{1} << 40;
   const std::vector<View> views = {
@@ -203,7 +203,8 @@ TEST_F(CkptExpandedTest, WhatIsNotWhollyReadIsNamedWithItsNumbers) {
               AllOf(HasSubstr("Not wholly read"), HasSubstr("Not every stored value was read")));
 }
 
-// 18 MB of pickle, so 104 MB. When the index and the leaves of the state dict kept each name too, inspect took 121 MB.
+// 18 MB of pickle, so 104 MB are allowed. When the index and the leaves of the state dict kept each name too, inspect
+// took 121 MB.
 TEST_F(CkptExpandedTest, AWholeCommandOn80000TensorsCostsTwiceThePickleAnd64MiB) {
   {
     std::vector<View> views;
@@ -214,7 +215,7 @@ TEST_F(CkptExpandedTest, AWholeCommandOn80000TensorsCostsTwiceThePickleAnd64MiB)
     WriteFile(Path("large.pt"), FileOfViews(views, std::vector<Floats>(views.size(), Floats(4))));
     WriteFile(Path("tiny.pt"), FileOfViews({{"w", 0, {2, 2}, {2, 1}}}, {Floats(4)}));
   }
-  // The pickles: the file without its storages, of 16 bytes and a length of 8 each.
+  // The pickles: the file without its storages, each of 16 bytes and a length of 8.
   const auto pickle = static_cast<int64_t>(ReadFile(Path("large.pt")).size()) - 80'000 * 24;
   for (const char* command : {"inspect", "verify"}) {
     const Outcome large = Ckpt({command, Path("large.pt")});

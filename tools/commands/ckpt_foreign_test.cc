@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PyTorch's checkpoints through the ckpt program: into each of our kinds and out again, with every tensor as PyTorch
-// says it is; and damaged ones, of which nothing is made.
+// PyTorch's checkpoints through the ckpt program: into each of our kinds and back, with every tensor equal to
+// PyTorch's; and damaged ones, which are refused without output.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -58,7 +58,7 @@ TEST_F(CkptForeignTest, EachFormatBecomesEachOfOurKindsAndEveryOtherFormatWithou
       arguments.insert(arguments.end(), target.begin() + 1, target.end());
       MustCkpt(arguments);
       ExpectGolden(path, name);
-      // And back to what PyTorch reads.
+      // And back to a format that PyTorch reads.
       MustCkpt({"convert", path, path + ".back.pt"});
       ExpectGolden(path + ".back.pt", name);
       MustCkpt({"convert", path, path + ".safetensors"});
@@ -85,7 +85,7 @@ TEST_F(CkptForeignTest, ComplexAndRareFloatsGoThroughEveryKindWithoutLoss) {
     MustCkpt({"verify", Path(target[0])});
     MustCkpt({"diff", TorchTestData(name), Path(target[0])});
   }
-  // safetensors has complex64 and the float8 formats, and neither of the other two.
+  // safetensors has complex64 and the float8 formats, but not the other two.
   const Outcome refused = Ckpt({"convert", Path("full"), Path("x.safetensors")});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, HasSubstr("safetensors has no dtype complex"));
@@ -126,7 +126,7 @@ TEST_F(CkptForeignTest, InspectAndVerifyNameTheFormat) {
   EXPECT_EQ(Ckpt({"verify", TorchTestData("hostile/system.pt")}).status, 1);
 }
 
-// Flips a bit of the entry `entry` of the archive `path`, in which it is the last of that name.
+// Flips a bit of entry `entry` of the archive `path`; it must be the last entry of that name.
 void DamageEntry(const std::string& path, const std::string& entry) {
   std::string bytes = ReadFile(path);
   const size_t name = bytes.find(entry + "FB");  // in the local header; the padding follows, to a multiple of 64
@@ -155,7 +155,7 @@ TEST_F(CkptForeignTest, ADamagedEntryIsNamedByVerifyAndConvertedToNothing) {
   EXPECT_THAT(NamesIn(Path("")), ElementsAre("damaged.pt"));
 }
 
-// Its tensors are views that leave gaps, so no read covers the entry: the rest is read for its checksum.
+// Its tensors are views with gaps, so no read covers the entry: the rest is read for its checksum.
 TEST_F(CkptForeignTest, AnEntryOfViewsIsComparedWhole) {
   const std::string file = Path("views.pt");
   WriteFile(file, ReadFile(TorchTestData("views.pt")));
@@ -208,7 +208,7 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
   EXPECT_THAT(NamesIn(Path("")), IsEmpty());
 }
 
-// Debian's interpreter, which is the one that has python3-h5py; else whichever is found.
+// Debian's interpreter, which has python3-h5py; otherwise the one in PATH.
 std::string Python() { return fs::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
 TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
@@ -237,17 +237,17 @@ TEST_F(CkptForeignTest, TensorsThatAViewDoesNotShowAreListedWithTheReason) {
   EXPECT_EQ(json["bytes"], fs::file_size(Path("views.h5")));
   std::map<std::string, std::string> reasons;
   for (const auto& item : json["not_shown"]) reasons[item["tensor"]] = item["reason"];
-  EXPECT_EQ(reasons["model/transposed"], "it is a view with strides [1, 8], whose elements lie apart");
+  EXPECT_EQ(reasons["model/transposed"], "it is a view with strides [1, 8], whose elements are not contiguous");
   EXPECT_EQ(reasons.count("model/rows"), 0);
   const size_t all = ExpectedOfAll()["views.pt"]["model"].size();
   EXPECT_EQ(json["tensors"].get<size_t>() + reasons.size(), all);
   const Outcome refused = Ckpt({"view", TorchTestData("hostile/compressed.pt"), Path("x.h5"), "--json"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.out, HasSubstr("is compressed (method 8)"));
-  // A part of a flat parameter is a range of it; shards in the files of several ranks have no one place.
+  // A part of a flat parameter is a range of it; shards in the files of several ranks are not in one place.
   MustCkpt({"view", TorchTestData("flat.pt"), Path("flat.h5")});
   EXPECT_THAT(MustCkpt({"view", TorchTestData("flat_ranks_w3"), Path("ranks.h5")}),
-              HasSubstr("its elements lie in the files of several ranks"));
+              HasSubstr("its elements are in the files of several ranks"));
 }
 
 TEST_F(CkptForeignTest, FlatParametersAreTakenApart) {
@@ -263,9 +263,9 @@ TEST_F(CkptForeignTest, FlatParametersAreTakenApart) {
     ExpectGolden(Path(name + ".pt"), name, GoldenParts::kModel);
     const Outcome without = Ckpt({"convert", TorchTestData(name), Path("x.pt")});
     EXPECT_EQ(without.status, 1);
-    EXPECT_THAT(without.err, AllOf(HasSubstr("is a flat parameter of FSDP1"), HasSubstr("--flat_layout says it")));
+    EXPECT_THAT(without.err, AllOf(HasSubstr("is a flat parameter of FSDP1"), HasSubstr("--flat_layout provides it")));
     const Outcome json = Ckpt({"verify", TorchTestData(name), "--json"});
-    EXPECT_THAT(json.out, AllOf(HasSubstr("--flat_layout says it"), Not(HasSubstr("Options::"))));
+    EXPECT_THAT(json.out, AllOf(HasSubstr("--flat_layout provides it"), Not(HasSubstr("Options::"))));
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt inspect: the summary comes from metadata alone, so it takes the same time for any size of model. Only --html
+// ckpt inspect: the summary comes only from metadata, so it takes the same time for any size of model. Only --html
 // reads values, for its histograms.
 #include <cstdio>
 #include <memory>
@@ -29,8 +29,8 @@
 namespace fsdp {
 namespace {
 
-// The page, unless it is empty, must be neither what is read nor in a checkpoint: asked first, since a summary may take
-// as long as the verification of a step.
+// The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked first, since a
+// summary may take as long as the verification of a step.
 absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
   if (!page.empty() && IsS3Url(source)) {
     return absl::InvalidArgumentError(
@@ -43,8 +43,8 @@ absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const st
   return Summarise(source);
 }
 
-// Reads every value. The page appears under its name whole or not at all, and replaces a file of that name.
-// Names in the summary the tensors that were not wholly read.
+// Reads every value. The page appears under its name complete or not at all, and replaces a file of that name. Adds the
+// tensors that were not wholly read to the summary.
 absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   TensorStatistics statistics;
   {
@@ -59,6 +59,7 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   for (const auto& [key, values] : statistics) {
     if (values.unread > 0) summary.not_wholly_read.push_back({key, values.numel, values.unread});
   }
+  // After the reading: the manifest takes as much memory as the source.
   summary.FillManifest();
   return WritePageFile(CheckpointPage(summary, statistics), path);
 }
@@ -84,8 +85,8 @@ int RunDiffOptions(const CommandLine& line) {
 
 }  // namespace
 
-// The page is written before anything is printed, so that an error of it is the only output. A checkpoint with a
-// problem, such as a missing file, is still shown, and the exit status says that something is wrong.
+// The page is written before anything is printed, so that its error is the only output. A checkpoint with a problem,
+// such as a missing file, is still shown, and the exit status is 1.
 int RunInspect(const CommandLine& line) {
   if (!absl::GetFlag(FLAGS_endpoint_url).empty() && !IsS3Url(line.operands[0])) {
     return ReportUsageError("ckpt inspect",

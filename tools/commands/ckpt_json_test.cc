@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output of --json, subcommand by subcommand: exactly the members that docs/ckpt.md lists, and one object also when
-// the work fails.
+// The output of --json for each subcommand: exactly the members that docs/ckpt.md lists, and one object also if the
+// work fails.
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -44,7 +44,7 @@ class CkptJsonTest : public CkptTest {
     }
   }
 
-  // The one object that a run printed.
+  // The only object that a run printed.
   Json Object(const std::vector<std::string>& arguments, int status) const {
     const Outcome outcome = Ckpt(arguments);
     EXPECT_EQ(outcome.status, status) << outcome.err;

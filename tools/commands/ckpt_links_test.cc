@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A foreign HDF5 file with links, through the ckpt program: each link is named, and only --skip_links goes without
-// them.
+// A foreign HDF5 file with links, through the ckpt program: each link is named, and only --skip_links leaves them out.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -35,7 +34,7 @@ class CkptLinksTest : public CkptTest {
     file.AddHardLink("/model/d", "/model/a");
   }
 
-  // Member "left_out" of the object `text`; nothing when it is no such object.
+  // Member "left_out" of the object `text`; empty if there is no such object.
   static std::vector<std::string> LeftOutOf(const std::string& text) {
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     return json.is_object() ? json.value("left_out", std::vector<std::string>()) : std::vector<std::string>();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What whole commands on very many tensors cost: the peak of the process above that of the same command on a tiny file,
-// for files as torch.save and DCP write them. docs/formats.md states the rule.
+// The memory of whole commands on very many tensors: the peak of the process, minus the peak of the same command on a
+// tiny file, for files as torch.save and DCP write them. docs/formats.md states the rule.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -45,7 +45,7 @@ TEST_F(CkptMemoryTest, ACommandOnAModelWithAdamWCostsTwiceThePickleAnd64MiB) {
   }
 }
 
-// A pickle that would cost more is refused, at a byte and with the limit, and before it costs that much.
+// A pickle that would take more is refused, with the byte and the limit in the message, before it takes that much.
 TEST_F(CkptMemoryTest, MoreThanTheLimitIsRefusedAndNotTaken) {
   WriteFile(Path("tiny.pt"), ManyTensorsArchive(1, /*has_optimizer=*/true));
   WriteFile(Path("large.pt"), ManyTensorsArchive(150'000, /*has_optimizer=*/true));
@@ -57,7 +57,7 @@ TEST_F(CkptMemoryTest, MoreThanTheLimitIsRefusedAndNotTaken) {
   EXPECT_LE(refused.peak_bytes - Ckpt({"verify", Path("tiny.pt")}).peak_bytes, 2 * pickle + kAllowance);
 }
 
-// What a conversion writes of names and places is held whole, too: the header of safetensors, the pickle of a .pt.
+// A conversion also holds the names and places that it writes: the header of safetensors, the pickle of a .pt.
 TEST_F(CkptMemoryTest, AConversionCostsWhatItWritesOfNamesInAddition) {
   constexpr int kTensors = 60'000;
   WriteFile(Path("tiny.pt"), ManyTensorsArchive(1, /*has_optimizer=*/false));
@@ -74,7 +74,7 @@ TEST_F(CkptMemoryTest, AConversionCostsWhatItWritesOfNamesInAddition) {
   }
 }
 
-// Regression: a chunk of .metadata took 800 bytes for its 140 or more of pickle.
+// Regression: a chunk of .metadata took 800 bytes of memory for 140 bytes of pickle or more.
 TEST_F(CkptMemoryTest, ACommandOnADirectoryOfDcpCostsTwiceItsMetadataAnd64MiB) {
   for (const auto& [name, tensors] : {std::pair("tiny", 1), {"large", 30'000}}) {
     WriteFile(Path("model.pt"), ManyTensorsArchive(tensors, /*has_optimizer=*/false));

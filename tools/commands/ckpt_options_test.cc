@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ckpt shows of the run that saved a checkpoint.
+// What ckpt prints about the run that saved a checkpoint.
 #include <string>
 #include <vector>
 

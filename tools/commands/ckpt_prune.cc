@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt prune: plans first (checkpoint/native/retention.h), which verifies steps until a good one is found, then applies
-// the plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and what is not proven
-// to be a checkpoint of this project, are listed and never deleted: a person decides about them.
+// ckpt prune: plans first (checkpoint/native/retention.h), which verifies steps until it finds a good one, then applies
+// the plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and files not proven to
+// be a checkpoint of this project, are listed and never deleted: the user decides about them.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// "2h", "40s": the largest unit alone, which is precise enough to recognise a crash by.
+// "2h", "40s": only the largest unit, which is precise enough to recognise a crash.
 std::string AgeText(absl::Duration age) {
   for (const absl::Duration unit : {absl::Hours(24), absl::Hours(1), absl::Minutes(1)}) {
     const int64_t count = age / unit;
@@ -84,10 +84,10 @@ void PrintText(const Pruning& pruning, bool dry_run) {
   for (const auto& leftover : plan.leftovers) {
     std::printf("%-12s  %s  %s  %s\n", leftover.in_use ? "kept" : deleted, leftover.name.c_str(),
                 size(leftover.bytes).c_str(),
-                leftover.in_use ? "a save that is at work"
+                leftover.in_use ? "a save in progress"
                                 : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
   }
-  // Names that nobody here gave may contain bytes that a terminal obeys.
+  // Names from others may contain bytes that a terminal interprets.
   for (const auto& left : plan.left) {
     std::printf("%-12s  %s  %s\n", "left", Printable(left.name).c_str(), left.reason.c_str());
   }
@@ -99,10 +99,10 @@ void PrintText(const Pruning& pruning, bool dry_run) {
   std::printf("%s %s\n", dry_run ? "would free" : "freed", size(plan.freed_bytes).c_str());
 }
 
-// Everything that can refuse does so before the first deletion: DIR is a ROOT, it can be listed, it holds something.
+// All refusals come before the first deletion: DIR must be a ROOT, readable, and not empty.
 absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
   FileSystem& files = PosixFileSystem();
-  // A checkpoint inside of DIR would be found as a step; DIR itself being one is a mistake of the command line.
+  // A checkpoint inside DIR would be found as a step; if DIR itself is one, the command line is wrong.
   if (files.Exists(JoinPath(root, kManifestName))) {
     return absl::InvalidArgumentError(
         absl::StrCat(root, " is itself a checkpoint; give the directory that holds its step-* directories"));
@@ -128,7 +128,7 @@ int RunPrune(const CommandLine& line) {
   policy.keep_every = absl::GetFlag(FLAGS_keep_every);
   if (policy.keep_last < 1) {
     return ReportUsageError("ckpt prune",
-                            absl::InvalidArgumentError("--keep_last must say how many steps stay, 1 or more"));
+                            absl::InvalidArgumentError("--keep_last: expected a number of steps, 1 or more"));
   }
   if (policy.keep_every < 0) {
     return ReportUsageError("ckpt prune", absl::InvalidArgumentError(absl::StrCat("--keep_every=", policy.keep_every,
@@ -147,7 +147,7 @@ int RunPrune(const CommandLine& line) {
     return ReportFailure("ckpt prune", pruning.status());
   }
   json ? (void)std::fputs(ToJson(root, *pruning, dry_run).c_str(), stdout) : PrintText(*pruning, dry_run);
-  // A ROOT in which nothing verifies is an error that a scheduled prune must not hide, although nothing was deleted.
+  // A ROOT without a step that verifies is an error that a scheduled prune must not hide, although nothing was deleted.
   if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
   return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));
 }

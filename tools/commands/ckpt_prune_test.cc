@@ -104,7 +104,7 @@ TEST_F(CkptPruneTest, StepsThatTrainingSetAsideAreShownAndKept) {
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000001", "step-00000002.damaged"));
 }
 
-// The names with which `ckpt prune` says in "left" that it left something, each with a word of the reason.
+// The names that `ckpt prune` reports in "left", each with a word of the reason.
 TEST_F(CkptPruneTest, WhatIsNotProvenToBeACheckpointOfThisProjectIsLeftAndNamed) {
   MakeRoot(3);
   const auto make = [&](const std::string& name, const std::string& file) {
@@ -141,7 +141,7 @@ TEST_F(CkptPruneTest, WhatIsNotProvenToBeACheckpointOfThisProjectIsLeftAndNamed)
     EXPECT_EQ(planned["left"][i]["name"], left[i].first);
     EXPECT_THAT(std::string(planned["left"][i]["reason"]), HasSubstr(left[i].second));
   }
-  ASSERT_EQ(planned["steps"].size(), 3);  // the others count for nothing: step 3 is the newest
+  ASSERT_EQ(planned["steps"].size(), 3);  // the others do not count: step 3 is the newest
   const std::string text = MustCkpt({"prune", Path("root"), "--keep_last=1"});
   for (const auto& [name, reason] : left) {
     EXPECT_THAT(text, HasSubstr("left          " + name + "  "));
@@ -153,7 +153,7 @@ TEST_F(CkptPruneTest, WhatIsNotProvenToBeACheckpointOfThisProjectIsLeftAndNamed)
   EXPECT_EQ(NamesIn(Path("root/.step-00000002.tmp-0123456789abcdef")), std::vector<std::string>{"p.txt"});
 }
 
-// Bytes are those of files whose last name goes.
+// Freed bytes count a file only if its last name is deleted.
 TEST_F(CkptPruneTest, FreedBytesAreThoseOfFilesThatLoseTheirLastName) {
   MakeRoot(3);
   fs::remove(Path("root/step-00000002/checkpoint.h5"));

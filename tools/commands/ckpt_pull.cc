@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt pull: a checkpoint from an object store to a directory. Every byte is compared with its digest on its way, so
-// what has the name has been verified.
+// ckpt pull: downloads a checkpoint from an object store to a directory. Every byte is compared with its digest on the
+// way, so a directory under the final name has been verified.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -33,6 +33,7 @@ struct Pulled {
 };
 
 absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
+  // Before any byte is downloaded, which may take long.
   FSDP_RETURN_IF_ERROR(CheckOutput(destination, InputPaths(), {.kind = OutputKind::kCheckpoint}));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
                         OpenObjectStore(url, absl::GetFlag(FLAGS_endpoint_url)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt push: a checkpoint of ours, verified first, to an object store. What is uploaded is what readers will see for
-// ever after, so a damaged byte must not get there; what an upload needs besides is in checkpoint/object/upload.h.
+// ckpt push: verifies a checkpoint of ours and uploads it to an object store. Readers will see the uploaded bytes for
+// ever, so a damaged byte must not get there; checkpoint/object/upload.h has the other steps of an upload.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -36,15 +36,17 @@ struct Pushed {
 
 absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(source));
+  // Only our manifest makes an upload atomic, and has the digests to check it.
   if (!driver->traits().is_ours) {
     return absl::InvalidArgumentError(absl::StrCat(source, " is ", std::string(driver->traits().headline),
                                                    ", expected a checkpoint of this project: make one of it by ckpt "
                                                    "convert, or copy its files with a client of the store"));
   }
-  // Before the verification, which may take long.
+  // Opened before the verification, which may take long.
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
                         OpenObjectStore(run, absl::GetFlag(FLAGS_endpoint_url)));
   Pushed pushed;
+  // Verifies: of a ROOT the newest step that is whole.
   FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source));
   Progress progress("push");
   const absl::Time start = absl::Now();
@@ -73,6 +75,7 @@ void PrintText(const Pushed& pushed) {
   const auto count = [](int64_t number) { return static_cast<long long>(number); };
   std::printf("%s: %lld files, %s, of %s\n", pushed.destination.c_str(), count(report.files),
               FormatBytes(static_cast<double>(report.bytes)).c_str(), pushed.source.c_str());
+  // From an earlier upload of the same save, whole or broken off.
   if (report.sent_files < report.files) {
     std::printf("note: %lld files were there already\n", count(report.files - report.sent_files));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ckpt repair: RepairCheckpoint does the work; the report lists the files that were made again and the problems that
-// remain. A checkpoint that stays damaged is exit status 1, even if some of its files were repaired.
+// remain. If the checkpoint stays damaged, the exit status is 1, even if some of its files were repaired.
 #include <cstdio>
 #include <string>
 
@@ -39,7 +39,7 @@ void PrintText(const std::string& path, const RepairReport& report, bool dry_run
 
 }  // namespace
 
-// With --dry_run the same report says what a repair would do, and the exit status whether it would be enough.
+// With --dry_run the same report lists what a repair would do, and the exit status shows whether it would be enough.
 int RunRepair(const CommandLine& line) {
   const std::string& path = line.operands[0];
   RepairOptions options;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests run the program itself and not its functions, since exit statuses and the two output streams are what scripts
-// see. Bazel starts a test in its runfiles, so paths relative to that directory find the program and the test data.
+// Tests run the program itself, not its functions, since scripts see exit statuses and the two output streams. Bazel
+// starts a test in its runfiles, so paths relative to that directory find the program and the test data.
 #include "fsdp/tools/commands/ckpt_runner.h"
 
 #include <algorithm>

@@ -33,7 +33,7 @@ class CkptTest : public testing::Test {
 
   std::string Path(const std::string& name) const { return directory_ + "/" + name; }
 
-  // Where the test data of checkpoint/ lie.
+  // The path of a file in the test data of checkpoint/.
   static std::string TestData(const std::string& name);
 
   // Runs `ckpt arguments...`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No subcommand harms what it reads, nor any other checkpoint: each refusal here is followed by a comparison of every
-// byte with what was there before.
+// No subcommand harms its input, or any other checkpoint: after each refusal here every byte is compared with the state
+// before it.
 #include <unistd.h>
 
 #include <filesystem>
@@ -74,7 +74,7 @@ class SourceSafetyTest : public CkptTest {
     EXPECT_TRUE(Snapshot() == before) << testing::PrintToString(arguments) << " changed something";
   }
 
-  // For each subcommand that makes a file, with and without what lets it replace one.
+  // For each subcommand that makes a file, with and without the flag that lets it replace one.
   void ExpectNoToolWrites(const std::string& source, const std::string& destination, const Words& words) const {
     const bool is_safetensors = fs::path(destination).extension() == ".safetensors";
     for (const Words& more : {Words{}, Words{"--force"}}) {
@@ -147,7 +147,7 @@ TEST_F(SourceSafetyTest, AnOutputInsideOfTheSourceIsRefused) {
   }
 }
 
-// As in a cache of Hugging Face's hub, where the members of a snapshot are links to blobs.
+// As in a cache of Hugging Face's hub, whose snapshots consist of links to blobs.
 TEST_F(SourceSafetyTest, TheFileThatAMemberIsALinkToIsRefused) {
   fs::create_directory(Path("blobs"));
   for (const std::string& name : NamesIn(Path("hf"))) {
@@ -180,7 +180,7 @@ TEST_F(SourceSafetyTest, NothingIsWrittenIntoAnotherCheckpoint) {
   ExpectRefused(
       {"convert", Path("a.safetensors"), Path("root/step-00000000/rank-00000-of-00002.h5"), "--to=torch", "--force"},
       {"is a checkpoint"});
-  // What a save or a deletion that was cut short has left, and a save that is at work.
+  // Leftovers of an interrupted save or deletion, and a save in progress.
   for (const std::string name : {".step-00000007.tmp-0123456789abcdef", ".step-00000005.deleted-0123456789abcdef"}) {
     fs::create_directory(Path("root/" + name));
     ExpectNoToolWrites(Path("a.safetensors"), Path("root/" + name + "/out.h5"), {name, "save"});
@@ -200,13 +200,13 @@ TEST_F(SourceSafetyTest, AnExportBesideStepsIsMadeButNotUnderTheNameOfOne) {
   ExpectNoToolWrites(Path("a.safetensors"), Path("root/step-00000007"), {"step-00000007", "name of a step"});
   ExpectRefused({"convert", Path("root"), Path("root/step-00000007"), "--to=dcp"}, {"name of a step"});
   MustCkpt({"convert", Path("a.safetensors"), Path("root/step-00000007")});  // a checkpoint of ours is a step
-  // Elsewhere the name is free.
+  // The name is free elsewhere.
   fs::create_directory(Path("others"));
   MustCkpt({"convert", Path("root"), Path("others/step-00000000"), "--to=dcp"});
   MustCkpt({"convert", Path("root"), Path("others/step-00000007"), "--to=dcp"});
 }
 
-// A file that happens to have a member's name makes no checkpoint of the directory around it.
+// A file that happens to have a member's name does not make the directory around it a checkpoint.
 TEST_F(SourceSafetyTest, ADirectoryWithAModelAmongOtherFilesIsWrittenTo) {
   fs::create_directory(Path("work"));
   fs::rename(Path("a.safetensors"), Path("work/model.safetensors"));
@@ -217,7 +217,7 @@ TEST_F(SourceSafetyTest, ADirectoryWithAModelAmongOtherFilesIsWrittenTo) {
   MustCkpt({"inspect", Path("work/model.pt"), "--html=" + Path("work/page.html")});
 }
 
-// A destination is written as a hidden sibling first, and what a crash left under that name is removed.
+// A destination is first written as a hidden sibling, and a crash's leftover under that name is removed.
 TEST_F(SourceSafetyTest, ASourceWithTheNameOfADestinationThatIsBeingWrittenIsKept) {
   fs::rename(Path("a.safetensors"), Path(".x.pt.new"));
   ExpectRefused({"convert", Path(".x.pt.new"), Path("x.pt")}, {".x.pt.new", "which is read"});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of the command line: exit status, what is printed where, and what each subcommand refuses.
+// The contract of the command line: exit status, what is printed to which stream, and what each subcommand refuses.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -31,8 +31,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::string dst = Path("dst");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
-      {{"frobnicate", model},
-       "\"frobnicate\" is no subcommand; there are inspect, verify, convert, view, diff, prune, repair"},
+      {{"frobnicate", model}, "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},
@@ -42,7 +41,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model}, "DST is missing"},
       {{"diff", model}, "B is missing"},
       {{"prune", dst}, "--keep_last must say"},
-      {{"prune", dst, "--keep_last=0"}, "--keep_last must say how many steps stay, 1 or more"},
+      {{"prune", dst, "--keep_last=0"}, "--keep_last: expected a number of steps, 1 or more"},
       {{"prune", dst, "--keep_last=1", "--keep_every=-2"}, "--keep_every=-2, expected 0 or more"},
       {{"diff", model, model, "--atol=-1"}, "--atol=-1 --rtol=0, expected numbers of 0 and more"},
       {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
@@ -63,8 +62,8 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model, dst + ".safetensors", "--parity=1"}, "safetensors has no rank files"},
       {{"convert", model, dst, "--max_memory=lots"}, "expected a number of bytes such as 1048576, 512MiB"},
       {{"convert", model, dst, "--max_memory=1MiB"}, "expected at least 64MiB"},
-      {{"convert", model, dst, "--include=("}, "\"(\" is no regular expression"},
-      {{"convert", model, dst, "--exclude=["}, "\"[\" is no regular expression"},
+      {{"convert", model, dst, "--include=("}, "\"(\" is not a regular expression"},
+      {{"convert", model, dst, "--exclude=["}, "\"[\" is not a regular expression"},
       {{"convert", model, dst, "--rename=("}, "--rename=(, expected FROM=TO"},
       {{"convert", model, dst, "--rename=a=b=c"}, "has more than one '='"},
       {{"convert", model, dst + ".safetensors", "--max_shard_size=1GB"}, "is one file"},
@@ -81,7 +80,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   EXPECT_THAT(NamesIn(Path("")), IsEmpty());
 }
 
-// Exit status 2 is for the command line: a file that a flag names is read, and found bad, after it.
+// Exit status 2 is only for the command line: a bad file that a flag names is found later, when it is read.
 TEST_F(CkptTest, ABadFileThatAFlagNamesExitsWithOne) {
   const std::string model = TestData("all_dtypes.safetensors");
   WriteFile(Path("layout.json"), "{\"parameters\": 3}");
@@ -209,8 +208,8 @@ TEST_F(CkptTest, APathWithoutACheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none", "does not exist"},
-      {"text", "is no checkpoint: expected an HDF5 file, a safetensors file, a torch file or an .npz file"},
-      {"empty", "is no checkpoint: expected manifest.json, model.safetensors"},
+      {"text", "is not a checkpoint: expected an HDF5 file, a safetensors file, a torch file or an .npz file"},
+      {"empty", "is not a checkpoint: expected manifest.json, model.safetensors"},
       {"ranks", "manifest.json is missing in"},
   };
   for (const auto& [name, message] : cases) {

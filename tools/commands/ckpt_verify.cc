@@ -6,7 +6,7 @@
 //   torch archives     VerifySource: the structure, every value readable, CRC-32 of each entry
 //   other formats      VerifySource: the structure, every value readable
 //
-// NaN and infinity are counted on the way and reported, but are no damage.
+// NaN and infinity are counted on the way and reported, but they are not damage.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -42,15 +42,15 @@ struct Verdict {
   std::string path;  // the checkpoint that was verified: a step, if a ROOT was named
   std::string format;
   bool is_ours = true;        // with a digest of every byte
-  bool has_checksums = true;  // of the payload, at least
+  bool has_checksums = true;  // at least of the payload
   VerifyReport report = {};
   std::vector<std::string> left_out = {};  // TensorSource::left_out(), which --skip_links allows
   absl::Duration elapsed = absl::ZeroDuration();
 };
 
-// The kind of the file was recognised, so a source that cannot be opened is damaged, and the error is a problem of the
+// The file's format was recognised, so a source that cannot be opened is damaged, and the error is a problem of the
 // report. kInvalidArgument is the exception: the file is a part of a checkpoint, or of a kind that this project
-// refuses, and the command line is at fault.
+// refuses, so the command line is wrong.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source_options, SourceOptionsFromFlags());
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path, source_options);
@@ -78,6 +78,7 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
     FSDP_RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
   } else {
     if (traits.is_root) {
+      // The newest step, not the newest that verifies: it may be the damaged one that the user asks about.
       FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
       verdict.path = absl::StrCat(path, "/", steps.back());
     }
@@ -130,7 +131,7 @@ std::string ToJson(const Verdict& verdict) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// The sentence says no more than what the format allows to be checked.
+// The sentence claims no more than the format allows to be checked.
 std::string Conclusion(const Verdict& verdict) {
   if (verdict.is_ours) return "every digest matches";
   if (const size_t tensors = verdict.report.not_wholly_read.size(); tensors > 0) {
@@ -140,7 +141,7 @@ std::string Conclusion(const Verdict& verdict) {
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
 }
 
-// The first tensors only: in a model that has diverged every tensor has such values. --json lists all.
+// Only the first tensors: in a model that has diverged every tensor has such values. --json lists all.
 void PrintNonFinite(const VerifyReport& report) {
   constexpr size_t kNamed = 16;
   for (size_t i = 0; i < std::min(kNamed, report.nonfinite.size()); ++i) {
@@ -154,7 +155,7 @@ void PrintNonFinite(const VerifyReport& report) {
               static_cast<long long>(total.nan), static_cast<long long>(total.inf));
 }
 
-// Named like the tensors that are not finite: a NaN in one of these may not have been seen.
+// Listed like the tensors that are not finite: a NaN in one of these may have been missed.
 void PrintNotWhollyRead(const VerifyReport& report) {
   constexpr size_t kNamed = 16;
   const size_t named = std::min(kNamed, report.not_wholly_read.size());
@@ -191,6 +192,7 @@ int RunVerify(const CommandLine& line) {
   }
   if (!verdict.ok()) {
     if (absl::GetFlag(FLAGS_json)) {
+      // With --json there is always one object, also for a path that is not a checkpoint.
       Verdict nothing = {.path = path, .format = "", .is_ours = false, .has_checksums = false};
       nothing.report.problems.push_back(WithFlagNames(verdict.status().message()));
       std::fputs(ToJson(nothing).c_str(), stdout);

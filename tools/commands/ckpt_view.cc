@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note and not an error. The view refers
-// to the payload in the source's files and copies none of it.
+// ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note, not an error. The view refers to
+// the payload in the source's files and copies none of it.
 #include <cstdio>
 #include <string>
 
@@ -24,7 +24,7 @@ absl::StatusOr<Hdf5ViewReport> View(const std::string& source, const std::string
   Hdf5ViewOptions options;
   options.overwrite = absl::GetFlag(FLAGS_force);
   FSDP_ASSIGN_OR_RETURN(options.source, SourceOptionsFromFlags());
-  options.source.skip_links = true;  // what is left out is not_shown; HDF5 files with links are refused anyway
+  options.source.skip_links = true;  // they become not_shown; HDF5 files with links are refused anyway
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
   return WriteHdf5View(source, path, options);
 }
@@ -55,7 +55,7 @@ int RunView(const CommandLine& line) {
   std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
               FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
               line.operands[0].c_str());
-  // Names come from the file and are quoted, since they may contain bytes that a terminal obeys.
+  // Names come from the file and are quoted, since they may contain bytes that a terminal interprets.
   for (const auto& [name, reason] : report->not_shown) {
     std::printf("note: %s is not shown: %s\n", Quote(name).c_str(), reason.c_str());
   }

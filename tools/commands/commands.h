@@ -5,9 +5,8 @@
 // stdout, as text or with --json as one object, and its errors to stderr; and returns the exit status of
 // base/command_line.h.
 //
-// ROOT below is a directory of step-* checkpoints. Which step of it is meant differs: a subcommand that uses the values
-// takes the newest step that verifies, while verify takes the newest one, since it may be the damaged one that the user
-// asks about.
+// ROOT below is a directory of step-* checkpoints. Subcommands that use values take its newest step that verifies;
+// verify takes the newest step, since that may be the damaged one that the user asks about.
 #ifndef FSDP_TOOLS_COMMANDS_COMMANDS_H_
 #define FSDP_TOOLS_COMMANDS_COMMANDS_H_
 
@@ -15,7 +14,7 @@
 
 namespace fsdp {
 
-// ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata alone. A ROOT means its newest
+// ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata only. A ROOT means its newest
 // step that verifies. ckpt inspect --diff_options A B: how the runs differ that made the two; kExitDone when they do
 // not, kExitFailed when they do or are not recorded.
 int RunInspect(const CommandLine& line);
@@ -24,28 +23,28 @@ int RunInspect(const CommandLine& line);
 // not.
 int RunVerify(const CommandLine& line);
 
-// ckpt convert SRC DST: another format, kind, world size, dtype or names. `line` says which flags were given, since a
-// flag that DST's format has no use for is an error even with its default value.
+// ckpt convert SRC DST: another format, kind, world size, dtype or names. `line` has the flags that were given, since a
+// flag that does not apply to DST's format is an error even with its default value.
 int RunConvert(const CommandLine& line);
 
-// ckpt view SRC OUT.h5: a foreign checkpoint as an HDF5 file that refers to the bytes where they lie.
+// ckpt view SRC OUT.h5: a foreign checkpoint as an HDF5 file that refers to the bytes in place.
 int RunView(const CommandLine& line);
 
 // ckpt diff A B: the differences between two checkpoints, in structure and in values. kExitDone when the two are equal,
 // kExitFailed when they differ or one cannot be read.
 int RunDiff(const CommandLine& line);
 
-// ckpt prune DIR: deletes old steps of a ROOT, and the hidden directories that crashes left there.
+// ckpt prune DIR: deletes old steps of a ROOT, and the hidden directories left by crashes.
 int RunPrune(const CommandLine& line);
 
 // ckpt repair PATH: makes lost or damaged files again from undamaged ones. kExitDone when the checkpoint is whole, or,
 // with --dry_run, would be.
 int RunRepair(const CommandLine& line);
 
-// ckpt push SRC s3://BUCKET/PREFIX: verifies a checkpoint, of a ROOT the newest step that does, and uploads it.
+// ckpt push SRC s3://BUCKET/PREFIX: verifies a checkpoint, or the newest step of a ROOT that verifies, and uploads it.
 int RunPush(const CommandLine& line);
 
-// ckpt pull s3://BUCKET/PREFIX DST: downloads a checkpoint, of a run its newest step, and verifies it on the way.
+// ckpt pull s3://BUCKET/PREFIX DST: downloads a checkpoint, or the newest step of a run, and verifies it on the way.
 int RunPull(const CommandLine& line);
 
 }  // namespace fsdp

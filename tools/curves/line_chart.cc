@@ -19,12 +19,13 @@ constexpr double kLeft = 58;
 constexpr double kRight = 14;
 constexpr double kTop = 14;
 constexpr double kBottom = 26;
+// From here on small values would be invisible on a linear axis.
 constexpr double kMinLogRatio = 50;
 
-// Marks share places of this width, in units of the drawing, so that their number is bounded.
+// Marks within this width, in units of the drawing, share one, so that their number is bounded.
 constexpr double kMarkDistance = 3;
 
-// Beyond this a difference of two values overflows.
+// Beyond this the difference of two values overflows.
 constexpr double kLargest = 1e300;
 
 struct Range {
@@ -38,10 +39,10 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// Marks of one kind and run: a place has one.
+// The marks of one kind and run: one per place.
 class MarkPlaces {
  public:
-  // Whether a mark may be drawn at `x`, which is then taken.
+  // True if a mark may be drawn at `x`; the place is then taken.
   bool Take(double x) { return taken_.insert(static_cast<int>(x / kMarkDistance)).second; }
 
  private:
@@ -57,7 +58,7 @@ double TickStep(double span, int wanted) {
   return power * 10;
 }
 
-// A drawing under way.
+// A drawing in progress.
 class Drawing {
  public:
   Drawing(const std::vector<RunCurves>& runs, const ChartOptions& options) : runs_(runs), options_(options) {}
@@ -65,6 +66,7 @@ class Drawing {
   LineChart Draw();
 
  private:
+  // In the order of the calls: each uses the members that those before have set.
   bool SetAxes();
   void DrawGrid();
   void DrawRun(size_t index);
@@ -78,6 +80,7 @@ class Drawing {
     return chart_.x0 + (step - chart_.step0) / (chart_.step1 - chart_.step0) * (chart_.x1 - chart_.x0);
   }
   double Scaled(double value) const {
+    // On a logarithmic axis all values are positive: SetAxes chose it because of that.
     return chart_.is_log ? std::log10(value) : std::clamp(value, -kLargest, kLargest);
   }
   double Y(double value) const {
@@ -105,6 +108,7 @@ bool Drawing::SetAxes() {
       }
     }
     const CurveValues& total = run.total(options_.curve);
+    // The totals have the extremes of all lines, so the points need not be read for them.
     if (total.finite == 0) continue;
     values.Include(total.min);
     values.Include(total.max);
@@ -114,11 +118,15 @@ bool Drawing::SetAxes() {
   chart_.value0 = Scaled(values.low);
   chart_.value1 = Scaled(values.high);
   if (options_.from_zero) chart_.value0 = std::min(chart_.value0, 0.0);
+  // A share is drawn on the whole range up to 100 %, so that charts can be compared.
   if (options_.unit == ValueUnit::kShare) chart_.value1 = std::max(chart_.value1, 1.0);
+  // One value or a constant curve: the axis still needs a range.
   double margin = 0.05 * (chart_.value1 - chart_.value0);
   if (!(margin > 0)) margin = chart_.value0 == 0 ? 1 : 0.05 * std::abs(chart_.value0);
+  // No margin beyond a bound that has a meaning: 100 %, or 0.
   if (options_.unit != ValueUnit::kShare) chart_.value1 += margin;
   if (!options_.from_zero || chart_.value0 < 0) chart_.value0 -= margin;
+  // A run of one step still needs a width.
   const double step_margin = steps.low == steps.high ? 1 : 0;
   chart_.step0 = steps.low - step_margin;
   chart_.step1 = steps.high + step_margin;
@@ -142,6 +150,7 @@ void Drawing::DrawGrid() {
       if (std::fmod(power, every) != 0) continue;
       for (const double factor : {1.0, 2.0, 5.0}) {
         const double scaled = power + std::log10(factor);
+        // Labels for 2 and 5 only if they do not crowd the axis.
         if ((factor != 1 && span > 2.2) || scaled > chart_.value1) break;
         label_y(scaled, ValueText(factor * std::pow(10, power), options_.unit));
       }
@@ -163,7 +172,7 @@ void Drawing::DrawGrid() {
   absl::StrAppendFormat(&svg_, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/>", chart_.x0, chart_.y0, chart_.x1);
 }
 
-// Dots where a line has one point, since a line of no length shows nothing.
+// A line with one point is drawn as a dot ("h0" with round caps), since a line without length is invisible.
 void Drawing::Line(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css) {
   std::string path;
   size_t length = 0;
@@ -183,6 +192,7 @@ void Drawing::Line(const std::vector<CurvePoint>& points, size_t begin, size_t e
 
 void Drawing::Band(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css) {
   std::string path;
+  // One closed shape per stretch of finite values: the maxima forwards, then the minima backwards.
   while (begin < end) {
     size_t stop = begin;
     while (stop < end && ValuesOf(points[stop]).finite > 0) ++stop;
@@ -199,13 +209,14 @@ void Drawing::Band(const std::vector<CurvePoint>& points, size_t begin, size_t e
   if (!path.empty()) absl::StrAppend(&svg_, "<path class=\"band ", css, "\" d=\"", path, "\"/>");
 }
 
-// The steps from `superseded_from` on were trained again. The pale line begins at the last point of the other one.
+// The steps from `superseded_from` on were trained again. The pale line begins at the last point of the kept part.
 void Drawing::DrawPart(const RunCurves& run, const RunPart& part, double superseded_from, const std::string& css) {
   const std::vector<CurvePoint>& points = part.points;
   const auto is_superseded = [&](const CurvePoint& point) {
     return static_cast<double>(point.last_step) >= superseded_from;
   };
   const size_t kept = std::find_if(points.begin(), points.end(), is_superseded) - points.begin();
+  // Below the line. With one line per point the band has no height.
   if (run.stride > 1) Band(points, 0, points.size(), css);
   if (kept < points.size()) Line(points, kept == 0 ? 0 : kept - 1, points.size(), absl::StrCat(css, " lost"));
   if (kept > 0) Line(points, 0, kept, css);
@@ -216,6 +227,7 @@ void Drawing::DrawMarks(size_t index, const std::string& css) {
   MarkPlaces restarts;
   for (size_t i = 1; i < run.parts.size(); ++i) {
     const double x = X(static_cast<double>(run.parts[i].first_step));
+    // The first mark of a place has the title; the others would be under it.
     if (!restarts.Take(x)) continue;
     absl::StrAppendFormat(&svg_,
                           "<path class=\"restart %s\" d=\"M%.1f %.1fV%.1f\"><title>restart at step %s%s</title></path>",
@@ -224,7 +236,7 @@ void Drawing::DrawMarks(size_t index, const std::string& css) {
   }
   std::string saves;
   MarkPlaces places;
-  const double lift = 4.0 * static_cast<double>(index % 8);  // else those of the last run would cover the others
+  const double lift = 4.0 * static_cast<double>(index % 8);  // per run, so that the last run does not cover the others
   for (const int64_t step : run.save_marks) {
     const double x = X(static_cast<double>(step));
     if (!places.Take(x)) continue;
@@ -252,7 +264,7 @@ void Drawing::DrawNonFinite(const RunCurves& run, const std::string& css) {
 void Drawing::DrawRun(size_t index) {
   const RunCurves& run = runs_[index];
   const std::string css = RunClass(index);
-  // From the last part to the first, so that what was trained again lies below what replaced it.
+  // A part is superseded from the earliest step at which any later part begins.
   std::vector<double> superseded(run.parts.size(), INFINITY);
   for (size_t i = run.parts.size(); i-- > 1;) {
     superseded[i - 1] = std::min(superseded[i], static_cast<double>(run.parts[i].first_step));
@@ -284,6 +296,7 @@ std::string ValueText(double value, ValueUnit unit) {
   } kLarge[] = {{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}};
   std::string text = absl::StrFormat("%.4g", value);
   for (const auto& [from, suffix] : kLarge) {
+    // Four digits are short enough without a suffix, and from 1e15 on an exponent is clearer.
     if (size < std::max(from, 1e4) || size < from || size >= 1e15) continue;
     text = absl::StrFormat("%.4g%s", value / from, suffix);
     break;

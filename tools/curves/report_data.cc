@@ -14,6 +14,7 @@ Json ValuesOf(const RunPart& part, Curve curve, double CurveValues::*which) {
   Json values = Json::array();
   for (const CurvePoint& point : part.points) {
     const CurveValues& of = point.of(curve);
+    // JSON has no NaN; the script draws null as a gap.
     values.push_back(of.finite > 0 ? Json(of.*which) : Json());
   }
   return values;
@@ -28,7 +29,9 @@ Json PartData(const RunCurves& run, const RunPart& part) {
   for (int i = 0; i < kCurves; ++i) {
     const auto curve = static_cast<Curve>(i);
     const CurveValues& total = run.total(curve);
+    // By the whole run, so that all parts of a run have the same curves.
     if (total.finite + total.nonfinite == 0) continue;
+    // The three are equal, so one of them keeps the page small.
     if (run.stride == 1) {
       data[CurveName(curve)] = ValuesOf(part, curve, &CurveValues::mean);
     } else {
@@ -64,11 +67,12 @@ const char* CurveName(Curve curve) {
   return "";
 }
 
-// "<" is written as an escape, so that no name ends the element that the text stands in or opens a comment there.
+// "<" is written as an escape, so that no name can end the enclosing element or open a comment in it.
 std::string ReportData(const std::vector<RunCurves>& runs, const std::vector<LineChart>& charts) {
   Json data = {{"charts", Json::object()}, {"runs", Json::array()}};
   for (int i = 0; i < kCurves; ++i) {
     const LineChart& chart = charts[i];
+    // Without a drawing the pointer has nothing to show.
     if (chart.svg.empty()) continue;
     const auto curve = static_cast<Curve>(i);
     data["charts"][CurveName(curve)] = {

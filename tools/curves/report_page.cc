@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-//   Headline, Tiles   which runs; of a single run its totals
+//   Headline, Tiles   the runs; for a single run its totals
 //   Notes             what the page leaves out or summarises, run by run
 //   Table             a row for each run
 //   Charts            a card for each curve
@@ -23,7 +23,7 @@
 namespace fsdp {
 namespace {
 
-// The width of a drawing that has a row of its own; small ones have half of it, without the gap.
+// The width of a drawing in its own row; small ones have half of it, without the gap.
 constexpr int kWide = 1240;
 
 struct Card {
@@ -37,6 +37,7 @@ const std::vector<Card>& Cards() {
   static const auto& cards = *new std::vector<Card>{
       {"Loss",
        "mean over the batch, nats per token",
+       // Not from zero: the last improvements of a loss would be invisible.
        {.curve = Curve::kLoss, .may_be_log = true, .width = kWide, .height = 320}},
       {"Gradient norm", "before clipping", {.curve = Curve::kGradNorm, .may_be_log = true}},
       {"Learning rate", "", {.curve = Curve::kLr, .from_zero = true}},
@@ -57,7 +58,7 @@ std::string LossText(double loss) {
   return std::isfinite(loss) ? absl::StrFormat("%.4f", loss) : "<span class=\"bad\">not finite</span>";
 }
 
-// Of the values of `curve`; a dash where there are none.
+// A total of `curve` as text; a dash if it has no value.
 std::string TotalText(const RunCurves& run, Curve curve, double CurveValues::*which, ValueUnit unit) {
   const CurveValues& total = run.total(curve);
   return total.finite > 0 ? Number(total.*which, unit) : "–";
@@ -67,10 +68,11 @@ std::string BestLoss(const RunCurves& run) {
   return run.total(Curve::kLoss).finite > 0 ? absl::StrFormat("%.4f", run.total(Curve::kLoss).min) : "–";
 }
 
-// The mean over time, not over steps: all tokens by all seconds.
+// The mean over time, not over steps: all tokens divided by all seconds.
 std::string TokensPerSecond(const RunCurves& run) { return run.seconds > 0 ? Number(run.tokens / run.seconds) : "–"; }
 
 std::string TimeText(const RunCurves& run) {
+  // Metrics may come from any program: a Duration must not overflow.
   if (!(run.seconds > 0) || run.seconds > 1e12) return "–";
   const absl::Duration time = absl::Seconds(run.seconds);
   return absl::FormatDuration(time < absl::Minutes(1) ? absl::Trunc(time, absl::Milliseconds(100))
@@ -114,7 +116,7 @@ std::string RunRow(const RunCurves& run, size_t index) {
 std::string Table(const std::vector<RunCurves>& runs) {
   std::string html = Opening(runs.size() == 1 ? "Run" : "Runs",
                              "Tokens per second: all tokens by the time of all steps, without saves. Hidden: mean over "
-                             "the steps. Of a step that was trained twice, both times count.");
+                             "the steps. For a step that was trained twice, both times count.");
   absl::StrAppend(&html, "<div class=\"scroll\"><table><tr><th>run</th>");
   for (const char* column : {"steps", "final loss", "best loss", "at step", "tokens/s", "peak memory", "hidden", "time",
                              "checkpoints", "restarts", "not finite"}) {
@@ -125,7 +127,7 @@ std::string Table(const std::vector<RunCurves>& runs) {
   return html + "</table></div></section>\n";
 }
 
-// "a.jsonl (FACT), b.jsonl (FACT)", of the runs that are `chosen`; of a single run the fact alone.
+// "a.jsonl (FACT), b.jsonl (FACT)", of the runs that are `chosen`; only the fact if there is a single run.
 std::string Names(const std::vector<RunCurves>& runs, const std::function<bool(const RunCurves&)>& chosen,
                   const std::function<std::string(const RunCurves&)>& fact = nullptr) {
   std::string names;
@@ -139,7 +141,7 @@ std::string Names(const std::vector<RunCurves>& runs, const std::function<bool(c
   return names;
 }
 
-// What a reader must know of a run's file; nothing when there is nothing.
+// Facts about a run's file that a reader must know; may be empty.
 std::string Notes(const std::vector<RunCurves>& runs) {
   std::string html;
   const auto say = [&](const RunCurves& run, const std::string& what) {
@@ -151,6 +153,7 @@ std::string Notes(const std::vector<RunCurves>& runs) {
       say(run, absl::StrCat("the last line is unfinished (", Count(run.unfinished_bytes),
                             " bytes): the run was killed, or is writing it. It is left out."));
     }
+    // Marks are bounded, but the reader must know that there are more.
     if (run.saves > static_cast<int64_t>(run.save_marks.size())) {
       say(run, absl::StrCat("of ", Count(run.saves), " checkpoints ", Count(run.save_marks.size()), " are marked."));
     }
@@ -173,7 +176,7 @@ std::string Notes(const std::vector<RunCurves>& runs) {
   return html.empty() ? "" : absl::StrCat("<section class=\"notes\">", html, "</section>\n");
 }
 
-// What the marks mean, of those that are there.
+// The meaning of the marks that occur.
 std::string Legend(const std::vector<RunCurves>& runs) {
   std::string html = "<div class=\"legend\" style=\"margin-top:18px\">";
   if (runs.size() > 1) {
@@ -187,6 +190,7 @@ std::string Legend(const std::vector<RunCurves>& runs) {
                     "\"/></svg>", what, "</span>");
   };
   const auto any = [&](const auto& has) { return std::any_of(runs.begin(), runs.end(), has); };
+  // The legend has only the marks that occur, so a plain run has a short one.
   const bool restarts = any([](const RunCurves& run) { return run.restarts() > 0; });
   mark(any([](const RunCurves& run) { return run.saves > 0; }), "save", "M11 3l4 7h-8z", "checkpoint");
   mark(restarts, "restart\" stroke-dasharray=\"2 2", "M11 0v12", "restart");
@@ -197,7 +201,7 @@ std::string Legend(const std::vector<RunCurves>& runs) {
   return html + "</div>\n";
 }
 
-// In the order of Curve. Two small ones share a row; the last of an odd number has one of its own.
+// In the order of Curve. Two small charts share a row; the last of an odd number has its own row.
 std::vector<LineChart> DrawCharts(const std::vector<RunCurves>& runs) {
   std::vector<LineChart> charts;
   size_t small = 0;
@@ -208,6 +212,7 @@ std::vector<LineChart> DrawCharts(const std::vector<RunCurves>& runs) {
     ++small;
     last = charts.size() - 1;
   }
+  // An odd one would leave half of a row empty.
   if (small % 2 == 0) return charts;
   ChartOptions options = Cards()[last].options;
   options.width = kWide;
@@ -219,6 +224,7 @@ std::string Charts(const std::vector<LineChart>& charts) {
   std::string html = "<div class=\"charts\">\n";
   for (size_t i = 0; i < charts.size(); ++i) {
     const Card& card = Cards()[i];
+    // No run has a value of it.
     if (charts[i].svg.empty()) continue;
     std::string what = card.what;
     if (charts[i].is_log) absl::StrAppend(&what, what.empty() ? "" : ", ", "logarithmic");
@@ -242,11 +248,12 @@ std::string Headline(const std::vector<RunCurves>& runs) {
 
 }  // namespace
 
+// The sum over all runs stays bounded, but a run gets enough points for a curve.
 int64_t PointsOfRun(size_t runs) {
   return std::max<int64_t>(100, 1'000 / static_cast<int64_t>(std::max<size_t>(1, runs)));
 }
 
-// The policy for content is a second lock: nothing on the page names another place anyway.
+// The content security policy is a second guard: the page has no reference to another place anyway.
 std::string ReportPage(const std::vector<RunCurves>& runs) {
   const std::vector<LineChart> charts = DrawCharts(runs);
   const std::string title = runs.size() == 1 ? runs[0].path : absl::StrCat(runs.size(), " training runs");

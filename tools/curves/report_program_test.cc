@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program report from outside: its exit statuses, what it refuses, and what a browser makes of its page.
+// The program report from outside: its exit statuses, what it refuses, and how a browser renders its page.
 #include <unistd.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ std::string NewDirectory() {
   return path;
 }
 
-// A run that was killed after step 5, went on from step 4, and has a value that is not finite.
+// A run that was killed after step 5, continued from step 4, and has a value that is not finite.
 std::string WriteRun(const std::string& path, double loss) {
   std::ofstream file(path);
   for (const int64_t step : {0, 1, 2, 3, 4, 5, 4, 5, 6, 7}) {
@@ -128,8 +128,8 @@ std::string Chromium() {
   return "";
 }
 
-// The script of the page appends a cursor to each chart, and the policy for content is in force: both are seen in the
-// document that the browser prints after it has run the page. Its console goes to stderr, which is in the output too.
+// The page's script appends a cursor to each chart, and the content security policy is in force: the document that the
+// browser prints after running the page shows both. Its console goes to stderr, which is in the output too.
 TEST(ReportProgramTest, ABrowserShowsEveryCurveAndReportsNoError) {
   const std::string chromium = Chromium();
   if (chromium.empty()) GTEST_SKIP() << "there is no Chromium here; apt-get install chromium";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The script of the page: a line at the step under the pointer, in all charts at once, and the values of the runs
-// there. It reads the page's own JSON. A step that was trained twice shows what replaced the other. Values go into the
-// page as text and never as markup.
+// The script of the page: a line at the step under the pointer, in all charts at the same time, and the values of the
+// runs there. It reads the page's own JSON. For a repeated step it shows the later values. Values go into the page as
+// text and never as markup.
 #ifndef FSDP_TOOLS_CURVES_REPORT_SCRIPT_H_
 #define FSDP_TOOLS_CURVES_REPORT_SCRIPT_H_
 

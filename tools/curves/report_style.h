@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a page of charts over steps adds to the style of all pages (tools/page/page_style.h). The colours of runs are
-// those of Okabe and Ito, which people who do not see all colours can tell apart, brighter in the dark.
+// The additions of a page of charts over steps to the style of all pages (tools/page/page_style.h). The colours of runs
+// are Okabe and Ito's, which colour-blind people can distinguish, brighter in dark mode.
 #ifndef FSDP_TOOLS_CURVES_REPORT_STYLE_H_
 #define FSDP_TOOLS_CURVES_REPORT_STYLE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page about training runs: its data equal the lines that it was made of, what a long, a killed, a restarted and a
-// broken run look like, and that its size is bounded.
+// The page about training runs: its data equal its input lines; its appearance for a long, a killed, a restarted and a
+// broken run; and its bounded size.
 #include <cmath>
 #include <fstream>
 #include <limits>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass over the file. While points fit, each covers `stride` lines, at first one. When there are too many, the
-// stride doubles and neighbours of a part become one point, so a point always covers a whole number of earlier ones and
-// the result does not depend on when the file was cut into pieces.
+// One pass over the file. As long as points fit, each covers `stride` lines, at first one. If there are too many, the
+// stride doubles and neighbours within a part are merged, so a point always covers a whole number of earlier ones and
+// the result does not depend on the sizes of the reads.
 #include "fsdp/tools/curves/run_curves.h"
 
 #include <algorithm>
@@ -47,11 +47,12 @@ class CurveBuilder {
 
   RunCurves& run_;
   const int64_t points_;
-  int64_t count_ = 0;        // points of all parts
+  int64_t count_ = 0;        // points in all parts
   int64_t save_stride_ = 1;  // saves for each mark
 };
 
 absl::Status CurveBuilder::Add(const StepMetrics& line) {
+  // A step that does not grow is a restart too, also without the mark in the line.
   if (run_.parts.empty() || line.restart || line.step <= run_.last->step) {
     if (run_.parts.size() == kMaxParts) {
       return absl::InvalidArgumentError(
@@ -68,6 +69,7 @@ absl::Status CurveBuilder::Add(const StepMetrics& line) {
     return absl::OkStatus();
   }
   points.push_back(point);
+  // The last point of each part may be short, so each part may have one more than its share.
   if (++count_ > 2 * points_ + static_cast<int64_t>(run_.parts.size())) Thin();
   return absl::OkStatus();
 }
@@ -77,6 +79,7 @@ void CurveBuilder::AddTotals(const StepMetrics& line, const CurvePoint& point) {
     run_.best_step = line.step;
   }
   for (int i = 0; i < kCurves; ++i) run_.totals[i].Add(point.values[i]);
+  // tokens_per_second is over the step's own seconds, so the product counts its tokens.
   const double tokens = line.tokens_per_second * line.step_seconds;
   if (std::isfinite(tokens)) {
     run_.tokens += tokens;
@@ -93,6 +96,7 @@ void CurveBuilder::AddSave(int64_t step) {
   marks.push_back(step);
   if (static_cast<int64_t>(marks.size()) <= kMaxSaveMarks) return;
   save_stride_ *= 2;
+  // Every second mark, from the first: the next mark then follows at the doubled distance.
   for (size_t i = 0; 2 * i < marks.size(); ++i) marks[i] = marks[2 * i];
   marks.resize((marks.size() + 1) / 2);
 }
@@ -103,6 +107,7 @@ void CurveBuilder::Thin() {
   for (RunPart& part : run_.parts) {
     std::vector<CurvePoint> thinned;
     for (const CurvePoint& point : part.points) {
+      // Points of different parts are never merged: a restart begins a line of its own.
       if (!thinned.empty() && thinned.back().lines + point.lines <= run_.stride) {
         thinned.back().Add(point);
       } else {
@@ -116,7 +121,7 @@ void CurveBuilder::Thin() {
 
 }  // namespace
 
-// The mean is updated and not a sum kept, which could overflow.
+// Updates the mean instead of keeping a sum, which could overflow.
 void CurveValues::Add(double value) {
   if (!std::isfinite(value)) {
     ++nonfinite;
@@ -148,7 +153,7 @@ absl::StatusOr<RunCurves> ReadRunCurves(const std::string& path, int64_t points)
   run.path = path;
   CurveBuilder builder(run, points);
   std::string buffer(kMaxLine, '\0');
-  size_t held = 0;  // bytes at the beginning of the buffer that no newline has ended yet
+  size_t held = 0;  // bytes at the beginning of the buffer, without a newline so far
   for (size_t got = 1; got > 0;) {
     const auto place = [&] { return absl::StrCat(path, ", line ", run.lines + 1); };
     if (held == buffer.size()) {
@@ -161,6 +166,7 @@ absl::StatusOr<RunCurves> ReadRunCurves(const std::string& path, int64_t points)
     }
     const std::string_view text(buffer.data(), held + got);
     size_t begin = 0;
+    // The held bytes have no newline: search only the new ones.
     for (size_t end = text.find('\n', held); end != std::string_view::npos; end = text.find('\n', begin)) {
       const absl::StatusOr<StepMetrics> line = ParseMetricsLine(text.substr(begin, end - begin));
       FSDP_RETURN_IF_ERROR(Annotate(line.status(), place()));
@@ -170,6 +176,7 @@ absl::StatusOr<RunCurves> ReadRunCurves(const std::string& path, int64_t points)
     held = text.size() - begin;
     std::memmove(buffer.data(), buffer.data() + begin, held);
   }
+  // Not a line yet: the run was killed, or is writing it.
   run.unfinished_bytes = static_cast<int64_t>(held);
   return run;
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpu_check.py measures: kernels, training steps and checkpoints of this project, and PyTorch's in the same run.
-Each piece is (name, seconds that it wants, function of a time limit that returns a row); results go to session.results,
+"""The measurements of gpu_check.py: kernels, training steps and checkpoints of this project, and PyTorch's in the same
+run.
+
+Each piece is (name, seconds that it needs, function of a time limit that returns a row); results go to session.results,
 from which gpu_goals.py makes the tables.
 
   training   tokens per second of one GPU, the median of the steps after the first ten, and the peak of tensors' memory
@@ -37,7 +39,7 @@ def steps_of(session, model, rows):
 
 
 def tokens_file(session):
-    """Random, so that no embedding has a longer chain than text has; the vocabulary of both models holds them."""
+    """Random, so that no embedding has a longer chain than in text; the tokens are in the vocabulary of both models."""
     path = session.scratch / "random.u16"
     if not path.exists():
         generator = random.Random(1)
@@ -94,7 +96,7 @@ def ours(session, model, rows, name, flags, environment=None):
 
 
 def peer(session, model, rows, kind, seconds):
-    """`seconds`: what compiling and the steps take, so that a row that cannot end does not begin."""
+    """`seconds`: the time for compiling and the steps; a row that cannot finish is not started."""
     return (f"{model}, {rows} rows: torch, {kind}", 2 if session.tiny else seconds, lambda timeout:
             train_torch(session, model, rows, kind, timeout))
 
@@ -104,7 +106,7 @@ def graph_flags(session):
 
 
 def training(session):
-    """By priority: the rows that goals need first."""
+    """By priority: first the rows that goals need."""
     gpt2, llama = "gpt2-124m", "llama-3.2-1b"
     graph, eager = graph_flags(session), []
     work = [ours(session, gpt2, 8, GRAPH, graph), ours(session, gpt2, 8, OURS, eager),
@@ -121,7 +123,7 @@ def training(session):
 
 
 def again(session):
-    """Second runs, for the spread: ours, and the best of PyTorch's by name. What it compiled is cached now."""
+    """Second runs, for the spread: ours, and PyTorch's best by name. Its compiled code is now cached."""
     work = []
     for group, runs in sorted(session.results["training"].items()):
         model, rows = group.split()
@@ -135,7 +137,7 @@ def again(session):
 
 
 def warm_compilers(session):
-    """PyTorch compiles in the background what will be timed later, while nothing is timed."""
+    """PyTorch compiles in the background for later timings, while nothing is timed."""
     wanted = [("gpt2-124m", 8, "compiled"), ("gpt2-124m", 8, "whole"), ("gpt2-124m", 64, "whole"),
               ("llama-3.2-1b", 4, "compiled"), ("gpt2-124m", 8, "reduce-overhead")]
     return Background([torch_train_command(session, *row, steps=2) for row in wanted], session.scratch)
@@ -169,7 +171,7 @@ def torch_kernels(session, name, sections, timeout):
 
 
 def ceilings(session):
-    """What this GPU can do at all, and the head's products at three row strides."""
+    """The limits of this GPU, and the head's products at three row strides."""
     return [("ceilings and head, torch", 5, lambda timeout:
              torch_kernels(session, "", "ceilings,head", timeout)),
             ("head, ours", 3, lambda timeout: our_kernels(session, "ours", "", ["--filter=head"], timeout))]

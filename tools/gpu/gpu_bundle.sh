@@ -4,10 +4,10 @@
 #
 #   gpu_bundle.sh OUT.tar.xz FILE...
 #
-# Programs go to bin/, scripts to the top, and the shared libraries that Debian has in no other form (oneDNN and what it
-# needs, ISA-L, Highway) to lib/, with UCX where it is installed, which programs open by name. What remains to be found
-# there is glibc, libstdc++, and what comes with CUDA, NCCL and PyTorch; anything else is an error. Symbols are stripped;
-# the oldest glibc that will do is written to GLIBC.
+# Programs go to bin/, scripts to the top, and the shared libraries that Debian has in no other form (oneDNN and its
+# dependencies, ISA-L, Highway) to lib/, with UCX if it is installed, which programs open by name. The machine must have
+# glibc, libstdc++, and the libraries of CUDA, NCCL and PyTorch; anything else is an error. Symbols are stripped; the
+# oldest sufficient glibc is written to GLIBC.
 set -euo pipefail
 
 out=$1
@@ -28,7 +28,7 @@ carry_libraries() {  # of one program
       libdnnl.so.*|libisal.so.*|libhwy.so.*|libgomp.so.1|libOpenCL.so.1)
         [[ -e $stage/lib/$name ]] || cp -L "$path" "$stage/lib/$name" ;;
       *)
-        [[ $with_torch && $name == @(libcu|libnv|libutil.)* ]] && continue  # what PyTorch's libraries need themselves
+        [[ $with_torch && $name == @(libcu|libnv|libutil.)* ]] && continue  # dependencies of PyTorch's libraries
         echo "$1 needs $name ($path), which a GPU machine may lack" >&2
         problems=1 ;;
     esac
@@ -51,7 +51,7 @@ if [[ -n $libucp ]]; then
     while read -r name path; do cp -L "$path" "$stage/lib/$name"; done
 fi
 chmod -R u+w "$stage"
-strip --strip-unneeded "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true  # what is no ELF file stays as it is
+strip --strip-unneeded "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true  # files that are not ELF stay as they are
 { objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null || true; } | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 > "$stage/GLIBC"
-# Programs have most of their code in common: a dictionary as large as all of them makes a tenth of 250 MB.
+# Programs share most of their code: a dictionary as large as all of them reduces 250 MB to a tenth.
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz --lzma2=preset=1,dict=256MiB > "$out"

@@ -8,7 +8,7 @@
 
   ceilings     a copy of 4 GB and a product of 8192^3 by PyTorch; the head's products at three row strides, of both
   changed      the gtests of kernels and steps
-  losses       twenty steps of GPT-2 124M in each way that is timed below, against the CPU's losses
+  losses       twenty steps of GPT-2 124M in each configuration that is timed below, against the CPU's losses
   sanitizer    compute-sanitizer's memcheck and racecheck on the small cases of attention
   kernels      every kernel, of this project and of PyTorch
   train        training steps of both, the rows that goals need first
@@ -18,13 +18,13 @@
 Not in "all": tests (all gtests, and ranks that share the GPU against ranks on the CPU). "benchmarks" is kernels and
 checkpoints, "peers" is train.
 
-Each program has a time limit of its own and each part a share of --budget; what a part leaves goes to the next. What
-fails, hangs or is not reached stops nothing else and is named. --out gets report.json after every program; the
+Each program has its own time limit and each part a share of --budget; time left by a part goes to the next. A failure,
+a hang or a part that is not reached stops nothing else and is named. --out gets report.json after every program; the
 output ends with tables of at most 12,000 characters, the ratios and their goals last. The exit status is 1 if something
-failed, else 3 if something was skipped or not reached. A missed goal is no failure.
+failed, else 3 if something was skipped or not reached. A missed goal is not a failure.
 
---device=cpu --tiny runs all of it on a machine without a GPU, on programs of the emulator, for no number that means
-anything. Standard library only, but for PyTorch's side, which is skipped where there is no PyTorch.
+--device=cpu --tiny runs all of it on a machine without a GPU, on programs of the emulator; its numbers are meaningless.
+Standard library only, except PyTorch's side, which is skipped without PyTorch.
 """
 
 import argparse
@@ -59,7 +59,7 @@ LARGEST_OUTPUT = 11500
 
 
 class Session:
-    """What the pieces share."""
+    """State shared by the pieces."""
 
     def __init__(self, args, parts, scratch):
         self.device, self.tiny, self.scratch, self.out = args.device, args.tiny, scratch, args.out
@@ -74,7 +74,7 @@ class Session:
         return self.gpu or self.device == "cpu"
 
     def attentions(self):
-        """(name, flags, environment) of other kernels of attention than the default's, if this train_gpt can choose."""
+        """(name, flags, environment) of kernels of attention other than the default, if this train_gpt can choose."""
         if self._attentions is None:
             status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
             has_flag = status == 0 and any("--attention" in line for line in output)
@@ -83,7 +83,7 @@ class Session:
         return self._attentions
 
     def begin(self, part, later):
-        """Compilers of PyTorch run beside the parts that are not timed."""
+        """PyTorch's compilers run during the parts that are not timed."""
         timed = part in TIMED
         if self.compilers and timed:
             self.compilers.stop()
@@ -127,7 +127,7 @@ def work_through(session, part, pieces, deadline, report, began):
                 row = work(left)
             except Failed as failure:
                 row = gpu_tests.row_of(name, 1, 0, str(failure).splitlines())
-            except Exception as error:  # whatever it is, the other rows count
+            except Exception as error:  # of any kind: the other rows still count
                 row = gpu_tests.row_of(name, 1, 0, [f"{type(error).__name__}: {error}"])
             row["seconds"] = round(time.monotonic() - started, 1)
         row |= dict(name=name, part=part)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_check.py whole, on the CPU and the emulator: a bundle is laid out of the programs that this test was built with,
-and every part must run in it. PyTorch's side is skipped, and said so, where there is no PyTorch; it is then tested by
+"""All of gpu_check.py, on the CPU and the emulator: the programs built with this test form a bundle, and every part
+must run in it. Without PyTorch its side is skipped, and reported as skipped; test it with
 
   TEST_TMPDIR=/tmp VENV/bin/python tools/gpu/gpu_check_test.py
 """
@@ -27,7 +27,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def lay_bundle(folder):
-    """In the runfiles of this test, or in a source tree where Bazel has built them."""
+    """In the runfiles of this test, or in a source tree in which Bazel has built them."""
     (folder / "bin").mkdir(parents=True)
     root = pathlib.Path.cwd() if pathlib.Path("tools/gpu/gpu_check.py").exists() else pathlib.Path(__file__).parents[2]
     for path, name in PROGRAMS.items():
@@ -66,7 +66,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual("skipped" in rows[name], not HAS_TORCH, output)
         if not HAS_TORCH:
             print("SKIPPED: PyTorch's side of gpu_check.py; this python3 has no torch")
-        self.assertEqual(status, 3, output)  # compute-sanitizer wants a GPU
+        self.assertEqual(status, 3, output)  # compute-sanitizer needs a GPU
         self.assertRegex(output, r"\nGoals\n(met|MISSED) ")
         self.assertLess(len(output.split("\n{'gpu'")[-1]), 12000)
 

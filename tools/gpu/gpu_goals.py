@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that gpu_check.py ends with: pure functions of its results. The last one compares ratios of this run on
-this card with the goals; what was not measured has no line there."""
+"""The tables at the end of gpu_check.py: pure functions of its results. The last one compares ratios of this run on
+this card with the goals; a value that was not measured has no line there."""
 
 import statistics
 
@@ -107,7 +107,7 @@ def attention_goals(results):
 
 
 def head_goals(results):
-    """TFLOP/s of the three products, with rows of logits that are padded as in training, over those of the blocks'."""
+    """TFLOP/s of the three products, with rows of logits padded as in training, divided by the blocks' products."""
     def speed(wanted):
         lines = [measured["ours"] for key, measured in results["kernels"].items() if wanted(key) and "ours" in measured]
         seconds = sum(line["microseconds"] for line in lines)

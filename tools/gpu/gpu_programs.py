@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How gpu_check.py runs programs: each with the libraries that it needs and with a time limit of its own, so that a
-hang or a failure stops nothing else. Standard library only."""
+"""How gpu_check.py runs programs: each with its libraries and its own time limit, so that a hang or a failure stops
+nothing else. Standard library only."""
 
 import glob
 import importlib.util
@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 def library_folders():
-    """The bundle's, PyTorch's and those that pip brings with it, and the toolkit's."""
+    """The bundle's, PyTorch's and its dependencies from pip, and the toolkit's."""
     packages = dict.fromkeys([sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()])
     pip = [folder for package in packages for folder in sorted(glob.glob(f"{package}/nvidia/*/lib"))]
     pip += [f"{package}/torch/lib" for package in packages]
@@ -39,7 +39,7 @@ def environment(more=None):
 
 
 def kill_group(process):
-    """Ends a program and all that it started."""
+    """Ends a program and all processes that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -48,7 +48,7 @@ def kill_group(process):
 
 
 def run(command, timeout, scratch, more_environment=None):
-    """(exit status, seconds, lines of output); 124 after `timeout`, when it and all that it started are killed."""
+    """(exit status, seconds, lines of output); 124 after `timeout`, when it and all its processes are killed."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:  # a pipe would wait for children that are left
         try:
@@ -67,7 +67,7 @@ def run(command, timeout, scratch, more_environment=None):
 
 
 def output_of(command, timeout, scratch, more_environment=None):
-    """The lines of a program that must end well."""
+    """The lines of a program that must exit with success."""
     status, took, output = run(command, timeout, scratch, more_environment)
     if status != 0:
         why = f"not done after {took:.0f} s" if status == 124 else f"exit status {status}"
@@ -80,7 +80,7 @@ def json_lines(output):
 
 
 class Background:
-    """Runs programs one after the other beside the others; what they print goes to files."""
+    """Runs programs one after the other, concurrently with others; their output goes to files."""
 
     def __init__(self, commands, scratch, priority=10):
         self.commands, self.scratch, self.priority = commands, scratch, priority
@@ -106,7 +106,7 @@ class Background:
         return not self.thread.is_alive()
 
     def stop(self):
-        """Ends the one that runs; the rest do not start."""
+        """Ends the running one; the rest do not start."""
         with self.lock:
             self.stopped.set()
             if self.process is not None and self.process.poll() is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpu_check.py runs for correctness: gtests, ranks on one GPU against ranks on the CPU, twenty steps of GPT-2 124M
-against the CPU's, and compute-sanitizer. Each piece is (name, seconds that it wants, function of a time limit that
+"""The correctness checks of gpu_check.py: gtests, ranks on one GPU against ranks on the CPU, twenty steps of GPT-2 124M
+against the CPU's, and compute-sanitizer. Each piece is (name, seconds that it needs, function of a time limit that
 returns a row)."""
 
 import json
@@ -11,7 +11,7 @@ import time
 
 from gpu_programs import HERE, TAIL, Background, find_toolkit_program, run
 
-# The tests of the kernels and of the paths that a step takes; the order is by what would spoil the numbers most.
+# The tests of the kernels and of the paths of a step, ordered by how much a failure would invalidate the numbers.
 STEP_TESTS = ["cuda_attention_test", "cuda_fused_attention_gpu_test", "cuda_layer_ops_test", "cuda_head_test",
               "cuda_optimizer_extras_test", "graph_training_test", "step_graph_test", "gpu_training_test", "ops_test",
               "cuda_graph_test", "cuda_optimizer_test"]
@@ -45,14 +45,14 @@ def gtest_row(program, timeout, scratch):
             counts["failed" if failed else "skipped" if skips else "passed"] += 1
     row = row_of(program.name, status, seconds, output, **counts)
     if counts["skipped"]:
-        # "file:line: Skipped", then why.
+        # "file:line: Skipped", then the reason.
         why = [b for a, b in zip(output, output[1:]) if a.endswith(": Skipped")]
         row["reason"] = "skipped: " + "; ".join(dict.fromkeys(why)) if why else "no reason given"
     return row
 
 
 def gtests(session, names=None):
-    """All gtests of the bundle, or those of `names` that it has."""
+    """All gtests of the bundle, or those in `names`."""
     programs = {program.name: program for program in sorted((HERE / "bin").glob("*_test"))}
     chosen = [programs[name] for name in names if name in programs] if names else list(programs.values())
     return [(program.name, 3, lambda timeout, program=program: gtest_row(program, timeout, session.scratch))
@@ -90,7 +90,7 @@ def compare_losses(row, reference, tolerance, steps):
 
 # Ranks that share the GPU.
 
-# Each rank passes for a host of its own.
+# Each rank counts as a separate host.
 HOST_PER_RANK = ["sh", "-c", 'FSDP_HOSTID=host-$RANK exec "$@"', "sh"]
 
 # Differences come from float32 sums in another order over five steps, and in bfloat16 from activations rounded to 2^-9.
@@ -106,7 +106,7 @@ SHARED_RUNS = [([], 1e-4), (["--cpu_offload"], 1e-4), (["--activation_checkpoint
 
 
 def shared_gpu(session):
-    """Two ranks on one GPU, and two that pass for two hosts, against two on the CPU."""
+    """Two ranks on one GPU, and two that count as two hosts, against two on the CPU."""
     tokens = session.scratch / "bytes.u16"
     generator = random.Random(1)
     tokens.write_bytes(struct.pack("<20000H", *(generator.randrange(257) for _ in range(20000))))
@@ -144,7 +144,7 @@ def shared_gpu(session):
     return work
 
 
-# Twenty steps of the model that the speed is measured on.
+# Twenty steps of the model whose speed is measured.
 
 class LossCheck:
     """The CPU's losses come from a process in the background, which begins with the first part."""
@@ -162,7 +162,7 @@ class LossCheck:
         self.rows = []
 
     def variants(self):
-        """(name, flags, tolerance, environment): each way in which a step of the benchmarks computes."""
+        """(name, flags, tolerance, environment): each configuration of a step in the benchmarks."""
         device = f"--device={self.session.device}"
         graph = ["--cuda_graph"] if self.session.device == "cuda" else []
         yield "float32", [device], 1e-4, None

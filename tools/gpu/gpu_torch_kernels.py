@@ -5,9 +5,9 @@
   gpu_torch_kernels.py [--sections=ceilings,head,attention,products,memory] [--seconds=0] [--rounds=7]
 
 Random operands, as many sets as exceed twice the L2 cache, a CUDA graph of launches on all sets, replayed and timed by
-events, the median of --rounds bursts. "graph": false says that a kernel could not be captured; its time then includes
-launching. "ceilings" are what this GPU can do at all: a copy of 4 GB within its memory, and the product of two square
-matrices. --device=cpu --tiny runs the same lines without a GPU, for no number that means anything.
+events, the median of --rounds bursts. "graph": false means that a kernel could not be captured; its time then includes
+launching. "ceilings" are the limits of this GPU: a copy of 4 GB within its memory, and the product of two square
+matrices. --device=cpu --tiny runs the same lines without a GPU; its numbers are meaningless.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Stopwatch:
         return max(begin.elapsed_time(end) * 1e-3, 1e-9) / count
 
     def captured(self, launches, passes, wanted):
-        """A function that runs `passes` passes over the launches, as a graph if that is wanted and they can be."""
+        """A function that runs `passes` passes over the launches, as a graph if that is requested and possible."""
         def all_passes():
             for _ in range(passes):
                 for launch in launches:
@@ -78,7 +78,7 @@ class Stopwatch:
             return all_passes, False
 
     def seconds_of(self, launches, graph):
-        """The bursts' seconds of one launch, and whether they were replays of a graph."""
+        """The seconds of one launch in each burst, and whether they were replays of a graph."""
         def one_pass():
             for launch in launches:
                 launch()
@@ -98,14 +98,14 @@ class Stopwatch:
         return [self.burst(replay, replays * count) for _ in range(self.args.rounds)], graph
 
     def measure(self, name, shape, make, bytes=0, flops=0, graph=True):
-        """`make` returns a launch with operands of its own, `bytes` of them."""
+        """`make` returns a launch with its own operands, of `bytes` bytes."""
         if self.args.seconds and time.monotonic() - self.began > self.args.seconds:
             self.skipped += 1
             return
         try:
             cold = 4096 if self.args.tiny else COLD_BYTES
             seconds, graph = self.seconds_of([make() for _ in range(max(1, -(-cold // bytes)))], graph)
-        except (RuntimeError, NotImplementedError) as error:  # out of memory, or no such kernel: the others count
+        except (RuntimeError, NotImplementedError) as error:  # out of memory, or no such kernel: the others still count
             print(f"{name}, {shape}: {str(error).splitlines()[0]}", file=sys.stderr)
             self.skipped += 1
             return
@@ -122,7 +122,7 @@ def new(args, *shape, deviation=1.0, dtype=torch.bfloat16):
 
 
 def tokens(args, count, classes):
-    """As frequent as words are: token k has probability proportional to 1 / (k + 1)."""
+    """Distributed as words are: token k has probability proportional to 1 / (k + 1)."""
     return (classes ** torch.rand(count, device=args.device, dtype=torch.float64) - 1).long().clamp_(max=classes - 1)
 
 
@@ -168,8 +168,8 @@ def layer(args, watch, name, shape, rows, inputs, outputs, bias):
 
 
 def head(args, watch):
-    """GPT-2's, whose rows of logits are a multiple of 2, of 16 and of 128 bytes: by a larger vocabulary, where
-    cuda_kernels_benchmark has padding between the rows."""
+    """GPT-2's head, with rows of logits that are a multiple of 2, of 16 and of 128 bytes: by a larger vocabulary;
+    cuda_kernels_benchmark pads the rows instead."""
     size = TINY_GPT2 if args.tiny else GPT2
     rows, width, classes = size["batch"] * size["seq_len"], size["width"], size["vocabulary"]
     for columns in (classes, (classes + 7) // 8 * 8, (classes + 63) // 64 * 64):
@@ -190,7 +190,7 @@ def products(args, watch):
 
 
 def attention(args, watch):
-    """What PyTorch chooses itself, and each backend by name."""
+    """PyTorch's own choice, and each backend by name."""
     backends = {"attention": None}
     if not args.tiny:
         backends |= {"attention cudnn": SDPBackend.CUDNN_ATTENTION, "attention flash": SDPBackend.FLASH_ATTENTION}
@@ -228,7 +228,7 @@ def attention(args, watch):
 
 
 def backward_of(function, *operands):
-    """A launch of the backward of function(*operands) alone."""
+    """A launch of only the backward of function(*operands)."""
     leaves = [operand for operand in operands if operand.is_floating_point()]
     for leaf in leaves:
         leaf.requires_grad_()
@@ -305,7 +305,7 @@ def token_cases(args, watch, rows, width, classes, text, logits):
     watch.measure("cross entropy with gradient", logits, cross_entropy_with_gradient, bytes=4 * rows * classes)
     watch.measure("cross entropy backward", logits, cross_entropy_backward, bytes=4 * rows * classes)
     watch.measure("embedding", text, embedding, bytes=4 * rows * width)
-    # It may wait for the number of distinct tokens, and a capture that fails spoils those after it.
+    # It may wait for the number of distinct tokens, and a failed capture breaks the captures after it.
     watch.measure("embedding backward", text, embedding_backward, bytes=6 * rows * width, graph=False)
 
 
@@ -345,7 +345,7 @@ def main():
     unknown = set(args.sections.split(",")) - set(SECTIONS)
     if unknown:
         parser.error(f"--sections: no {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
-    # Captures need a stream that is not the default one, and autograd runs a backward where its forward ran.
+    # Captures need a stream other than the default one, and autograd runs a backward on its forward's stream.
     with torch.cuda.stream(torch.cuda.Stream()) if args.device == "cuda" else contextlib.nullcontext():
         watch = Stopwatch(args)
         for section in args.sections.split(","):

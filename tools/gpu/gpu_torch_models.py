@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 and Llama of plain torch.nn, as their users write them for speed: for gpu_torch_peer.py."""
+"""GPT-2 and Llama in plain torch.nn, as users write them for speed: for gpu_torch_peer.py."""
 
 import torch
 from torch import nn
@@ -99,7 +99,7 @@ class Llama(nn.Module):
 
 
 def build(name, size, device):
-    """The model with float32 parameters that are normal with a deviation of 0.02, as both papers begin."""
+    """The model with normally distributed float32 parameters of deviation 0.02, as in both papers."""
     torch.manual_seed(0)
     with torch.device(device):
         model = (Gpt2 if name.startswith("gpt2") else Llama)(size)

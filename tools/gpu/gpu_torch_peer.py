@@ -9,10 +9,10 @@ All compute in bfloat16 from float32 parameters, with fused AdamW and clipping, 
   eager            fully_shard, blocks as units
   compiled         the same with compiled blocks and a compiled loss, as torchtitan does
   padded           compiled, with the vocabulary rounded up to a multiple of 64, so that the head's products are fast
-  whole            one GPU's own way: autocast, and model and loss in one torch.compile; padded
+  whole            for one GPU: autocast, and model and loss in one torch.compile; padded
   reduce-overhead  whole, with mode="reduce-overhead": CUDA graphs
 
---device=cpu --tiny runs the same lines on a machine without a GPU, for no number that means anything.
+--device=cpu --tiny runs the same lines on a machine without a GPU; its numbers are meaningless.
 """
 
 import argparse
@@ -35,18 +35,19 @@ def loss_of(logits, targets):
 
 
 def compilation(args):
-    """Of torch.compile. Tiny runs test this file, not Inductor, whose C++ compiler takes minutes on a CPU."""
+    """The options of torch.compile. Tiny runs test this file, not Inductor, whose C++ compiler takes minutes on a
+    CPU."""
     if args.tiny:
         return dict(dynamic=False, backend="aot_eager")
     return dict(dynamic=False, mode="reduce-overhead" if args.kind == "reduce-overhead" else None)
 
 
 def sharded(args, size):
-    """fully_shard of a world of one, whose blocks and loss may be compiled."""
+    """fully_shard with one rank, whose blocks and loss may be compiled."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    # The CPU's backend needs no other network than the loopback.
+    # The CPU's backend needs only the loopback network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = "cpu:gloo,cuda:nccl" if args.device == "cuda" else "gloo"
     dist.init_process_group(backend, rank=0, world_size=1, init_method=f"file://{args.scratch}/store-{os.getpid()}")
@@ -80,7 +81,7 @@ def train(args):
     on_gpu = args.device == "cuda"
     if on_gpu:
         torch.cuda.set_device(0)
-        torch.set_float32_matmul_precision("high")  # of what autocast leaves in float32
+        torch.set_float32_matmul_precision("high")  # for operations that autocast leaves in float32
     model, forward = whole(args, size) if args.kind in ("whole", "reduce-overhead") else sharded(args, size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     rates, began_all, first = [], time.perf_counter(), None

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// The scalar that the manifest has; std::monostate is null.
+// The scalar in the manifest; std::monostate is null.
 inline nlohmann::ordered_json AttributeJson(const AttributeValue& value) {
   return std::visit(
       [](const auto& scalar) -> nlohmann::ordered_json {

@@ -18,7 +18,7 @@ namespace {
 
 using Section = StateKey::Section;
 
-// How many neighbours one row takes when `count` of them must fit in `most` rows.
+// The number of neighbours per row, if `count` of them must fit in `most` rows.
 size_t RowsPerRow(size_t count, size_t most) { return (count + most - 1) / most; }
 
 bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
@@ -41,6 +41,7 @@ std::string Range(const std::string& first, const std::string& last) {
 class LayerIndex {
  public:
   explicit LayerIndex(const Manifest& manifest) {
+    // In the order of the manifest, so that neighbouring layers are neighbouring rows.
     for (const StoredTensor& tensor : manifest.tensors) {
       if (tensor.key.section == Section::kExtra) continue;
       const std::string layer = LayerOf(tensor.key.fqn);
@@ -69,15 +70,17 @@ void AddToLayer(const StoredTensor& tensor, const TensorStatistics& statistics, 
   const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
   (tensor.key.section == Section::kModel ? row.model_bytes : row.optim_bytes) += nbytes;
   const auto found = statistics.find(tensor.key);
+  // `statistics` may lack a tensor, and integers have no distribution worth drawing.
   if (found == statistics.end() || !IsFloatingPoint(PartOf(tensor.dtype))) return;
   if (tensor.key.section == Section::kModel) {
     row.weights.Add(found->second);
+    // A step count is a scalar state: it is not of the scale of the moments.
   } else if (tensor.shape.rank() > 0) {
     row.states[tensor.key.state].Add(found->second);
   }
 }
 
-// An interval lies in one file, so the bytes of a tensor are divided among files exactly as its intervals are.
+// An interval is in one file, so the bytes of a tensor are divided among files exactly as its intervals are.
 void AddToFiles(const StoredTensor& tensor, size_t layer, size_t files_per_row, std::vector<FileRow>& rows) {
   for (const StoredInterval& part : tensor.intervals) {
     FileRow& row = rows[static_cast<size_t>(part.file) / files_per_row];
@@ -109,11 +112,12 @@ std::string LayerOf(const std::string& fqn) {
   return layer.empty() ? fqn : layer;
 }
 
-// Extra values have no layer: AddToFiles counts them in a member of their own, and the layer passed for them is unused.
+// Extra values have no layer: AddToFiles counts them separately, and ignores the layer passed for them.
 CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& statistics) {
   CheckpointLayers result;
   const LayerIndex index(manifest);
   result.layers = index.Rows();
+  // At least 1: a checkpoint may have no files, and a division by 0 follows otherwise.
   const size_t files_per_row = std::max<size_t>(1, RowsPerRow(manifest.files.size(), kMaxFileRows));
   for (size_t i = 0; i < manifest.files.size(); i += files_per_row) {
     FileRow& row = result.files.emplace_back();

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxLayerRows = 64;
 inline constexpr size_t kMaxFileRows = 48;
 
 // The layer of a parameter: "transformer.h.11" for "transformer.h.11.attn.weight". That is the name up to its first
-// component that is a number or, if there is none, without its last component.
+// component that is a number or, if it has no number, without its last component.
 std::string LayerOf(const std::string& fqn);
 
 // A row of a chart: a layer, or several neighbouring ones.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The page is built from strings, section by section, without a template engine: half of it is SVG (page_charts.h),
-// whose numbers are computed anyway. Two rules keep it safe and small: every name from the checkpoint goes through
-// Html(), which replaces control characters and escapes markup, and every list is bounded (kMaxLayerRows, kMaxFileRows,
-// kMaxTensorRows, kMaxDrawnShards).
+// whose numbers must be computed in any case. Two rules keep it safe and small: every name from the checkpoint goes
+// through Html(), which replaces control characters and escapes markup, and every list is bounded (kMaxLayerRows,
+// kMaxFileRows, kMaxTensorRows, kMaxDrawnShards).
 //
-//   Headline, Tiles   what it is; totals, NaN and infinity
-//   ShardMap          each file as a bar, in it the layers
+//   Headline, Tiles   the kind of checkpoint; totals, NaN and infinity
+//   ShardMap          each file as a bar of its layers
 //   Sizes             each layer as a bar: parameters, optimizer state
 //   Values            each layer as a histogram of its weights
 //   Moments           the optimizer's states: histograms, then the scale of each in each layer
@@ -32,7 +32,7 @@ namespace {
 
 using Section = StateKey::Section;
 
-// Intervals of one tensor that its bar draws apart.
+// Tensors with at most this many intervals show each of them in their bar.
 constexpr size_t kMaxDrawnShards = 16;
 
 constexpr int kBarHeight = 16;
@@ -97,7 +97,7 @@ std::string Tiles(const Manifest& manifest, const TensorStatistics& statistics) 
       "</div>\n");
 }
 
-// Layers of one section side by side, in two shades by turns.
+// Layers of one section next to each other, in two alternating shades.
 void AddParts(const std::vector<int64_t>& bytes, const std::vector<LayerRow>& layers, const char* section,
               std::vector<BarPart>& parts) {
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -107,13 +107,14 @@ void AddParts(const std::vector<int64_t>& bytes, const std::vector<LayerRow>& la
   }
 }
 
-// All bars have the scale of the largest file, so that an unbalanced checkpoint shows at once.
+// All bars have the scale of the largest file, so that an unbalanced checkpoint is visible immediately.
 std::string ShardMap(const CheckpointLayers& layers) {
   std::string html =
       Opening("Who holds what",
               "The values in each file; shades alternate from layer to layer. Point at a part to see which it is.");
   absl::StrAppend(&html, "<div class=\"legend\">", LegendEntry("model", "model"), LegendEntry("optim", "optimizer"),
                   LegendEntry("extra", "extra values"), "</div>");
+  // At least 1: all files may be empty.
   int64_t largest = 1;
   for (const FileRow& file : layers.files) largest = std::max(largest, file.payload_bytes());
   for (const FileRow& file : layers.files) {
@@ -160,8 +161,8 @@ std::string Values(const CheckpointLayers& layers) {
   return absl::StrCat(html, AxisRow(HistogramAxisSvg(range)), "</section>\n");
 }
 
-// The typical size of a state's values: the root mean square. A second moment is itself a mean of squares of gradients,
-// so of it the root of the mean, which is on the scale of the first moment.
+// The typical size of a state's values: the root mean square. A second moment is itself a mean of squared gradients, so
+// for it the root of the mean, which has the scale of the first moment.
 double ScaleOf(const std::string& state, const ValueStatistics& statistics) {
   const bool is_square = state == "exp_avg_sq" || state == "max_exp_avg_sq" || state == "square_avg";
   return is_square ? std::sqrt(std::max(0.0, statistics.mean().value_or(0))) : statistics.rms().value_or(0);
@@ -223,7 +224,7 @@ std::string Moments(const CheckpointLayers& layers) {
   return html + "</section>\n";
 }
 
-// Where a tensor's elements are: a part for each interval, in two shades by turns.
+// The places of a tensor's elements: a part for each interval, in two alternating shades.
 std::string ShardsOf(const StoredTensor& tensor, const Manifest& manifest) {
   if (tensor.intervals.size() > kMaxDrawnShards) return absl::StrCat(tensor.intervals.size(), " shards");
   std::vector<BarPart> parts;
@@ -254,15 +255,15 @@ std::string TensorRow(const StoredTensor& tensor, const Manifest& manifest, cons
                       "</td><td class=\"shards\">", ShardsOf(tensor, manifest), "</td></tr>\n");
 }
 
-// Links of an HDF5 file; nothing when it has none.
+// Links of an HDF5 file; empty if it has no links.
 std::string LeftOut(const CheckpointSummary& summary) {
   if (summary.left_out.empty()) return "";
-  std::string html = Opening("Left out", "Links are not followed, so what they lead to is not on this page.");
+  std::string html = Opening("Left out", "Links are not followed, so their targets are not on this page.");
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&html, "<p>", Html(left_out), "</p>\n");
   return html + "</section>\n";
 }
 
-// Tensors whose statistics leave something out; nothing when there are none.
+// Tensors that were not wholly read; may be empty.
 std::string NotWhollyReadSection(const TensorStatistics& statistics) {
   std::string rows;
   size_t count = 0;
@@ -274,12 +275,12 @@ std::string NotWhollyReadSection(const TensorStatistics& statistics) {
   if (count == 0) return "";
   if (count > kMaxTensorRows) absl::StrAppend(&rows, "<p>", Count(count - kMaxTensorRows), " more tensors</p>\n");
   return absl::StrCat(Opening("Not wholly read",
-                              "These tensors are views of storages that others show, too, and altogether much larger "
+                              "These tensors are views of storages that other tensors share, and in sum much larger "
                               "than the files: of each only the first elements were read."),
                       rows, "</section>\n");
 }
 
-// Indices of the tensors that have rows: all, or the largest, in the order of the checkpoint.
+// Indices of the tensors with rows: all, or the largest, in the order of the checkpoint.
 std::vector<size_t> ShownTensors(const Manifest& manifest) {
   std::vector<size_t> shown(manifest.tensors.size());
   for (size_t i = 0; i < shown.size(); ++i) shown[i] = i;
@@ -326,7 +327,7 @@ std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatist
   return absl::StrCat(html, PageFoot(absl::StrCat(
                                 "Made by ckpt inspect --html. ",
                                 is_all ? "Every stored value was read" : "Not every stored value was read (see above)",
-                                ", and digests were verified where the format has them.")));
+                                ", and digests were verified if the format has them.")));
 }
 
 }  // namespace fsdp

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// Tensors that the table has rows for: the largest.
+// The most tensors with a row in the table: the largest ones.
 inline constexpr size_t kMaxTensorRows = 400;
 
 // The page, UTF-8. `statistics` are of the tensors of `summary`, by key; charts leave out tensors that it lacks. Pure.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page about a checkpoint: what it shows, that it needs nothing else, and that its size is bounded.
+// The page about a checkpoint: its contents, that it is self-contained, and that its size is bounded.
 #include "fsdp/tools/inspect/ckpt_page.h"
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A summary of any format is a Manifest: the formats without one get theirs made up here, from their headers. So the
-// text, the JSON and the page are written once. Members that a format does not have (step, kind, digests) stay at their
-// defaults, and the forms leave them out by the traits of the format.
+// A summary of any format is a Manifest: for the formats without one it is made here, from their headers. So the text,
+// the JSON and the page are each written once. Members that a format does not have (step, kind, digests) stay at their
+// defaults, and the output leaves them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
 #include <memory>
@@ -26,7 +26,7 @@ namespace fsdp {
 
 namespace {
 
-// The manifest is all that is read of a checkpoint in an object store, and a list of its files.
+// Reads only the manifest of a checkpoint in an object store, and a list of its files.
 absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) {
   FSDP_ASSIGN_OR_RETURN(const S3Url url, ParseS3Url(asked_for));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
@@ -39,12 +39,13 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
   summary.path = store->UrlOf(step);
   summary.manifest = std::move(remote.manifest);
   const absl::Status present = CheckRemoteFiles(*store, step, summary.manifest);
+  // A missing file is a property of the checkpoint, to be shown; any other error is the store's.
   if (!present.ok() && !absl::IsDataLoss(present)) return present;
   summary.problem = std::string(present.message());
   return summary;
 }
 
-// Makes a manifest of what another format says of itself.
+// Makes a manifest from the description of another format.
 void TakeDescription(SourceDescription description, CheckpointSummary& summary) {
   for (const DescribedFile& file : description.files) {
     StoredFile& stored = summary.manifest.files.emplace_back();
@@ -71,6 +72,7 @@ void CheckpointSummary::ForEachTensor(
 }
 
 void CheckpointSummary::FillManifest() {
+  // A page needs the tensors twice and sorted; text and JSON take them one by one.
   if (source == nullptr || !manifest.tensors.empty()) return;
   ForEachTensor([this](const StoredTensor& tensor, int64_t) { manifest.tensors.push_back(tensor); });
 }

@@ -22,7 +22,8 @@
 
 namespace fsdp {
 
-// A tensor in whose other elements there may be values that the statistics do not show (ValueStatistics::unread).
+// A tensor that was read only in part: its other elements may have values that the statistics do not show
+// (ValueStatistics::unread).
 struct NotWhollyRead {
   StateKey key;
   int64_t read = 0;    // elements
@@ -30,11 +31,11 @@ struct NotWhollyRead {
 };
 
 struct CheckpointSummary {
-  // The path that the user gave, and that of the checkpoint: a step, if the user gave a ROOT.
+  // The path that the user gave, and the checkpoint's path: a step, if the user gave a ROOT.
   std::string asked_for;
   std::string path;
 
-  // In an object store; then the newest step there is not verified, which would read all of it.
+  // In an object store. The newest step is then not verified, since that would read all of it.
   bool is_remote = false;
 
   // Sentences about newer steps of the ROOT that do not verify.
@@ -43,19 +44,19 @@ struct CheckpointSummary {
   // The driver that recognised `path`. Never null; drivers live as long as the program.
   const FormatDriver* format = &CheckpointDriver();
 
-  // Damage that shows without reading values, such as a missing file; empty: none.
+  // Damage visible without reading values, such as a missing file; empty if there is no damage.
   std::string problem;
 
-  // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
+  // Tensors, files, and which file holds which elements. Formats without a manifest fill in the parts that they have.
   Manifest manifest;
 
   // SourceDescription::files; empty for a checkpoint of ours.
   std::vector<DescribedFile> described_files = {};
 
-  // The bytes that the tensors have and those that the files hold of them, where the two can differ: torch and DCP.
+  // The bytes of the tensors and the bytes that the files hold of them, if the two can differ: torch and DCP.
   Expansion expansion = {};
 
-  // SourceDescription::source: where it is not null the tensors are its, and the manifest has none before FillManifest.
+  // SourceDescription::source: if it is not null it has the tensors, and the manifest is empty before FillManifest.
   std::shared_ptr<const TensorSource> source = nullptr;
 
   // The "__metadata__" of a safetensors file.
@@ -64,7 +65,7 @@ struct CheckpointSummary {
   // TensorSource::left_out(): links of an HDF5 file, which are not followed.
   std::vector<std::string> left_out;
 
-  // Filled where statistics were read (--html), in the order of the names.
+  // Filled if statistics were read (--html), in the order of the names.
   std::vector<NotWhollyRead> not_wholly_read = {};
 
   const FormatTraits& traits() const { return format->traits(); }
@@ -76,12 +77,12 @@ struct CheckpointSummary {
   void FillManifest();
 };
 
-// Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. `path` may be a URL of an
-// object store ("s3://models/gpt2"); then of a run its newest step. Errors are those of FindFormat, LatestCheckpoint
-// and the format's reader, or of the store.
+// Reads the metadata of the checkpoint at `path`, or of the newest step of a ROOT that verifies. `path` may be a URL of
+// an object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
+// FindFormat, LatestCheckpoint and the format's reader, or from the store.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
-// Takes a text piece by piece: with a line for each tensor it may be larger than all else in memory.
+// Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;
 
 // For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A CheckpointSummary as text and as JSON. Programs rely on the members of the JSON object (docs/ckpt.md): a member
-// that a format cannot fill is null, 0 or empty, and those of a checkpoint of ours alone are left out. Names go through
-// Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by itself.
+// that a format cannot fill is null, 0 or empty, and members that only a checkpoint of ours has are left out. Names go
+// through Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by
+// itself.
 #include <algorithm>
 #include <map>
 
@@ -25,7 +26,7 @@ using Section = StateKey::Section;
 
 int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
-// Tensors and bytes of a section, or of a file.
+// Tensors and bytes in a section or in a file.
 struct Share {
   int64_t tensors = 0;
   int64_t bytes = 0;
@@ -47,14 +48,14 @@ struct Shares {
   std::vector<Share> files;
 };
 
-// One pass over the tensors: each may be made for it.
+// In one pass over the tensors, since each may be made only for it.
 Shares SharesOf(const CheckpointSummary& summary) {
   Shares shares;
   shares.files.resize(summary.manifest.files.size());
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
     shares.all.Add(PayloadBytes(tensor));
     shares.sections[tensor.key.section].Add(PayloadBytes(tensor));
-    // Intervals of one file follow each other, so a change of file is a file that was not counted yet.
+    // Intervals in one file follow each other, so another file is one that was not counted yet.
     int previous = -1;
     for (const StoredInterval& part : tensor.intervals) {
       shares.files[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
@@ -65,7 +66,7 @@ Shares SharesOf(const CheckpointSummary& summary) {
   return shares;
 }
 
-// One line for a checkpoint whose tensors are larger than what its files hold of them; empty for all others.
+// One line for a checkpoint whose tensors are larger than their data in its files; empty for all others.
 std::string ExpansionText(const Expansion& expansion) {
   if (!expansion.expands()) return "";
   const auto bytes = [](int64_t nbytes) { return FormatBytes(static_cast<double>(nbytes)); };
@@ -78,7 +79,7 @@ std::string ExpansionText(const Expansion& expansion) {
                       bytes(expansion.stored_bytes), "; ", why, "\n");
 }
 
-// The tensors whose statistics leave something out: the first ones, and the number of the others. --json has all.
+// The tensors that were not wholly read: the first ones, and the number of the others. --json has all.
 std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
   constexpr size_t kNamed = 16;
   std::string text;
@@ -90,7 +91,7 @@ std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
   return text;
 }
 
-// The first line. For formats of others it leaves out whatever their files do not say.
+// The first line. For formats of others it leaves out everything that their files do not record.
 std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
@@ -127,7 +128,7 @@ std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares
   return text;
 }
 
-// The facts that the run recorded about itself, one a line.
+// The facts that the run recorded about itself, one per line.
 std::string AttributesText(const Attributes& attributes) {
   if (attributes.empty()) {
     return "attributes  none: it does not record the config, the data and the options of the run that saved it\n";
@@ -139,7 +140,7 @@ std::string AttributesText(const Attributes& attributes) {
   return text;
 }
 
-// Paths need not be UTF-8, and JSON must be: bytes that are not are replaced.
+// Paths need not be UTF-8, but JSON must be: other bytes are replaced.
 std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
@@ -162,7 +163,7 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest, int64_t st
   return json;
 }
 
-// Null where the checkpoint records none.
+// Null if the checkpoint records none.
 Json AttributesJson(const Attributes& attributes) {
   Json json;
   for (const auto& [name, value] : attributes) json[name] = AttributeJson(value);
@@ -214,6 +215,7 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
   absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.not_wholly_read),
                   FilesText(manifest, shares.files));
+  // The list of tensors may be larger than memory, so it is passed on tensor by tensor.
   sink(text);
   if (!tensors) return;
   sink("each tensor, and the elements that a file holds of it\n");
@@ -221,7 +223,7 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
       [&](const StoredTensor& tensor, int64_t stored_bytes) { sink(TensorLine(tensor, manifest, stored_bytes)); });
 }
 
-// The object of `json` is left open for the tensors: they are its last member, and each is written by itself.
+// The object of `json` is left open for the tensors: they are its last member, and each is written separately.
 void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
   Shares shares = SharesOf(summary);
@@ -274,7 +276,7 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
   bool is_first = true;
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
     std::string element = absl::StrCat("\n", ToText(TensorJson(tensor, manifest, stored_bytes)));
-    element.pop_back();  // its newline; there is none within a string of JSON, so what is left are lines to indent
+    element.pop_back();  // its newline; strings of JSON contain none, so all others begin lines to indent
     sink(absl::StrCat(is_first ? ",\n  \"tensors\": [" : ",", absl::StrReplaceAll(element, {{"\n", "\n    "}})));
     is_first = false;
   });

@@ -16,7 +16,7 @@ OptionsDiff::Side SideOf(const CheckpointSummary& summary) {
 
 Json SideJson(const OptionsDiff::Side& side) { return {{"path", side.path}, {"recorded", side.is_recorded}}; }
 
-// A side that lacks the attribute has no member for it: null is a value.
+// A side that lacks the attribute does not have a member for it, since null is a value.
 Json DifferenceJson(const AttributeDifference& difference) {
   Json json = {{"name", difference.name}};
   if (difference.saved) json["a"] = AttributeJson(*difference.saved);
@@ -28,6 +28,7 @@ Json DifferenceJson(const AttributeDifference& difference) {
 
 OptionsDiff CompareOptions(const CheckpointSummary& a, const CheckpointSummary& b) {
   OptionsDiff diff = {SideOf(a), SideOf(b), {}};
+  // Against nothing every attribute would count as a difference.
   if (diff.is_known()) {
     diff.differences = CompareAttributes(a.manifest.save.attributes, b.manifest.save.attributes);
   }

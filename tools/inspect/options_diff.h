@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptionsDiff: how the runs that made two checkpoints differ, by the attributes that the checkpoints record: what
-// `ckpt inspect --diff_options` shows. Pure.
+// OptionsDiff: the differences between the runs that made two checkpoints, by the attributes that the checkpoints
+// record. `ckpt inspect --diff_options` shows it. Pure.
 #ifndef FSDP_TOOLS_INSPECT_OPTIONS_DIFF_H_
 #define FSDP_TOOLS_INSPECT_OPTIONS_DIFF_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All charts are drawn in a box kWidth units wide and stretched to the width of their place by the browser
+// All charts are drawn in a box kWidth units wide and stretched to the width of their container by the browser
 // (preserveAspectRatio="none"), so one drawing fits a phone and a printer. Text must not be stretched: axes place their
 // labels by percentages instead.
 #include "fsdp/tools/inspect/page_charts.h"
@@ -54,6 +54,7 @@ std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height) 
   double x = 0;
   for (const BarPart& part : parts) {
     const double width = whole > 0 ? kWidth * part.value / whole : 0;
+    // Narrower parts would be invisible; together they could still be many.
     if (width >= 0.05) {
       absl::StrAppendFormat(&svg, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"%d\">%s</rect>", part.css, x,
                             width, height, Title(part.title));
@@ -85,8 +86,8 @@ std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& r
                       "\"/></svg>");
 }
 
-// The axis mirrors the columns of Columns(): with n octaves there are 2n + 1 of them, zero in the middle. A power of
-// ten is an octave number by division by log10(2), and lies that many columns from the middle, on both sides.
+// The axis mirrors Columns(): n octaves have 2n + 1 columns, with zero in the middle. The exponent of a power of ten,
+// divided by log10(2), is its octave, and so its distance from the middle in columns, on both sides.
 std::string HistogramAxisSvg(const OctaveRange& range) {
   const int octaves = range.last - range.first + 1;
   const double column = 1.0 / (2 * octaves + 1);
@@ -96,6 +97,7 @@ std::string HistogramAxisSvg(const OctaveRange& range) {
   const int step = octaves > 40 ? 3 : octaves > 20 ? 2 : 1;
   for (int exponent = -12; exponent <= 6; ++exponent) {
     const double octave = exponent / std::log10(2.0) - lowest;  // from the smallest magnitude shown
+    // Not next to the 0 in the middle: the labels would overlap.
     if (octave < 1.5 || octave > octaves || exponent % step != 0) continue;
     const double distance = (octave + 0.5) * column;
     absl::StrAppend(&svg, AxisLabel(0.5 + distance, PowerOfTen(exponent)));

@@ -25,11 +25,11 @@ struct BarPart {
   std::string title;
 };
 
-// Parts side by side, each as wide as its share of `whole`; parts too narrow to be seen are left out. The chart takes
-// the width of its place and is `height` pixels high.
+// Parts side by side, each as wide as its share of `whole`; parts too narrow to be seen are left out. The chart fills
+// the width of its container and is `height` pixels high.
 std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height);
 
-// The octaves that a histogram shows: those from the first to the last that any of several tensors has elements in.
+// The octaves that a histogram shows: from the first to the last in which any of several tensors has elements.
 struct OctaveRange {
   // Octave k has the magnitudes from 2^(kLowestExponent + k) to twice that (ValueStatistics).
   int first = 0;

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of ckpt's subcommands and flags in bash and zsh, from what ckpt says of itself."""
+"""Completion of ckpt's subcommands and flags in bash and zsh, from ckpt's help."""
 
 import program_help
 
-# Of flags whose values are a few words.
+# The values of flags with few of them.
 VALUES = {
     "to": ["hdf5", "safetensors", "torch", "dcp", "npz"],
     "state_dict_type": ["full", "sharded", "local"],

@@ -5,7 +5,7 @@ fsdp-launch), their manual pages, and completion for bash and zsh.
 
   ./bazelw run //tools:deb -- --output_dir=DIR
 
-Prints the package's path. Equal inputs give equal bytes. Wants dpkg-deb.
+Prints the package's path. Equal inputs give equal bytes. Needs dpkg-deb.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import module_version
 NAME = "fsdp-tools"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
-# The time of everything in the package.
+# The time of every file in the package.
 EPOCH = 1704067200
 
 CONTROL = """\

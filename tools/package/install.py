@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the libraries, headers and programs for builds that are not Bazel's.
+"""Installs the libraries, headers and programs for builds without Bazel.
 
   ./bazelw run //tools:install -- --prefix=DIR
 
 PREFIX/include/fsdp/..., lib/libfsdp*.a, lib/libfsdp_checkpoint.so and fsdp_checkpoint.h for C, bin/ckpt and
-bin/fsdp-launch, lib/pkgconfig/*.pc, and lib/cmake/fsdp/fsdpConfig.cmake, which finds PREFIX by its own place.
-Existing files of these names are replaced, no others touched. --destdir=DIR puts PREFIX below DIR, as make install does.
+bin/fsdp-launch, lib/pkgconfig/*.pc, and lib/cmake/fsdp/fsdpConfig.cmake, which finds PREFIX from its own location.
+Existing files of these names are replaced, no others touched. --destdir=DIR puts PREFIX below DIR, as make install
+does.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import module_version
 
 SYSTEM = ("/usr/", "/lib/", "/opt/")
 
-# Archive -> (what a .pc file says of it, the archives that it depends on).
+# Archive -> (its description in the .pc file, the archives that it depends on).
 LIBRARIES = {
     "fsdp_collectives": ("Process groups and collectives of fsdp", []),
     "fsdp_checkpoint": ("Checkpoints of fsdp in HDF5, and converters", ["fsdp_collectives"]),
@@ -63,7 +64,7 @@ endif()
 
 CMAKE_VERSION = """\
 # SPDX-License-Identifier: Apache-2.0
-# Releases with the same first two numbers take each other's place (docs/compatibility.md).
+# Releases with the same first two numbers are interchangeable (docs/compatibility.md).
 set(PACKAGE_VERSION "{version}")
 set(PACKAGE_VERSION_COMPATIBLE FALSE)
 if(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND
@@ -77,20 +78,20 @@ endif()
 
 
 def link_flags(wanted):
-    """Of what cpp.json names: -lX for a library that every linker finds, else its path."""
+    """For the libraries in cpp.json: -lX for one that every linker finds, else its path."""
     flags = []
     for item in wanted:
         if item.startswith("-"):
             flags.append(item)
             continue
-        # Bazel's links lead to the place where the library was found.
+        # Bazel's links lead to the library's original location.
         path = item
         while os.path.islink(path) and not path.startswith(SYSTEM):
             path = os.path.join(os.path.dirname(path), os.readlink(path))
         path = os.path.normpath(path)
         name = re.fullmatch(r"lib(.*?)\.(a|so)(\..*)?", os.path.basename(path)).group(1)
         flags.append("-l" + name if os.path.dirname(path) in linker_dirs() else path)
-    # Some are wanted by others that come later, which linkers that drop what is not wanted yet would not see.
+    # Some are needed by others that come later; linkers that drop libraries without a reference so far would drop them.
     return ["-Wl,--push-state,--no-as-needed", *flags, "-Wl,--pop-state"] if flags else []
 
 
@@ -107,7 +108,7 @@ class Installer:
     def path(self, name):
         path = os.path.join(self.prefix, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # A program that runs keeps its file.
+        # A running program keeps its file.
         if os.path.lexists(path):
             os.unlink(path)
         return path

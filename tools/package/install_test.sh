@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What //tools:install leaves is enough for a program in C++, by pkg-config and by CMake, and for one in C: each builds
-# from PREFIX alone, at a place that it was moved to, and runs.
+# The files of //tools:install are enough for a program in C++, by pkg-config and by CMake, and for one in C: each
+# builds only from PREFIX, moved to another place, and runs.
 #
 #   install_test.sh INSTALL    the program that installs
 set -uo pipefail
@@ -40,7 +40,7 @@ if command -v pkg-config >/dev/null; then
   gcc -std=c99 $(pkg-config --cflags fsdp_checkpoint_c) reads.c -o reads $(pkg-config --libs fsdp_checkpoint_c) &&
     ./reads || fail "the program in C by pkg-config"
 else
-  skip "pkg-config: there is none"
+  skip "pkg-config is not installed"
 fi
 
 if command -v cmake >/dev/null; then
@@ -60,7 +60,7 @@ END
   sed -i 's/fsdp 0.1 /fsdp 7.1 /' project/CMakeLists.txt
   cmake -S project -B refused -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 && fail "CMake takes it for version 7.1"
 else
-  skip "CMake: there is none"
+  skip "CMake is not installed"
 fi
 [ "$failures" = 0 ] && echo "PASSED"
 exit "$failures"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that is built by what is installed, without Bazel: two ranks shard a layer, save it, and verify every byte.
-// Prints OK.
+// A program that is built from the installed files, without Bazel: two ranks shard a layer, save it, and verify every
+// byte. Prints OK.
 #include <stdlib.h>
 
 #include <iostream>

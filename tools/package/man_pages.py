@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual pages in roff's man macros, from what programs say of themselves."""
+"""Manual pages in roff's man macros, from the programs' help."""
 
 import program_help
 
 
 def escape(text):
     text = text.replace("\\", "\\e").replace("-", "\\-")
-    # A line that begins with a point or an apostrophe would be a request.
+    # A line that begins with a period or an apostrophe would be a request.
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
 
 
 def page(help_text, version, summary, see_also=(), literal=False):
-    """`literal`: the text is shown line by line, as it is."""
+    """`literal`: the text is shown line by line, unchanged."""
     title = help_text.name.replace(" ", "-")
     lines = [f'.TH "{title.upper()}" 1 "" "fsdp {version}" "User Commands"', ".SH NAME",
              f"{escape(title)} \\- {escape(summary)}", ".SH SYNOPSIS"]
@@ -39,13 +39,13 @@ def ckpt_pages(ckpt, version):
                             [f"ckpt-{name}" for name in summaries], literal=True)}
     for name, summary in summaries.items():
         help_text = program_help.of(ckpt, f"ckpt {name}", [name])
-        help_text.text = help_text.text.replace(summary, "", 1).strip("\n")  # it stands under NAME
+        help_text.text = help_text.text.replace(summary, "", 1).strip("\n")  # it is under NAME
         pages[f"ckpt-{name}.1"] = page(help_text, version, summary, ["ckpt"])
     return pages
 
 
 def launch_page(launch, version):
-    """Of launch, under the name that it has where other packages may have a launch too."""
+    """For launch, under a name that no other package has."""
     help_text = program_help.of(launch, "launch")
     help_text.name = "fsdp-launch"
     help_text.synopsis = [form.replace("launch ", "fsdp-launch ", 1) for form in help_text.synopsis]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this release, which MODULE.bazel has."""
+"""The version of this release, from MODULE.bazel."""
 
 import re
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Gives deb.py, install.py or wheel.py, whichever this is called by, what Bazel built; the flags are those of
-# `./bazelw run //tools:deb -- FLAGS` and so on.
+# Runs deb.py, install.py or wheel.py, depending on the caller, with Bazel's outputs; the flags are those that follow
+# `./bazelw run //tools:deb --` and so on.
 set -eu
 case $0 in /*) self=$0 ;; *) self=$PWD/$0 ;; esac
 caller_dir=${BUILD_WORKING_DIRECTORY:-$PWD}

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The Debian package is made of what programs say of themselves, and works where nothing else is: equal bytes twice,
-# programs that run in an empty root, manual pages without a warning of groff, completion that completes.
+# The Debian package is made from the programs' help, and works on an empty system: equal bytes twice, programs that run
+# in an empty root, manual pages without a warning of groff, completion that completes.
 #
 #   package_test.sh DEB    the program that makes the package
 set -uo pipefail
@@ -19,7 +19,7 @@ for wanted in python3 dpkg-deb; do
   command -v "$wanted" >/dev/null || { skip "there is no $wanted: nothing can be packed" && exit 0; }
 done
 deb=$PWD/$1
-# A rule's runfiles are those of this test.
+# A rule uses this test's runfiles.
 export RUNFILES_DIR=${RUNFILES_DIR:-$TEST_SRCDIR}
 work=$TEST_TMPDIR
 first=$("$deb" --output_dir="$work/first") || fail "the package is not made"
@@ -31,11 +31,11 @@ version=$(dpkg-deb -f "$first" Version)
 [ "$("$work/root/usr/bin/ckpt" --version)" = "ckpt $version" ] || fail "ckpt --version is not $version"
 "$work/root/usr/bin/fsdp-launch" --nproc=2 -- /bin/true || fail "fsdp-launch does not start /bin/true"
 if unshare --user --map-root-user chroot "$work/root" /usr/bin/ckpt --version >/dev/null 2>&1; then
-  echo "ckpt runs in a root that has the package alone"
+  echo "ckpt runs in a root that has only the package"
 elif [ "$(id -u)" = 0 ]; then
-  chroot "$work/root" /usr/bin/ckpt --version >/dev/null || fail "ckpt does not run in a root that has the package alone"
+  chroot "$work/root" /usr/bin/ckpt --version >/dev/null || fail "ckpt does not run in a root that has only the package"
 else
-  skip "a root that has the package alone: chroot is not allowed here"
+  skip "a root that has only the package: chroot is not allowed here"
 fi
 
 pages=$work/root/usr/share/man/man1
@@ -55,7 +55,7 @@ else
   skip "warnings of manual pages: there is no groff"
 fi
 
-# completes WORDS...: what bash offers for the last one, a line each.
+# completes WORDS...: bash's completions of the last word, one per line.
 completes() {
   bash --norc -c '
     compopt() { :; }

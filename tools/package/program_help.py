@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program's --help says, for pages and completions that are made from it: the program is the one place where
-flags are described."""
+"""A program's --help, for pages and completions made from it: flags are described only in the program."""
 
 import dataclasses
 import re
@@ -20,7 +19,7 @@ class Flag:
 
 @dataclasses.dataclass
 class Help:
-    """Of a program or of one of its subcommands."""
+    """The help of a program or of one of its subcommands."""
 
     name: str  # "ckpt convert"
     synopsis: list  # lines of usage
@@ -36,7 +35,7 @@ def run(command):
 
 
 def parse(name, output):
-    """Raises ValueError where the output is not what command_line.h prints."""
+    """Raises ValueError if the output does not have the form of command_line.h."""
     usage, _, rest = output.partition("\n\n")
     if not usage.startswith("usage: "):
         raise ValueError(f"{name} --help begins with {usage[:40]!r}, expected 'usage: '")
@@ -48,7 +47,7 @@ def parse(name, output):
             flags.append(Flag(*match.groups()))
         else:
             text.append(line)
-    # A subcommand's summary stands in the line after its usage.
+    # A subcommand's summary is in the line after its usage.
     synopsis = [line for line in lines if line.startswith(name.split()[0])]
     summary = [line for line in lines if line not in synopsis]
     return Help(name, [form for line in synopsis for form in line.split("; ")],
@@ -60,7 +59,7 @@ def of(program, name, arguments=()):
 
 
 def subcommands(text):
-    """{name: summary} of the text of `ckpt --help`."""
+    """{name: summary} from the text of `ckpt --help`."""
     found = {}
     for match in re.finditer(r"^  ckpt (\w+) .*\n      (.*)$", text, re.MULTILINE):
         found[match.group(1)] = match.group(2)

@@ -21,7 +21,7 @@ import zipfile
 
 import module_version
 
-# What a Linux has by itself.
+# Present on every Linux.
 OF_THE_SYSTEM = (
     "linux-vdso",
     "ld-linux",
@@ -34,7 +34,7 @@ OF_THE_SYSTEM = (
     "libgcc_s",
 )
 
-# Debian's packages whose code is in the library or in ckpt, or whose libraries the wheel carries.
+# Debian's packages whose code is in the library or in ckpt, or whose libraries are in the wheel.
 LICENSED = ("libabsl-dev", "libaec-dev", "libc6", "libhdf5-dev", "libhwy-dev", "libisal-dev", "libstdc++6",
             "liburing-dev", "libxxhash-dev", "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
 
@@ -54,7 +54,7 @@ Requires-Dist: torch>=2.4; extra == 'torch'
 
 
 def libraries_beside(library):
-    """The shared libraries that `library` needs, directly or not, and a bare system has not: {name: path}."""
+    """The shared libraries that `library` needs, directly or not, and that a bare system lacks: {name: path}."""
     output = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
     found = {}
     for line in output.splitlines():
@@ -107,7 +107,7 @@ def contents(arguments, version):
 
 
 def add(archive, record, name, data, is_program):
-    entry = zipfile.ZipInfo(name)  # 1980: no time of this build
+    entry = zipfile.ZipInfo(name)  # 1980: the time of the build must not matter
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = (0o100755 if is_program else 0o100644) << 16
     archive.writestr(entry, data)
@@ -130,7 +130,7 @@ def write_wheel(arguments, version, tag, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="where the wheel goes; made if needed")
+    parser.add_argument("--output_dir", required=True, help="directory for the wheel; made if needed")
     for name in ("caller_dir", "library", "ckpt", "license", "module"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)  # Bazel's
     parser.add_argument("--package", nargs="+", required=True, help=argparse.SUPPRESS)

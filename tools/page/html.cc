@@ -36,6 +36,7 @@ std::string Html(std::string_view name) { return EscapeHtml(Printable(name)); }
 
 std::string Count(int64_t count) {
   std::string digits = absl::StrCat(count);
+  // Narrow no-break spaces; the 1 keeps one from following a minus sign.
   for (int at = static_cast<int>(digits.size()) - 3; at > (count < 0 ? 1 : 0); at -= 3) digits.insert(at, "\u202f");
   return digits;
 }

@@ -16,17 +16,17 @@
 
 namespace fsdp {
 
-// `text` as it can stand between tags or in an attribute in double quotes.
+// `text` in a form that may be placed between tags or in an attribute in double quotes.
 std::string EscapeHtml(std::string_view text);
 
-// A name that may be anyone's: control characters are replaced (base/quote.h), then markup is escaped. Every name on a
-// page passes through here.
+// A name from any source: control characters are replaced (base/quote.h), then markup is escaped. Every name on a page
+// passes through here.
 std::string Html(std::string_view name);
 
 // With narrow spaces between groups of three digits.
 std::string Count(int64_t count);
 
-// Three significant digits; a dash for none.
+// Three significant digits; a dash if there is no value.
 std::string Short(std::optional<double> value);
 
 // From the doctype to the opening of <main>. `title` is escaped here; `more_style` is a style sheet after page_style.h;
@@ -38,10 +38,10 @@ std::string PageFoot(const std::string& footer);
 
 // In the following, texts are HTML, and `css` is classes of the style sheet, separated by blanks.
 
-// A number at the top of the page, and what it is.
+// A number at the top of the page, and its meaning.
 std::string Tile(const std::string& value, const std::string& what, const char* css = "");
 
-// A square of a colour, and what it stands for.
+// A square of a colour, and its meaning.
 std::string LegendEntry(const char* css, const std::string& text);
 
 // The beginning of a section, which "</section>" ends.

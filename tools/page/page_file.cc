@@ -14,13 +14,13 @@
 
 namespace fsdp {
 
-// A StagedPath replaces whatever has the name, a directory with all that is in it, too.
+// A StagedPath replaces anything of that name, even a directory with all its contents, so check first.
 absl::Status WritePageFile(std::string_view page, const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, ": is ", std::filesystem::is_directory(status) ? "a directory" : "no file",
+        absl::StrCat(path, ": is ", std::filesystem::is_directory(status) ? "a directory" : "not a file",
                      ", expected a file or a name that is free; choose another place for the page"));
   }
   StagedPathOptions options;

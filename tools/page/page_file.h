@@ -9,9 +9,9 @@
 
 namespace fsdp {
 
-// Writes `page` to the file `path`, which appears whole or not at all and replaces a file of that name. Blocks until it
-// is durable. kFailedPrecondition when `path` is something else than a file, such as a directory or a device, which
-// stays as it is; further errors are those of StagedPath (checkpoint/storage/staged_path.h). The caller has asked
+// Writes `page` to the file `path`, which appears complete or not at all and replaces a file of that name. Blocks until
+// it is durable. kFailedPrecondition if `path` is not a file, but for example a directory or a device, which stays
+// unchanged; further errors are those from StagedPath (checkpoint/storage/staged_path.h). The caller has called
 // CheckOutput before.
 absl::Status WritePageFile(std::string_view page, const std::string& path);
 

@@ -45,7 +45,7 @@ TEST(PageFileTest, ADirectoryOfItsNameStaysWithAllThatIsInIt) {
 TEST(PageFileTest, APipeOfItsNameIsNotReplaced) {
   const std::string path = NewDirectory() + "/pipe";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(WritePageFile("page", path), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is no file")));
+  EXPECT_THAT(WritePageFile("page", path), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not a file")));
   EXPECT_TRUE(fs::is_fifo(path));
 }
 

@@ -15,6 +15,7 @@ absl::StatusOr<double> ParseBandwidth(std::string_view text) {
       {"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8},
       {"B/s", 1},       {"kB/s", 1e3},     {"MB/s", 1e6},     {"GB/s", 1e9},     {"TB/s", 1e12},
   };
+  // A sign, an exponent or a blank is not part of the number, and so makes the unit unknown.
   const size_t end = text.find_first_not_of("0123456789.");
   const std::string_view unit = end == std::string_view::npos ? "" : text.substr(end);
   double number = 0;

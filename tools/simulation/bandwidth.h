@@ -10,8 +10,9 @@
 
 namespace fsdp {
 
-// Bytes a second of a number with a unit: bit, kbit, mbit, gbit, tbit (a second, as tc's), B/s, kB/s, MB/s, GB/s, TB/s,
-// all by powers of 1000. kInvalidArgument for another unit, and for a number that is not finite and above 0.
+// Parses a number with a unit into bytes per second: bit, kbit, mbit, gbit, tbit (per second, as in tc), B/s, kB/s,
+// MB/s, GB/s, TB/s, all by powers of 1000. kInvalidArgument for another unit, and for a number that is not finite and
+// above 0.
 absl::StatusOr<double> ParseBandwidth(std::string_view text);
 
 }  // namespace fsdp

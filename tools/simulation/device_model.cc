@@ -9,20 +9,20 @@
 namespace fsdp {
 namespace {
 
-// Peaks, memory and its speed are of NVIDIA's data sheets; the H100 of 500 W is the one of torchtitan's page, with
+// Peaks, memory and its speed are from NVIDIA's data sheets; the H100 of 500 W is the one of torchtitan's page, with
 // HBM2e. Rings: NCCL's count of 20 and 20.6 GB/s for each of 12 and 18 links (src/graph/topo.h). Attention:
 // FlashAttention-2 (arXiv 2307.08691), forward and backward, causal, heads of 128.
 constexpr double kA100Attention = 190e12;
 constexpr double kH100Attention = 330e12;
 
-// What kernels that only move memory reach of its bandwidth, and the part of the multiprocessors that NCCL's kernels
-// occupy: 24 of the 108 of an A100. Assumptions, the same for all devices here.
+// The share of the memory bandwidth that kernels reach that only move memory, and the share of the multiprocessors that
+// NCCL's kernels occupy: 24 of the 108 of an A100. Assumptions, the same for all devices here.
 constexpr double kMemoryEfficiency = 0.8;
 constexpr double kCollectiveShare = 0.2;
 
-// The shares are those of classes of published_runs.json: torchtitan's A100, IBM's H100, torchtitan's H100 of 500 W,
-// compiled and in float8, torchtitan's H200 in float8. The H100 in float8 has that of the H200, and the H200 in
-// bfloat16 that of the H100: the same processor.
+// The shares are those fitted for classes of published_runs.json: torchtitan's A100, IBM's H100, torchtitan's H100 of
+// 500 W, compiled and in float8, torchtitan's H200 in float8. The H100 in float8 uses the H200's share, and the H200 in
+// bfloat16 the H100's: they are the same processor.
 struct Preset {
   const char* name;
   double float32, bfloat16, float8, attention, memory_bandwidth, local_bandwidth;
@@ -36,7 +36,7 @@ constexpr Preset kPresets[] = {
     {"h200", 67e12, 989e12, 1979e12, kH100Attention, 4.8e12, 370.8e9, 141'000'000'000, 0.52, 0.43},
 };
 
-// No row that is published is in float32, so nothing is fitted there.
+// No published row is in float32, so nothing is fitted there.
 constexpr double kFloat32Share = 0.8;
 
 }  // namespace
@@ -87,6 +87,7 @@ absl::StatusOr<DeviceModel> DevicePreset(std::string_view name, ComputePrecision
 }
 
 double SecondsOf(const UnitWork& work, const DeviceModel& device, ComputePrecision precision) {
+  // The three kinds of work add up: kernels run one after the other on a stream.
   return work.matmul_flops / (device.PeakFlops(precision) * device.achievable) +
          work.attention_flops / device.attention_flops + work.traffic_bytes / device.memory_bandwidth;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceModel: how fast a device computes, in the few numbers from which a unit's time follows: matrix products at a
-// share of the peak, attention at a rate of its own, and everything else at the speed of memory.
+// DeviceModel: the speed of a device in the few numbers that determine a unit's time: matrix products at a share of the
+// peak, attention at its own rate, and everything else at the speed of memory.
 #ifndef FSDP_TOOLS_SIMULATION_DEVICE_MODEL_H_
 #define FSDP_TOOLS_SIMULATION_DEVICE_MODEL_H_
 
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// What the matrix products of linear layers multiply. Attention, norms and the loss have 16 bits with kFloat8 too,
+// The operands of the matrix products of linear layers. With kFloat8, attention, norms and the loss still have 16 bits,
 // and so have parameters and gradients.
 enum class ComputePrecision : uint8_t { kFloat32, kBFloat16, kFloat8 };
 
@@ -31,10 +31,10 @@ struct DeviceModel {
   double local_bandwidth = 0;   // of a ring within a host
   int64_t memory_bytes = 0;
 
-  // The share of the device that a collective takes from computation while it runs: its kernels occupy multiprocessors.
+  // The share of the device that a collective takes from computation: its kernels occupy multiprocessors.
   double collective_share = 0;
 
-  // The share of the peak that matrix products achieve: the one number that is fitted, for each device and precision.
+  // The share of the peak that matrix products achieve: the only fitted number, for each device and precision.
   double achievable = 1;
 
   // The peak of matrix products; 0 if the device lacks the precision.
@@ -44,7 +44,7 @@ struct DeviceModel {
 // "a100", "h100", "h100-500w", "h200"; kNotFound lists them. docs/simulate.md has the sources of the numbers.
 absl::StatusOr<DeviceModel> DevicePreset(std::string_view name, ComputePrecision precision);
 
-// Work of one kind of pass through one unit.
+// The work of one kind of pass through one unit.
 struct UnitWork {
   double matmul_flops = 0;
   double attention_flops = 0;

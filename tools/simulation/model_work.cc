@@ -13,10 +13,10 @@
 namespace fsdp {
 namespace {
 
-// Backward of a fused attention computes the scores again: 5 products beside 2.
+// Backward of a fused attention computes the scores again: 5 products, compared with 2 in forward.
 constexpr double kFusedBackward = 2.5;
 
-// The sizes on which a block's work depends, of both kinds of model.
+// The sizes that determine a block's work, for both kinds of model.
 struct BlockSizes {
   double hidden, heads, attention, key_value, inner;
   bool gated;  // three matrices in the MLP, rotary positions, RMS norms
@@ -41,11 +41,11 @@ BlockSizes SizesOf(const LlamaConfig& config) {
           static_cast<double>(config.vocab_size)};
 }
 
-// Bytes a token that a block's norms, residuals, rotations and activations move in forward, in elements of 16 bits.
+// Bytes per token that a block's norms, residuals, rotations and activations move in forward, in elements of 16 bits.
 // Fused: two norms (read, write), two residuals (two reads, a write), rotation (read, write), activation (inputs, a
 // write). Eager, as PyTorch runs them one by one: an RMS norm casts to float32, squares, averages, scales, casts back
-// and multiplies, 34 bytes an element, a LayerNorm is one kernel already; a rotation goes through float32, 22 bytes; a
-// gated activation is two kernels; biases are added by the matrix product.
+// and multiplies, 34 bytes an element, while a LayerNorm is already one kernel; a rotation goes through float32, 22
+// bytes; a gated activation is two kernels; the matrix product adds biases.
 double BlockTraffic(const BlockSizes& sizes, KernelStyle kernels) {
   const double rotated = sizes.gated ? sizes.attention + sizes.key_value : 0;
   const bool eager = kernels == KernelStyle::kEager;
@@ -56,12 +56,14 @@ double BlockTraffic(const BlockSizes& sizes, KernelStyle kernels) {
   return norms + residuals + rotation + activation;
 }
 
-// Of the logits, in float32: cast, log-softmax, and their gradients. Fused: read, write and the gradient.
+// Bytes per token for the logits, in float32: cast, log-softmax, and their gradients. Fused: read, write and the
+// gradient.
 double LossTraffic(const BlockSizes& sizes, KernelStyle kernels) {
   return sizes.vocab * (kernels == KernelStyle::kEager ? 14 : 8);
 }
 
-// Scores that are not fused: written by the product, masked, exponentiated, and read by the next product.
+// Scores of an attention that is not fused: written by the product, masked, exponentiated, and read by the next
+// product.
 double ScoreTraffic(const BlockSizes& sizes, const WorkOptions& options) {
   return options.fused_attention ? 0 : sizes.heads * options.seq_len * 12;
 }
@@ -78,15 +80,15 @@ double MatrixElements(const std::vector<ShardLayout::Entry>& parameters) {
   return elements;
 }
 
-// Every second matrix in the order in which forward multiplies: query, key, value, output, then the MLP's. A GPT-2
-// block multiplies by query, key and value at once.
+// Every second matrix in the order of forward: query, key, value, output, then the MLP's. A GPT-2 block multiplies by
+// query, key and value in one product.
 double SecondMatrices(const BlockSizes& sizes) {
   if (sizes.gated) return sizes.hidden * (sizes.key_value + sizes.attention + sizes.inner);
   return sizes.attention * sizes.hidden + sizes.hidden * sizes.inner;
 }
 
-// Elements a token that a block keeps if nothing is computed again: inputs and outputs of the norms, query, key, value,
-// the output of attention, and the inner parts of the MLP.
+// Elements per token that a block keeps if nothing is computed again: inputs and outputs of the norms, query, key,
+// value, the output of attention, and the inner parts of the MLP.
 double KeptElements(const BlockSizes& sizes) {
   return 4 * sizes.hidden + 2 * sizes.attention + 2 * sizes.key_value + (sizes.gated ? 3 : 2) * sizes.inner;
 }
@@ -96,7 +98,7 @@ double SelectivelyKeptElements(const BlockSizes& sizes) {
   return 2 * sizes.hidden + query_and_value + sizes.attention + (sizes.gated ? sizes.inner : 0);
 }
 
-// How a block of number `index` from 0 is checkpointed.
+// The checkpointing of block `index`, from 0.
 Checkpointing OfBlock(Checkpointing checkpointing, int index) {
   if (checkpointing != Checkpointing::kSelectiveLayer) return checkpointing;
   return index % 2 == 1 ? Checkpointing::kFull : Checkpointing::kNone;
@@ -104,6 +106,7 @@ Checkpointing OfBlock(Checkpointing checkpointing, int index) {
 
 void AddBlockWork(const BlockSizes& sizes, const WorkOptions& options, int index, ModelUnit& unit) {
   const double tokens = static_cast<double>(options.batch_size) * options.seq_len;
+  // The counts above are for elements of 16 bits.
   const double traffic = BlockTraffic(sizes, options.kernels) * options.element_bytes / 2;
   const double scores = ScoreTraffic(sizes, options) * options.element_bytes / 2;
   const UnitWork forward = {2 * MatrixElements(unit.parameters), AttentionFlops(sizes, options), traffic + scores};
@@ -118,7 +121,9 @@ void AddBlockWork(const BlockSizes& sizes, const WorkOptions& options, int index
     case Checkpointing::kSelectiveLayer:
       break;
     case Checkpointing::kSelectiveOp:
+      // torchtitan's "op" keeps the output of attention, so attention itself is not computed again.
       backward = backward + UnitWork{2 * SecondMatrices(sizes), 0, traffic};
+      // Its backward has everything again, but only for one block at a time.
       transient = kept;
       kept = SelectivelyKeptElements(sizes);
       break;
@@ -143,7 +148,7 @@ void AddRootWork(const BlockSizes& sizes, const WorkOptions& options, ModelUnit&
   root.forward_after_inner = UnitWork{head, 0, LossTraffic(sizes, options.kernels)} * tokens;
   root.backward = UnitWork{2 * head, 0, LossTraffic(sizes, options.kernels)} * tokens;
   root.backward_after_inner = UnitWork{0, 0, 2 * embedding} * tokens;
-  // The logits, and in float32 their logarithms of the softmax and gradients.
+  // The logits, and in float32 the logarithms of their softmax and their gradients.
   root.kept_bytes =
       static_cast<int64_t>(tokens * (2 * sizes.hidden + sizes.vocab) * element + tokens * sizes.vocab * 4);
   root.transient_bytes = static_cast<int64_t>(tokens * sizes.vocab * 4);
@@ -193,9 +198,11 @@ absl::StatusOr<std::vector<ModelUnit>> ModelWork(const CausalLmConfig& config, c
     if (!IsTransformerBlock(*module)) continue;
     ModelUnit& unit = units.emplace_back();
     unit.name = name;
+    // A parameter with two names belongs to the block that has it first.
     place(*module, name + ".", unit);
     AddBlockWork(sizes, options, static_cast<int>(units.size()) - 2, unit);
   }
+  // Parameters that no block has are the root's.
   place(*model, "", units[0]);
   AddRootWork(sizes, options, units[0]);
   return units;

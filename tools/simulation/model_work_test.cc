@@ -13,7 +13,7 @@ namespace {
 using ::testing::DoubleEq;
 using ::testing::HasSubstr;
 
-// One block of width 8 with 2 query heads that share one of keys and values, an MLP of 16, 32 tokens.
+// One block of width 8 with 2 query heads that share one head of keys and values, an MLP of 16, 32 tokens.
 LlamaConfig SmallLlama() {
   LlamaConfig config;
   config.vocab_size = 32;
@@ -48,7 +48,7 @@ TEST(ModelWorkTest, A405BModelIsPlannedWithoutItsMemory) {
   ASSERT_OK_AND_ASSIGN(const std::vector<ModelUnit> units, ModelWork(config, {}));
   int64_t numel = 0;
   for (const ModelUnit& unit : units) numel += Numel(unit);
-  EXPECT_EQ(numel, 405853388800);  // as its model card says
+  EXPECT_EQ(numel, 405853388800);  // the number on its model card
 }
 
 TEST(ModelWorkTest, FlopsAreTwoForEachElementOfAMatrixAndToken) {

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads members of one object; the first that is missing or of another type is kept as the error.
+// Reads members of one object; keeps the first error, of a member that is missing or of another type.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -26,10 +26,12 @@ class Fields {
   std::string TextOr(const char* field, const char* otherwise) {
     return object_.is_object() && object_.contains(field) ? Text(field) : otherwise;
   }
+  // Optional: false if it is absent.
   bool IsTrue(const char* field) { return object_.is_object() && object_.value(field, false); }
   const absl::Status& status() const { return status_; }
 
  private:
+  // Later errors would follow from the first, or hide it.
   bool Has(const char* field, bool (Json::*is)() const noexcept) {
     if (object_.is_object() && object_.contains(field) && (object_[field].*is)()) return true;
     if (status_.ok()) {
@@ -44,7 +46,7 @@ class Fields {
   absl::Status status_;
 };
 
-// What rows of one class share.
+// The properties that rows of one class share.
 struct RunClass {
   DeviceModel device;
   ComputePrecision precision = ComputePrecision::kBFloat16;
@@ -61,6 +63,7 @@ absl::StatusOr<RunClass> ParseClass(const std::string& name, const Json& object)
   FSDP_ASSIGN_OR_RETURN(parsed.precision, ParseComputePrecision(dtype));
   FSDP_ASSIGN_OR_RETURN(parsed.device, DevicePreset(device, parsed.precision));
   FSDP_ASSIGN_OR_RETURN(parsed.kernels, ParseKernelStyle(kernels));
+  // The preset has a share too, but shares are fitted in this file.
   parsed.device.achievable = achievable;
   parsed.fused_attention = !fields.IsTrue("unfused_attention");
   return parsed;
@@ -68,8 +71,10 @@ absl::StatusOr<RunClass> ParseClass(const std::string& name, const Json& object)
 
 absl::StatusOr<PublishedRun> ParseRun(const Json& object, const std::map<std::string, RunClass>& classes) {
   PublishedRun run;
+  // Without a name the error can only say "a row".
   run.name = Fields(object, "a row").Text("name");
   Fields fields(object, absl::StrCat("row \"", run.name, "\""));
+  // Again, for the error of a row without a name.
   fields.Text("name");
   run.source = fields.Text("source");
   run.conditions = fields.Text("conditions");
@@ -84,7 +89,9 @@ absl::StatusOr<PublishedRun> ParseRun(const Json& object, const std::map<std::st
   const std::string config = fields.Text("config"), checkpointing = fields.Text("activation_checkpointing");
   const std::string host_link = fields.Text("host_link"), strategy = fields.TextOr("strategy", "full_shard");
   const std::string reduce_dtype = fields.TextOr("reduce_dtype", "float32");
+  // Before anything is parsed: a missing member gives an empty text, which would be a second error.
   FSDP_RETURN_IF_ERROR(fields.status());
+  // Rows must not have hardware or kernels of their own: all freedom is in the class.
   const auto found = classes.find(run.class_name);
   if (found == classes.end()) {
     return absl::InvalidArgumentError(
@@ -102,6 +109,7 @@ absl::StatusOr<PublishedRun> ParseRun(const Json& object, const std::map<std::st
   FSDP_ASSIGN_OR_RETURN(job.work.checkpointing, ParseCheckpointing(checkpointing));
   FSDP_ASSIGN_OR_RETURN(job.plan.strategy, ParseShardingStrategy(strategy));
   job.plan.reduce_dtype = reduce_dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  // Links between hosts differ from row to row; links within a host belong to the device.
   job.links.local_bandwidth = job.device.local_bandwidth;
   FSDP_ASSIGN_OR_RETURN(job.links.host_bandwidth, ParseBandwidth(host_link));
   return run;
@@ -116,6 +124,7 @@ absl::StatusOr<std::string> DeltaRow(const PublishedRuns& runs, const PublishedD
     if (run.name == delta.from) from = &run;
     if (run.name == delta.to) to = &run;
   }
+  // A name that is spelled differently would otherwise compare a row with nothing.
   if (from == nullptr || to == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("published runs: no rows \"", delta.from, "\" and \"", delta.to, "\" for a delta"));
@@ -130,6 +139,7 @@ absl::StatusOr<std::string> DeltaRow(const PublishedRuns& runs, const PublishedD
 }  // namespace
 
 absl::StatusOr<PublishedRuns> ParsePublishedRuns(std::string_view text) {
+  // All members are checked before any is read, since operator[] of a const object must not be given a missing name.
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   for (const char* member : {"classes", "rows", "deltas", "not_modelled"}) {
     if (json.is_object() && json.contains(member) && json[member].is_structured()) continue;
@@ -160,6 +170,7 @@ absl::StatusOr<PublishedRuns> ParsePublishedRuns(std::string_view text) {
 
 absl::StatusOr<double> SimulatedMetric(const PublishedRun& run) {
   FSDP_ASSIGN_OR_RETURN(const SimulatedStep step, SimulateStep(run.job));
+  // Publications count the FLOP that the device computes, including recomputation.
   if (run.metric == "tflops") return step.flops_per_rank / step.timeline.seconds / 1e12;
   return step.tokens_per_second / run.job.ranks;
 }
@@ -169,6 +180,7 @@ absl::StatusOr<std::string> PublishedTable(const PublishedRuns& runs) {
   for (const PublishedRun& run : runs.runs) {
     FSDP_ASSIGN_OR_RETURN(const double simulated, SimulatedMetric(run));
     const double error = simulated / run.published - 1;
+    // docs/simulate.md counts a row as missed beyond 10 %.
     const char* note = error > 0.1 || error < -0.1 ? "missed" : "";
     absl::StrAppendFormat(&table, "| %s | %s | %g | %.0f | %s | %s |\n", run.name, run.class_name, run.published,
                           simulated, Percent(error), note);

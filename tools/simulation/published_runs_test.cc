@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The simulation against what others measured. A row that is missed is named here and in docs/simulate.md, with the
-// reason, and no row has a number of its own.
+// The simulation compared with published measurements. A row outside the tolerance is named here and in
+// docs/simulate.md, with the reason, and no row has a number of its own.
 #include "fsdp/tools/simulation/published_runs.h"
 
 #include <cmath>

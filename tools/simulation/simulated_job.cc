@@ -21,11 +21,11 @@ namespace {
 
 using Kind = ScheduleEvent::Kind;
 
-// AdamW reads the parameter, its gradient and two moments and writes all but the gradient; the norm and the scaling of
-// gradients read and write them once more.
+// AdamW reads the parameter, its gradient and two moments and writes all except the gradient; the norm and the scaling
+// of gradients read and write them once more.
 constexpr double kOptimizerBytes = 28 + 12;
 
-// A checkpoint has the parameter and two moments.
+// A checkpoint has the parameter and two moments, each of 4 bytes per element.
 constexpr double kCheckpointBytes = 12;
 
 struct Spans {
@@ -56,13 +56,15 @@ absl::Status CheckLayout(const SimulatedJob& job) {
   return Validate(job.links);
 }
 
-// Consecutive ranks shard; those of equal place in their groups replicate.
+// Consecutive ranks form a shard group; ranks at the same place in their groups replicate.
 absl::StatusOr<Spans> SpansOf(const SimulatedJob& job) {
+  // CheckLayout has made sure that it divides.
   const int on_host = job.ranks / job.hosts;
   int shard = job.plan.strategy == ShardingStrategy::kNoShard ? 1 : job.ranks;
   if (IsHybrid(job.plan.strategy)) {
     shard = job.shard_group_size != 0 ? job.shard_group_size : job.hosts > 1 ? on_host : job.ranks;
   }
+  // A group that covers parts of several hosts has no single kind of link.
   if (shard < 1 || job.ranks % shard != 0 || (shard % on_host != 0 && on_host % shard != 0)) {
     return absl::InvalidArgumentError(absl::StrCat("shard_group_size is ", shard, ", wanted a divisor of ", job.ranks,
                                                    " ranks that divides the ", on_host,
@@ -76,8 +78,8 @@ absl::StatusOr<Spans> SpansOf(const SimulatedJob& job) {
   return spans;
 }
 
-// Computation goes on beside a collective, with what that leaves of the device. The computation beside a unit's
-// collective is most often of another unit; all blocks are alike, so it is counted to the unit itself.
+// Computation continues during a collective, with the rest of the device. The computation during a unit's collective is
+// most often another unit's; all blocks are alike, so it is counted for the unit itself.
 void SlowBesideCollectives(const SimulatedJob& job, UnitCost& cost) {
   const double share = job.device.collective_share;
   cost.forward += share * cost.all_gather;
@@ -91,6 +93,7 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
   const double param_size = SizeOf(job.plan.param_dtype), reduce_size = SizeOf(job.plan.reduce_dtype);
   StepCosts costs;
   costs.issue = job.issue;
+  // At least one of each, even if the plan has no slots: every unit passes through a slot.
   costs.unsharded_slots = std::max(1, slots.unsharded);
   costs.gradient_slots = std::max(1, slots.gradients);
   double shard_numel = 0;
@@ -99,7 +102,7 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
     const double padded = layouts[at].padded_numel();
     const double reduced = job.plan.sharded() ? layouts[at].shard_numel() : padded;
     shard_numel += layouts[at].shard_numel();
-    // Before a reduction the whole gradient is read once, divided and written in the dtype of the reduction.
+    // Before a reduction the whole gradient is read once, divided, and written in the dtype of the reduction.
     const double division = job.ranks > 1 ? padded * (param_size + reduce_size) / job.device.memory_bandwidth : 0;
     UnitCost cost = {.forward = seconds(unit.forward),
                      .forward_after_inner = seconds(unit.forward_after_inner),
@@ -109,6 +112,7 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
                      .all_gather = AllGatherSeconds(job.links, spans.shard, padded * param_size),
                      .reduce_scatter = ReduceScatterSeconds(job.links, spans.shard, padded * reduce_size),
                      .all_reduce = AllReduceSeconds(job.links, spans.replica, reduced * reduce_size)};
+    // The division is part of the first reduction that the gradient takes.
     (job.plan.sharded() ? cost.reduce_scatter : cost.all_reduce) += division;
     SlowBesideCollectives(job, cost);
     costs.units.push_back(cost);
@@ -117,7 +121,7 @@ StepCosts CostsOf(const SimulatedJob& job, const Spans& spans, const std::vector
   return costs;
 }
 
-// A block of "selective layer" that keeps everything is not computed again, so its events stay out of the schedule.
+// In "selective layer" a block that keeps everything is not computed again, so the schedule has no such event for it.
 ScheduleOptions OptionsOf(const SimulatedJob& job, const std::vector<ModelUnit>& units) {
   ScheduleOptions options = ScheduleOptionsOf(static_cast<int>(units.size()), job.plan);
   for (size_t unit = 1; unit < units.size(); ++unit) {
@@ -140,7 +144,7 @@ double FlopsOf(const Schedule& schedule, const std::vector<ModelUnit>& units) {
   return flops;
 }
 
-// Ranks of the first shard group write; every rank reads what it holds.
+// Ranks of the first shard group write; every rank reads its shard.
 void AddCheckpointTimes(const SimulatedJob& job, const Spans& spans, SimulatedStep& step) {
   const double nbytes = kCheckpointBytes * step.parameters;
   const double ranks_on_host = job.ranks / job.hosts;
@@ -155,6 +159,7 @@ absl::StatusOr<CausalLmConfig> ReadModelConfig(const std::string& name_or_path) 
   if (!is_file) {
     absl::StatusOr<CausalLmConfig> llama = CausalLmPreset("llama", name_or_path);
     if (llama.ok()) return llama;
+    // The kinds of model have different preset names, so the first match is the only one.
     absl::StatusOr<CausalLmConfig> gpt2 = CausalLmPreset("gpt2", name_or_path);
     if (gpt2.ok()) return gpt2;
     return absl::NotFoundError(absl::StrCat("config \"", name_or_path, "\" is no file; ", gpt2.status().message(), "; ",
@@ -175,6 +180,7 @@ absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job) {
   FSDP_ASSIGN_OR_RETURN(const Spans spans, SpansOf(job));
   const bool float32 = job.precision == ComputePrecision::kFloat32;
   job.work.element_bytes = float32 ? 4 : 2;
+  // With float8 the parameters still have 16 bits.
   job.plan.param_dtype = float32 ? DType::kFloat32 : DType::kBFloat16;
   job.plan.shard_ranks = spans.shard.ranks;
   FSDP_ASSIGN_OR_RETURN(const std::vector<ModelUnit> units, ModelWork(job.config, job.work));
@@ -201,6 +207,7 @@ absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job) {
     step.memory.activations += unit.kept_bytes;
     transient = std::max(transient, unit.transient_bytes);
   }
+  // Only one unit is in backward at a time.
   step.memory.activations += transient;
 
   const double tokens = static_cast<double>(job.work.batch_size) * job.work.seq_len * job.micro_steps;

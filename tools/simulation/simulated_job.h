@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SimulateStep: one training step of a job that is not here: the schedule, the slots and the memory of FSDP
-// (fsdp/step_time/) with the work of a language model (model_work.h) on a device (device_model.h) and its links.
+// SimulateStep: one training step of a job on machines that are not present: the schedule, the slots and the memory of
+// FSDP (fsdp/step_time/) with the work of a language model (model_work.h) on a device (device_model.h) and its links.
 #ifndef FSDP_TOOLS_SIMULATION_SIMULATED_JOB_H_
 #define FSDP_TOOLS_SIMULATION_SIMULATED_JOB_H_
 
@@ -42,7 +42,7 @@ struct SimulatedJob {
   ShardingPlan plan;
   int shard_group_size = 0;  // of the hybrid strategies; 0 is the ranks of a host
 
-  // Of a host, bytes a second, for checkpoints of model and optimizer.
+  // The speed of one host, in bytes per second, for checkpoints of model and optimizer.
   double disk_write = 2e9;
   double disk_read = 2e9;
 };
@@ -55,14 +55,14 @@ struct SimulatedStep {
   double load_seconds = 0;
 
   int64_t parameters = 0;
-  double flops_per_rank = 0;           // that the device computes in the step, what is computed again included
+  double flops_per_rank = 0;           // computed by the device in the step, including recomputation
   double model_flops_utilization = 0;  // 3 times the FLOP of forward, over the peak; PaLM's MFU with causal attention
 
   StepTimeline timeline;
   std::vector<std::string> unit_names;
 };
 
-// kInvalidArgument, naming the option, its value and what was expected, for a job that cannot be.
+// kInvalidArgument, naming the option, its value and what was expected, for an impossible job.
 absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job);
 
 }  // namespace fsdp

@@ -40,7 +40,7 @@ TEST(SimulatedJobTest, ASlowerLinkExposesCommunicationAndLowersTheSpeed) {
   EXPECT_GT(of_fast.tokens_per_second, 3 * of_slow.tokens_per_second);
 }
 
-// All bytes of a step are known: two all-gathers of all blocks but one, the root's, and a reduction of everything.
+// All bytes of a step are known: two all-gathers of all blocks but one, of the root, and a reduction of everything.
 TEST(SimulatedJobTest, AStepOfASlowLinkTakesTheTimeOfItsBytes) {
   SimulatedJob job = Job(2, 2);
   job.links.host_bandwidth = 1e8;
@@ -80,7 +80,7 @@ TEST(SimulatedJobTest, CheckpointsTakeTheTimeOfTheirBytesOnAHostsDisk) {
   ASSERT_OK_AND_ASSIGN(const SimulatedStep step, SimulateStep(job));
   EXPECT_DOUBLE_EQ(step.save_seconds, 12.0 * step.parameters / 2 / 1e9);
   EXPECT_DOUBLE_EQ(step.load_seconds, 12.0 * step.parameters / 2 / 4e9);
-  // With a copy on each host, one host writes and each reads all.
+  // With a copy on each host, one host writes and each host reads all.
   job.plan.strategy = ShardingStrategy::kHybridShard;
   ASSERT_OK_AND_ASSIGN(const SimulatedStep hybrid, SimulateStep(job));
   EXPECT_DOUBLE_EQ(hybrid.save_seconds, 12.0 * step.parameters / 1e9);

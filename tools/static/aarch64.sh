@@ -5,9 +5,9 @@
 #
 #   tools/static/aarch64.sh DIR [OPTION_OF_BAZEL...]
 #
-# DIR/ckpt-aarch64, DIR/launch-aarch64. Wants g++-aarch64-linux-gnu. The libraries, Debian's for arm64, are downloaded by
-# apt-get and unpacked into fsdp-aarch64 in the user's cache; the system's own packages are not touched. Exit status 77
-# after a line "SKIPPED: ..." where compiler, apt-get or network are not there.
+# DIR/ckpt-aarch64, DIR/launch-aarch64. Needs g++-aarch64-linux-gnu. The libraries, Debian's for arm64, are downloaded
+# by apt-get and unpacked into fsdp-aarch64 in the user's cache; the system's own packages are not touched. Exit status
+# 77 after a line "SKIPPED: ..." if compiler, apt-get or network are missing.
 set -uo pipefail
 [ $# -ge 1 ] || { echo "usage: tools/static/aarch64.sh DIR [OPTION_OF_BAZEL...]" >&2 && exit 2; }
 output=$(realpath -m "$1")
@@ -20,7 +20,7 @@ skip() {
 }
 
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fsdp-aarch64
-# Of libhwy and libisal, which have no archive and are not linked (bazel/link.bzl), the build looks for the shared library.
+# libhwy and libisal have no archive and are not linked (bazel/link.bzl); the build looks for their shared libraries.
 packages=(libabsl-dev libaec-dev libhdf5-dev libhwy-dev libisal-dev liburing-dev libucx-dev libxxhash-dev
   nlohmann-json3-dev zlib1g-dev)
 
@@ -30,7 +30,7 @@ if [ ! -e "$cache/root/complete" ]; then
   rm -rf "$cache/root" "$cache/apt"
   mkdir -p "$cache/root" "$cache"/apt/{debs,state/lists/partial,cache/archives/partial}
   : >"$cache/apt/status"
-  # The sources and keys of this system, and else nothing of it.
+  # Only the sources and keys of this system.
   apt=(-q -o "APT::Architecture=arm64" -o "APT::Architectures=arm64" -o "APT::Sandbox::User=root"
     -o "Dir::State=$cache/apt/state" -o "Dir::State::status=$cache/apt/status" -o "Dir::Cache=$cache/apt/cache")
   log=$cache/apt/log
@@ -42,7 +42,7 @@ if [ ! -e "$cache/root/complete" ]; then
   touch "$cache/root/complete"
 fi
 
-# An output base of its own: this compiler and these libraries would make Bazel look at those of the machine again.
+# A separate output base: with this compiler and these libraries Bazel would examine the machine's again.
 ./bazelw --output_base="$cache/bazel" build --config=aarch64 --repo_env=FSDP_SYSROOT="$cache/root" --symlink_prefix=/ \
   "${options[@]}" //tools:ckpt_static //tools:launch_static || exit 1
 bin=$(./bazelw --output_base="$cache/bazel" info --config=aarch64 --repo_env=FSDP_SYSROOT="$cache/root" bazel-bin 2>/dev/null)

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The programs of tools/static/aarch64.sh under qemu's emulation of that processor, beside those of this machine: the same
-# bits, either repairs what the other has protected, and messages are the same.
+# The programs of tools/static/aarch64.sh under qemu's emulation of that processor, compared with this machine's: the
+# same bits, each repairs files that the other has protected, and messages are equal.
 #
-#   tools/static/aarch64_test.sh DIR CKPT    DIR: that of aarch64.sh; CKPT: the static program of this machine
+#   tools/static/aarch64_test.sh DIR CKPT    DIR: aarch64.sh's directory; CKPT: the static program of this machine
 #
-# Exit status 77 after a line "SKIPPED: ..." where there is no qemu-aarch64 (Debian: qemu-user-static).
+# Exit status 77 after a line "SKIPPED: ..." if there is no qemu-aarch64 (Debian: qemu-user-static).
 set -uo pipefail
 [ $# = 2 ] && [ -x "$2" ] || { echo "usage: tools/static/aarch64_test.sh DIR CKPT" >&2 && exit 2; }
 arm=$(realpath "$1")/ckpt-aarch64
@@ -20,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 2
 
 failures=0
-# must WHAT COMMAND...: silent on stderr, too.
+# must WHAT COMMAND...: must also print nothing to stderr.
 must() {
   if ! "${@:2}" >out 2>err || [ -s err ]; then
     echo "FAILED: $1: $(tail -n 2 err)"
@@ -54,7 +54,7 @@ for of in "here $here" "arm $qemu $arm"; do
 done
 compared=0
 while read -r file; do
-  # Two saves have different identities: those of several files in every file.
+  # Two saves have different identities; a save of several files has its identity in every file.
   case $file in
     */sharded/* | */manifest.json) continue ;;
   esac
@@ -63,7 +63,7 @@ while read -r file; do
 done < <(cd here && find . -type f | sort)
 [ "$(cd here && find . | sort)" = "$(cd arm && find . | sort)" ] || { echo "FAILED: other files"; failures=$((failures + 1)); }
 
-# Each makes the files again that the other has protected.
+# Each restores files from the other's parity.
 for sharded in arm here; do cp -a $sharded/sharded $sharded/whole; done
 rm arm/sharded/rank-0000{1,4}-of-00005.h5 here/sharded/rank-0000{0,2}-of-00005.h5
 must "repair of arm's here" "$here" repair arm/sharded
@@ -79,7 +79,7 @@ done
 must "the HDF5 library" "$qemu" "$arm" verify here/full/checkpoint.h5
 must "launch" "$qemu" "$arm_launch" --nproc=2 -- "$qemu" "$arm" verify here/full
 
-# Damage is found, by the same words.
+# Damage is found, with the same words.
 printf '\xff' | dd of=here/sharded/rank-00003-of-00005.h5 bs=1 seek=5000 conv=notrunc 2>/dev/null
 "$here" verify here/sharded >said.here 2>&1 && { echo "FAILED: damage is not found here"; failures=$((failures + 1)); }
 "$qemu" "$arm" verify here/sharded >said.arm 2>&1 && { echo "FAILED: damage is not found on arm"; failures=$((failures + 1)); }

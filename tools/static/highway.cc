@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two functions that libhwy.so has for programs which use Highway's headers, for static programs: distributions
-// ship that library without an archive. They say what this processor has, by the names of set_macros-inl.h.
+// The two functions in libhwy.so for programs that use Highway's headers, here for static programs: distributions ship
+// that library without an archive. They report this processor's instructions, by the names of set_macros-inl.h.
 #include <hwy/targets.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@ int64_t OfThisProcessor() {
   int64_t targets = 0;
 #if HWY_ARCH_X86
   __builtin_cpu_init();
-  // Each target has the instructions of the one before.
+  // Each target includes the instructions of the one before.
   if (!__builtin_cpu_supports("ssse3")) return targets;
   targets |= HWY_SSSE3;
   if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("aes")) {
@@ -38,6 +38,7 @@ int64_t OfThisProcessor() {
 
 int64_t SupportedTargets() {
   static const int64_t targets = OfThisProcessor();
+  // Callers choose the best target of the set, which must not be empty.
   return targets == 0 ? HWY_STATIC_TARGET : targets;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functions of ISA-L that this project calls, for static programs: distributions ship that library without an
-// archive. Same names, same arguments, same bytes as ISA-L's: isal_test.cc compares the two. Fields and tables are
-// those of its documentation: GF(2^8) by the polynomial 0x11d, and for a coefficient c 32 bytes, c * i and c * 16 i for
-// i = 0 to 15, so that a product is two look-ups by four bits. The processor decides at run time how many are done at a
-// time.
+// archive. They have ISA-L's names, arguments and results: isal_test.cc compares the two. Fields and tables are as in
+// its documentation: GF(2^8) with the polynomial 0x11d, and for a coefficient c 32 bytes, c * i and c * 16 i for i = 0
+// to 15, so that a product is two look-ups of four bits each. The processor's instructions decide at run time how many
+// bytes are done at a time.
 #include <isa-l/crc.h>
 #include <isa-l/erasure_code.h>
 #include <zlib.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr int kTableBytes = 32;
 constexpr int kPolynomial = 0x11d;
 
-// One output of ec_encode_data from byte `begin` on.
+// One output of ec_encode_data, from byte `begin` on.
 struct Row {
   int sources;
   const unsigned char* tables;  // [sources, kTableBytes]
@@ -44,7 +44,7 @@ void EncodeBytes(const Row& row, int begin, int end) {
 
 #if defined(__x86_64__)
 
-// These return where they stop: the first byte that does not fill a vector.
+// These return the position at which they stop: the first byte that does not fill a vector.
 [[gnu::target("ssse3")]] int EncodeBy16(const Row& row, int len) {
   const __m128i low_bits = _mm_set1_epi8(15);
   int at = 0;
@@ -81,7 +81,7 @@ void EncodeBytes(const Row& row, int begin, int end) {
   return at;
 }
 
-// Returns how many bytes are done.
+// Returns the number of bytes that are done.
 int EncodeVectors(const Row& row, int len) {
   if (__builtin_cpu_supports("avx2")) return EncodeBy32(row, len);
   if (__builtin_cpu_supports("ssse3")) return EncodeBy16(row, len);
@@ -107,6 +107,7 @@ extern "C" {
 
 unsigned char gf_mul(unsigned char a, unsigned char b) {
   int product = 0;
+  // A product of polynomials of degree 7 has degree 14; the second loop reduces it.
   for (int bit = 0; bit < 8; ++bit) {
     if ((b >> bit & 1) != 0) product ^= a << bit;
   }
@@ -117,6 +118,8 @@ unsigned char gf_mul(unsigned char a, unsigned char b) {
 }
 
 void gf_gen_cauchy1_matrix(unsigned char* a, int m, int k) {
+  // The identity on top keeps the sources as they are; the rows below are 1 / (i xor j). Any k of all rows are
+  // independent.
   std::memset(a, 0, static_cast<size_t>(k) * k);
   for (int i = 0; i < k; ++i) a[k * i + i] = 1;
   for (int i = k; i < m; ++i) {
@@ -124,13 +127,14 @@ void gf_gen_cauchy1_matrix(unsigned char* a, int m, int k) {
   }
 }
 
-// Gauss-Jordan; `in` is used up.
+// Gauss-Jordan; destroys `in`.
 int gf_invert_matrix(unsigned char* in, unsigned char* out, const int n) {
   std::memset(out, 0, static_cast<size_t>(n) * n);
   for (int i = 0; i < n; ++i) out[i * n + i] = 1;
   for (int i = 0; i < n; ++i) {
     int pivot = i;
     while (pivot < n && in[pivot * n + i] == 0) ++pivot;
+    // A column of zeros from here on: the matrix is singular.
     if (pivot == n) return -1;
     for (int k = 0; pivot != i && k < n; ++k) {
       std::swap(in[i * n + k], in[pivot * n + k]);
@@ -164,6 +168,7 @@ void ec_init_tables(int k, int rows, unsigned char* a, unsigned char* gftbls) {
 void ec_encode_data(int len, int k, int rows, unsigned char* gftbls, unsigned char** data, unsigned char** coding) {
   for (int i = 0; i < rows; ++i) {
     const Row row = {k, gftbls + static_cast<int64_t>(i) * k * kTableBytes, data, coding[i]};
+    // The vectors do whole blocks, the loop over bytes the rest.
     EncodeBytes(row, EncodeVectors(row, len), len);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// isal.cc beside the installed ISA-L, which is loaded: the two have the same names.
+// isal.cc compared with the installed ISA-L, which is loaded: the two have the same names.
 #include <dlfcn.h>
 #include <isa-l/crc.h>
 #include <isa-l/erasure_code.h>
@@ -22,12 +22,12 @@ class IsalTest : public testing::Test {
     if (library_ == nullptr) GTEST_SKIP() << "there is nothing to compare with: " << dlerror();
   }
 
-  // ISA-L's function of the name of `ours`.
+  // ISA-L's function with the name of `ours`.
   template <typename Function>
   Function* Theirs(const char* name, Function* ours) {
     auto* const found = reinterpret_cast<Function*>(dlsym(library_, name));
     EXPECT_NE(found, nullptr) << name;
-    EXPECT_NE(found, ours) << name << " of the library is that of this program: nothing is compared";
+    EXPECT_NE(found, ours) << name << " of the library is this program's own: nothing is compared";
     return found;
   }
 
@@ -80,7 +80,7 @@ TEST_F(IsalTest, InversesAreTheirsAlsoWhereThereIsNone) {
   EXPECT_GT(singular, 0);
 }
 
-// Lengths around those of vectors, data at odd addresses.
+// Lengths around the sizes of vectors, data at odd addresses.
 TEST_F(IsalTest, ParityIsTheirs) {
   constexpr int kSources = 7, kParity = 3;
   Bytes matrix((kSources + kParity) * kSources), tables(32 * kSources * kParity);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// dlopen(3) for static programs, which always fails. The C library's own would load whatever libcurl.so.4 or HDF5
-// plugin a machine has, with the C library of that machine beside the one of this program, and end in a crash.
+// dlopen(3) for static programs, which always fails. The C library's own would load the machine's libcurl.so.4 or HDF5
+// plugin, and with it the machine's C library next to this program's, and crash.
 #include <dlfcn.h>
 
 extern "C" {

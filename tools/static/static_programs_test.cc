@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The static programs in a root directory that holds nothing but them and their input: no library, no /proc, no /dev,
-// no /tmp. Skips where this user may neither chroot nor make a user namespace in which to do so.
+// The static programs in a root directory that holds only them and their input: without libraries, /proc, /dev and
+// /tmp. Skips if this user may neither chroot nor make a user namespace for it.
 #include <elf.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -37,15 +37,15 @@ struct Refusal {
   int error = 0;
 };
 
-// Those since Linux 4.4, of the year 2016, that the C library or this project uses.
+// The system calls since Linux 4.4, of the year 2016, that the C library or this project uses.
 const Refusal kOldKernel = {
     {__NR_close_range, __NR_pidfd_open, __NR_statx, __NR_clone3, __NR_rseq, __NR_faccessat2, __NR_openat2, __NR_preadv2,
      __NR_pwritev2, __NR_copy_file_range, __NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register},
     ENOSYS};
-// As a container's filter does it.
+// As in a container's filter.
 const Refusal kContainer = {{__NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register, __NR_seccomp}, EPERM};
 
-// In the child. The last instruction of all: prctl(PR_SET_SECCOMP) is refused too where `calls` names seccomp.
+// Runs in the child, as its last call: if `calls` has seccomp, prctl(PR_SET_SECCOMP) is refused afterwards too.
 bool Install(const Refusal& refusal) {
   std::vector<sock_filter> program = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   const sock_filter deny = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(refusal.error));
@@ -106,7 +106,7 @@ class StaticProgramsTest : public testing::Test {
     });
   }
 
-  // Every step of a checkpoint's life that needs neither a GPU nor a network, each without a word on stderr.
+  // Every step of a checkpoint's life that needs neither a GPU nor a network, each without output on stderr.
   void ExpectAllOfIt(const Refusal& refusal) const {
     const std::vector<std::vector<std::string>> lines = {
         {"/ckpt", "convert", "model.safetensors", "full"},
@@ -186,7 +186,7 @@ TEST_F(StaticProgramsTest, WriteTheBytesThatTheOrdinaryProgramWrites) {
   EXPECT_TRUE(written == ReadFile(root_ + "/ordinary/checkpoint.h5"));
 }
 
-// A rank file that is lost is made again from parity that the other program's Reed-Solomon code has computed.
+// A lost rank file is made again from parity that the other program's Reed-Solomon code has computed.
 TEST_F(StaticProgramsTest, RepairWhatTheOrdinaryProgramProtected) {
   ASSERT_EQ(Here({fs::absolute("tools/ckpt"), "convert", "model.safetensors", "sharded", "--state_dict_type=sharded",
                   "--world_size=5", "--parity=2"})

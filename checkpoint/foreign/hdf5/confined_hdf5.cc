@@ -7,8 +7,8 @@
 //   reap or kill the child
 //   decode and check the answer
 //
-// A fork and not a program of its own: a library cannot rely on the path of a helper binary. The price is that the
-// child has this process's memory, which it can read but send nowhere: its only way out is the answer.
+// Uses a fork and not a separate program, because a library cannot rely on the path of a helper binary. The price is
+// that the child has this process's memory, which it can read but send nowhere: its only way out is the answer.
 #include "fsdp/checkpoint/foreign/hdf5/confined_hdf5.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@
 namespace fsdp {
 namespace {
 
-// Descriptors of the child: nothing as standard input, output and error, its answer, the file.
+// Descriptors of the child: "nothing" as standard input, output and error (0 to 2), its answer, the file.
 constexpr int kAnswerFd = 3;
 constexpr int kFileFd = 4;
 constexpr int kOpenFiles = 6;
@@ -59,8 +59,8 @@ bool WriteAll(int fd, const char* bytes, size_t size) {
   return true;
 }
 
-// A descriptor of which nothing can be read and whose writes come to nothing: /dev/null, or a pipe with no other end
-// where there is no /dev. -1 for an error.
+// A descriptor that reads as empty and discards or refuses writes: /dev/null or, without a /dev, a pipe whose other end
+// is closed. -1 for an error.
 int OpenNothing() {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null >= 0) return null;
@@ -70,22 +70,22 @@ int OpenNothing() {
   return ends[0];
 }
 
-// Closes every descriptor from `first` on.
+// Closes `first` and every higher descriptor.
 bool CloseFrom(int first) {
   if (close_range(first, ~0U, 0) == 0) return true;
   if (errno != ENOSYS) return false;
-  // A kernel before 5.9. The limit on how many there can be may have been lowered below one that is open, but then it
-  // was this program that did it.
+  // A kernel before 5.9. The limit may have been lowered below a descriptor that is open, but only this program itself
+  // could have done that.
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  constexpr rlim_t kMost = 1 << 20;  // what kernels allow unless an administrator has raised it
+  constexpr rlim_t kMost = 1 << 20;  // the kernels' maximum unless an administrator has raised it
   for (rlim_t fd = first; fd < std::min(limit.rlim_cur, kMost); ++fd) close(static_cast<int>(fd));
   return true;
 }
 
-// The child: confines itself, lists the file, writes its answer and exits. `call` is a copy of the parent's, whose lock
-// the forking thread held, so the library is in a consistent state here. _exit, not exit: buffers and destructors are
-// the parent's.
+// Runs in the child: confines itself, lists the file, writes its answer and exits. `call` is a copy of the parent's,
+// whose lock the forking thread held, so the library is in a consistent state here. _exit, not exit: buffers and
+// destructors belong to the parent.
 [[noreturn]] void Answer(const Hdf5LibraryCall& call, int file, int answer, const ConfinedHdf5Options& options) {
   const int nothing = OpenNothing();
   const int parked_file = fcntl(file, F_DUPFD, kParkedFd);
@@ -105,7 +105,7 @@ bool CloseFrom(int first) {
   _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
 }
 
-// Reads from `fd` until its end; kDataLoss when that takes longer than the timeout or is longer than output_bytes.
+// Reads from `fd` until its end. kDataLoss when that takes longer than the timeout or the answer exceeds output_bytes.
 absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& options) {
   const absl::Time deadline = absl::Now() + options.timeout;
   std::string answer;
@@ -127,8 +127,8 @@ absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& option
   }
 }
 
-// Reaps the child; kills it first unless `is_done`, its answer being complete. An error when a child that was not
-// killed here has crashed, exceeded its processor time, or exited with a failure.
+// Reaps the child. Kills it first unless `is_done`, which means that its answer is complete. Fails when a child that
+// was not killed here has crashed, exceeded its processor time, or exited with a failure.
 absl::Status End(pid_t child, bool is_done) {
   if (!is_done) kill(child, SIGKILL);
   int status = 0;
@@ -154,6 +154,7 @@ absl::StatusOr<std::string> AskChild(int file, const ConfinedHdf5Options& option
     child = fork();
     if (child == 0) Answer(call, file, answer[1], options);
   }
+  // The parent's copy of the write end must be closed, or the read below would never see the end of the answer.
   close(answer[1]);
   if (child < 0) return absl::ErrnoToStatus(errno, "fork");
   absl::StatusOr<std::string> text = ReadAnswer(answer[0], options);

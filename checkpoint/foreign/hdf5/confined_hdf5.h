@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ListUntrustedHdf5: the contents of an HDF5 file from an unknown origin. The library parses the file in a child
-// process that can do little else, and that is killed when it takes too long, so a file that crashes the parser, makes
-// it loop, or takes it over does no more than that. The child answers with a text, which is decoded and checked like
+// process that can do little else and is killed when it takes too long, so a file that crashes the parser, makes it
+// loop, or takes it over does no more harm than that. The child answers with a text, which is decoded and checked like
 // any other input. Values are then read with pread, never through HDF5.
 //
-// The child is a fork of this process, made while no other thread is inside the library. It has the one file open and
-// cannot open another for writing; at most `memory_bytes` more than it was born with; `cpu_seconds` of processor time
-// and `timeout` of wall-clock time; on x86-64 and ARM64 only the system calls that reading a file takes.
+// The child is a fork of this process, created while no other thread is inside the library. It has only this file open
+// and cannot open another for writing. Its limits: `memory_bytes` more than it started with; `cpu_seconds` of processor
+// time and `timeout` of wall-clock time; on x86-64 and ARM64 only the system calls that are needed to read a file.
 #ifndef FSDP_CHECKPOINT_FOREIGN_HDF5_CONFINED_HDF5_H_
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_CONFINED_HDF5_H_
 
@@ -28,8 +28,8 @@ struct ConfinedHdf5Options {
   absl::Duration timeout = absl::Seconds(30);
 };
 
-// Every dataset, with what CheckHdf5Listing guarantees, and the links that are not followed; no file that one of these
-// names is opened. kNotFound when there is no such file; kInvalidArgument when it is not a regular file; kDataLoss,
+// Every dataset, with the guarantees of CheckHdf5Listing, and the links that are not followed; files that these links
+// name are not opened. kNotFound when `path` does not exist; kInvalidArgument when it is not a regular file; kDataLoss,
 // naming the file, when it is damaged, or when the child crashes or exceeds a limit.
 absl::StatusOr<Hdf5Listing> ListUntrustedHdf5(const std::string& path, const ConfinedHdf5Options& options = {});
 

@@ -88,7 +88,7 @@ TEST(ConfinedHdf5Test, ThreadsMayAskAtTheSameTime) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Each bit of the exit status of a confined child stands for an action that it could still do.
+// Each bit of the exit status of a confined child represents a forbidden action that it could still do.
 TEST(ConfinementTest, AConfinedProcessCanReadAndDoLittleElse) {
   const std::string directory = NewTestDirectory();
   const std::string file = directory + "/file";

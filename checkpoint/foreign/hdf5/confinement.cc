@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two layers. Resource limits bound what the process can use up: memory, processor time, descriptors, the size of
-// files. A seccomp filter (a classic BPF program that the kernel runs before each system call, see seccomp(2)) bounds
-// what it can do: the list below is what HDF5, the C library and the sanitizers call while they read a file. There is
-// no socket, no exec, no unlink and no second process in it. The first test is for the architecture, since numbers of
-// system calls mean other calls on another one.
+// Two layers. Resource limits bound the process's consumption: memory, processor time, descriptors, the size of files.
+// A seccomp filter (a classic BPF program that the kernel runs before each system call, see seccomp(2)) bounds its
+// actions: the list below contains the calls of HDF5, the C library and the sanitizers while they read a file, and no
+// socket, exec, unlink or second process. The filter first tests the architecture, since a system call's number means
+// another call on another architecture.
 #include "fsdp/checkpoint/foreign/hdf5/confinement.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 constexpr uint32_t kArchitecture = 0;  // no filter
 #endif
 
-// Allowed whatever their arguments. sigaltstack is the address sanitizer's, when a process ends.
+// Allowed whatever their arguments. The address sanitizer calls sigaltstack when a process ends.
 constexpr uint32_t kAllowed[] = {
     __NR_read,        __NR_pread64, __NR_write,       __NR_lseek,         __NR_fstat,        __NR_close,
     __NR_mmap,        __NR_munmap,  __NR_mremap,      __NR_mprotect,      __NR_madvise,      __NR_brk,
@@ -47,13 +47,12 @@ constexpr uint32_t kAllowed[] = {
 // openat is allowed without any of these flags; RLIMIT_NOFILE bounds how many files can be open.
 constexpr uint32_t kWriteFlags = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
 
-// Offsets in seccomp_data. BPF loads 32 bits; of the 64-bit arguments these are the low halves on a little-endian
-// machine.
+// Offsets in seccomp_data. BPF loads 32 bits: the low halves of the 64-bit arguments on a little-endian machine.
 constexpr uint32_t kNumber = offsetof(seccomp_data, nr);
 constexpr uint32_t kArch = offsetof(seccomp_data, arch);
 constexpr uint32_t kOpenFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
 
-// Installs the filter; true also where there is no seccomp to be had.
+// Installs the filter; true even if seccomp is not available.
 bool FilterSystemCalls() {
   if (kArchitecture == 0) return true;
   constexpr size_t kCount = sizeof(kAllowed) / sizeof(kAllowed[0]);
@@ -62,6 +61,7 @@ bool FilterSystemCalls() {
   const auto add = [&](sock_filter instruction) { program[size++] = instruction; };
   const sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   const sock_filter deny = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+  // A foreign architecture kills the process: the numbers below would allow the wrong calls.
   add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kArch));
   add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0));
   add(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
@@ -77,7 +77,7 @@ bool FilterSystemCalls() {
   add(deny);
   add(allow);
   const sock_fprog filter = {static_cast<uint16_t>(size), program};
-  // A kernel without seccomp, or a container whose own filter refuses another one, leaves the limits.
+  // A kernel without seccomp, or a container whose own filter refuses another one, leaves only the limits.
   return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 || errno == EINVAL || errno == ENOSYS ||
          errno == EPERM;
 }
@@ -87,8 +87,7 @@ bool Limit(int resource, rlim_t value) {
   return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
 }
 
-// The address space of this process where /proc is not mounted: the least limit under which one more page can be
-// mapped.
+// The address space of this process if /proc is not mounted: the lowest limit under which one more page can be mapped.
 int64_t ProbedAddressSpaceBytes() {
   rlimit old;
   if (getrlimit(RLIMIT_AS, &old) != 0) return 0;
@@ -123,6 +122,7 @@ int64_t AddressSpaceBytes() {
 }  // namespace
 
 bool Confine(const Confinement& confinement) {
+  // The parent's handlers must not run here: they may touch locks and threads that the child does not have.
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT, SIGXCPU, SIGPIPE}) {
     signal(number, SIG_DFL);
   }

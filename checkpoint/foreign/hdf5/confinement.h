@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Confine: gives up, irrevocably, every right that parsing one open file does not need. For a process that was just
+// Confine: irrevocably gives up every right that parsing one open file does not need. For a process that was just
 // forked to parse the file.
 #ifndef FSDP_CHECKPOINT_FOREIGN_HDF5_CONFINEMENT_H_
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_CONFINEMENT_H_
@@ -10,7 +10,7 @@
 namespace fsdp {
 
 struct Confinement {
-  int64_t memory_bytes = 0;  // of address space, in addition to what the process has now
+  int64_t memory_bytes = 0;  // of address space, in addition to the current size
   int cpu_seconds = 0;
   int open_files = 0;  // descriptors below this number may exist
 };

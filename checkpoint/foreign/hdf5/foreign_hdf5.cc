@@ -18,12 +18,15 @@ void MustBe(bool done) {
 ForeignHdf5::ForeignHdf5(const std::string& path) {
   const Hdf5LibraryCall call;
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  // The oldest format that the library still writes, as in the files of most programs.
   MustBe(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0);
   file_ = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get());
   create_ = H5Pcreate(H5P_LINK_CREATE);
+  // Tests give paths in any order, so the library creates missing groups.
   MustBe(file_ >= 0 && H5Pset_create_intermediate_group(create_, 1) >= 0);
 }
 
+// Closing writes the library's cached metadata; until then the file is incomplete.
 ForeignHdf5::~ForeignHdf5() {
   const Hdf5LibraryCall call;
   MustBe(H5Pclose(create_) >= 0 && H5Fclose(file_) >= 0);

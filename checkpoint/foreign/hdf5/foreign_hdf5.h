@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// Paths are absolute; the groups above a new link are made where they are missing. A failure of the library ends the
-// program. The file is complete once this is destroyed.
+// Paths are absolute; missing groups above a new link are created. A failure of the library ends the program. The file
+// is complete once this is destroyed.
 class ForeignHdf5 final {
  public:
   explicit ForeignHdf5(const std::string& path);

@@ -21,6 +21,7 @@ class Driver final : public FormatDriver {
     return OpenHdf5FileSource(path, options);
   }
 
+  // The listing already bounds and checks everything, so the description does not depend on the options.
   absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
     return DescribeHdf5File(path);
   }

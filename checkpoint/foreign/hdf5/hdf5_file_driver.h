@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of a single HDF5 file without a manifest (hdf5_file_source.h). It is only read: a save or a conversion
-// writes a whole checkpoint directory.
+// The driver for a single HDF5 file without a manifest (hdf5_file_source.h). Read-only: a save or a conversion writes a
+// whole checkpoint directory.
 #ifndef FSDP_CHECKPOINT_FOREIGN_HDF5_HDF5_FILE_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_HDF5_FILE_DRIVER_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listing of an untrusted file becomes a manifest, and everything after that is as for any other source. The claims
-// of the file are not believed: CheckHdf5Listing has bounded every place by the file's size, KeyOf accepts only the one
-// spelling of a path that we would have written, and texts are bounded and must be UTF-8.
+// Turns the listing of an untrusted file into a manifest, after which it is like any other source. The file's claims
+// are not trusted: CheckHdf5Listing has bounded every place by the file's size, KeyOf accepts only the one spelling of
+// a path that we would have written, and texts are bounded and must be UTF-8.
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_source.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string UnescapeLinkName(const std::string& link) {
   return absl::StrReplaceAll(link, {{"%25", "%"}, {"%2F", "/"}, {"%2E", "."}});
 }
 
-// The key whose dataset has the path `path`; nullopt when no key has it.
+// The key whose dataset has the path `path`; nullopt if there is no such key.
 std::optional<StateKey> KeyOf(const std::string& path) {
   const auto name_after = [&](size_t at) { return UnescapeLinkName(path.substr(at)); };
   StateKey key;
@@ -52,8 +52,8 @@ std::optional<StateKey> KeyOf(const std::string& path) {
   } else {
     return std::nullopt;
   }
-  // Every key has exactly one path. A path with more groups, or with a name escaped in another way, is refused, or two
-  // datasets could have one key.
+  // Every key has exactly one path. A path with more groups, or with a name escaped in another way, is refused;
+  // otherwise two datasets could have one key.
   if (!CheckStateKey(key).ok() || DatasetPath(key) != path) return std::nullopt;
   return key;
 }
@@ -63,6 +63,7 @@ absl::Status Refuse(const std::string& path, const Hdf5Dataset& dataset, const s
 }
 
 absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, SourceDescription& description) {
+  // First the two mistakes that users make, each with its remedy; then the general refusal.
   if (absl::StartsWith(dataset.path, "/fsdp/")) {
     return Refuse(path, dataset, "this is a rank file; give the checkpoint directory that holds it");
   }
@@ -71,6 +72,7 @@ absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, Sou
   }
   const std::optional<StateKey> key = KeyOf(dataset.path);
   if (!key) return Refuse(path, dataset, "expected /model/NAME, /optim/state/NAME/STATE or /extra/NAME");
+  // Only contiguous values can be read with pread.
   if (!dataset.layout.empty()) {
     return Refuse(path, dataset, absl::StrCat("it is ", dataset.layout, ", expected contiguous values"));
   }
@@ -79,12 +81,13 @@ absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, Sou
     description.texts.push_back({*key, 0, {dataset.offset, dataset.nbytes}});
     return absl::OkStatus();
   }
-  if (dataset.type.empty()) return Refuse(path, dataset, "its type is none that a checkpoint has");
+  if (dataset.type.empty()) return Refuse(path, dataset, "its type does not occur in checkpoints");
   if (key->section == StateKey::Section::kParamGroups) return Refuse(path, dataset, "expected a text");
   StoredTensor& tensor = description.tensors.emplace_back();
   tensor.key = *key;
   FSDP_ASSIGN_OR_RETURN(tensor.dtype, ParseDType(dataset.type));
   FSDP_ASSIGN_OR_RETURN(tensor.shape, Shape::Create(dataset.dims));
+  // One interval suffices: CheckHdf5Listing has proven that the dataset's bytes are inside the file.
   tensor.intervals = {{{0, tensor.shape.numel()}, 0, dataset.offset}};
   return absl::OkStatus();
 }
@@ -103,6 +106,7 @@ class Hdf5FileSource final : public TensorSource {
       offsets_[tensor.key] = tensor.intervals[0].offset;
     }
     for (const StoredText& text : description.texts) {
+      // Before the allocation: the size is the file's claim.
       if (text.range.nbytes > kMaxTextBytes) {
         return absl::DataLossError(absl::StrCat(path_, ": text ", Quote(text.key.ToString()), " has ",
                                                 text.range.nbytes, " bytes, more than ", kMaxTextBytes));
@@ -110,7 +114,7 @@ class Hdf5FileSource final : public TensorSource {
       std::string value(text.range.nbytes, '\0');
       FSDP_RETURN_IF_ERROR(
           file_->Read(text.range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(value.data()), value.size())));
-      value.resize(value.find_last_not_of('\0') + 1);  // its padding
+      value.resize(value.find_last_not_of('\0') + 1);  // the padding of a string of fixed length
       FSDP_RETURN_IF_ERROR(CheckUtf8(value, absl::StrCat(path_, ": text ", Quote(text.key.ToString()))));
       contents_.Set(text.key, std::move(value));
     }
@@ -132,6 +136,7 @@ class Hdf5FileSource final : public TensorSource {
     const int64_t size = SizeOf(tensor.dtype);
     const auto bytes = absl::MakeSpan(static_cast<std::byte*>(out), interval.size() * size);
     FSDP_RETURN_IF_ERROR(file_->Read(offset->second + interval.begin * size, bytes));
+    // A byte other than 0 or 1 would be undefined behaviour as a C++ bool.
     if (tensor.dtype != DType::kBool) return absl::OkStatus();
     const auto wrong = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
     if (wrong == bytes.end()) return absl::OkStatus();
@@ -144,12 +149,13 @@ class Hdf5FileSource final : public TensorSource {
   const std::string path_;
   const std::unique_ptr<File> file_;
   StateDict contents_;
+  // In the file; inside it for every element, because CheckHdf5Listing has checked each dataset's bytes.
   std::map<StateKey, int64_t> offsets_;
   const std::map<std::string, std::string> metadata_;
   std::vector<std::string> left_out_;
 };
 
-// One line for each link or object, and one for those that the listing only counts.
+// One line for each link or object, and one with the number of those that the listing only counts.
 std::vector<std::string> LeftOutOf(const Hdf5Listing& listing) {
   std::vector<std::string> lines;
   for (const Hdf5LeftOut& left_out : listing.left_out) lines.push_back(Describe(left_out));
@@ -158,7 +164,7 @@ std::vector<std::string> LeftOutOf(const Hdf5Listing& listing) {
   return lines;
 }
 
-// OK when nothing is left out, or when that is wanted and leaves something.
+// OK when nothing is left out, or when options.skip_links allows it and something remains.
 absl::Status CheckLeftOut(const std::string& path, const SourceDescription& description,
                           const TensorSourceOptions& options) {
   if (description.left_out.empty()) return absl::OkStatus();
@@ -189,6 +195,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::stri
                                                                  const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const SourceDescription description, DescribeHdf5File(path));
   FSDP_RETURN_IF_ERROR(CheckLeftOut(path, description, options));
+  // The child parsed its own descriptor. If the file was replaced since, reads stay inside its checked size or fail.
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
   auto source = std::make_unique<Hdf5FileSource>(path, std::move(file));
   FSDP_RETURN_IF_ERROR(source->Add(description));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an HDF5 file has besides datasets is named, never followed, and never dropped in silence. The files are those of
-// other programs, and of attackers.
+// Contents of an HDF5 file other than datasets are named, never followed, and never dropped in silence. The files
+// imitate other programs' and attackers' files.
 #include <sys/stat.h>
 
 #include <string>

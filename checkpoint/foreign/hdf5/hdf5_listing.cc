@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The half of hdf5_listing.h that calls the library; hdf5_listing_json.cc is the other. It runs in the confined child,
-// on files that may be made to attack it, so it asks for as little as it can: no values; of soft and external links the
-// target as text, which is never followed; each object once (a hard link can make a group its own descendant); bounded
-// depth, names and counts. A type is recognised by its properties and not by its name, since h5py and other writers
-// spell the same type in several ways.
+// on files that may be crafted to attack it, so it uses as little of the library as it can: no values; the targets of
+// soft and external links as text, which is never followed; each object once (a hard link can make a group its own
+// descendant); bounded depth, names and counts. It recognises a type by its properties and not by its name, since h5py
+// and other writers spell the same type in several ways.
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace fsdp {
 namespace {
 
-// The same of any HDF5: 1.12 gave these names to others, which have tokens and no addresses.
+// One spelling for every HDF5 version: 1.12 gave these names to other functions, which have tokens and no addresses.
 #if H5_VERSION_GE(1, 12, 0)
 using LinkInfo = H5L_info1_t;
 using ObjectInfo = H5O_info1_t;
@@ -39,7 +39,7 @@ constexpr int kMaxDepth = 16;
 constexpr char kName[] = "the file";  // in errors; the caller knows its path
 constexpr size_t kMaxAttributeBytes = 64 * 1024;
 
-// The string attribute `name` of an object; empty when there is none, or none of the kind that hdf5_file.cc writes.
+// The string attribute `name` of an object; empty if it is missing or is not of the kind that hdf5_file.cc writes.
 std::string TextAttribute(hid_t object, const char* name) {
   if (H5Aexists(object, name) <= 0) return "";
   const Hdf5Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
@@ -49,10 +49,12 @@ std::string TextAttribute(hid_t object, const char* name) {
     return "";
   }
   const Hdf5Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
+  // Allocated by the library, so it must be freed by the library (H5free_memory).
   char* value = nullptr;
   std::string text;
   if (H5Tset_size(memory.get(), H5T_VARIABLE) >= 0 && H5Tset_cset(memory.get(), H5Tget_cset(type.get())) >= 0 &&
       H5Aread(attribute.get(), memory.get(), &value) >= 0 && value != nullptr) {
+    // Bounded by strnlen: a hostile text need not end, and must not fill the child's memory twice.
     text.assign(value, strnlen(value, kMaxAttributeBytes));
   }
   if (value != nullptr) H5free_memory(value);
@@ -61,7 +63,7 @@ std::string TextAttribute(hid_t object, const char* name) {
 
 bool IsEqual(hid_t type, hid_t other) { return H5Tequal(type, other) > 0; }
 
-// Compares the fields of the type, since HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
+// Compares the fields of the type, because HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
 bool IsBFloat16(hid_t type) {
   size_t sign = 0;
   size_t exponent = 0;
@@ -107,9 +109,10 @@ std::optional<DType> IntegerType(hid_t type) {
   return std::nullopt;
 }
 
+// Declared here because TypeName and IsMember call each other: a complex number is a compound of floats.
 bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType dtype);
 
-// The compound of `dtype`, a complex one, as hdf5_file.cc makes it.
+// The compound for the complex type `dtype`, as hdf5_file.cc creates it.
 bool IsComplexType(hid_t type, DType dtype) {
   const auto size = static_cast<size_t>(SizeOf(dtype));
   const auto [real, imaginary] = ComplexFieldsOf(dtype);
@@ -124,7 +127,7 @@ std::string ComplexTypeName(hid_t type) {
   return "";
 }
 
-// The DTypeName of `type`, "text", or "" for a type that no checkpoint has. `named` is the attribute "dtype", which
+// The DTypeName of `type`, "text", or "" for a type that is not in checkpoints. `named` is the attribute "dtype", which
 // distinguishes the bytes of a float8 from uint8.
 std::string TypeName(hid_t type, const std::string& named) {
   switch (H5Tget_class(type)) {
@@ -160,6 +163,7 @@ bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType
          TypeName(member.get(), "") == DTypeName(dtype);
 }
 
+// Only a contiguous dataset has a single place in the file. For others the reason becomes Hdf5Dataset::layout.
 std::string LayoutProblem(hid_t creation) {
   switch (H5Pget_layout(creation)) {
     case H5D_CONTIGUOUS:
@@ -182,13 +186,12 @@ struct Link {
 
 struct Links {
   std::vector<Link> found;
-  int64_t hard_room = 0;    // for so many more hard links
-  int64_t other_room = 0;   // and so many others
-  int64_t others_left = 0;  // others that there was no room for
+  int64_t hard_room = 0;    // room for this many more hard links
+  int64_t other_room = 0;   // and this many others
+  int64_t others_left = 0;  // other links that did not fit
 };
 
-// Called for each link of a group. Asking for names by index instead takes time that grows with the square of their
-// number.
+// Called for each link of a group. Asking for names by index instead would take quadratic time.
 herr_t AddLink(hid_t, const char* name, const LinkInfo* link, void* data) {
   auto& links = *static_cast<Links*>(data);
   if (std::strlen(name) > 3 * kMaxAttributeBytes) return -1;
@@ -207,6 +210,7 @@ herr_t AddLink(hid_t, const char* name, const LinkInfo* link, void* data) {
 class Lister {
  public:
   absl::Status VisitRoot(hid_t root) {
+    // The root's own address: a hard link back to it is then recognised as such.
     ObjectInfo info = {};
     if (H5Oget_info2(root, &info, H5O_INFO_BASIC) < 0) return Hdf5Error("find group", "/");
     paths_[info.addr] = "/";
@@ -217,8 +221,7 @@ class Lister {
 
  private:
   absl::Status VisitGroup(hid_t group, const std::string& path, int depth) {
-    if (depth > kMaxDepth)
-      return absl::DataLossError(absl::StrCat(path, " lies more than ", kMaxDepth, " groups deep"));
+    if (depth > kMaxDepth) return absl::DataLossError(absl::StrCat(path, " is more than ", kMaxDepth, " groups deep"));
     Links links;
     links.hard_room = kMaxHdf5Objects - objects_;
     links.other_room = kMaxHdf5LeftOut - static_cast<int64_t>(listing_.left_out.size());
@@ -262,7 +265,7 @@ class Lister {
     }
   }
 
-  // Reads the target as text. One that cannot be read leaves the link without a target.
+  // Reads the target as text. If it cannot be read, the link is listed without a target.
   void LeaveOutLink(hid_t group, const Link& link, const std::string& path) {
     const bool is_soft = link.type == H5L_TYPE_SOFT;
     if (!is_soft && link.type != H5L_TYPE_EXTERNAL) return LeaveOut(path, "user-defined link");
@@ -279,6 +282,7 @@ class Lister {
   void LeaveOut(const std::string& path, const std::string& kind, const std::string& target = "",
                 const std::string& file = "") {
     if (++listing_.left_out_count > kMaxHdf5LeftOut) return;
+    // The count continues past the limit, so that the caller can report how many more there are.
     const auto cut = [](const std::string& text) { return text.substr(0, kMaxHdf5LeftOutText); };
     listing_.left_out.push_back({cut(path), kind, cut(target), cut(file)});
   }
@@ -300,9 +304,10 @@ class Lister {
     listed.layout = LayoutProblem(creation.get());
     const hssize_t points = H5Sget_simple_extent_npoints(space.get());
     if (points < 0) return Hdf5Error("count the elements of", path);
-    // May overflow for a hostile shape: CheckHdf5Listing computes the size again, from checked numbers.
+    // May overflow for a hostile shape: CheckHdf5Listing recomputes the size from checked numbers.
     const uint64_t nbytes = static_cast<uint64_t>(points) * H5Tget_size(type.get());
     listed.nbytes = static_cast<int64_t>(nbytes);
+    // Only a contiguous dataset with elements has an offset to ask for.
     if (points == 0 || !listed.layout.empty()) return absl::OkStatus();
     const haddr_t offset = H5Dget_offset(dataset);
     if (offset == HADDR_UNDEF) {
@@ -314,7 +319,8 @@ class Lister {
   }
 
   Hdf5Listing listing_;
-  std::map<haddr_t, std::string> paths_;  // of the objects that were visited, by address
+  // kMaxHdf5Objects bounds the number of paths; the process's memory limit bounds the lengths of hostile ones.
+  std::map<haddr_t, std::string> paths_;  // of the visited objects, by address
   int64_t objects_ = 0;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hdf5Listing: the datasets of an HDF5 file by name, type, shape and place, without their values, and what the file has
-// besides them: the links that are not followed. HDF5 crashes or loops on files that are damaged in the right places,
-// so ListHdf5 is called in a confined child process only (confined_hdf5.h). The child's answer is text, which is
-// decoded and checked as any other input.
+// Hdf5Listing: the datasets of an HDF5 file by name, type, shape and place, without their values, and the file's other
+// contents: the links that are not followed. HDF5 crashes or loops on files that are damaged in the right places, so
+// ListHdf5 is called only in a confined child process (confined_hdf5.h). The child's answer is text, which is decoded
+// and checked as any other input.
 #ifndef FSDP_CHECKPOINT_FOREIGN_HDF5_HDF5_LISTING_H_
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_HDF5_LISTING_H_
 
@@ -25,53 +25,54 @@ struct Hdf5Dataset {
   std::string fqn;   // attribute "fqn"; empty when absent
   std::string type;  // a DTypeName, or "text": one string of fixed length; empty for any other type
   std::vector<int64_t> dims;
-  int64_t offset = 0;  // of the bytes in the file; 0 when there are none
+  int64_t offset = 0;  // of the bytes in the file; 0 without bytes
   int64_t nbytes = 0;
 
-  // Empty when the bytes lie at `offset`, contiguous. Otherwise why not: "virtual", "chunked", "compact", "in another
-  // file", "not allocated".
+  // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact", "in
+  // another file", "not allocated".
   std::string layout;
 };
 
 // A link that is not followed, or an object that is neither group nor dataset.
 struct Hdf5LeftOut {
-  std::string path;  // of the link; cut if it is longer than kMaxHdf5LeftOutText, as the other texts are
+  std::string path;  // of the link; like the other texts, cut to kMaxHdf5LeftOutText bytes
 
-  // "soft link", "external link" or "user-defined link"; "hard link" for one to an object that another path, the first
-  // in the order of names, already stands for; "named datatype" or "object of an unknown kind".
+  // "soft link", "external link" or "user-defined link"; "hard link" if another path, the first in the order of names,
+  // already represents the object; "named datatype" or "object of an unknown kind".
   std::string kind;
 
-  std::string target;  // the path that a link leads to, which may have nothing; empty when it has none
+  std::string target;  // the path to which a link points, which need not exist; empty for other kinds
   std::string file;    // of the target of an external link, which is never opened
 };
 
-// A file may have millions of links: so many are listed, with so many bytes of each text, and the others are counted.
+// A file may have millions of links: only this many are listed, with this many bytes of each text; the rest are
+// counted.
 inline constexpr int64_t kMaxHdf5LeftOut = 100;
 inline constexpr size_t kMaxHdf5LeftOutText = 1024;
 
 struct Hdf5Listing {
   std::vector<Hdf5Dataset> datasets;
   std::vector<Hdf5LeftOut> left_out;  // the first ones, in the order of the walk
-  int64_t left_out_count = 0;         // of all
+  int64_t left_out_count = 0;         // of all, listed or not
 };
 
-// `"/model/b" (soft link to "/model/a")`, fit for a message.
+// `"/model/b" (soft link to "/model/a")`, for messages.
 std::string Describe(const Hdf5LeftOut& left_out);
 
-// The parameter of ListHdf5 proves that the caller holds the lock of the library.
+// As a parameter of ListHdf5, proves that the caller holds the lock of the library.
 class Hdf5LibraryCall;
 
-// Lists the open file `fd`. Follows hard links only, visits each object once, under the first of its paths in the order
+// Lists the open file `fd`. Follows only hard links, visits each object once, under the first of its paths in the order
 // of names, and descends through at most 16 levels of groups. Every other link is in Hdf5Listing::left_out. An error
-// names the operation that the library failed. Runs in this process: for confined_hdf5.cc only.
+// names the operation that the library failed. Runs in this process: only for confined_hdf5.cc.
 absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall& call, int fd);
 
-// As one JSON text, and back. Names that are not UTF-8 are replaced. kDataLoss for a text that is not a listing. Pure.
+// To one JSON text, and back. Names that are not UTF-8 are replaced. kDataLoss for a text that is not a listing. Pure.
 std::string EncodeHdf5Listing(const Hdf5Listing& listing);
 absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text);
 
-// OK when the bytes of every dataset with an empty layout lie inside a file of `file_bytes` bytes, are as many as its
-// type and dims say, and no two overlap; else kDataLoss names the dataset. Pure.
+// OK when the bytes of every dataset with an empty layout are inside a file of `file_bytes` bytes, are as many as its
+// type and dims require, and no two overlap; else kDataLoss names the dataset. Pure.
 absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t file_bytes);
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pure half of hdf5_listing.h: it runs in the parent, on an answer that a hijacked child may have written. So every
-// field is checked for its type while decoding, sizes are recomputed from dtype and shape, and every place is held
-// against the size of the file and against the other places. Only after that may a reader use an offset.
+// The pure half of hdf5_listing.h: it runs in the parent, on an answer that a hijacked child may have written. So
+// decoding checks every field's type, sizes are recomputed from dtype and shape, and every place is checked against the
+// size of the file and against the other places. Only after that may a reader use an offset.
 #include <algorithm>
 #include <limits>
 
@@ -45,7 +45,8 @@ absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const Json& json) {
   return left_out;
 }
 
-// OK when the dataset has as many bytes as its type and dims require.
+// OK when the dataset has as many bytes as its type and dims require, recomputed from the shape: the listed size may
+// have overflowed.
 absl::Status CheckSize(const Hdf5Dataset& dataset) {
   const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
   if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
@@ -82,7 +83,7 @@ std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
   }
   const Json json = {
       {"datasets", std::move(datasets)}, {"left_out", std::move(left_out)}, {"left_out_count", listing.left_out_count}};
-  // HDF5 names need not be UTF-8. Ours always are, so replacing the others loses nothing.
+  // HDF5 names need not be UTF-8. Ours always are, so replacing other bytes loses nothing.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -93,13 +94,14 @@ absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
   Hdf5Listing listing;
   FSDP_ASSIGN_OR_RETURN(listing.left_out_count, IntegerMember(json, "left_out_count"));
   for (const Json& item : *datasets) {
-    if (!item.is_object()) return absl::DataLossError("a dataset is no object");
+    if (!item.is_object()) return absl::DataLossError("a dataset is not an object");
     FSDP_ASSIGN_OR_RETURN(listing.datasets.emplace_back(), DecodeDataset(item));
   }
   for (const Json& item : *left_out) {
-    if (!item.is_object()) return absl::DataLossError("a link is no object");
+    if (!item.is_object()) return absl::DataLossError("a link is not an object");
     FSDP_ASSIGN_OR_RETURN(listing.left_out.emplace_back(), DecodeLeftOut(item));
   }
+  // A hijacked child must not hide links: the list has all of them, or is full.
   if (static_cast<int64_t>(listing.left_out.size()) != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
     return absl::DataLossError(absl::StrCat(listing.left_out.size(), " links are listed of ", listing.left_out_count));
   }
@@ -111,19 +113,20 @@ absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t 
   for (const Hdf5Dataset& dataset : datasets) {
     FSDP_RETURN_IF_ERROR(CheckSize(dataset));
     if (!dataset.layout.empty() || dataset.nbytes == 0) continue;
+    // Written so that nothing overflows: `offset + nbytes` might.
     if (dataset.offset > file_bytes || dataset.nbytes > file_bytes - dataset.offset) {
       return Wrong(dataset, absl::StrCat("its ", dataset.nbytes, " bytes at ", dataset.offset,
                                          " reach behind the end of the file, which has ", file_bytes));
     }
     placed.push_back(&dataset);
   }
+  // Overlap would show one dataset's bytes under two names. After sorting only neighbours can overlap.
   std::sort(placed.begin(), placed.end(),
             [](const Hdf5Dataset* a, const Hdf5Dataset* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < placed.size(); ++i) {
     const Hdf5Dataset& before = *placed[i - 1];
     if (before.offset + before.nbytes <= placed[i]->offset) continue;
-    return Wrong(*placed[i],
-                 absl::StrCat("its bytes from ", placed[i]->offset, " on are also those of ", Quote(before.path)));
+    return Wrong(*placed[i], absl::StrCat("its bytes from ", placed[i]->offset, " on overlap ", Quote(before.path)));
   }
   return absl::OkStatus();
 }

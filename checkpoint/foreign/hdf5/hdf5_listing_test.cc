@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pure half of hdf5_listing.h: what a child process says is not believed.
+// The pure half of hdf5_listing.h: the child process's answer is not trusted.
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
 
 #include <string>
@@ -47,7 +47,7 @@ TEST(Hdf5ListingTest, AnythingElseIsDataLoss) {
   EXPECT_OK(DecodeHdf5Listing(absl::StrCat(R"({"datasets":[],)", none, "}")));
 }
 
-// A child that was taken over could otherwise hide links.
+// A hijacked child could otherwise hide links.
 TEST(Hdf5ListingTest, LinksAreAsManyAsTheirCountSays) {
   Hdf5Listing listing;
   listing.left_out_count = 1;
@@ -72,7 +72,7 @@ TEST(Hdf5ListingTest, BytesLieInsideTheFile) {
 TEST(Hdf5ListingTest, NoTwoShareBytes) {
   EXPECT_OK(CheckHdf5Listing({Floats("/b", 4, 16), Floats("/a", 4, 0)}, 100));
   EXPECT_THAT(CheckHdf5Listing({Floats("/b", 4, 15), Floats("/a", 4, 0)}, 100),
-              StatusIs(absl::StatusCode::kDataLoss, "dataset \"/b\": its bytes from 15 on are also those of \"/a\""));
+              StatusIs(absl::StatusCode::kDataLoss, "dataset \"/b\": its bytes from 15 on overlap \"/a\""));
 }
 
 TEST(Hdf5ListingTest, BytesAreAsManyAsTypeAndShapeSay) {

@@ -16,6 +16,7 @@
 namespace fsdp {
 namespace {
 
+// Per stream, in addition to zlib's own window and tables.
 constexpr int64_t kInputBytes = 64 * 1024;
 constexpr int64_t kScratchBytes = 64 * 1024;
 constexpr uint16_t kDeflateMethod = 8;
@@ -29,9 +30,10 @@ absl::Status Broken(const ZipEntry& entry, const std::string& what) {
 // One pass over an entry, from its front. Not thread-safe.
 class Inflater {
  public:
-  // `entry` is that of the file, which outlives this.
+  // `entry` belongs to the InflatedFile, which outlives this.
   static absl::StatusOr<std::unique_ptr<Inflater>> Start(const File& archive, const ZipEntry& entry) {
     std::unique_ptr<Inflater> inflater(new Inflater(archive, entry));
+    // A zip entry has neither zlib's header nor its checksum.
     constexpr int kRawDeflate = -MAX_WBITS;
     if (inflateInit2(&inflater->stream_, kRawDeflate) != Z_OK) {
       return absl::ResourceExhaustedError("zlib has no memory for a stream");
@@ -48,8 +50,8 @@ class Inflater {
   const ZipEntry& entry() const { return entry_; }
   int64_t position() const { return position_; }
 
-  // Fills all of `out` with the bytes from position() on. Sets is_at_end() with the last one, after it has compared the
-  // CRC and found that no more follow.
+  // Fills all of `out` with the bytes from position() on. After the entry's last byte, compares the CRC and checks that
+  // no more bytes follow.
   absl::Status Read(absl::Span<std::byte> out) {
     while (!out.empty()) {
       FSDP_ASSIGN_OR_RETURN(const int64_t made, Inflate(out));
@@ -73,16 +75,18 @@ class Inflater {
  private:
   Inflater(const File& archive, const ZipEntry& entry) : archive_(archive), entry_(entry), input_(kInputBytes) {}
 
-  // Inflates up to all of `out`; 0 at the end of the stream.
+  // Inflates up to all of `out`; returns 0 at the end of the stream.
   absl::StatusOr<int64_t> Inflate(absl::Span<std::byte> out) {
     constexpr size_t kMost = size_t{1} << 30;
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    // zlib counts in 32 bits: a larger span takes several calls.
     const auto wanted = static_cast<uInt>(std::min(out.size(), kMost));
     stream_.avail_out = wanted;
     while (stream_.avail_out == wanted && !is_over_) {
       FSDP_RETURN_IF_ERROR(FillInput());
       const int result = inflate(&stream_, Z_NO_FLUSH);
       is_over_ = result == Z_STREAM_END;
+      // Without this test a truncated stream would loop: zlib waits for input that does not exist.
       const bool is_stuck = result == Z_BUF_ERROR && consumed_ == entry_.stored_bytes;
       if (is_stuck) return Broken(entry_, "its compressed bytes end too early");
       if (result != Z_OK && !is_over_ && result != Z_BUF_ERROR) {
@@ -106,7 +110,7 @@ class Inflater {
   absl::Status CheckEnd() {
     std::byte more;
     FSDP_ASSIGN_OR_RETURN(const int64_t made, Inflate(absl::MakeSpan(&more, 1)));
-    if (made != 0) return Broken(entry_, absl::StrCat("it has more than the ", entry_.nbytes, " bytes that it says"));
+    if (made != 0) return Broken(entry_, absl::StrCat("it has more than the ", entry_.nbytes, " bytes that it claims"));
     if (entry_.crc == 0 || crc_ == entry_.crc) return absl::OkStatus();
     return Broken(entry_, absl::StrCat("its CRC-32 is ", absl::Hex(crc_, absl::kZeroPad8), ", expected ",
                                        absl::Hex(entry_.crc, absl::kZeroPad8)));
@@ -117,8 +121,8 @@ class Inflater {
   std::vector<std::byte> input_;
   z_stream stream_ = {};
   bool is_open_ = false;
-  bool is_over_ = false;  // the stream has said that it ends
-  int64_t consumed_ = 0;  // of the compressed bytes
+  bool is_over_ = false;  // the stream has reached its end mark
+  int64_t consumed_ = 0;  // compressed bytes read so far
   int64_t position_ = 0;
   uint32_t crc_ = 0;  // of all bytes before position_
 };
@@ -130,6 +134,8 @@ std::unique_ptr<Inflater> InflaterPool::Take(const ZipEntry& entry, int64_t offs
   const std::lock_guard<std::mutex> lock(mutex_);
   auto best = idle_.end();
   for (auto at = idle_.begin(); at != idle_.end(); ++at) {
+    // An inflater only moves forward, so one behind `offset` is useless; the nearest one before it skips the fewest
+    // bytes.
     if (&(*at)->entry() != &entry || (*at)->position() > offset) continue;
     if (best == idle_.end() || (*at)->position() > (*best)->position()) best = at;
   }
@@ -140,7 +146,7 @@ std::unique_ptr<Inflater> InflaterPool::Take(const ZipEntry& entry, int64_t offs
 }
 
 void InflaterPool::Put(std::unique_ptr<Inflater> inflater) {
-  std::unique_ptr<Inflater> oldest;  // destroyed outside of the lock
+  std::unique_ptr<Inflater> oldest;  // destroyed outside the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_.push_back(std::move(inflater));
   if (idle_.size() <= kMaxIdle) return;
@@ -164,9 +170,10 @@ absl::StatusOr<std::unique_ptr<InflatedFile>> InflatedFile::Open(const File& arc
     return absl::InvalidArgumentError(
         absl::StrCat("entry ", Quote(entry.name), " is compressed by method ", entry.method, ", expected deflate (8)"));
   }
+  // Checked before a stream exists: the claimed size decides how much a reader allocates and inflates.
   if (entry.nbytes / kMaxDeflateRatio > entry.stored_bytes) {
     return Broken(entry, absl::StrCat(entry.stored_bytes, " compressed bytes cannot be the ", entry.nbytes,
-                                      " bytes that it says"));
+                                      " bytes that it claims"));
   }
   return std::unique_ptr<InflatedFile>(new InflatedFile(archive, std::move(entry), pool));
 }
@@ -184,6 +191,8 @@ absl::Status InflatedFile::Read(int64_t offset, absl::Span<std::byte> out) const
   FSDP_RETURN_IF_ERROR(inflater->SkipTo(offset));
   FSDP_RETURN_IF_ERROR(inflater->Read(out));
   if (inflater->position() < entry_.nbytes) {
+    // A stream that has reached the end is dropped: no later read can use it. One that failed is dropped by the returns
+    // above.
     pool_.Put(std::move(inflater));
     return absl::OkStatus();
   }
@@ -197,6 +206,7 @@ absl::Status InflatedFile::VerifyAll() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_verified_) return absl::OkStatus();
   }
+  // Reading the last byte inflates everything before it and lets CheckEnd compare the CRC.
   std::byte last;
   return entry_.nbytes == 0 ? absl::OkStatus() : Read(entry_.nbytes - 1, absl::MakeSpan(&last, 1));
 }

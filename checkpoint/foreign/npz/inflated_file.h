@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// InflatedFile: a compressed entry of a zip archive as a File that is read at any offset. Deflate has no index, so
-// reading begins at the front; a few streams stay where they stopped, and a read takes the one that is nearest before
-// it. Reads in about the order of the entry, from several threads, so inflate it once or twice, in the memory of the
-// streams: 130 KB each. Thread-safe.
+// InflatedFile: a compressed entry of a zip archive as a File that can be read at any offset. Deflate has no index, so
+// reading starts at the beginning; a few streams stay at the position that they have reached, and a read uses the
+// nearest one before it. Reads in about the order of the entry, from several threads, therefore inflate it only once or
+// twice. Memory: 130 KB for each stream. Thread-safe.
 #ifndef FSDP_CHECKPOINT_FOREIGN_NPZ_INFLATED_FILE_H_
 #define FSDP_CHECKPOINT_FOREIGN_NPZ_INFLATED_FILE_H_
 
@@ -22,19 +22,19 @@
 
 namespace fsdp {
 
-// No deflate stream makes more bytes of one byte.
+// The largest number of bytes that a deflate stream can produce per compressed byte.
 inline constexpr int64_t kMaxDeflateRatio = 1032;
 
 class Inflater;
 
-// The streams that are idle, of all entries of an archive: at most kMaxIdle, the oldest of which goes first.
+// The idle streams of all entries of an archive: at most kMaxIdle; the oldest is dropped first.
 class InflaterPool {
  public:
   InflaterPool();
   ~InflaterPool();
 
-  // The idle stream of `entry` whose position is the last one not after `offset`, or null. It is the caller's until
-  // Put.
+  // Returns the idle stream of `entry` whose position is the last one not after `offset`, or null. The caller owns it
+  // until Put.
   std::unique_ptr<Inflater> Take(const ZipEntry& entry, int64_t offset);
   void Put(std::unique_ptr<Inflater> inflater);
 
@@ -51,18 +51,18 @@ class InflaterPool {
 class InflatedFile final : public File {
  public:
   // `archive` and `pool` must outlive it. kInvalidArgument for another method than deflate; kDataLoss when the entry
-  // claims more bytes than kMaxDeflateRatio allows. An entry without a CRC (0) has none to compare.
+  // claims more bytes than kMaxDeflateRatio allows. An entry with CRC 0 has no CRC to compare.
   static absl::StatusOr<std::unique_ptr<InflatedFile>> Open(const File& archive, ZipEntry entry, InflaterPool& pool);
   ~InflatedFile() override { pool_.Drop(entry_); }
 
   const std::string& path() const override { return archive_.path(); }
   absl::StatusOr<int64_t> Size() const override { return entry_.nbytes; }
 
-  // kDataLoss when the stream is damaged, is shorter or longer than the entry says, or, with the read that reaches its
-  // end, has another CRC; the CRC is compared once a stream has gone from front to end.
+  // kDataLoss when the stream is damaged, is shorter or longer than the entry states, or, in the read that reaches its
+  // end, has another CRC. The CRC is compared once a stream has been inflated from the first to the last byte.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override;
 
-  // Inflates all of the entry, unless a read has reached the end.
+  // Inflates the whole entry, unless a read has already reached its end.
   absl::Status VerifyAll() const;
 
   absl::Status Write(int64_t, absl::Span<const std::byte>) override { return ReadOnly(); }

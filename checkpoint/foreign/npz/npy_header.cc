@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// numpy/lib/format.py and NEP 1 define the format. NumPy evaluates the text with ast.literal_eval and then accepts a
-// dict of exactly three keys, so a grammar of exactly these three is all that a reader needs.
+// numpy/lib/format.py and NEP 1 define the format. NumPy evaluates the text with ast.literal_eval and then accepts only
+// a dict of exactly three keys, so a reader needs a grammar for exactly these.
 #include "fsdp/checkpoint/foreign/npz/npy_header.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr int64_t kAlignment = 64;
 
 absl::Status Broken(const std::string& what) { return absl::DataLossError(absl::StrCat("npy header: ", what)); }
 
-// The types that a descr names without its byte order.
+// A type as a descr names it, without its byte order.
 struct NamedType {
   std::string_view code;
   DType dtype;
@@ -36,7 +36,7 @@ constexpr NamedType kTypes[] = {
     {"b1", DType::kBool},    {"c8", DType::kComplex64}, {"c16", DType::kComplex128},
 };
 
-// Why an array of this type, without its byte order, is no tensor.
+// The reason why an array of this type, given without its byte order, is not a tensor.
 std::string WhyNoTensor(std::string_view code) {
   switch (code.empty() ? '\0' : code[0]) {
     case 'O':
@@ -68,12 +68,12 @@ void SetType(NpyHeader& header) {
   if (!header.dtype) header.why = WhyNoTensor(code);
 }
 
-// Takes the literal apart from its front. Every function skips white space first.
+// Consumes the literal from its front. Every function skips white space first.
 class Literal {
  public:
   explicit Literal(std::string_view text) : rest_(text) {}
 
-  // True, and the character is taken, if it is the next one.
+  // Consumes the character and returns true if it is the next one.
   bool Take(char c) {
     SkipSpace();
     if (rest_.empty() || rest_[0] != c) return false;
@@ -100,7 +100,7 @@ class Literal {
     return text;
   }
 
-  // A number without a sign; an L behind it is Python 2's.
+  // A number without a sign. A trailing L comes from Python 2.
   std::optional<int64_t> TakeNumber() {
     SkipSpace();
     size_t digits = 0;
@@ -112,7 +112,8 @@ class Literal {
     return number;
   }
 
-  // A list with everything in it, by its brackets; it may have texts.
+  // Skips a list with its contents, by counting brackets; texts in it may contain brackets. A loop and not a recursion,
+  // so depth costs no stack.
   bool SkipList() {
     if (!Take('[')) return false;
     for (int open = 1; open > 0;) {
@@ -141,6 +142,7 @@ class Literal {
 };
 
 absl::Status TakeDescr(Literal& literal, NpyHeader& header) {
+  // A list of fields is legal, so it is not damage: the array is left out, with a reason.
   if (literal.SkipList()) {
     header.why = "structures of several fields";
     return absl::OkStatus();
@@ -153,12 +155,13 @@ absl::Status TakeDescr(Literal& literal, NpyHeader& header) {
 }
 
 absl::Status TakeShape(Literal& literal, NpyHeader& header) {
-  if (!literal.Take('(')) return Broken("shape is no tuple");
+  if (!literal.Take('(')) return Broken("shape is not a tuple");
   std::vector<int64_t> dims;
   bool ended_with_comma = true;
+  // A comma must separate two numbers and may follow the last one: (5,) is a tuple of one.
   while (!literal.Take(')')) {
     const std::optional<int64_t> dim = ended_with_comma ? literal.TakeNumber() : std::nullopt;
-    if (!dim) return Broken("shape is no tuple of numbers from 0 to 2^63 - 1");
+    if (!dim) return Broken("shape is not a tuple of numbers from 0 to 2^63 - 1");
     dims.push_back(*dim);
     ended_with_comma = literal.Take(',');
   }
@@ -179,22 +182,24 @@ absl::Status TakeMember(Literal& literal, const std::string& name, NpyHeader& he
 
 absl::Status ParseText(std::string_view text, NpyHeader& header) {
   Literal literal(text);
-  if (!literal.Take('{')) return Broken("it is no dict");
+  if (!literal.Take('{')) return Broken("it is not a dict");
   std::vector<std::string> names;
   bool ended_with_comma = true;
   while (!literal.Take('}')) {
     const std::optional<std::string> name = ended_with_comma ? literal.TakeText() : std::nullopt;
-    if (!name || !literal.Take(':')) return Broken("it is no dict of names");
+    if (!name || !literal.Take(':')) return Broken("it is not a dict of names");
     FSDP_RETURN_IF_ERROR(TakeMember(literal, *name, header));
     names.push_back(*name);
     ended_with_comma = literal.Take(',');
   }
   if (!literal.IsAtEnd()) return Broken("something follows its dict");
+  // Sorted, so that the order is free but a missing, unknown or repeated key is not accepted.
   std::sort(names.begin(), names.end());
   if (names == std::vector<std::string>{"descr", "fortran_order", "shape"}) return absl::OkStatus();
   return Broken(absl::StrCat("its members are ", absl::StrJoin(names, ", "), ", expected descr, fortran_order, shape"));
 }
 
+// prelude[6] is the major version.
 int64_t LengthBytes(std::string_view prelude) { return prelude[6] == 1 ? 2 : 4; }
 
 }  // namespace
@@ -209,8 +214,10 @@ absl::StatusOr<int64_t> NpyHeaderBytes(std::string_view prelude) {
     return absl::InvalidArgumentError(absl::StrCat("npy header: version ", major, ".", minor, ", expected 1.0 to 3.0"));
   }
   int64_t length = 0;
+  // Little-endian. At most 4 bytes, so the sum cannot overflow.
   for (int64_t i = LengthBytes(prelude) - 1; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(prelude[8 + i]);
   const int64_t nbytes = 8 + LengthBytes(prelude) + length;
+  // A header shorter than the prelude cannot hold its dict; ParseNpyHeader then refuses it.
   if (nbytes <= kMaxNpyHeaderBytes) return std::max(nbytes, kNpyPreludeBytes);
   return absl::ResourceExhaustedError(absl::StrCat("npy header: ", nbytes, " bytes, more than ", kMaxNpyHeaderBytes));
 }
@@ -218,7 +225,7 @@ absl::StatusOr<int64_t> NpyHeaderBytes(std::string_view prelude) {
 absl::StatusOr<NpyHeader> ParseNpyHeader(std::string_view bytes) {
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, NpyHeaderBytes(bytes));
   if (nbytes != static_cast<int64_t>(bytes.size())) {
-    return Broken(absl::StrCat("it has ", bytes.size(), " bytes and says that it has ", nbytes));
+    return Broken(absl::StrCat("it has ", bytes.size(), " bytes, but states that it has ", nbytes));
   }
   NpyHeader header;
   header.nbytes = nbytes;

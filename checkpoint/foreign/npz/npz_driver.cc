@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An .npz file is a zip archive, as a file of torch.save is: the name of the first entry distinguishes them. An archive
-// without entries has no name to ask; then the file's own name counts.
+// An .npz file is a zip archive, and so is a file of torch.save: the name of the first entry distinguishes them. For an
+// archive without entries the file's own name decides.
 #include "fsdp/checkpoint/foreign/npz/npz_driver.h"
 
 #include <string>
@@ -31,7 +31,7 @@ class Driver final : public FormatDriver {
     return OpenNpzSource(path, options);
   }
 
-  // Names what would be left out, whether or not that is allowed.
+  // Names the arrays that would be left out, whether or not options allow that.
   absl::StatusOr<SourceDescription> Describe(const std::string& path,
                                              const TensorSourceOptions& options) const override {
     TensorSourceOptions described = options;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of .npz files, archives of NumPy's arrays.
+// The driver for .npz files, archives of NumPy's arrays.
 #ifndef FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_DRIVER_H_
 

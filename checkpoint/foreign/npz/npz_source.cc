@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An entry is a File, whether it is stored (a slice of the archive) or compressed (inflated_file.h), and an array is a
-// view of it with strides: those of C order, or those of Fortran order. So every array is read by one function. Sizes
-// are stated three times, by the directory, by the shape and dtype of the header, and by the bytes that there are: an
-// array is believed only if all three are equal.
+// strided view of it, in C order or Fortran order, so one function reads every array. Sizes are stated three times: by
+// the directory, by the shape and dtype of the header, and by the bytes that are present. An array is accepted only if
+// all three are equal.
 #include "fsdp/checkpoint/foreign/npz/npz_source.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct NpzArray {
   NpyHeader header;
   int64_t offset = 0;                      // of the elements: in the archive if it is stored, else in the entry
   std::unique_ptr<InflatedFile> inflated;  // null: it is stored
-  bool is_row_major = true;                // no dimension needs another order
+  bool is_row_major = true;                // true for Fortran order, too, if at most one dimension is longer than 1
 };
 
 // The strides of Fortran order, in elements.
@@ -53,7 +53,7 @@ std::vector<int64_t> ColumnMajorStrides(const Shape& shape) {
   return strides;
 }
 
-// Complex elements are two numbers.
+// Swaps the two numbers of a complex element separately.
 void SwapBytes(DType dtype, absl::Span<std::byte> bytes) {
   const bool is_complex = dtype == DType::kComplex64 || dtype == DType::kComplex128;
   const int64_t size = SizeOf(dtype) / (is_complex ? 2 : 1);
@@ -94,7 +94,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     return status.ok() ? status : Annotate(status, absl::StrCat(Describe(key), " of ", file_->path()));
   }
 
-  // Only an array whose bytes are those of the tensor has a place.
+  // Only an array whose bytes equal the tensor's has a place.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const NpzArray* const array, Find(key));
     if (array->inflated != nullptr) return absl::UnimplementedError("it is compressed");
@@ -105,9 +105,12 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     return std::vector<TensorPlace>{{file_->path(), array->offset, std::move(whole)}};
   }
 
+  // Compressed entries first: each stream knows its own CRC. Stored entries are read again only if a part is
+  // missing.
   absl::Status VerifyRest() const override {
     if (!verifies_) return absl::OkStatus();
     for (const auto& [key, array] : arrays_) {
+      // Streams check their own CRC at the end; stored entries are covered by checksums_ below.
       if (array.inflated == nullptr) continue;
       const absl::Status status = array.inflated->VerifyAll();
       if (!status.ok()) return Annotate(status, file_->path());
@@ -124,6 +127,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
   }
 
   void LeaveOut(const std::string& what) {
+    // Bounded, because the list becomes a message, and an archive may have any number of such entries.
     if (left_out_.size() < kMostNamed) left_out_.push_back(what);
   }
 
@@ -136,11 +140,13 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     NpzArray array;
     if (!entry.is_stored()) {
       ZipEntry compared = entry;
+      // 0 means "no CRC" to InflatedFile.
       if (!verifies_) compared.crc = 0;
       FSDP_ASSIGN_OR_RETURN(array.inflated, InflatedFile::Open(*file_, std::move(compared), inflaters_));
     } else if (verifies_ && entry.crc != 0) {
       checksums_->Expect(entry.name, {entry.payload_offset, entry.payload_offset + entry.nbytes}, entry.crc);
     }
+    // Offsets of a stored array count in the archive, of a compressed one in the inflated entry (FileOf).
     const int64_t begin = entry.is_stored() ? entry.payload_offset : 0;
     FSDP_ASSIGN_OR_RETURN(array.header, ReadHeader(FileOf(array), begin, entry.nbytes));
     if (!array.header.dtype) {
@@ -149,13 +155,15 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     }
     const Shape& shape = array.header.shape;
     const int64_t payload = entry.nbytes - array.header.nbytes;
+    // The division first: for a hostile shape the product could overflow.
     if (shape.numel() > payload / SizeOf(*array.header.dtype) ||
         shape.numel() * SizeOf(*array.header.dtype) != payload) {
-      return absl::DataLossError(absl::StrCat("it has ", payload, " bytes of elements, expected those of ",
+      return absl::DataLossError(absl::StrCat("it has ", payload, " bytes of elements, which is not the size of ",
                                               shape.ToString(), " ", std::string(DTypeName(*array.header.dtype))));
     }
     array.offset = begin + array.header.nbytes;
     const auto long_dims = std::count_if(shape.dims().begin(), shape.dims().end(), [](int64_t n) { return n > 1; });
+    // With one long dimension both orders are equal, and reading without strides is faster.
     array.is_row_major = !array.header.fortran_order || long_dims < 2;
     return AddTensor(std::string(name), std::move(array));
   }
@@ -171,7 +179,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     return absl::OkStatus();
   }
 
-  // An entry of `nbytes` bytes from byte `begin` of `file` on.
+  // Reads the header of the entry in the `nbytes` bytes from byte `begin` of `file`.
   static absl::StatusOr<NpyHeader> ReadHeader(const File& file, int64_t begin, int64_t nbytes) {
     const FileSlice entry = {&file, begin, nbytes};
     FSDP_ASSIGN_OR_RETURN(const std::string prelude, entry.ReadText(0, kNpyPreludeBytes));
@@ -203,6 +211,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
   const std::shared_ptr<EntryChecksums> checksums_;
   const bool verifies_;
   const std::unique_ptr<ChecksummedFile> file_;
+  // Shared by all entries, so that the number of streams does not grow with the arrays.
   mutable InflaterPool inflaters_;
   std::map<StateKey, NpzArray> arrays_;
   StateDict contents_;

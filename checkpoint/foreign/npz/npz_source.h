@@ -2,7 +2,7 @@
 //
 // OpenNpzSource: an archive of NumPy (np.savez, np.savez_compressed) as a TensorSource: each NAME.npy in it is the
 // model tensor NAME. Stored entries are read in place, compressed ones are inflated as they are read; arrays in Fortran
-// order and big-endian ones come out row-major and little-endian. CRCs are compared. Nothing is ever executed: an array
+// order and big-endian ones become row-major and little-endian. CRCs are compared. Nothing is ever executed: an array
 // of Python objects is a pickle, and is not read.
 #ifndef FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_SOURCE_H_
@@ -17,16 +17,17 @@
 
 namespace fsdp {
 
-// Reads the directory of the archive and the header of each array. kInvalidArgument, naming them, when arrays of it are
-// no tensors (texts, Python objects, structures), unless options.skip_links goes without them; kDataLoss when headers,
+// Reads the directory of the archive and the header of each array. kInvalidArgument, with their names, when arrays are
+// not tensors (texts, Python objects, structures), unless options.skip_links leaves them out; kDataLoss when headers,
 // sizes or CRCs contradict each other.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzSource(const std::string& path,
                                                             const TensorSourceOptions& options = {});
 
-// The same of an open file, whose path is in messages: for tests and fuzzing.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzFile(std::unique_ptr<File> file, const TensorSourceOptions& options);
+// The same for an open file, whose path appears in messages: for tests and fuzzing.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzFile(std::unique_ptr<File> file,
+                                                          const TensorSourceOptions& options);
 
-// Of every source that this opens, and of its driver.
+// The traits of every source that this opens, and of its driver.
 const FormatTraits& NpzTraits();
 
 }  // namespace fsdp

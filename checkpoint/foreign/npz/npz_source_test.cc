@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Archives that the real NumPy wrote, with the SHA-256 of each array as NumPy read it back, and archives that lie.
-// What every format must do: checkpoint/conformance.
+// Archives that the real NumPy wrote, with the SHA-256 of each array as NumPy read it back, and archives with false
+// claims. checkpoint/conformance tests the rules for every format.
 #include "fsdp/checkpoint/foreign/npz/npz_source.h"
 
 #include <zlib.h>
@@ -50,7 +50,7 @@ TEST_P(NpzGoldenTest, EveryArrayHasTheBytesThatNumPyGaveIt) {
   size_t compared = 0;
   for (const auto& [name, array] : expected["tensors"].items()) {
     const StateKey key = StateKey::Model(name);
-    if (name == "fp8") {  // the file does not say which of the float8 types it is
+    if (name == "fp8") {  // the file does not name the float8 type
       EXPECT_EQ(source->contents().FindTensor(key), nullptr);
       continue;
     }
@@ -98,12 +98,12 @@ TEST(NpzSourceTest, AnArrayOfPythonObjectsIsNamedAndNeverRead) {
                              HasSubstr(R"("structured" (structures of several fields))"))));
 }
 
-// An entry of an archive that a test puts together; the fields that can lie may be set.
+// An entry of an archive that a test assembles; the fields that can make false claims may be set.
 struct Entry {
   std::string name;
   std::string bytes;
   bool is_deflated = false;
-  int64_t claimed_bytes = -1;  // instead of those that there are
+  int64_t claimed_bytes = -1;  // instead of the actual number
   uint32_t crc_error = 0;
 };
 
@@ -171,7 +171,7 @@ class NpzArchiveTest : public testing::Test {
     return OpenTensorSource(path_);
   }
 
-  // Opens it and reads all of "w", whose elements are bytes.
+  // Opens the archive and reads all of "w", whose elements are bytes.
   absl::Status ReadAll(const std::vector<Entry>& entries, int64_t numel) {
     FSDP_ASSIGN_OR_RETURN(const auto source, Open(entries));
     std::string bytes(numel, '\0');
@@ -217,7 +217,7 @@ TEST_F(NpzArchiveTest, AShapeOfMoreOrFewerElementsThanThereAreIsDamage) {
   }
 }
 
-// A kilobyte that says it is 4 GB would take a reader that believes it hours, or all of memory.
+// A kilobyte that claims to be 4 GB would take a trusting reader hours, or all of memory.
 TEST_F(NpzArchiveTest, AnEntryThatClaimsMoreThanDeflateCanHoldIsDamage) {
   const std::string array = Npy(DType::kUInt8, Shape({100'000}), std::string(100'000, '\0'));
   EXPECT_THAT(Open({{"w.npy", array, true, 0xF0000000}}),

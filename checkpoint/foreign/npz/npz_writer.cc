@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sizes of all entries are known before any element is, so the archive is laid out first (zip_layout.h) and filled
-// block by block, by several threads. A local header states the CRC of what follows it, which may lie in many blocks:
-// blocks get zeros in the places of headers, and headers and directory are written when every CRC is known.
+// The sizes of all entries are known before any element is, so the archive is laid out first (zip_layout.h) and then
+// filled block by block, by several threads. A local header contains the CRC of the bytes after it, which may span many
+// blocks: blocks leave zeros in the places of headers, and headers and directory are written once every CRC is known.
 //
 //   | header 0 | npy header | elements of "a" ...... | header 1 | npy header | elements of "b" | directory |
 //   |<------ block 0 ------>|<------ block 1 ------>|<------ block 2 ------>|
@@ -38,7 +38,7 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
-// One tensor, and the header before its elements.
+// One tensor, and the .npy header before its elements.
 struct NpzMember {
   const StateKey* key = nullptr;  // in the contents
   std::string header;
@@ -87,7 +87,7 @@ class NpzFiller {
 
   const ZipLayout& layout() const { return layout_; }
 
-  // Fills one block of the archive. Called by several threads at once.
+  // Fills one block of the archive. Several threads call it at the same time, each for another block.
   absl::Status Fill(int64_t begin, absl::Span<std::byte> out) {
     const Interval block = {begin, begin + static_cast<int64_t>(out.size())};
     std::fill(out.begin(), out.end(), std::byte{0});
@@ -96,6 +96,7 @@ class NpzFiller {
       if (part.empty()) continue;
       const absl::Span<std::byte> bytes = out.subspan(part.begin - begin, part.size());
       FSDP_RETURN_IF_ERROR(FillEntry(members_[i], part.begin - EntryAt(i).begin, bytes));
+      // No lock: each part belongs to one block, and each block to one thread.
       part_crcs_[first_parts_[i] + (part.begin / kBlockBytes - EntryAt(i).begin / kBlockBytes)] = Crc32(bytes);
     }
     return absl::OkStatus();
@@ -112,7 +113,7 @@ class NpzFiller {
   }
 
  private:
-  // The bytes of the file that are entry `i`.
+  // The bytes of entry `i`, as an interval of the file.
   Interval EntryAt(size_t i) const {
     const int64_t begin = layout_.payload_offset(i);
     return {begin, begin + layout_.members()[i].nbytes};
@@ -128,8 +129,8 @@ class NpzFiller {
     return low;
   }
 
-  // Bytes from `offset` of an entry on: of the header, then of elements. Blocks and elements both begin at multiples of
-  // 64 bytes, so no element is cut.
+  // Writes the bytes from `offset` of an entry: its header, then elements. Blocks and elements both begin at multiples
+  // of 64 bytes, so no element is cut.
   absl::Status FillEntry(const NpzMember& member, int64_t offset, absl::Span<std::byte> out) {
     const auto header_bytes = static_cast<int64_t>(member.header.size());
     if (offset < header_bytes) {
@@ -150,6 +151,7 @@ class NpzFiller {
 
   uint32_t CrcOf(size_t i) const {
     const Interval entry = EntryAt(i);
+    // In order: CombineCrc32 joins a part's CRC to the CRC of all parts before it.
     uint32_t crc = 0;
     size_t part = first_parts_[i];
     for (int64_t begin = entry.begin; begin < entry.end;) {

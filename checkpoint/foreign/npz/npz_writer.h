@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteNpz: a model as one archive that np.load reads, as np.savez lays it out: a stored entry NAME.npy for each
-// tensor, C order, little-endian. Pulled block by block in bounded memory; elements lie at multiples of 64 bytes, so
-// that a mapped file has aligned arrays. Equal input gives equal bytes.
+// WriteNpz: writes a model as one archive that np.load reads, with the layout of np.savez: a stored entry NAME.npy for
+// each tensor, C order, little-endian. Pulled block by block in bounded memory; elements are at multiples of 64 bytes,
+// so that a mapped file has aligned arrays. Equal input gives equal bytes.
 #ifndef FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_WRITER_H_
 #define FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_WRITER_H_
 
@@ -15,9 +15,9 @@
 
 namespace fsdp {
 
-// Makes the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It appears whole, by
-// rename of a hidden sibling, or not at all. kInvalidArgument, before anything is there, names a tensor whose dtype
-// NumPy's files cannot name, or whose name no entry of an archive can have.
+// Creates the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It appears whole, by
+// rename of a hidden sibling, or not at all. kInvalidArgument, before anything is written, names a tensor whose dtype
+// NumPy's files cannot name, or whose name cannot be an archive entry's.
 absl::Status WriteNpz(const std::string& path, const StateDict& contents, const PayloadReader& read,
                       const FormatWriteOptions& options = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NumPy reads of an archive that is written here. What every format must do: checkpoint/conformance.
+// Checks with NumPy the archives that we write. checkpoint/conformance tests the rules for every format.
 #include "fsdp/checkpoint/foreign/npz/npz_writer.h"
 
 #include <filesystem>
@@ -31,7 +31,7 @@ using testing::IsEmpty;
 
 std::string Python() { return PosixFileSystem().Exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
-// The tensors of AwkwardTensors that NumPy's files can name.
+// The model tensors of AwkwardTensors whose dtypes NumPy's files can name.
 std::vector<TestTensor> Tensors() {
   std::vector<TestTensor> tensors;
   for (const TestTensor& tensor : AwkwardTensors()) {

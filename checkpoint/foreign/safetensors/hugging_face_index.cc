@@ -10,13 +10,13 @@
 namespace fsdp {
 namespace {
 
-// True for the name of a file in a directory, which cannot lead up, down or out. The index may come from a stranger,
-// and these names are opened.
+// True for the name of a file in a directory, which cannot lead up, down or out. The index may come from an untrusted
+// origin, and these names are opened.
 bool IsPlainFileName(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
 }
 
-// Reads weight_map and ignores the other members, whatever their form: programs put metadata of their own there.
+// Reads weight_map and ignores the other members, whatever their form: programs store their own metadata there.
 class IndexVisitor final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace& place) override {
@@ -28,7 +28,7 @@ class IndexVisitor final : public JsonVisitor {
     return Unexpected(place, "an object");
   }
 
-  // At the end of the index itself: a map that is empty is one, a map that is absent is not.
+  // Called for the index itself last: an empty weight_map is accepted, an absent one is not.
   absl::Status EndObject(const JsonPlace& place) override {
     if (!place.names.empty() || has_weight_map_) return absl::OkStatus();
     return absl::DataLossError("weight_map is missing");
@@ -43,6 +43,7 @@ class IndexVisitor final : public JsonVisitor {
       return absl::DataLossError(absl::StrCat("tensor ", Quote(place.names[1]), ": weight_map names ", Quote(value),
                                               ", expected a file of the same directory"));
     }
+    // VisitJson has refused a second member of the same name.
     index.weight_map.emplace(place.names[1], value);
     return absl::OkStatus();
   }

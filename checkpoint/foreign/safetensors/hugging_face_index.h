@@ -23,7 +23,7 @@ inline constexpr char kHuggingFaceModelName[] = "model.safetensors";
 inline constexpr char kHuggingFaceConfigName[] = "config.json";
 
 struct HuggingFaceIndex {
-  // Payload bytes of all files. Written for Hugging Face; ignored when read, since the headers of the files decide.
+  // Payload bytes of all files. Written for Hugging Face; ignored when read, because the headers of the files decide.
   int64_t total_size = 0;
   // Tensor -> plain name of a file in the same directory.
   std::map<std::string, std::string> weight_map;
@@ -32,7 +32,7 @@ struct HuggingFaceIndex {
 // kDataLoss when it is not JSON of this form, or names a file outside its directory.
 absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json);
 
-// As transformers writes it: indented by 2, names sorted.
+// The format of transformers: indented by 2, names sorted.
 std::string EncodeHuggingFaceIndex(const HuggingFaceIndex& index);
 
 }  // namespace fsdp

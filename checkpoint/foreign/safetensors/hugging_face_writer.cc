@@ -26,7 +26,7 @@ int64_t PayloadBytes(const std::vector<SafetensorsEntry>& entries) {
 }
 
 // Fills files in order, by the rule of huggingface_hub's split_torch_state_dict_into_shards: a tensor above the limit
-// has its own file, which does not end the file that is being filled. Equal models so give equal directories.
+// gets its own file, without ending the current file. Thus equal models give equal directories.
 std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<SafetensorsEntry> entries,
                                                           int64_t max_shard_size) {
   std::vector<std::vector<SafetensorsEntry>> files;
@@ -45,11 +45,12 @@ std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<Safetensor
     current.push_back(std::move(entry));
     current_bytes += bytes;
   }
+  // A model without tensors is still one file.
   if (!current.empty() || files.empty()) files.push_back(std::move(current));
   return files;
 }
 
-// Synced, like the files of tensors, before the directory is committed.
+// Syncs the text, like the files of tensors, before the directory is committed.
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
   FSDP_RETURN_IF_ERROR(
@@ -79,13 +80,14 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = files.size() == 1 ? std::string(kHuggingFaceModelName)
                                                : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    // Before the entries are moved into the writer.
     for (const SafetensorsEntry& entry : files[i]) index.weight_map[entry.name] = name;
     const int64_t file_bytes = PayloadBytes(files[i]);
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system.Create(JoinPath(staged->path(), name)));
     FSDP_RETURN_IF_ERROR(FillSafetensorsFile(*file, std::move(files[i]), read, file_options));
     bytes_before += file_bytes;
   }
-  // transformers looks for the index only if there is no model.safetensors.
+  // transformers reads the index only if there is no model.safetensors.
   if (files.size() > 1) {
     FSDP_RETURN_IF_ERROR(
         WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));

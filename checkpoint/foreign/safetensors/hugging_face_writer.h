@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteHuggingFaceDirectory: a model as a directory that transformers loads: model.safetensors if it fits in one file,
-// else model-00001-of-000NN.safetensors and so on with model.safetensors.index.json. The caller adds config.json.
+// WriteHuggingFaceDirectory: writes a model as a directory that transformers loads: model.safetensors if it fits in one
+// file, else model-00001-of-000NN.safetensors and so on with model.safetensors.index.json. The caller adds config.json.
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_HUGGING_FACE_WRITER_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_HUGGING_FACE_WRITER_H_
 
@@ -18,13 +18,13 @@ namespace fsdp {
 struct HuggingFaceOptions {
   SafetensorsOptions safetensors;
 
-  // Payload bytes of one file. Tensors are taken in the order of the contents and never cut: one that is larger has a
-  // file of its own.
+  // Payload bytes of one file. Tensors are taken in the order of the contents and never cut: a larger one gets its own
+  // file.
   int64_t max_shard_size = int64_t{5} * 1000 * 1000 * 1000;
 };
 
-// Makes the directory `path` from the model tensors of `contents` and `read`. As WriteSafetensors, it appears whole or
-// not at all.
+// Creates the directory `path` from the model tensors of `contents` and `read`. As with WriteSafetensors, it appears
+// whole or not at all.
 absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                        const HuggingFaceOptions& options);
 

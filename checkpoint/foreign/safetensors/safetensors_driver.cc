@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A safetensors file starts with the length of its header, eight bytes, and the header, which is JSON: byte 8 is '{' or
-// white space. Eight bytes of length can also be the start of a pickle ("\x80\x02...") or, in theory, of a zip archive;
-// both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is never a
-// pickle. A file with the suffix .safetensors that has neither start is opened as safetensors too, so that the error
-// says which rule of the format it breaks.
+// A safetensors file starts with eight bytes for the length of its header, followed by the header, which is JSON: byte
+// 8 is '{' or white space. Eight bytes of length can also be the start of a pickle ("\x80\x02...") or, in theory, of a
+// zip archive; both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is
+// never a pickle. A file with the suffix .safetensors that has neither start is also opened as safetensors, so that the
+// error states which rule of the format it breaks.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_driver.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@
 namespace fsdp {
 namespace {
 
-// Adds a file and its tensors, each of which lies in it whole.
+// Adds a file and its tensors, each of which is wholly inside it.
 void AddFile(const SafetensorsFile& file, SourceDescription& description) {
   description.metadata.insert(file.header().metadata.begin(), file.header().metadata.end());
   const int index = static_cast<int>(description.files.size());
@@ -41,6 +41,7 @@ void AddFile(const SafetensorsFile& file, SourceDescription& description) {
     tensor.dtype = entry.dtype;
     tensor.shape = entry.shape;
     tensor.intervals = {{{0, entry.shape.numel()}, index, file.payload_offset() + entry.begin}};
+    // Entries are in the order of the payload, so the last one's end is the file's size.
     stored.nbytes = file.payload_offset() + entry.end;
   }
 }
@@ -62,7 +63,7 @@ class Driver final : public FormatDriver {
     return OpenSafetensorsSource(path);
   }
 
-  // The headers alone say it, for files without a tensor too.
+  // Only the headers are needed, and this works for files without a tensor as well.
   absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
@@ -70,7 +71,8 @@ class Driver final : public FormatDriver {
     return description;
   }
 
-  // A model in several files, or one with its config, as transformers saves it. model.safetensors alone is a file.
+  // A model in several files, or one with its config, as transformers saves it. model.safetensors without a config is
+  // treated as a file in an ordinary directory.
   bool IsCheckpointDirectory(const std::string& directory) const override {
     return HasEntry(directory, kHuggingFaceIndexName) ||
            (HasEntry(directory, kHuggingFaceModelName) && HasEntry(directory, kHuggingFaceConfigName));
@@ -100,7 +102,7 @@ class Writer final : public FormatWriter {
           absl::StrCat("max_shard_size is ", target_.max_shard_size, ", expected at least 1 byte"));
     }
     const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
-    // From the source's state, since filters and model_only drop the extra text that keeps the metadata.
+    // Taken from the source's state, because filters and model_only drop the extra text that stores the metadata.
     FSDP_ASSIGN_OR_RETURN(contents.metadata, SafetensorsMetadata(contents.metadata, origin));
     return FitModelOnly(SafetensorsTraits(), contents);
   }

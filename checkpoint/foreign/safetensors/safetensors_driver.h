@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of safetensors: a file, or a Hugging Face directory (model.safetensors, or an index of several files).
+// The driver for safetensors: a file, or a Hugging Face directory (model.safetensors, or an index of several files).
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_
 
@@ -12,9 +12,9 @@
 namespace fsdp {
 
 // A destination that ends with ".safetensors" becomes one file, any other a Hugging Face directory. The format holds
-// the model's tensors and string metadata and nothing else.
+// only the model's tensors and string metadata.
 struct SafetensorsTarget {
-  // Payload bytes of one file of a directory, at least 1. A larger tensor has a file of its own.
+  // Payload bytes of one file of a directory, at least 1. A larger tensor gets its own file.
   int64_t max_shard_size = int64_t{5} * 1000 * 1000 * 1000;
 };
 

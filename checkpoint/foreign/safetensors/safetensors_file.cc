@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kLengthBytes = 8;  // of the number N that the file begins with
+constexpr int64_t kLengthBytes = 8;  // the number N at the beginning of the file
 
 absl::Span<std::byte> Bytes(void* data, int64_t nbytes) {
   return absl::MakeSpan(static_cast<std::byte*>(data), static_cast<size_t>(nbytes));
@@ -56,14 +56,16 @@ absl::Status SafetensorsFile::ReadHeader() {
   }
   std::string json(header_bytes, '\0');
   FSDP_RETURN_IF_ERROR(file_->Read(kLengthBytes, Bytes(json.data(), static_cast<int64_t>(header_bytes))));
+  // The payload must end with the file, so the header is checked against the rest of the file's size.
   FSDP_ASSIGN_OR_RETURN(header_, ParseSafetensorsHeader(json, file_bytes - payload_offset_));
   return absl::OkStatus();
 }
 
 // The format has no checksums. Two kinds of damage are noticed: a file that became shorter, and bools that are neither
-// 0 nor 1, which C++ must not hold.
+// 0 nor 1, which a C++ bool must not be.
 absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, const Interval& interval, void* out) const {
   const int64_t size = SizeOf(entry.dtype);
+  // Cannot overflow: ParseSafetensorsHeader has proven that the entry is inside the file.
   const int64_t begin = payload_offset_ + entry.begin + interval.begin * size;
   const int64_t nbytes = interval.size() * size;
   absl::Status status = file_->Read(begin, Bytes(out, nbytes));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SafetensorsFile: one safetensors file open for reading. Opening it reads and checks the header; payload is read by
-// pread when it is asked for. A mapping would cost more (page faults), and would kill the process with SIGBUS when the
-// file is truncated while it is mapped. Thread-safe.
+// pread on demand. A mapping would cost more (page faults), and would kill the process with SIGBUS if the file were
+// truncated while mapped. Thread-safe.
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_FILE_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_FILE_H_
 
@@ -20,13 +20,14 @@ namespace fsdp {
 
 class SafetensorsFile {
  public:
-  // kNotFound when there is no file; kDataLoss when it is not well-formed; kInvalidArgument when it holds a dtype that
-  // this project does not. Memory is bounded by the size of the header, which is bounded by kMaxSafetensorsHeaderBytes.
+  // kNotFound when the file does not exist; kDataLoss when it is not well-formed; kInvalidArgument when it holds a
+  // dtype that this project does not support. Memory is bounded by the size of the header, which is bounded by
+  // kMaxSafetensorsHeaderBytes.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
   const SafetensorsHeader& header() const { return header_; }
-  // The byte of the file where the payload begins; entries count from there.
+  // The offset of the payload in the file; entries count from it.
   int64_t payload_offset() const { return payload_offset_; }
 
   // Elements `interval` of `entry`, one of header().entries, to `out`. kDataLoss when the file has become shorter, or

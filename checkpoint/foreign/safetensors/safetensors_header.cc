@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rules are those of the reference library, so that both accept the same files: a header that one program accepts
-// and another rejects, or reads differently, could hide data (bytes that belong to no tensor) or show two programs two
-// models (overlapping tensors, a name twice).
+// The rules are the reference library's, so that both accept the same files: a header that one program accepts and
+// another rejects, or reads differently, could hide data (bytes outside all tensors) or show two programs two models
+// (overlapping tensors, a name twice).
 //
-// Reading is one pass over the text (json_events.h) that keeps entries and never a JSON tree: a header can have 100 MB.
-// HeaderVisitor holds the tensor whose object is open; EndObject checks it and appends it. Then CheckPayloadCover sorts
-// the entries by offset, where "covers exactly" is a comparison of neighbours.
+// Reading is one pass over the text (json_events.h) that stores entries and never a JSON tree: a header can have 100
+// MB. HeaderVisitor holds the tensor whose object is open; EndObject checks it and appends it. Then CheckPayloadCover
+// sorts the entries by offset, which reduces "covers exactly" to comparing neighbours.
 //
-// Writing puts entries in the reference library's order and makes the same text, so equal models give equal files.
+// Writing puts entries in the reference library's order and produces the same text, so equal models give equal files.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 
 #include <algorithm>
@@ -35,10 +35,10 @@ constexpr char kMetadata[] = "__metadata__";
 
 struct DTypeEntry {
   std::string_view name;
-  std::optional<DType> dtype;  // nullopt: a dtype of the format that this project does not hold
+  std::optional<DType> dtype;  // nullopt: a dtype of the format that this project does not support
 };
 
-// The order is the reference library's, by ascending alignment; files are written in descending order of it.
+// The order is the reference library's, by ascending alignment; files are written in descending order.
 constexpr std::array<DTypeEntry, 22> kDTypes = {{
     {"BOOL", DType::kBool},
     {"F4", std::nullopt},
@@ -64,7 +64,7 @@ constexpr std::array<DTypeEntry, 22> kDTypes = {{
     {"U64", DType::kUInt64},
 }};
 
-// The place of `dtype` in kDTypes; its size for a dtype that the format does not have.
+// The index of `dtype` in kDTypes; kDTypes.size() for a dtype that the format does not have.
 int OrderOf(DType dtype) {
   const auto at = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeEntry& e) { return e.dtype == dtype; });
   return static_cast<int>(at - kDTypes.begin());
@@ -72,7 +72,7 @@ int OrderOf(DType dtype) {
 
 bool HasSafetensorsDType(DType dtype) { return OrderOf(dtype) < static_cast<int>(kDTypes.size()); }
 
-// A dtype that the format has and this project does not is refused in other words than an unknown name.
+// Distinguishes a dtype that this project does not support from an unknown name.
 absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
   for (const DTypeEntry& entry : kDTypes) {
     if (entry.name != name) continue;
@@ -96,7 +96,7 @@ absl::Status WrongType(const std::string& what, const std::string& expected, con
 // Collects entries, in the order of the text. Names have at most two levels: a tensor and its member.
 class HeaderVisitor final : public JsonVisitor {
  public:
-  // `place` says where in the header the parser is; the header itself has no names, a tensor one, its members two.
+  // `place` is the parser's position in the header; the header itself has no names, a tensor one, its members two.
   absl::Status StartObject(const JsonPlace& place) override {
     if (place.arrays == 0 && place.names.size() < 2) {
       if (place.names.size() == 1) current_ = {};
@@ -146,14 +146,14 @@ class HeaderVisitor final : public JsonVisitor {
   SafetensorsHeader header;
 
  private:
-  // The members of the tensor that is being read.
+  // The members of the current tensor.
   struct Members {
     std::optional<std::string> dtype;
     std::optional<std::vector<uint64_t>> shape;
     std::optional<std::vector<uint64_t>> data_offsets;
   };
 
-  // Where the numbers of an array at `place` belong; null for an array that the format does not define.
+  // The destination for the numbers of an array at `place`; null for an array that the format does not define.
   std::optional<std::vector<uint64_t>>* ListAt(const JsonPlace& place) {
     if (place.names.size() != 2 || place.names[0] == kMetadata) return nullptr;
     if (place.names[1] == "shape") return &current_.shape;
@@ -161,8 +161,8 @@ class HeaderVisitor final : public JsonVisitor {
     return nullptr;
   }
 
-  // The error for a value of the wrong type at `place`; OK for members of a tensor that the format does not define: the
-  // reference library ignores them.
+  // The error for a value of the wrong type at `place`; OK for members of a tensor that the format does not define,
+  // because the reference library ignores them.
   static absl::Status Unexpected(const JsonPlace& place, const std::string& found) {
     if (place.names.empty()) return WrongType("the header", "an object", found);
     const std::string& name = place.names[0];
@@ -193,7 +193,7 @@ class HeaderVisitor final : public JsonVisitor {
     }
     constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
     if (offsets[0] > offsets[1] || offsets[1] > kMax) {
-      return absl::DataLossError(absl::StrCat("data_offsets [", offsets[0], ", ", offsets[1], "] is no range"));
+      return absl::DataLossError(absl::StrCat("data_offsets [", offsets[0], ", ", offsets[1], "] is not a range"));
     }
     const uint64_t expected = static_cast<uint64_t>(shape.numel()) * SizeOf(dtype);
     if (offsets[1] - offsets[0] != expected) {
@@ -224,7 +224,7 @@ class HeaderVisitor final : public JsonVisitor {
   Members current_;
 };
 
-// Sorts entries by offset and checks that they cover the payload without holes, overlap or a rest.
+// Sorts entries by offset and checks that they cover the payload without holes, overlap or trailing bytes.
 absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t payload_bytes) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -277,7 +277,7 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
   return absl::OkStatus();
 }
 
-// Escapes as the library does. It throws for bytes that are not UTF-8, and only then; no exception leaves this
+// Escapes as the reference library does. nlohmann throws only for bytes that are not UTF-8; no exception leaves this
 // function.
 absl::Status AppendJsonString(std::string_view text, std::string& out) {
   try {
@@ -310,7 +310,7 @@ std::string_view SafetensorsDTypeName(DType dtype) {
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
-  // The format says that the header begins with '{'; white space before it does no harm.
+  // The format requires '{' as the first byte; white space before it is harmless.
   HeaderVisitor visitor;
   const size_t first = json.find_first_not_of(" \t\r\n");
   if (first == json.npos || json[first] != '{') return absl::DataLossError("the header does not begin with '{'");

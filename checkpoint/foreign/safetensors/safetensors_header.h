@@ -7,7 +7,7 @@
 //   ...}
 //
 // Pure: text in, entries out, no I/O. Every number in a header is checked: entries cover the payload exactly, without
-// holes or overlap, and each has as many bytes as its dtype and shape need.
+// holes or overlap, and each has as many bytes as its dtype and shape require.
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_HEADER_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_HEADER_H_
 
@@ -23,7 +23,7 @@
 
 namespace fsdp {
 
-// The reference library's limit on N; files above it could be written once, but never read.
+// The reference library's limit on N: it could write a larger file, but never read it.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 struct SafetensorsEntry {
@@ -42,9 +42,9 @@ struct SafetensorsHeader {
 // "F32", "BF16", "F8_E4M3", ...
 std::string_view SafetensorsDTypeName(DType dtype);
 
-// Reads the N bytes of JSON of a file whose payload has `payload_bytes` bytes. kDataLoss names the tensor and the rule
-// that is broken; kInvalidArgument a dtype that this project does not hold, by name. Linear in the size of `json`,
-// whatever it says.
+// Parses the N bytes of JSON of a file whose payload has `payload_bytes` bytes. kDataLoss names the tensor and the
+// broken rule; kInvalidArgument a dtype that this project does not support, by name. Linear in the size of `json`,
+// whatever its contents.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes);
 
 // Puts `entries` in the order of the reference library (descending alignment of the dtype, then name, so that every
@@ -52,7 +52,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
 void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries);
 
 // The bytes of the file before the payload: N and the JSON, padded with spaces so that the payload begins at a multiple
-// of 8. `header.entries` are placed. kInvalidArgument for a name that the format cannot hold (duplicate,
+// of 8. `header.entries` must have their offsets. kInvalidArgument for a name that the format cannot hold (duplicate,
 // "__metadata__", not UTF-8) or more than kMaxSafetensorsHeaderBytes.
 absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& header);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One test for each rule of the format, named after it.
+// One test for each rule of the format, named after the rule.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 
 #include <string>
@@ -191,7 +191,7 @@ TEST(SafetensorsHeaderTest, OffsetsAreARange) {
   for (const char* offsets : {"8,0", "0,18446744073709551615", "18446744073709551608,18446744073709551615"}) {
     EXPECT_THAT(
         ParseSafetensorsHeader(Tensor(absl::StrCat(R"("dtype":"U8","shape":[1],"data_offsets":[)", offsets, "]")), 8),
-        StatusIs(StatusCode::kDataLoss, HasSubstr("is no range")))
+        StatusIs(StatusCode::kDataLoss, HasSubstr("is not a range")))
         << offsets;
   }
   EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,2])"), 1),

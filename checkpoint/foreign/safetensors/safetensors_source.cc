@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A directory is its files: all headers are read and checked when the source is opened, and every tensor of the
-// directory goes into one table of (file, entry). Payload is read later, by the file. With an index the two must agree
-// in both directions: a file that was replaced alone, or left over from another model, would otherwise show as a tensor
-// that is missing or has the wrong values. All files stay open, which a model's few dozen allow.
+// A directory is the union of its files: opening the source reads and checks all headers, and puts every tensor of the
+// directory into one table of (file, entry). The file reads payload later. An index and the files must agree in both
+// directions: a single replaced file, or one left over from another model, would otherwise appear as a tensor that is
+// missing or has the wrong values. All files stay open, which is fine for a model's few dozen.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 
 #include <filesystem>
@@ -26,13 +26,14 @@ using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
 class SafetensorsSource final : public TensorSource {
  public:
-  // Takes the files in order; no two may hold a tensor of the same name. Metadata of the first file that has a name
-  // counts.
+  // Adds the files in order; no two may hold a tensor of the same name. If several files have metadata of one name, the
+  // first file's is used.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
       FSDP_RETURN_IF_ERROR(source->Add(*file));
     }
+    // The files move, but not the headers that places_ points to: they are behind unique_ptrs.
     source->files_ = std::move(files);
     return source;
   }
@@ -94,7 +95,8 @@ class SafetensorsSource final : public TensorSource {
   std::map<std::string, std::string> metadata_;
 };
 
-// Checks that every tensor of the index is in the file that the index names, and every tensor of a file in the index.
+// Checks that every tensor of the index is in the file that the index names, and that the index has every tensor of the
+// files.
 absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_path, const SafetensorsFiles& files) {
   std::map<std::string, std::set<std::string_view>> held;  // by file name
   for (const std::unique_ptr<SafetensorsFile>& file : files) {
@@ -109,12 +111,12 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   for (const auto& [name, file] : index.weight_map) {
     if (held[file].count(name) != 0) continue;
     return absl::DataLossError(absl::StrCat("tensor ", Quote(name), " is missing in ", Quote(file),
-                                            ", where the weight_map of ", index_path, " places it"));
+                                            ", in which the weight_map of ", index_path, " places it"));
   }
   return absl::OkStatus();
 }
 
-// The files that the index names, each once, in the order of their names.
+// Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string index_path = directory / kHuggingFaceIndexName;
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
@@ -127,6 +129,7 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
   for (const std::string& name : names) {
     FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
   }
+  // Read uses files_.front() in its errors, so a source has at least one file.
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
   FSDP_RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
   return files;
@@ -134,7 +137,7 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
 
 }  // namespace
 
-// An error while looking counts as "no": opening the path will then say what is wrong with it.
+// An error counts as "no": opening the path will then report it.
 bool IsHuggingFaceDirectory(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);

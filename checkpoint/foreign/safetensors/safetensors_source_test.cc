@@ -39,7 +39,7 @@ class SafetensorsSourceTest : public testing::Test {
     return Path(name);
   }
 
-  // A file whose header says that it is `header_bytes` long.
+  // A file whose header claims to be `header_bytes` long.
   static std::string File(uint64_t header_bytes, const std::string& rest) {
     std::string bytes(8, '\0');
     for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header_bytes >> (8 * i));

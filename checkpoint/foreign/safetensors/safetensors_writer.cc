@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The size of a tensor is known before its elements are, so the header is complete before any payload is read: a file
-// is the text of the header and then payload at known offsets. Blocks of the file are filled by several threads, in any
-// order (write_blocks.h); each block pulls the elements that lie in it from the reader. Memory is the blocks in flight,
-// whatever the size of the model or of its largest tensor.
+// is the text of the header and then payload at known offsets. Several threads fill blocks of the file, in any order
+// (write_blocks.h); each block pulls its elements from the reader. Memory is the blocks in flight, whatever the size of
+// the model or of its largest tensor.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace fsdp {
 namespace {
 
-// Makes one file block by block: the header, then tensor after tensor. The payload begins at a multiple of 8 and
+// Creates one file block by block: the header, then tensor after tensor. The payload begins at a multiple of 8 and
 // tensors at multiples of their element size, so no element is cut.
 class SafetensorsFiller {
  public:
@@ -33,7 +33,7 @@ class SafetensorsFiller {
 
   int64_t nbytes() const { return head_bytes() + payload_bytes(); }
 
-  // Fills one block of the file, from byte `begin` on. Called by several threads at once.
+  // Fills one block of the file, from byte `begin` on. Several threads call it at the same time.
   absl::Status Fill(int64_t begin, absl::Span<std::byte> out) {
     const Interval block = {begin, begin + static_cast<int64_t>(out.size())};
     const Interval head = Intersect(block, {0, head_bytes()});
@@ -51,8 +51,7 @@ class SafetensorsFiller {
   int64_t head_bytes() const { return static_cast<int64_t>(head_.size()); }
   int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
 
-  // Fills bytes `piece` of the payload: parts of one or more tensors. No thread waits for another: entries_ is
-  // constant.
+  // Fills bytes `piece` of the payload: parts of one or more tensors. Needs no lock, because entries_ is constant.
   absl::Status FillPayload(const Interval& piece, std::byte* out) const {
     auto entry = std::partition_point(entries_.begin(), entries_.end(),
                                       [&](const SafetensorsEntry& e) { return e.end <= piece.begin; });
@@ -67,7 +66,7 @@ class SafetensorsFiller {
   }
 
   const std::string head_;
-  const std::vector<SafetensorsEntry>& entries_;  // placed
+  const std::vector<SafetensorsEntry>& entries_;  // with offsets, in their order
   const PayloadReader& read_;
   const std::function<void(int64_t, int64_t)>& progress_;
 
@@ -87,7 +86,7 @@ std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents) {
   return entries;
 }
 
-// The number of threads follows from the memory that they may use: each has a few blocks in flight.
+// The permitted memory determines the number of threads: each has a few blocks in flight.
 absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
                                  const SafetensorsOptions& options) {
   PlaceSafetensorsEntries(entries);
@@ -103,7 +102,7 @@ absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entri
   return file.Sync();
 }
 
-// The staged file is removed if anything fails before the commit (staged_path.h).
+// Any failure before the commit removes the staged file (staged_path.h).
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,

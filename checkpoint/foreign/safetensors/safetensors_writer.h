@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteSafetensors: a model as one safetensors file, pulled piece by piece from a reader, in bounded memory. Byte for
-// byte what the reference library writes for the same tensors and metadata, so equal models give equal files.
+// WriteSafetensors: writes a model as one safetensors file, pulled piece by piece from a reader, in bounded memory. The
+// file is byte for byte the reference library's for the same tensors and metadata, so equal models give equal files.
 //
 //   // A state dict that is whole in this process.
 //   FSDP_RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));
@@ -27,7 +27,7 @@ struct SafetensorsOptions {
 
   // `__metadata__`. Hugging Face refuses a file that does not name its framework.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  // Replace a file or directory that has the name, by one rename; otherwise kAlreadyExists.
+  // Replace an existing file or directory, by one rename; otherwise kAlreadyExists.
   bool overwrite = false;
 
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
@@ -40,17 +40,17 @@ struct SafetensorsOptions {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress;
 };
 
-// The model tensors of `contents`, in its order, without offsets. Everything else is left out, and so are aliases of a
+// The model tensors of `contents`, in its order, without offsets. Everything else is left out, including aliases of a
 // shared parameter, as Hugging Face leaves them out.
 std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents);
 
-// Makes the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It is written to a hidden
-// sibling, fsynced, and takes its name by a rename; on failure nothing is left. Blocks until it is durable.
+// Creates the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It is written to a
+// hidden sibling, fsynced, and renamed to `path`; a failure leaves nothing behind. Blocks until it is durable.
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options = {});
 
-// The step below: fills the empty file `file` from `entries` and syncs it. For files of a directory that is itself
-// staged.
+// The lower-level step: fills the empty file `file` from `entries` and syncs it. For files of a directory that is
+// itself staged.
 absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
                                  const SafetensorsOptions& options);
 

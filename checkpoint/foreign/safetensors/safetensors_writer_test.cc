@@ -100,7 +100,7 @@ TEST_F(SafetensorsWriterTest, PiecesCutTensorsAnywhere) {
     return absl::OkStatus();
   };
   SafetensorsOptions options;
-  options.buffer_bytes = 1;  // the least there is
+  options.buffer_bytes = 1;  // the minimum
   ASSERT_OK(WriteSafetensors(Path("a"), contents, read, options));
   ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(Path("a")));
   std::vector<double> numbers(20'001);
@@ -180,7 +180,7 @@ TEST_F(SafetensorsWriterTest, ADirectoryOfOneFileHasNoIndex) {
 TEST_F(SafetensorsWriterTest, ADirectoryIsSplitAsHuggingFaceSplitsIt) {
   HuggingFaceOptions options;
   options.max_shard_size = 10;
-  // 0 and 1 fill a file; 2 is too large for any; 3 does not fit into the file of 0 and 1.
+  // 0 and 1 fill a file; 2 exceeds the limit; 3 does not fit into the file of 0 and 1.
   ASSERT_OK(WriteHuggingFaceDirectory(Path("d"), Bytes({4, 6, 11, 5, 0}), ReadZeros, options));
   EXPECT_THAT(Files("d"), ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                                       "model-00003-of-00003.safetensors", kHuggingFaceIndexName));

@@ -16,13 +16,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Collects differences instead of stopping at the first: one run then shows whether a reader lost one tensor or mixed
-// up all. Tensors that were compared are remembered, so that a tensor too many is a difference as well.
+// Collects differences instead of stopping at the first one: a single run then shows whether a reader lost one tensor
+// or mixed up all. Remembers the compared tensors, so that an extra tensor is a difference as well.
 class Comparison {
  public:
   Comparison(const TensorSource& source, const Json& expected) : source_(source), expected_(expected) {}
 
-  // expected.json has a tied weight under each of its names; the source has it once, and an alias.
+  // expected.json has a tied weight under each of its names; the source has it once, with an alias.
   void CompareModel() {
     for (const auto& [name, tensor] : expected_["model"].items()) {
       const auto alias = source_.contents().aliases.find(name);
@@ -36,6 +36,7 @@ class Comparison {
     for (const auto& [name, states] : expected_["optim"].items()) {
       for (const auto& [state, tensor] : states.items()) Compare(StateKey::OptimState(name, state), tensor);
     }
+    // Compared as JSON and not as text: the order of the options is not part of the contract.
     if (!expected_.contains("param_groups")) return;
     const std::string* groups = source_.contents().FindText(StateKey::ParamGroups());
     if (groups == nullptr || Json::parse(*groups, nullptr, false) != expected_["param_groups"]) {
@@ -60,6 +61,7 @@ class Comparison {
     const std::vector<int64_t> dims(tensor->shape.dims().begin(), tensor->shape.dims().end());
     const absl::StatusOr<std::string> bytes = ReadWhole(source_, key);
     if (DTypeName(tensor->dtype) != expected["dtype"].get<std::string>() || Json(dims) != expected["shape"]) {
+      // The type first: bytes of another dtype or shape would only repeat the same difference.
       problems_.push_back(absl::StrCat(key.ToString(), ": ", std::string(DTypeName(tensor->dtype)), " ",
                                        tensor->shape.ToString(), ", expected ", expected.dump()));
     } else if (!bytes.ok()) {
@@ -81,7 +83,7 @@ std::string TorchTestData(const std::string& name) {
   return std::filesystem::absolute("checkpoint/foreign/torch/testdata/" + name);
 }
 
-// Parsed once for each test program, and never freed.
+// Parsed once in each test program, and never freed.
 const nlohmann::json& ExpectedOfAll() {
   static const auto* const expected = [] {
     std::ifstream file(TorchTestData("expected.json"));
@@ -93,6 +95,7 @@ const nlohmann::json& ExpectedOfAll() {
 absl::StatusOr<std::string> ReadWhole(const TensorSource& source, const StateKey& key) {
   const ShardedTensor* tensor = source.contents().FindTensor(key);
   if (tensor == nullptr) return absl::NotFoundError(key.ToString());
+  // Filled with 0x55, so that elements that Read leaves out differ from zeros.
   std::string bytes(tensor->shape.numel() * SizeOf(tensor->dtype), '\x55');
   FSDP_RETURN_IF_ERROR(source.Read(key, {0, tensor->shape.numel()}, bytes.data()));
   return bytes;

@@ -22,8 +22,8 @@ const nlohmann::json& ExpectedOfAll();
 
 enum class GoldenParts { kAll, kModel };
 
-// OK when `source` has exactly the tensors of `name` that `parts` says, each with the same dtype, shape and bytes
-// (aliases count as tensors), and the same param_groups; else every difference.
+// OK when `source` has exactly the tensors of `name` that `parts` selects, each with the same dtype, shape and bytes
+// (aliases count as tensors), and the same param_groups; otherwise an error that lists every difference.
 absl::Status CheckGolden(const TensorSource& source, const std::string& name, GoldenParts parts = GoldenParts::kAll);
 
 // All elements of a tensor, as bytes.

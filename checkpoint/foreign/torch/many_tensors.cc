@@ -29,6 +29,7 @@ class TorchPickle {
   void AddModel(int parameters) {
     Open();
     for (int i = 0; i < parameters; ++i) {
+      // Python ends a SETITEMS after a thousand members, and opens a new mark.
       if (i > 0 && i % 1000 == 0) out_ += "u(";
       Add(absl::StrFormat("_fsdp_wrapped_module.model.layers.%d.mlp.experts.%d.weight", i / 100, i % 100));
       AddTensor();
@@ -36,6 +37,7 @@ class TorchPickle {
     out_ += "u";
   }
 
+  // Ids are int32 (BININT) here although Python writes small ones in one or two bytes.
   // {"state": {0: {"step": tensor, ...}, ...}, "param_groups": [{"params": [0, ...]}]}
   void AddAdamW(int parameters) {
     Open();
@@ -73,12 +75,13 @@ class TorchPickle {
  private:
   static std::string Text(const std::string& value) { return "X" + Long(static_cast<int64_t>(value.size())) + value; }
 
-  // `opcodes`, which make a value, and its number.
+  // Appends `opcodes`, which create a value, and the PUT that numbers it.
   void Put(const std::string& opcodes) {
     const int64_t number = memo_++;
     out_ += opcodes + (number < 256 ? "q"s + static_cast<char>(number) : "r" + Long(number));
   }
 
+  // Python writes a global or text once and refers to it by GET afterwards.
   void AddOnce(const std::string& opcodes) {
     if (const auto at = seen_.find(opcodes); at != seen_.end()) {
       out_ += at->second < 256 ? "h"s + static_cast<char>(at->second) : "j" + Long(at->second);
@@ -88,6 +91,7 @@ class TorchPickle {
     Put(opcodes);
   }
 
+  // The call that torch.save pickles for a tensor, with its PUTs of values that are never read again.
   void AddTensor() {
     AddOnce("ctorch._utils\n_rebuild_tensor_v2\n");
     out_ += "((";
@@ -106,6 +110,7 @@ class TorchPickle {
   std::string out_;
   int64_t memo_ = 0;
   int64_t tensors_ = 0;
+  // Memo numbers of the texts and globals that recur.
   std::map<std::string, int64_t> seen_;
 };
 
@@ -137,6 +142,7 @@ std::string ManyTensorsArchive(int parameters, bool has_optimizer) {
   std::vector<ZipLayout::Member> members = {{"archive/data.pkl", static_cast<int64_t>(pickle.size())}};
   for (int i = 0; i < tensors; ++i) members.push_back({absl::StrCat("archive/data/", i), 16});
   const ZipLayout layout(std::move(members));
+  // All storages are equal, so one CRC serves all; only the pickle's differs.
   std::vector<uint32_t> crcs(tensors + 1, CrcOf(storage));
   crcs[0] = CrcOf(pickle);
   std::string file;

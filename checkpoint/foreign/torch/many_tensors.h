@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ManyTensorsPickle and WriteManyTensors, for tests: what torch.save writes of a model of any number of small tensors,
-// with or without AdamW's state: protocol 2, everything memoized, texts and globals that recur by GET, a thousand
-// members a SETITEMS.
+// ManyTensorsPickle and ManyTensorsArchive, for tests: the output of torch.save for a model of any number of small
+// tensors, with or without AdamW's state: protocol 2, everything memoized, recurring texts and globals by GET, a
+// thousand members per SETITEMS.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_MANY_TENSORS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_MANY_TENSORS_H_
 
@@ -11,10 +11,10 @@
 namespace fsdp {
 
 // {name: tensor, ...}, or {"model": {name: tensor, ...}, "optimizer": {"state": {0: {"step": tensor, ...}, ...},
-// "param_groups": [{"params": [0, ...]}]}}. Tensors are float32 of shape [2, 2], each with a storage of its own.
+// "param_groups": [{"params": [0, ...]}]}}. Tensors are float32 of shape [2, 2], each with its own storage.
 std::string ManyTensorsPickle(int parameters, bool has_optimizer);
 
-// The archive of that, with zeros for elements.
+// The archive with that pickle, with zeros for elements.
 std::string ManyTensorsArchive(int parameters, bool has_optimizer);
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FIPS 180-4, written out because no library that the build already needs has it, and hashlib has no XXH3: the golden
-// data are made by a plain Python. One block of 64 bytes after the other; the message is padded by a bit, zeros and its
-// length.
+// FIPS 180-4, implemented here because no library that the build already needs has it, and because the golden data come
+// from plain Python, whose hashlib has no XXH3. One block of 64 bytes after the other; the message is padded by a bit,
+// zeros and its length.
 #include "fsdp/checkpoint/foreign/torch/sha256.h"
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sha256: the digest by which the golden data identify the bytes of each tensor. For tests only; checkpoints of this
-// project have the digest of base/digest.h.
+// Sha256: the digest by which the golden data identify the bytes of each tensor. Only for tests; checkpoints of this
+// project use the digest of base/digest.h.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_SHA256_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_SHA256_H_
 

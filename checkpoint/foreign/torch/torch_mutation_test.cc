@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ten thousand damaged files: whatever they say, reading one ends soon, with an error or with tensors that lie in the
-// file. Pickles, zip directories and DCP metadata, mutated from those of the real PyTorch.
+// Ten thousand damaged files: whatever their contents, reading one ends soon, with an error or with tensors inside the
+// file. Pickles, zip directories and DCP metadata, mutated from the real PyTorch's.
 #include <random>
 
 #include "fsdp/base/status_matchers.h"
@@ -16,7 +16,7 @@
 namespace fsdp {
 namespace {
 
-// Pieces that mean something to the parsers.
+// Byte sequences with a meaning for the parsers.
 const std::vector<std::string>& Words() {
   using namespace std::string_literals;  // NOLINT: literals
   static const auto* const words = new std::vector<std::string>{"(",
@@ -66,7 +66,7 @@ std::string Mutate(std::string bytes, size_t begin, size_t end, std::mt19937& ra
       case 1:
         bytes[at] ^= static_cast<char>(1 << (random() % 8));
         break;
-      case 2:  // of the same length, so that offsets stay right
+      case 2:  // the same length, so that offsets stay right
         bytes.replace(at, std::min(word.size(), end - at), word.substr(0, std::min(word.size(), end - at)));
         break;
       default:
@@ -76,7 +76,7 @@ std::string Mutate(std::string bytes, size_t begin, size_t end, std::mt19937& ra
   return bytes;
 }
 
-// Reads whatever there is; returns whether there was something.
+// Reads every tensor; returns whether there was one.
 bool ReadsSafely(const ByteFile& file, const absl::StatusOr<TorchArchive>& archive) {
   if (!archive.ok()) {
     EXPECT_NE(archive.status().code(), absl::StatusCode::kInternal) << archive.status();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The real PyTorch, where python3 has it, reads what we write and finds equal bits.
+// The real PyTorch, if python3 has it, reads our files and finds equal bits.
 #include <stdlib.h>
 #include <sys/wait.h>
 
@@ -32,7 +32,7 @@ Json PathOf(const StateKey& key) {
   return {key.fqn};
 }
 
-// Small ones: torch is slow enough.
+// Small tensors, because torch is slow.
 std::vector<TestTensor> Tensors() {
   std::vector<TestTensor> tensors;
   for (const TestTensor& tensor : AwkwardTensors()) {
@@ -50,7 +50,7 @@ StateDict State(const std::vector<TestTensor>& tensors) {
   return state;
 }
 
-// Writes what `tensors` hold for the script; returns the path of the list.
+// Writes the contents of `tensors` for the script; returns the path of the list.
 std::string WriteExpected(const std::vector<TestTensor>& tensors) {
   const std::string directory = NewTestDirectory();
   Json list = {{"tensors", Json::array()}, {"values", Json::array()}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ByteFile: a string as a File, for tests and fuzz targets that read thousands of damaged files without writing one.
-// Owns the string; read-only; thread-safe. Reading beyond the end is kDataLoss, as it is of a truncated file.
+// Owns the string; read-only; thread-safe. Reading beyond the end is kDataLoss, as for a truncated file.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ZIP_BYTE_FILE_H_
 #define FSDP_CHECKPOINT_FOREIGN_ZIP_BYTE_FILE_H_
 
@@ -14,12 +14,13 @@
 
 namespace fsdp {
 
-// Calls that write return kPermissionDenied, and NewWriteQueue returns null, so only code that reads can be given one.
+// Calls that write return kPermissionDenied, and NewWriteQueue returns null, so it can only be passed to code that
+// reads.
 class ByteFile final : public File {
  public:
   explicit ByteFile(std::string bytes) : bytes_(std::move(bytes)) {}
 
-  // Always "bytes": messages name the file by it.
+  // Always "bytes", the file's name in messages.
   const std::string& path() const override { return path_; }
 
   absl::StatusOr<int64_t> Size() const override { return static_cast<int64_t>(bytes_.size()); }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A zip entry has one CRC, but a tensor is read in pieces, by several threads, and at times only a part of it. Reading
-// an entry twice, once for the tensor and once for the CRC, would halve the speed of loading. CRCs are linear, so the
-// CRC of a run follows from those of its parts (CombineCrc32); each entry keeps runs that do not touch, by their begin,
-// and most entries have one at any time. A read that overlaps a run cannot be combined and is ignored; the rest
-// of the entry is then in Missing(), and is read once more at the end.
+// A zip entry has one CRC, but a tensor is read in pieces, by several threads, and sometimes only in part. Reading an
+// entry twice, once for the tensor and once for the CRC, would halve the speed of loading. CRCs are linear, so the CRC
+// of a run follows from the CRCs of its parts (CombineCrc32). Each entry keeps runs that do not touch, by their begin;
+// most entries have one run at any time. A read that overlaps a run cannot be combined and is ignored; the rest of the
+// entry is then in Missing(), and is read once more at the end.
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 
 #include <isa-l/crc.h>
@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-// ISA-L's CRC is three times as fast as zlib's, but only zlib can combine.
+// ISA-L's CRC is three times as fast as zlib's, but only zlib can combine CRCs.
 uint32_t Crc32(absl::Span<const std::byte> bytes) {
   return crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
 }
@@ -39,10 +39,12 @@ void EntryChecksums::Expect(const std::string& name, const Interval& range, uint
 void EntryChecksums::ExpectTable(const EntryTable& table) {
   const std::lock_guard<std::mutex> lock(mutex_);
   table_ = &table;
+  // Entries without a CRC or without bytes have nothing to compare, so they are not in the order.
   order_.reserve(table.size());
   for (size_t i = 0; i < table.size(); ++i) {
     if (table.has_crc(i) && !table.range(i).empty()) order_.push_back(static_cast<uint32_t>(i));
   }
+  // The table keeps its own order, so only indices are sorted: 4 bytes for each of a million entries.
   std::sort(order_.begin(), order_.end(),
             [&](uint32_t a, uint32_t b) { return table.range(a).begin < table.range(b).begin; });
   whole_in_table_.resize(order_.size());
@@ -87,12 +89,14 @@ absl::Status EntryChecksums::Add(int64_t offset, absl::Span<const std::byte> byt
       if (!found || found->range.begin >= read.end) return absl::OkStatus();
       entry = *found;
       at = std::min(entry.range.end, read.end);
+      // The result of a completed entry is reported again, so that every reader of damaged bytes learns of it.
       if (IsWhole(entry)) {
         FSDP_RETURN_IF_ERROR(ResultOf(entry));
         continue;
       }
     }
     const Interval part = Intersect(entry.range, read);
+    // Outside the lock. Meanwhile another thread may complete the entry, so AddRun tests that again.
     const uint32_t crc = Crc32(bytes.subspan(part.begin - offset, part.size()));
     const std::lock_guard<std::mutex> lock(mutex_);
     FSDP_RETURN_IF_ERROR(AddRun(entry, part, crc));
@@ -112,8 +116,7 @@ absl::Status EntryChecksums::ResultOf(const Found& entry) const {
                                              wrong->second, entry.expected));
 }
 
-// Joins the new run with the runs that end or begin at its ends, if there are such. Most entries are read in one piece,
-// and never have runs.
+// Joins the new run with runs that end or begin at its ends. Most entries are read in one piece and never have runs.
 absl::Status EntryChecksums::AddRun(const Found& entry, const Interval& range, uint32_t crc) {
   if (IsWhole(entry)) return ResultOf(entry);
   const int64_t begin = entry.range.begin;
@@ -139,6 +142,7 @@ absl::Status EntryChecksums::AddRun(const Found& entry, const Interval& range, u
     runs[whole.begin] = {whole.end, crc};
   }
   if (whole != entry.range) return absl::OkStatus();
+  // A complete entry keeps only one bit or key: with a million entries the runs would be the larger part.
   runs_.erase(begin);
   if (table_ != nullptr) {
     whole_in_table_[PlaceInTable(begin)] = true;
@@ -158,6 +162,7 @@ std::vector<Interval> EntryChecksums::Missing() const {
       if (from > at) missing.push_back({at, from});
       at = run.end;
     }
+    // No result depends on entries without runs, so their bytes are not missing.
     if (const int64_t end = FindAfter(begin)->range.end; at < end) missing.push_back({at, end});
   }
   std::sort(missing.begin(), missing.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });

@@ -22,7 +22,7 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
-// Two entries, with bytes of no entry before, between and behind them.
+// Two entries, with bytes outside any entry before, between and after them.
 class EntryChecksumsTest : public testing::Test {
  protected:
   EntryChecksumsTest() {
@@ -45,7 +45,7 @@ TEST_F(EntryChecksumsTest, PiecesInAnyOrderMakeAnEntryWhole) {
   EXPECT_THAT(checksums_->Missing(), ElementsAre(Interval{15, 20}));
   EXPECT_OK(Add(15, 20));
   EXPECT_THAT(checksums_->Missing(), IsEmpty());
-  EXPECT_OK(Add(0, 40));  // both entries, and the bytes of none
+  EXPECT_OK(Add(0, 40));  // both entries, and the bytes outside
   EXPECT_THAT(checksums_->Missing(), IsEmpty());
 }
 

@@ -20,14 +20,14 @@ struct FileSlice {
   int64_t begin = 0;
   int64_t nbytes = 0;
 
-  // All of `file`, whose size is asked for once; errors are those of File::Size.
+  // All of `file`, whose size is queried once; errors as File::Size.
   static absl::StatusOr<FileSlice> Whole(const File& file);
 
-  // Fills `out` from byte `offset` of the slice. kDataLoss when the slice ends before: offsets come from the archive,
-  // so a wrong one is damage and no error of the caller.
+  // Fills `out` from byte `offset` of the slice. kDataLoss when the slice ends earlier: offsets come from the archive,
+  // so a wrong one is damage and not an error of the caller.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const;
 
-  // The same as a string. A damaged archive may ask for any length: the string is allocated only if the slice is that
+  // The same as a string. A damaged archive may request any length: the string is allocated only if the slice is that
   // long.
   absl::StatusOr<std::string> ReadText(int64_t offset, int64_t length) const;
 };

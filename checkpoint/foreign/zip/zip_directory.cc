@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the end to the front, as zip is read: the end record (behind it only a comment), the zip64 end record if a
-// locator stands before it, the central directory that they name, and for each of its entries the local header, behind
-// which the payload lies.
+// Reads a zip archive from its end to its front:
 //
-// Zip states most facts twice, and an archive whose two statements differ is read differently by different programs:
-// a way to show a scanner one pickle and torch another. Here the directory decides, the local header must agree in name
-// and method, entries may not overlap, and everything lies before the directory. Every number is compared with the
-// bytes that there are before it is used, and sizes are compared as a <= b - c, which cannot overflow.
+//   1. the end record, which only a comment may follow;
+//   2. the zip64 end record, if there is a locator before the end record;
+//   3. the central directory that these records name;
+//   4. for each of its entries the local header, which precedes the payload.
+//
+// Zip states most facts twice, and different programs read an archive with two different statements differently: a way
+// to show a scanner one pickle and torch another. Here the directory decides, the local header must agree in name and
+// method, entries may not overlap, and everything is before the directory. Every number is compared with the available
+// bytes before it is used, and sizes are compared as a <= b - c, which cannot overflow.
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 
 #include <algorithm>
@@ -22,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-// Where the central directory lies.
+// The position of the central directory.
 struct Central {
   int64_t offset = 0;
   int64_t nbytes = 0;
@@ -35,24 +38,25 @@ absl::Status BrokenEntry(const ZipEntry& entry, const std::string& what) {
   return Broken(absl::StrCat("entry ", Quote(entry.name), ": ", what));
 }
 
-// The offset of the end record. Only a comment may follow it, and a comment may contain the signature too: the record
-// is the one whose comment ends with the archive.
+// Step 1. Returns the offset of the end record. Only a comment may follow it, and a comment may also contain the
+// signature: the record is the one whose comment ends at the end of the archive.
 absl::StatusOr<int64_t> FindEnd(const FileSlice& archive, std::string_view tail, int64_t tail_offset) {
   for (int64_t at = static_cast<int64_t>(tail.size()) - kZipEndBytes; at >= 0; --at) {
     if (ZipInteger(tail, at, 4) != kZipEndSignature) continue;
     const auto comment = static_cast<int64_t>(ZipInteger(tail, at + 20, 2));
     if (tail_offset + at + kZipEndBytes + comment == archive.nbytes) return tail_offset + at;
   }
-  return Broken("its end record is missing: it is no zip archive, or truncated");
+  return Broken("its end record is missing: it is not a zip archive, or is truncated");
 }
 
-// The central directory by the zip64 end record that the locator before `end` names, if there is one.
+// Step 2. Sets the central directory from the zip64 end record, if there is a locator before `end`.
 absl::Status ReadZip64End(const FileSlice& archive, int64_t end, Central& central) {
   if (end < kZip64LocatorBytes) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const std::string locator, archive.ReadText(end - kZip64LocatorBytes, kZip64LocatorBytes));
   if (ZipInteger(locator, 0, 4) != kZip64LocatorSignature) return absl::OkStatus();
   const uint64_t at = ZipInteger(locator, 8, 8);
-  if (at > static_cast<uint64_t>(end - kZip64LocatorBytes)) return Broken("its zip64 end record lies outside");
+  if (at > static_cast<uint64_t>(end - kZip64LocatorBytes))
+    return Broken("its zip64 end record is outside the archive");
   FSDP_ASSIGN_OR_RETURN(const std::string record, archive.ReadText(static_cast<int64_t>(at), kZip64EndBytes));
   if (ZipInteger(record, 0, 4) != kZip64EndSignature) return Broken("its zip64 end record is missing");
   if (ZipInteger(record, 16, 4) != 0 || ZipInteger(record, 20, 4) != 0) return Broken("it is one of several disks");
@@ -73,7 +77,7 @@ absl::StatusOr<Central> FindCentral(const FileSlice& archive) {
                      static_cast<int64_t>(ZipInteger(record, 10, 2))};
   FSDP_RETURN_IF_ERROR(ReadZip64End(archive, end, central));
   if (central.offset < 0 || central.nbytes < 0 || central.offset > end || central.nbytes > end - central.offset) {
-    return Broken("its central directory lies outside");
+    return Broken("its central directory is outside the archive");
   }
   if (central.nbytes > kMaxZipDirectoryBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("zip archive: a central directory of ", central.nbytes,
@@ -86,7 +90,7 @@ absl::StatusOr<Central> FindCentral(const FileSlice& archive) {
   return central;
 }
 
-// The values of 32 bits that are all ones, from the zip64 field of `extra`, in the order that the format gives them.
+// Replaces the 32-bit values that are all ones with the zip64 field of `extra`, in the order that the format defines.
 absl::Status ReadZip64Extra(std::string_view extra, ZipEntry& entry) {
   int64_t* const wanted[] = {&entry.nbytes, &entry.stored_bytes, &entry.header_offset};
   while (extra.size() >= 4) {
@@ -107,7 +111,7 @@ absl::Status ReadZip64Extra(std::string_view extra, ZipEntry& entry) {
   return absl::OkStatus();
 }
 
-// One record of the central directory, which is taken from `rest`.
+// Step 3. Removes one record of the central directory from `rest`.
 absl::StatusOr<ZipEntry> TakeEntry(std::string_view& rest) {
   if (static_cast<int64_t>(rest.size()) < kZipCentralBytes || ZipInteger(rest, 0, 4) != kZipCentralSignature) {
     return Broken("its central directory is damaged");
@@ -134,11 +138,11 @@ absl::StatusOr<ZipEntry> TakeEntry(std::string_view& rest) {
   return entry;
 }
 
-// Finds the payload behind the local header, whose extra field may be another than the directory's. The
-// header's sizes and CRC are ignored: with a data descriptor, as torch writes, they are zero there. All before `limit`,
-// where the directory begins.
+// Step 4. Finds the payload after the local header, whose extra field may differ from the directory's. Ignores the
+// header's sizes and CRC: they are zero with a data descriptor, as torch writes. All of it must be before `limit`,
+// the start of the directory.
 absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& entry) {
-  const auto outside = [&] { return BrokenEntry(entry, "it lies outside the archive"); };
+  const auto outside = [&] { return BrokenEntry(entry, "it is outside the archive"); };
   if (entry.header_offset < 0 || entry.stored_bytes < 0 || entry.nbytes < 0) return outside();
   if (entry.header_offset > limit - kZipLocalBytes) return outside();
   FSDP_ASSIGN_OR_RETURN(const std::string header, archive.ReadText(entry.header_offset, kZipLocalBytes));
@@ -158,7 +162,7 @@ absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& ent
 
 }  // namespace
 
-// No name is ever used as a path here, but `unzip` of the same file would use it: names that leave the folder are
+// No name is ever used as a path here, but `unzip` of the same file would do so: names that leave the folder are
 // refused.
 absl::Status CheckZipEntryName(std::string_view name) {
   const bool leads_elsewhere = name.empty() || name[0] == '/' || name.find('\\') != name.npos ||
@@ -199,6 +203,7 @@ absl::StatusOr<ZipDirectory> ZipDirectory::Read(const FileSlice& archive) {
   ZipDirectory directory;
   std::vector<Entry>& entries = directory.entries_;
   entries.reserve(central.entries);
+  // FindCentral has bounded the number of entries by the directory's bytes, so this is not negative.
   directory.names_.reserve(central.nbytes - central.entries * kZipCentralBytes);
   for (int64_t i = 0; i < central.entries; ++i) {
     FSDP_ASSIGN_OR_RETURN(ZipEntry entry, TakeEntry(rest));
@@ -216,8 +221,8 @@ absl::StatusOr<ZipDirectory> ZipDirectory::Read(const FileSlice& archive) {
   }
   std::vector<uint32_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0);
-  // Overlapping entries would let one payload be read under two names, and a small archive claim a large one (a zip
-  // bomb).
+  // Overlapping entries would allow one payload to be read under two names, and a small archive to claim a large one (a
+  // zip bomb).
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return entries[a].header_offset < entries[b].header_offset; });
   for (size_t i = 1; i < order.size(); ++i) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadZipDirectory: which entries a zip archive has and where each one's bytes lie in the file, so that stored payload
-// is read in place. (libzip hides those places, hence this reader; it believes the central directory only, and that
-// only as far as the local headers agree.) zip64 is read. Refused by name: several disks, encryption, duplicate names,
-// entries that overlap or lie outside, names that lead elsewhere. Compressed entries are listed; reading one is the
-// caller's error.
+// ReadZipDirectory: the entries of a zip archive and the position of each one's bytes in the file, so that stored
+// payload is read in place. (libzip hides those positions, hence this reader; it trusts only the central directory, and
+// only as far as the local headers agree.) Reads zip64. Refuses by name: several disks, encryption, duplicate names,
+// entries that overlap or are outside, names that lead out of the folder. Compressed entries are listed; reading one as
+// stored is the caller's error.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ZIP_ZIP_DIRECTORY_H_
 #define FSDP_CHECKPOINT_FOREIGN_ZIP_ZIP_DIRECTORY_H_
 
@@ -24,14 +24,14 @@ namespace fsdp {
 // A larger central directory is refused before it is read; it would list some four million entries.
 inline constexpr int64_t kMaxZipDirectoryBytes = int64_t{256} << 20;
 
-// An entry whose ranges lie in the archive and overlap no other entry's.
+// An entry whose ranges are inside the archive and do not overlap any other entry's.
 struct ZipEntry {
   std::string name;
 
   // The compression method; 0: stored.
   uint16_t method = 0;
 
-  // The CRC-32 of its uncompressed bytes; 0 where the writer left it out.
+  // The CRC-32 of its uncompressed bytes; 0 if the writer left it out.
   uint32_t crc = 0;
 
   int64_t nbytes = 0;          // of the entry, uncompressed
@@ -42,19 +42,19 @@ struct ZipEntry {
   bool is_stored() const { return method == 0; }
 };
 
-// The entries of an archive, kept packed, in about 60 bytes each: an archive of torch has one for each tensor.
+// The entries of an archive, packed into about 60 bytes each: an archive of torch has one for each tensor.
 class ZipDirectory {
  public:
-  // Errors are those of ReadZipDirectory.
+  // Errors as ReadZipDirectory.
   static absl::StatusOr<ZipDirectory> Read(const FileSlice& archive);
 
   // In the order of the central directory.
   size_t size() const { return entries_.size(); }
-  // Lives as long as the directory stays where it is.
+  // Valid until the directory is moved or destroyed.
   std::string_view name(size_t i) const;
   ZipEntry operator[](size_t i) const;
 
-  // The entry of that name; nullopt where there is none. Logarithmic time.
+  // The entry of that name; nullopt if it does not exist. Logarithmic time.
   std::optional<ZipEntry> Find(std::string_view name) const;
 
  private:
@@ -63,7 +63,7 @@ class ZipDirectory {
     uint32_t crc = 0;
     uint16_t name_bytes = 0;
     uint16_t method = 0;
-    uint32_t by_name = 0;  // not of this entry: the entry that is in this place in the order of names
+    uint32_t by_name = 0;  // unrelated to this entry: the entry at this index in the order of names
     int64_t nbytes = 0;
     int64_t stored_bytes = 0;
     int64_t header_offset = 0;
@@ -74,12 +74,12 @@ class ZipDirectory {
   std::string names_;
 };
 
-// OK for the name of an entry that every reader here takes: at most 65535 bytes, and no path that leads out of a
-// folder. kInvalidArgument names it.
+// OK for an entry name that every reader here accepts: at most 65535 bytes, and not a path that leads out of a folder.
+// Otherwise kInvalidArgument with the name.
 absl::Status CheckZipEntryName(std::string_view name);
 
 // All entries, in the order of the central directory. Reads the end of the archive, the directory, and each local
-// header: two small reads for each entry, and no payload. kDataLoss for bytes that are no zip archive or contradict
+// header: two small reads for each entry, and no payload. kDataLoss for bytes that are not a zip archive or contradict
 // each other; kInvalidArgument for archives that are refused; kResourceExhausted for a directory that is too large.
 absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(const FileSlice& archive);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Archives that contradict themselves, made from one of the real PyTorch by changing a few bytes.
+// Archives that contradict themselves, made from a real PyTorch archive by changing a few bytes.
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 
 #include <fstream>
@@ -38,7 +38,7 @@ std::string Signature(uint32_t signature) {
   return bytes;
 }
 
-// Where the n-th record of the central directory begins.
+// The offset of the n-th record of the central directory.
 size_t CentralRecord(const std::string& bytes, int n) {
   size_t at = bytes.find(Signature(kZipCentralSignature));
   for (int i = 0; i < n; ++i) at = bytes.find(Signature(kZipCentralSignature), at + 4);
@@ -73,7 +73,8 @@ TEST(ZipDirectoryTest, ZipSixtyFourIsReadWhereTheOldEndOverflows) {
   Put(bytes, end + 16, kZipMax32, 4);
   EXPECT_OK(Read(bytes));
   Put(bytes, bytes.rfind(Signature(kZip64LocatorSignature)), 0, 4);
-  EXPECT_THAT(Read(bytes), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("central directory lies outside")));
+  EXPECT_THAT(Read(bytes),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("central directory is outside the archive")));
 }
 
 TEST(ZipDirectoryTest, EncryptionIsRefusedByName) {

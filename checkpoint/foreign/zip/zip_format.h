@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records of a zip archive, as reader and writer share them:
+// The records of a zip archive, shared by reader and writer:
 //
 //   (local header | name | extra | payload [| data descriptor])* | central directory | zip64 end | zip64 locator | end
 //
 // PKWARE's APPNOTE.TXT defines them, sections 4.3 and 4.5. Integers are little-endian. Values that do not fit are all
-// ones, with the truth in a zip64 extra field.
+// ones, with the real value in a zip64 extra field.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ZIP_ZIP_FORMAT_H_
 #define FSDP_CHECKPOINT_FOREIGN_ZIP_ZIP_FORMAT_H_
 
@@ -29,11 +29,11 @@ inline constexpr int64_t kZip64EndBytes = 56;
 inline constexpr int64_t kZip64LocatorBytes = 20;
 inline constexpr int64_t kZipEndBytes = 22;
 
-// The longest comment behind the end record: a reader finds that record by searching so many bytes at the file's end.
+// The longest comment after the end record: a reader searches this many bytes at the end of the file for the record.
 inline constexpr int64_t kZipMaxCommentBytes = 0xFFFF;
 
-// The id of the extra field that has the 64-bit values, and the bit of the general purpose flags that says that a
-// payload is encrypted.
+// The id of the extra field that has the 64-bit values, and the bit of the general purpose flags that marks an
+// encrypted payload.
 inline constexpr uint16_t kZip64ExtraId = 0x0001;
 inline constexpr uint16_t kZipEncryptedFlag = 0x0001;
 
@@ -41,15 +41,15 @@ inline constexpr uint16_t kZipEncryptedFlag = 0x0001;
 inline constexpr uint32_t kZipMax16 = 0xFFFF;
 inline constexpr uint32_t kZipMax32 = 0xFFFFFFFF;
 
-// The integer of `count` bytes, at most 8, at `offset`. Precondition: it lies in `bytes`.
+// The integer of `count` bytes, at most 8, at `offset`. Precondition: it is inside `bytes`.
 inline uint64_t ZipInteger(std::string_view bytes, int64_t offset, int count) {
   uint64_t value = 0;
   for (int i = 0; i < count; ++i) value |= uint64_t{static_cast<uint8_t>(bytes[offset + i])} << (8 * i);
   return value;
 }
 
-// True if `head`, the first bytes of a file, are those of an archive, and the name of its first entry ends with
-// `suffix`. Archives of different programs begin with the same four bytes; the names in them differ.
+// True if `head`, the first bytes of a file, begins an archive whose first entry's name ends with `suffix`. Archives of
+// different programs begin with the same four bytes; the names in them differ.
 inline bool FirstZipEntryEndsWith(std::string_view head, std::string_view suffix) {
   if (static_cast<int64_t>(head.size()) < kZipLocalBytes || ZipInteger(head, 0, 4) != kZipLocalSignature) return false;
   const std::string_view name = head.substr(kZipLocalBytes, ZipInteger(head, 26, 2));

@@ -9,19 +9,20 @@
 namespace fsdp {
 namespace {
 
-// torch.save aligns payloads to 64 bytes, so that a mapped file has aligned tensors, by an extra field "FB" of padding.
+// Like torch.save, aligns payloads to 64 bytes, so that a mapped file has aligned tensors, by an extra field "FB" of
+// padding.
 constexpr int64_t kAlignment = 64;
 constexpr uint16_t kPaddingExtraId = 0x4246;
 constexpr int64_t kExtraHeaderBytes = 4;  // id and length of an extra field
 constexpr uint16_t kVersionNeeded = 45;   // zip64
 constexpr uint16_t kUtf8Flag = 0x0800;
-constexpr uint16_t kDate = 0x0021;  // 1980-01-01, the first that there is
+constexpr uint16_t kDate = 0x0021;  // 1980-01-01, the earliest date
 
 bool IsBig(int64_t value) { return value >= int64_t{kZipMax32}; }
 
 uint32_t Clipped(int64_t value) { return IsBig(value) ? kZipMax32 : static_cast<uint32_t>(value); }
 
-// The zip64 field with those of `values` that do not fit in 32 bits; empty when all do.
+// The zip64 field with the `values` that do not fit in 32 bits; empty when all fit.
 std::string Zip64Extra(const std::vector<int64_t>& values) {
   std::string field;
   for (const int64_t value : values) {
@@ -34,12 +35,12 @@ std::string Zip64Extra(const std::vector<int64_t>& values) {
   return extra + field;
 }
 
-// A local header has both sizes in its zip64 field, or none (APPNOTE.TXT 4.5.3). Each is the other's: entries are
-// stored.
+// A local header has both sizes in its zip64 field, or neither (APPNOTE.TXT 4.5.3). Entries are stored, so the sizes
+// are equal.
 std::string LocalZip64Extra(int64_t nbytes) { return Zip64Extra({nbytes, nbytes}); }
 
 // The fields from "version needed" to "name length", which both headers have. Flags and times are constants: a file
-// must not depend on the day on which it was written.
+// must not depend on its creation date.
 void AppendCommon(std::string& bytes, const ZipLayout::Member& member, uint32_t crc) {
   AppendZipInteger(bytes, kVersionNeeded, 2);
   AppendZipInteger(bytes, kUtf8Flag, 2);
@@ -54,7 +55,7 @@ void AppendCommon(std::string& bytes, const ZipLayout::Member& member, uint32_t 
 
 }  // namespace
 
-// The size of the directory depends on names and offsets only, so the archive's size is known here, CRCs or not.
+// The size of the directory depends only on names and offsets, so the archive's size is known here, before any CRC.
 ZipLayout::ZipLayout(std::vector<Member> members) : members_(std::move(members)) {
   int64_t at = 0;
   int64_t directory_bytes = 0;
@@ -77,7 +78,7 @@ std::string ZipLayout::LocalHeader(size_t i, uint32_t crc) const {
   const std::string zip64 = LocalZip64Extra(member.nbytes);
   const int64_t padding = payload_offsets_[i] - header_offsets_[i] - kZipLocalBytes - kExtraHeaderBytes -
                           static_cast<int64_t>(member.name.size() + zip64.size());
-  // The padding field takes up what is left before the aligned payload; its data are 'Z', as torch's are.
+  // The padding field fills the space before the aligned payload; like torch's, its data is 'Z'.
   std::string bytes;
   AppendZipInteger(bytes, kZipLocalSignature, 4);
   AppendCommon(bytes, member, crc);
@@ -125,6 +126,7 @@ std::string ZipLayout::Directory(const std::vector<uint32_t>& crcs) const {
   AppendZipInteger(bytes, 0, 4);
   AppendZipInteger(bytes, directory_offset_ + directory_bytes, 8);
   AppendZipInteger(bytes, 1, 4);
+  // All ones means that the number is in the zip64 end record.
   const auto entries = static_cast<uint64_t>(std::min<int64_t>(count, kZipMax16));
   AppendZipInteger(bytes, kZipEndSignature, 4);
   AppendZipInteger(bytes, 0, 4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Archives beyond 4 GiB, whose payload is a hole: what the layout says is what the reader finds.
+// Archives beyond 4 GiB, whose payload is a hole: the reader must find exactly the layout.
 #include "fsdp/checkpoint/foreign/zip/zip_layout.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ TEST(ZipLayoutTest, AnEntryBeyondFourGibHasItsSizesInZip64) { ExpectFound({10, 5
 
 TEST(ZipLayoutTest, EntriesBehindFourGibHaveTheirOffsetsInZip64) { ExpectFound({3 * kGiB, 2 * kGiB, 7, 0, 6 * kGiB}); }
 
-// All ones in 32 bits mean "see zip64", so a size of exactly that is one of those.
+// All ones in 32 bits mean "see zip64", so a size of exactly that value needs zip64 as well.
 TEST(ZipLayoutTest, TheBoundaryIsZip64Too) {
   const int64_t limit = kZipMax32;
   ExpectFound({limit - 1, 1, 1});

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// Names that a message lists: more than a transformer block has parameters, which may all lie in one block of a flat
+// Names that a message lists: more than a transformer block has parameters, which may all share one block of a flat
 // shard.
 constexpr size_t kListedNames = 16;
 
@@ -57,6 +57,7 @@ void FileContents::VisitTensors(int file, const ByteRange& range,
 }
 
 std::string FileContents::NameOf(int file, const ByteRange& range) const {
+  // A record is one range of its file, and no tensor or text overlaps it.
   const auto& record = values_.files[file].record;
   if (record && Overlap(*record, range).nbytes > 0) return "record";
   std::vector<std::string> names;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileContents: finds the tensors, texts and other contents that lie at given bytes of a checkpoint's files: the
-// inverse of the manifest. A digest block of a LOCAL checkpoint can hold parts of many tensors. Messages about damage
-// name them. Pure; immutable once made, so usable by several threads.
+// FileContents: finds the tensors, texts and other contents at given bytes of a checkpoint's files: the inverse of the
+// manifest. A digest block of a LOCAL checkpoint can hold parts of many tensors. Messages about damage name them. Pure;
+// immutable once made, so usable by several threads.
 #ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_FILE_CONTENTS_H_
 #define FSDP_CHECKPOINT_NATIVE_FORMAT_FILE_CONTENTS_H_
 
@@ -23,8 +23,8 @@ class FileContents {
   explicit FileContents(const FileRecord& record);
 
   // Names the contents of bytes `range` of files[file] for a message: `tensor "model/w"`; `tensors "model/a",
-  // "model/b"` with at most 16 names and the number of further ones; `text "extra/step"`; `record`; `parity`. Empty
-  // where the manifest has nothing there.
+  // "model/b"` with at most 16 names and the number of further ones; `text "extra/step"`; `record`; `parity`. Empty if
+  // the manifest has nothing in `range`.
   std::string NameOf(int file, const ByteRange& range) const;
 
   // Calls `visit` with each tensor (an index into StoredValues::tensors) that has bytes in `range`, and with these

@@ -12,8 +12,8 @@ namespace {
 
 using testing::ElementsAre;
 
-// A record at [0, 100), a text at [100, 110), then `count` tensors "a", "b", ... of 4 float32 each from 128 on, as in a
-// flat shard.
+// A record at [0, 100), a text at [100, 110), then `count` tensors "a", "b", ... of 4 float32 each from byte 128, as in
+// a flat shard.
 Manifest Flat(int count) {
   Manifest manifest;
   manifest.files.resize(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A name is parsed by formatting what was read again and comparing: so exactly the names that we make are recognised,
-// and none that only looks similar ("step-1", "rank-0-of-2.h5", a sign, blanks). Retention and cleaning delete by these
-// names, so a name that a user chose must not match by accident.
+// A name is parsed by formatting the numbers again and comparing, so exactly the names that we make are recognised, not
+// similar ones ("step-1", "rank-0-of-2.h5", a sign, blanks). Retention and cleaning delete by these names, so a name
+// that a user chose must not match by accident.
 #include "fsdp/checkpoint/native/format/file_names.h"
 
 #include <algorithm>
@@ -52,6 +52,7 @@ std::string RankFileName(int writer, int writers) { return absl::StrFormat("rank
 
 std::optional<RankFile> ParseRankFileName(const std::string& name) {
   RankFile file;
+  // sscanf ignores text after the pattern and accepts signs; the comparison below does not.
   if (std::sscanf(name.c_str(), "rank-%d-of-%d.h5", &file.writer, &file.writers) != 2) return std::nullopt;
   const bool is_possible = file.writer >= 0 && file.writer < file.writers && file.writers <= kMaxRankFiles;
   if (!is_possible || RankFileName(file.writer, file.writers) != name) return std::nullopt;
@@ -92,6 +93,7 @@ bool IsSetAsideName(const std::string& name) {
   return rest.empty() || (rest[0] == '-' && absl::SimpleAtoi(rest.substr(1), &count) && count > 1);
 }
 
+// The part between the dots of a linked file's name is the step that wrote it.
 bool IsRankFileName(const std::string& name) {
   if (ParseRankFileName(name)) return true;
   const std::vector<std::string> parts = absl::StrSplit(name, '.');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The names of the files and directories of a checkpoint; they are part of the format (docs/checkpoint_format.md).
-// Pure, but for NewNonce.
+// Pure, except NewNonce.
 #ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_FILE_NAMES_H_
 #define FSDP_CHECKPOINT_NATIVE_FORMAT_FILE_NAMES_H_
 
@@ -16,7 +16,7 @@ namespace fsdp {
 inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr char kCheckpointFileName[] = "checkpoint.h5";
 
-// "step-00000100": 8 digits, more where the step needs them.
+// "step-00000100": 8 digits, more if the step needs them.
 std::string StepName(int64_t step);
 
 // The step of a name that StepName makes; nothing for any other name.

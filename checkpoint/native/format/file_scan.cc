@@ -5,8 +5,8 @@
 //   1. Each file is cut into sections: a digest block of an extent, or up to kBlockBytes of the rest between extents.
 //   2. Sections that follow each other in a file are joined into runs of up to kMaxReadBytes, and each run is one read.
 //      The layout decides how small sections are, and small reads would be slow.
-//   3. ReadInParallel reads the runs in order. Each section of a run is handed on by itself: a block to the scanner, a
-//      part of the rest to the file's RestDigest, which puts the parts in order again.
+//   3. ReadInParallel reads the runs in order. Each section of a run is delivered separately: a block to the scanner, a
+//      part of the rest to the file's RestDigest, which restores the order of the parts.
 //
 // When a run cannot be read, its sections are read one by one, so that a bad sector damages one block in the report and
 // not the whole run.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScanFiles: reads every byte of a checkpoint's files once, in large pieces and by several threads, and hands each to
-// the caller as what the manifest says it is: a block of payload, which has a digest of its own, or a part of the rest,
-// whose bytes are digested together in the order of the file. It judges nothing: an error of reading is handed on too.
+// ScanFiles: reads every byte of a checkpoint's files once, in large pieces and by several threads, and delivers each
+// to the caller as the manifest describes it: a block of payload, which has its own digest, or a part of the rest,
+// whose bytes are digested together in file order. It judges nothing: read errors are delivered too.
 //
 // CheckFileDigests: a scan of one file that compares every digest.
 #ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_FILE_SCAN_H_
@@ -31,7 +31,7 @@ struct ScannedBlock {
   ByteRange range;  // in the file
 };
 
-// The calls of a scan, made from several threads at the same time. An error among the arguments is that of opening or
+// The calls of a scan, made from several threads at the same time. An error among the arguments comes from opening or
 // reading; an error that a call returns ends the scan.
 struct FileScanner {
   // Opens files[file]. Called at least once for each file, in their order.
@@ -40,19 +40,19 @@ struct FileScanner {
   // The bytes of a block, valid until the call returns.
   std::function<absl::Status(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes)> block;
 
-  // The digest of all bytes of a file outside of its extents; called once for each file. May be empty: then these bytes
-  // are not read.
+  // The digest of all bytes of a file outside of its extents; called once for each file. If empty, these bytes are not
+  // read.
   std::function<absl::Status(int file, const absl::StatusOr<Digest>& digest)> rest;
 
-  // Called when `nbytes` more bytes have been handed on, as bytes or as an error; may be empty.
+  // Called after `nbytes` more bytes have been delivered, as bytes or as an error; may be empty.
   std::function<void(int64_t nbytes)> count = {};
 };
 
-// Scans `files` on the threads of `pool`; a null file is left out. The error is that of the first read that has one.
+// Scans `files` on the threads of `pool`; a null file is skipped. Returns the error of the first read that has one.
 absl::Status ScanFiles(const std::vector<const StoredFile*>& files, ThreadPool& pool, const FileScanner& scanner);
 
-// OK when `file` is as `stored` describes it, its size and every digest. kDataLoss otherwise, naming the file and the
-// first bytes that differ. Reads all of the file.
+// OK when the size and every digest of `file` are as in `stored`. kDataLoss otherwise, naming the file and the first
+// bytes that differ. Reads all of the file.
 absl::Status CheckFileDigests(const File& file, const StoredFile& stored, ThreadPool& pool);
 
 }  // namespace fsdp

@@ -33,7 +33,7 @@ std::string Pattern(int64_t nbytes, char salt) {
   return bytes;
 }
 
-// A file of two extents, one of several blocks, with a gap before, between and behind, and what its digests are.
+// A file of two extents, one of several blocks, with gaps before, between and after them, and its digests.
 struct TestFile {
   std::string path;
   std::string bytes;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlatPlaces: at which offset of which unit's flat parameter each tensor of a LOCAL state lies. FlatDatasetPath: the
-// names of the datasets that hold flat shards. Each kind of value (model, each optimizer state) has flat tensors of its
-// own.
+// FlatPlaces: the unit and the offset in its flat parameter of each tensor of a LOCAL state. FlatDatasetPath: the names
+// of the datasets that hold flat shards. Each kind of value (model, each optimizer state) has its own flat tensors.
 //
-//   unit "h.0"      | weight (35)         |pad| bias (7) |     of "model", and just so of "exp_avg", "exp_avg_sq"
+//   unit "h.0"      | weight (35)         |pad| bias (7) |     of "model"; the same for "exp_avg", "exp_avg_sq"
 //   rank files      | /flat/1/model/float32 | in rank 0, the rest in rank 1
 //
 // Pure.
@@ -31,7 +30,7 @@ class FlatPlaces {
   explicit FlatPlaces(const std::vector<FlatUnitLayout>& units);
 
   // The place of the tensor `key`. Nothing for a tensor that is not part of a flat one: a buffer, an extra value, or an
-  // optimizer state without dimensions, such as `step`, which belongs to a parameter but has not its shape.
+  // optimizer state without dimensions, such as `step`, which belongs to a parameter but does not have its shape.
   std::optional<FlatPlace> Find(const StateKey& key, const Shape& shape) const;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Merging turns the description that each rank has of its file into a description of each tensor. A rank file names
-// every tensor of its rank's state, also those of which it has no element, so ranks that disagree about a shape are
-// found even where their intervals would not overlap.
+// every tensor of its rank's state, even tensors of which it has no element, so ranks that disagree about a shape are
+// found even if their intervals do not overlap.
 #include "fsdp/checkpoint/native/format/manifest.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_
 
 absl::Status CheckCovered(const StoredTensor& tensor) {
   // The common case, intervals in order without gaps, is checked without a copy: a checkpoint of many ranks has
-  // millions of intervals. CheckCover finds the words for all others.
+  // millions of intervals. CheckCover handles the other cases and describes the error.
   int64_t covered = 0;
   bool is_run = true;
   for (const StoredInterval& stored : tensor.intervals) {
@@ -103,6 +103,7 @@ absl::StatusOr<StoredValues> MergeRecords(const std::vector<FileRecord>& records
     const int first_file = static_cast<int>(whole.files.size());
     whole.files.insert(whole.files.end(), record.files.begin(), record.files.end());
     for (const StoredTensor& tensor : record.tensors) {
+      // The first record that names a tensor gives its dtype, shape and aliases; the others only add intervals.
       const auto [it, is_new] = index.try_emplace(tensor.key, whole.tensors.size());
       if (is_new) {
         whole.tensors.push_back(tensor);

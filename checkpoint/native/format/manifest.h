@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Manifest: the values of a checkpoint, the bytes of files in which they lie, and the digests of these bytes. A rank
-// file has a FileRecord inside, which says the same of that file alone; a manifest is its records merged:
+// Manifest: the values of a checkpoint, the bytes of files that hold them, and the digests of these bytes. A rank file
+// contains a FileRecord, which describes only that file; a manifest is the merged records:
 //
 //   FileRecord (rank 0)  |
 //   FileRecord (rank 1)  |->  MergeRecords  ->  StoredValues  + SaveIdentity, units, parity  =  Manifest
@@ -49,8 +49,7 @@ struct StoredExtent {
   }
 };
 
-// The extent of payload at `range`, which is not empty, as a writer makes it: with the right block size and zero
-// digests.
+// The extent of payload at `range`, which is not empty, with the block size that writers use and zero digests.
 StoredExtent NewPayloadExtent(const ByteRange& range);
 
 // True for a block size that readers accept: a power of two from 64 KiB to kBlockBytes.
@@ -68,7 +67,7 @@ struct StoredFile {
   int64_t nbytes = 0;
   std::vector<StoredExtent> extents;  // sorted by offset, disjoint
   Digest rest_digest;                 // of all bytes outside of extents and record, in file order
-  std::optional<ByteRange> record;    // where a rank file describes itself
+  std::optional<ByteRange> record;    // the rank file's description of itself
   std::string unknown;                // members that this release does not know, as JSON ", \"a\": 1"
 
   // Set for a file that an earlier save wrote and this one links.
@@ -91,7 +90,7 @@ struct SaveIdentity {
   int writers = 1;       // ranks that wrote a file
   std::string producer;  // name and version of the program
 
-  // StateDict::attributes. Like the texts, the first writer's record has them for all; the other records have none.
+  // StateDict::attributes. Like the texts, they are only in the first writer's record.
   Attributes attributes = {};
 };
 
@@ -124,13 +123,13 @@ struct Manifest : StoredValues {
   std::string unknown;
 };
 
-// The extent of `file` that byte `offset` lies in; null when none does.
+// The extent of `file` that contains byte `offset`; null if no extent does.
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset);
 
 // Adds `extent` to the extents of `file`, in the order of offsets.
 void InsertExtent(StoredExtent extent, StoredFile& file);
 
-// The ranges of [0, nbytes) that none of `taken`, sorted and disjoint, covers.
+// The ranges of [0, nbytes) that `taken`, sorted and disjoint, does not cover.
 std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes);
 
 // kDataLoss, naming tensor and elements, when the intervals of `tensor` do not cover it exactly once.

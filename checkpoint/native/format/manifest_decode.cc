@@ -7,10 +7,10 @@
 //   3. Format and version, so that a text of a later release is reported as such and not as damaged.
 //   4. Header, units, files, and then tensors and texts, which refer to files by name.
 //
-// The seal is no signature, so a crafted text passes it; hence every number is bounded, a file name cannot leave the
-// directory, and the byte ranges of tensors and texts lie inside an extent of their file.
-// A decoded manifest can then be used without further checks. Members that this release does not know are kept as text
-// and written back by repair, as docs/checkpoint_format.md demands of readers of a minor version.
+// The seal is not a signature, so a crafted text passes it; hence every number is bounded, a file name cannot leave the
+// directory, and the byte ranges of tensors and texts must be inside an extent of their file. A decoded manifest can
+// then be used without further checks. Members that this release does not know are kept as text and written back by
+// repair, as docs/checkpoint_format.md demands of readers of a minor version.
 //
 // Decoders return an error without the place; each caller adds the name of the file, tensor or text that it knows.
 #include <algorithm>
@@ -43,7 +43,7 @@ using nlohmann::json;
 using FileIndex = absl::flat_hash_map<std::string, int>;
 
 // Every member that a manifest or a record can have. Both kinds of text are checked in the same way, and each caller
-// takes the members that its kind has.
+// takes the members of its kind.
 struct Document : RecordHeader, StoredValues {
   StoredParity parity;
   std::string unknown;
@@ -54,7 +54,7 @@ absl::Status Broken(const std::string& what) { return absl::DataLossError(what);
 // `status`, with `what` as the place.
 absl::Status In(const std::string& what, const absl::Status& status) { return Annotate(status, what); }
 
-// After it range.end() cannot overflow.
+// Guarantees that range.end() does not overflow.
 absl::StatusOr<ByteRange> DecodeRange(const json& object) {
   FSDP_ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, IntegerMember(object, "bytes"));
@@ -93,7 +93,7 @@ absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   return extent;
 }
 
-// OK when extents are sorted and disjoint, and they and the record lie inside the file. ExtentAt needs this order.
+// OK when extents are sorted and disjoint, and they and the record are inside the file. ExtentAt needs this order.
 absl::Status CheckRanges(const StoredFile& file) {
   std::vector<ByteRange> ranges;
   for (const StoredExtent& extent : file.extents) ranges.push_back(extent.range);
@@ -158,7 +158,7 @@ absl::StatusOr<int> DecodeFileName(const json& object, const FileIndex& index) {
   return it->second;
 }
 
-// OK when `range` lies in one extent of the file.
+// OK when `range` is inside one extent of the file.
 absl::Status CheckInExtent(const StoredFile& file, const ByteRange& range) {
   const auto after =
       std::upper_bound(file.extents.begin(), file.extents.end(), range.offset,
@@ -179,6 +179,7 @@ absl::StatusOr<StateKey> DecodeKey(const json& object) {
     key = StateKey::Extra(name.substr(6));
   } else if (absl::StartsWith(name, "optim/state/")) {
     FSDP_ASSIGN_OR_RETURN(const std::string state, StringMember(object, "state"));
+    // Both the FQN and the state may contain slashes, so only the separate "state" member tells how to cut the name.
     const std::string fqn_and_slash = name.substr(12, name.size() - 12 - std::min(name.size() - 12, state.size()));
     if (fqn_and_slash.empty() || fqn_and_slash.back() != '/' || !absl::EndsWith(name, state)) {
       return Broken(absl::StrCat("the name does not end with its state ", Quote(state)));
@@ -201,6 +202,8 @@ absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTe
   if (stored.interval.begin > stored.interval.end || stored.interval.end > tensor.shape.numel()) {
     return Broken(absl::StrCat("interval ", stored.interval.ToString(), " of ", tensor.shape.numel(), " elements"));
   }
+  // An empty interval has no bytes, so its offset needs no extent. Neither multiplication nor sum below may wrap: a
+  // negative size would pass CheckInExtent.
   if (stored.interval.empty()) return stored;
   ByteRange range = {stored.offset, 0};
   if (__builtin_mul_overflow(stored.interval.size(), SizeOf(tensor.dtype), &range.nbytes) ||
@@ -211,8 +214,8 @@ absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTe
   return stored;
 }
 
-// Intervals are sorted here, so that readers can bisect; whether they cover the tensor is CheckCovered's to say, since
-// a record has a part of them only.
+// Intervals are sorted here, so that readers can bisect; whether they cover the tensor is left to CheckCovered, since a
+// record has only some of them.
 absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const StoredValues& values, const FileIndex& index) {
   StoredTensor tensor;
   FSDP_ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));
@@ -249,7 +252,7 @@ absl::StatusOr<StoredText> DecodeText(const json& object, const StoredValues& va
   return text;
 }
 
-// A name stands for one value: no two tensors, texts or aliases may share one.
+// A name denotes one value: no two tensors, texts or aliases may share one.
 absl::Status DecodeValues(const json& document, const FileIndex& index, StoredValues& values) {
   std::set<StateKey> keys;
   std::set<std::string> aliases;
@@ -278,7 +281,7 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, StoredVa
   return absl::OkStatus();
 }
 
-// Parameters of a unit must lie inside of its flat parameter: views and loads compute offsets from them.
+// Parameters of a unit must be inside its flat parameter: views and loads compute offsets from them.
 absl::Status DecodeUnits(const json& document, std::vector<FlatUnitLayout>& out) {
   FSDP_ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
   for (const json& value : *units) {
@@ -369,6 +372,7 @@ absl::Status DecodeHeader(const json& document, RecordHeader& header) {
   if (const auto attributes = document.find("attributes"); attributes != document.end()) {
     FSDP_ASSIGN_OR_RETURN(save.attributes, DecodeAttributes(*attributes));
   }
+  // Only records have "rank" and "parity_files".
   if (!document.contains("rank")) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
   if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
@@ -389,9 +393,11 @@ absl::StatusOr<Document> Decode(std::string_view text, const std::string& format
   if (actual != format) return Broken(absl::StrCat("format ", Quote(actual), " is not ", Quote(format)));
   FSDP_RETURN_IF_ERROR(CheckVersion(root));
   FSDP_ASSIGN_OR_RETURN(const std::string digest, StringMember(root, "digest"));
+  // The seal was found by its distance from the end, before JSON was parsed; make sure that it is this member.
   if (digest != std::string(SealOf(text))) return Broken("its last member is not its digest");
   Document document;
   FileIndex files;
+  // Files come before parity and values, which refer to them through `files`.
   FSDP_RETURN_IF_ERROR(DecodeHeader(root, document));
   FSDP_RETURN_IF_ERROR(DecodeUnits(root, document.units));
   FSDP_RETURN_IF_ERROR(DecodeFiles(root, document, files));

@@ -51,8 +51,8 @@ std::string EncodeUnit(const FlatUnitLayout& unit) {
                       "}");
 }
 
-// The members that identify a value. An optimizer state also has its "state" apart, since in "optim/a.b/exp_avg" the
-// name alone would not tell where the state's name begins.
+// The members that identify a value. An optimizer state also has a separate "state", since the name "optim/a.b/exp_avg"
+// does not show at which slash the state's name begins.
 std::string EncodeKey(const StateKey& key) {
   std::string out = absl::StrCat("\"name\": ", Quoted(key.ToString()));
   if (!key.state.empty()) absl::StrAppend(&out, ", \"state\": ", Quoted(key.state));
@@ -83,6 +83,7 @@ std::string EncodeText(const StoredText& text, const StoredValues& values) {
 }
 
 std::string EncodeExtent(const StoredExtent& extent) {
+  // Without the member a reader assumes kBlockBytes.
   const std::string block = extent.block_bytes == kBlockBytes ? "" : absl::StrCat(", \"block\": ", extent.block_bytes);
   return absl::StrCat(
       "{\"offset\": ", extent.range.offset, ", \"bytes\": ", extent.range.nbytes, block,
@@ -103,7 +104,7 @@ std::string EncodeFile(const StoredFile& file) {
                       ", \"extents\": ", Lines(file.extents, "    ", EncodeExtent), file.unknown, "}");
 }
 
-// How the ranks form a mesh: `writers` ranks hold different parts, and each of these parts is held so many times.
+// How the ranks form a mesh: `writers` ranks hold different parts, and world_size / writers ranks hold each part.
 std::string EncodeMesh(const SaveIdentity& save) {
   const int shards = save.type == StateDictType::kFull ? save.world_size : save.writers;
   const bool divides = shards > 0 && save.world_size % shards == 0;
@@ -119,7 +120,7 @@ std::string EncodeIdentity(const SaveIdentity& save, const char* format) {
                       ",\n  \"world_size\": ", save.world_size, ",\n  \"writers\": ", save.writers);
 }
 
-// Left out where nothing is recorded, as in the checkpoints of before there were attributes.
+// Omitted if empty, as in checkpoints from before attributes existed.
 std::string EncodeRunAttributes(const SaveIdentity& save) {
   return save.attributes.empty() ? "" : absl::StrCat(",\n  \"attributes\": ", EncodeAttributes(save.attributes, "  "));
 }
@@ -146,6 +147,8 @@ std::string EncodeParity(const Manifest& manifest) {
 }  // namespace
 
 std::string EncodeManifest(const Manifest& manifest) {
+  // Unknown members come last, so that a file that repair writes again differs from the original only in what repair
+  // changed.
   return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"), EncodeRunAttributes(manifest.save),
                            EncodeMeshAndUnits(manifest.save, manifest.units), EncodeValues(manifest),
                            EncodeParity(manifest), manifest.unknown));

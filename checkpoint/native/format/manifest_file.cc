@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages name files relative to the checkpoint: its path is known to the caller, who puts it in front once, and a
-// path in the middle of a message would be long. Errors of the file system carry full paths, so these are shortened
+// path in the middle of a message would be long. Errors of the file system contain full paths, which are shortened
 // here.
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 
@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, cons
   return absl::IsInvalidArgument(file.status()) ? absl::DataLossError(what) : absl::Status(file.status().code(), what);
 }
 
-// A file of another size is refused at once, so callers never read past its end.
+// A file of another size is refused here, so callers never read past its end.
 absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
                                                      const Manifest& manifest, int index) {
   const StoredFile& stored = manifest.files[index];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The JSON form of manifests and records, as docs/checkpoint_format.md specifies it. Reading believes nothing: first
-// the seal is compared, then every number, name and range is checked, so what comes out can be used without further
-// checks (but for the cover of each tensor, which CheckCovered tells). Pure.
+// The JSON form of manifests and records, as docs/checkpoint_format.md specifies it. Decoders trust nothing: they
+// compare the seal, then check every number, name and range, so the result can be used without further checks (except
+// that intervals cover each tensor: see CheckCovered). Pure.
 #ifndef FSDP_CHECKPOINT_NATIVE_FORMAT_MANIFEST_JSON_H_
 #define FSDP_CHECKPOINT_NATIVE_FORMAT_MANIFEST_JSON_H_
 
@@ -28,11 +28,11 @@ inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 // The sealed text of manifest.json.
 std::string EncodeManifest(const Manifest& manifest);
 
-// The sealed text of a record of exactly `nbytes` bytes, or of as many as it takes when `nbytes` is 0.
+// The sealed text of a record of exactly `nbytes` bytes, or of its natural length when `nbytes` is 0.
 std::string EncodeRecord(const FileRecord& record, int64_t nbytes);
 
-// The inverses. kDataLoss for anything broken, saying what; kUnimplemented for a higher major version, naming the
-// release that reads it. `text` is not named: the caller knows where it came from.
+// The inverses. kDataLoss for a broken text, with the reason; kUnimplemented for a higher major version, naming the
+// release that reads it. `text` is not named: the caller knows its origin.
 absl::StatusOr<Manifest> DecodeManifest(std::string_view text);
 absl::StatusOr<FileRecord> DecodeRecord(std::string_view text);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading manifests that may be damaged or hostile.
+// Tests that damaged and hostile manifests are refused.
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 
 #include <random>
@@ -46,7 +46,7 @@ Manifest Example() {
   return manifest;
 }
 
-// The example's text with one piece replaced, sealed again: a file that was crafted, not damaged by accident.
+// The example's text with one piece replaced, sealed again: a crafted file, not one damaged by accident.
 std::string With(const std::string& from, const std::string& to) {
   std::string text = EncodeManifest(Example());
   text.resize(text.size() - SealBytes());
@@ -156,7 +156,7 @@ TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
   }
 }
 
-// 2^60 elements of 8 bytes are 2^63 bytes, which as a negative number would lie inside every extent.
+// 2^60 elements of 8 bytes are 2^63 bytes, which as a negative number would be inside every extent.
 TEST(ManifestJsonTest, AnIntervalOfMoreThan2To63BytesIsRefused) {
   constexpr int64_t kNumel = int64_t{1} << 60;
   Manifest manifest = Example();
@@ -182,7 +182,7 @@ TEST(ManifestJsonTest, TheSealIsComparedFirst) {
   EXPECT_THAT(DecodeManifest(bad), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(" != recorded ")));
 }
 
-// Whatever is accepted can be used: no range leaves its file.
+// Every accepted manifest can be used: no range leaves its file.
 TEST(ManifestJsonTest, MutatedTextsAreRefusedOrSafe) {
   std::mt19937 random(1);
   std::string good = EncodeManifest(Example());

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A record describes everything in its file but one thing: the digest of the record itself, which it cannot contain.
-// The extent of the record comes from another place: from the writer's message (WrittenFile), or from the manifest.
-// InsertExtent adds it, and only then do the record and the manifest describe a file in the same words and can be
-// compared member by member.
+// A record describes everything in its file except the digest of the record itself, which it cannot contain. The extent
+// of the record comes from another place: from the writer's message (WrittenFile), or from the manifest. InsertExtent
+// adds it, after which the record and the manifest can be compared member by member.
 #include "fsdp/checkpoint/native/format/record.h"
 
 #include <algorithm>
@@ -64,7 +63,7 @@ absl::StatusOr<FileRecord> ReadWritten(const File& file, const WrittenFile& writ
   return record;
 }
 
-// For a linked file the record is that of the save that wrote it, under the name that it had there.
+// A linked file keeps the record of the save that wrote it, with the name that it had there.
 absl::Status Compare(const FileRecord& record, const Manifest& manifest, const StoredFile& file) {
   const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save.id, manifest.save.step, file.name});
   if (record.save.id != origin.save_id) {
@@ -109,8 +108,8 @@ absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) 
   if (!stored.record) return absl::OkStatus();
   const auto check = [&]() -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
-    // The common case: the record has the digest that the manifest has of it. Any other text is decoded to find out
-    // what it is: damage, or an intact file of another rank or save.
+    // The common case: the record has the digest in the manifest. Any other text is decoded to distinguish damage from
+    // an intact file of another rank or save.
     const StoredExtent* extent = FindExtent(stored, *stored.record);
     if (extent != nullptr && CheckDigests(text, *extent).ok()) return absl::OkStatus();
     absl::StatusOr<FileRecord> record = DecodeRankRecord(text);

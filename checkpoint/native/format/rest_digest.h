@@ -23,9 +23,9 @@ class RestDigest {
   // For a file whose rest has `parts` parts.
   explicit RestDigest(int64_t parts) : parts_(parts) {}
 
-  // Adds part `part`; called once for each. An error stands for bytes that could not be read. Blocks while too many
-  // bytes are kept, so threads must take parts in ascending order, and each must add its own in that order. Returns
-  // true for the call after which all parts are added.
+  // Adds part `part`; called once for each. An error replaces bytes that could not be read. Blocks while too many bytes
+  // are kept, so threads must take parts in ascending order, and each must add its own in that order. Returns true for
+  // the call after which all parts are added.
   bool Add(int64_t part, absl::StatusOr<absl::Span<const std::byte>> bytes);
 
   // Once all parts are added: the digest, or the error of the first part that has one.
@@ -43,7 +43,7 @@ class RestDigest {
   std::map<int64_t, std::vector<std::byte>> early_;
   int64_t early_bytes_ = 0;
   int64_t failed_ = -1;  // the first part that has an error
-  absl::Status error_;   // its
+  absl::Status error_;   // of part failed_
 };
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A fixed tail of 35 bytes, digest and `"}\n`, ends every sealed text. So the digest is found by its distance from the
-// end, whatever bytes come before it, and blanks can fill a text up to a given length without a change of its meaning.
+// end, and blanks before it can fill a text up to a given length without changing its meaning.
 #include "fsdp/checkpoint/native/format/sealed_json.h"
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A sealed JSON text: an object whose last member is the digest of all bytes before that digest. The text after the 32
-// digits is exactly `"`, `}` and a newline, so the seal is found and compared without believing a byte of the text:
+// digits is exactly `"`, `}` and a newline, so the seal is found and compared without trusting any byte of the text:
 //
 //   {
 //     "step": 100,
@@ -20,13 +20,13 @@
 namespace fsdp {
 
 // Ends `members`, an object without its closing brace and without a comma after its last member. The result has
-// `nbytes` bytes, with blanks before the digest; as many as it takes when `nbytes` is 0. Precondition: it fits.
+// `nbytes` bytes, with blanks before the digest; with `nbytes` 0, its natural length. Precondition: it fits.
 std::string Seal(std::string members, int64_t nbytes = 0);
 
-// Bytes that Seal adds to `members` at least.
+// The minimum number of bytes that Seal adds to `members`.
 int64_t SealBytes();
 
-// OK when the seal is whole and its digest is that of the text; else kDataLoss, with both digests.
+// OK when the seal is whole and has the digest of the text; else kDataLoss, with both digests.
 absl::Status CheckSeal(std::string_view text);
 
 // The digest of a text whose seal was checked, as 32 digits.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers are written by ToString, which makes a double from an integer by its point; strings through nlohmann, for
-// their escapes, since ToString cuts them for messages.
+// Numbers are written by ToString, which writes a double with a point, so that it is not read back as an integer;
+// strings through nlohmann, for their escapes, since ToString cuts them for messages.
 #include "fsdp/checkpoint/native/format/stored_attributes.h"
 
 #include <cmath>
@@ -50,7 +50,7 @@ absl::StatusOr<AttributeValue> DecodeValue(const json& value) {
   const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()}
                                                : value.is_number_integer();
   if (fits) return AttributeValue(value.get<int64_t>());
-  return absl::DataLossError("it is no scalar, or an integer beyond 64 bits");
+  return absl::DataLossError("it is not a scalar, or an integer beyond 64 bits");
 }
 
 }  // namespace
@@ -63,6 +63,8 @@ absl::Status CheckAttributes(const Attributes& attributes) {
   size_t nbytes = 0;
   for (const auto& [name, value] : attributes) {
     FSDP_RETURN_IF_ERROR(CheckAttribute(name, value));
+    // No overflow: at most kMaxAttributes names of kMaxAttributeNameBytes, and the loop ends at the first excess
+    // string.
     nbytes += name.size();
     if (const auto* text = std::get_if<std::string>(&value)) nbytes += text->size();
     if (nbytes > kMaxAttributesBytes) {

@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// Bounds of what is saved and read; a real run has some sixty attributes of a few dozen bytes.
+// Bounds for saving and reading; a real run has about sixty attributes of a few dozen bytes.
 inline constexpr size_t kMaxAttributes = 4096;
 inline constexpr size_t kMaxAttributeNameBytes = 256;
 inline constexpr size_t kMaxAttributesBytes = size_t{1} << 20;  // of all names and strings together
@@ -27,9 +27,9 @@ absl::Status CheckAttributes(const Attributes& attributes);
 // The JSON object, one member a line, indented by `indent`. Precondition: CheckAttributes is OK.
 std::string EncodeAttributes(const Attributes& attributes, const std::string& indent);
 
-// The inverse: the same values, doubles by every bit. kDataLoss, naming the member, for a value that is no scalar, an
-// integer beyond int64, and whatever CheckAttributes refuses. `object` must come from ParseJson, which refuses integers
-// beyond 64 bits: in a document they are doubles already.
+// The inverse: the same values, with every bit of doubles. kDataLoss, naming the member, for a value that is not a
+// scalar, an integer beyond int64, and anything that CheckAttributes refuses. `object` must come from ParseJson, which
+// refuses integers beyond 64 bits: in a document they are doubles already.
 absl::StatusOr<Attributes> DecodeAttributes(const nlohmann::json& object);
 
 }  // namespace fsdp

@@ -67,12 +67,12 @@ TEST(StoredAttributesTest, TheDigestOfAManifestCoversThem) {
 TEST(StoredAttributesTest, AValueThatIsNoScalarIsRefusedByName) {
   for (const char* value : {"[]", "{}", "{\"a\": 1}", "18446744073709551615"}) {
     EXPECT_THAT(Decode(absl::StrCat("{\"a.b\": ", value, "}")),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("attribute \"a.b\": it is no scalar")));
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("attribute \"a.b\": it is not a scalar")));
   }
   EXPECT_THAT(Decode("[1]"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not an object")));
 }
 
-// Regression: the parser made them the nearest double, and the attribute was another number.
+// Regression: the parser rounded them to the nearest double, and the attribute changed.
 TEST(StoredAttributesTest, AnIntegerBeyond64BitsIsRefusedByName) {
   for (const char* value : {"18446744073709551616", "-9223372036854775809"}) {
     std::string text = EncodeManifest(ManifestWith({{"model.n_head", 4}}));

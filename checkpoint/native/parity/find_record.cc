@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A record is sealed JSON (sealed_json.h) in a dataset that HDF5 aligns to kRecordAlignment, so it can be found without
-// the metadata of the HDF5 file, which may be damaged: look at each page for the first bytes of a record, then read on
-// page by page until the text ends as a seal does and its digest is right. Payload may contain the bytes of a record,
-// of another file for instance; so a record only counts if it says that it lies at this very offset.
+// the metadata of the HDF5 file, which may be damaged: look at each page for the first bytes of a record, then continue
+// page by page until the text ends with a seal whose digest is right. Payload may contain the bytes of a record, for
+// example of another file, so a record only counts if it names this very offset as its own.
 #include "fsdp/checkpoint/native/parity/find_record.h"
 
 #include <algorithm>
@@ -26,12 +26,12 @@
 namespace fsdp {
 namespace {
 
-// How every record begins; see manifest_encode.cc.
+// The first bytes of every record; see manifest_encode.cc.
 constexpr std::string_view kBeginning = "{\n  \"format\": \"fsdp rank record\",\n";
 constexpr std::string_view kEnd = "\"}\n";
 
-// The sealed text that begins at `offset`, read page by page, because its length is not known. kDataLoss when there is
-// none. `size` is the file's.
+// The sealed text that begins at `offset`, read page by page, because its length is not known. kDataLoss without a
+// seal. `size` is the size of the file.
 absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t size) {
   std::string text;
   while (offset + static_cast<int64_t>(text.size()) < size && static_cast<int64_t>(text.size()) < kMaxManifestBytes) {
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t
     text.resize(had + more);
     FSDP_RETURN_IF_ERROR(
         file.Read(offset + had, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + had, more)));
-    // A record fills whole pages, so only what ends with one can be sealed.
+    // A record fills whole pages, so a seal can only be at the end of a page.
     if (absl::EndsWith(absl::string_view(text), absl::string_view(kEnd.data(), kEnd.size())) && CheckSeal(text).ok()) {
       return text;
     }
@@ -55,6 +55,7 @@ absl::StatusOr<FileRecord> DecodeAt(const File& file, int64_t offset, int64_t si
   if (record.files.empty() || record.rank < 0 || !(record.files[0].record == range)) {
     return absl::DataLossError("a record that does not describe its own file");
   }
+  // A record cannot contain its own digests; computed here, they make it comparable with the manifest's.
   StoredExtent extent = {range, {}};
   for (size_t at = 0; at < text.size(); at += kBlockBytes) {
     extent.digests.push_back(DigestOf(std::string_view(text).substr(at, kBlockBytes)));
@@ -66,6 +67,7 @@ absl::StatusOr<FileRecord> DecodeAt(const File& file, int64_t offset, int64_t si
 }  // namespace
 
 absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const Manifest& manifest) {
+  // A majority, since a few swapped rank files must not discredit an intact manifest.
   size_t rank_files = 0;
   std::map<std::string, size_t> others;  // files by save id
   for (size_t i = 0; i < manifest.files.size(); ++i) {

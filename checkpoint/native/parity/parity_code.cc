@@ -14,7 +14,7 @@ namespace {
 // ISA-L expands each coefficient of the matrix to products with all low and all high nibbles, for its SIMD look-up.
 constexpr int kTableBytes = 32;
 
-// to = matrix * from, byte by byte, with the matrix in `tables`. ISA-L only reads from its inputs, although it takes
+// to = matrix * from, byte by byte, with the matrix in `tables`. ISA-L only reads its inputs, although it takes
 // pointers that are not const; its lengths are int.
 void Apply(const std::vector<uint8_t>& tables, const std::vector<const std::byte*>& from,
            const std::vector<std::byte*>& to, int64_t nbytes) {
@@ -57,6 +57,7 @@ absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int
   const auto names = [](const std::vector<int>& runs, int run) {
     return std::find(runs.begin(), runs.end(), run) != runs.end();
   };
+  // Data runs come first, so the decoder reads as few parity runs as possible.
   for (int run = 0; run < data_ + parity_ && static_cast<int>(decoder.present_.size()) < data_; ++run) {
     if (!names(lost, run) && !names(unused, run)) decoder.present_.push_back(run);
   }
@@ -73,6 +74,7 @@ absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int
   for (size_t i = 0; i < lost.size(); ++i) {
     for (int column = 0; column < data_; ++column) {
       uint8_t sum = 0;
+      // Addition in GF(2^8) is XOR, so a sum of products needs no reduction.
       for (int k = 0; k < data_; ++k) sum ^= gf_mul(matrix_[lost[i] * data_ + k], inverse[k * data_ + column]);
       wanted[i * data_ + column] = sum;
     }

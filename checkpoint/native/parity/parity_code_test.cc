@@ -14,9 +14,9 @@ namespace {
 using testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-constexpr int64_t kBytes = 1000;  // no multiple of what a vector instruction takes
+constexpr int64_t kBytes = 1000;  // not a multiple of a vector's size
 
-// `count` runs of bytes that follow from `seed`, and their parity.
+// Data runs of deterministic bytes, and their parity runs.
 std::vector<Bytes> Encoded(const ParityCode& code) {
   std::minstd_rand random(7);
   std::vector<Bytes> runs(code.data() + code.parity(), Bytes(kBytes));

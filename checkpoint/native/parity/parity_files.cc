@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How parity is written. The unit of work is a block (kBlockBytes) of every parity file, the same block that manifests
-// have a digest of. It is made run by run: a run is the same byte range of every file, small enough that the runs of
-// all files together stay near kRunsBytes.
+// have a digest of. It is computed run by run: a run is the same byte range of every file, small enough that the runs
+// of all files together stay near kRunsBytes.
 //
 //      rank files (O_DIRECT reads)     memory of one thread                 parity files (O_DIRECT writes)
 //        [ run i + 1 ]  ----------->   [ other half of DataRuns ]
 //                                      [ run i of every rank file ] --+
 //                                      [ block of each parity file ] <+ Encode, digest  ----> WriteQueue
 //
-// Each thread reads the next run while it encodes the present one, and leaves finished blocks to its write queues. So
-// memory is bounded (ParityMemory), whatever the number and size of files, and disk and CPU are busy together.
+// Each thread reads the next run while it encodes the current one, and hands finished blocks to its write queues. So
+// memory is bounded (ParityMemory) for any number and size of files, and disk and CPU work at the same time.
 #include "fsdp/checkpoint/native/parity/parity_files.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ namespace {
 // of parity in flight in addition.
 constexpr int64_t kRunsBytes = int64_t{8} << 20;
 
-// Bytes of a run where there are `files` files: a divisor of kBlockBytes, at least a page.
+// Bytes of a run for `files` files: a divisor of kBlockBytes, at least a page.
 int64_t RunBytes(int64_t files) {
   int64_t nbytes = kBlockBytes;
   while (nbytes > kPageBytes && nbytes * files > kRunsBytes) nbytes /= 2;
@@ -88,7 +88,7 @@ class DataRuns {
         memory_{Runs(data.size(), run_bytes), Runs(data.size(), run_bytes)},
         queue_(static_cast<int>(2 * data.size())) {}
 
-  // Begins to read bytes `range` of all files. At most two runs are started and not yet finished.
+  // Starts to read bytes `range` of all files. At most two runs are started and not yet finished.
   void Start(const ByteRange& range) {
     Runs& memory = memory_[started_++ % 2];
     for (size_t i = 0; i < data_.size(); ++i) {
@@ -104,6 +104,7 @@ class DataRuns {
     for (size_t i = 0; i < data_.size(); ++i) {
       const int64_t here = BytesHere(i, range);
       if (here > 0) FSDP_RETURN_IF_ERROR(queue_.Finish().status());
+      // A shorter file counts as zeros after its end; the buffer still has bytes of an earlier run.
       std::memset(memory.pointers()[i] + here, 0, range.nbytes - here);
     }
     return memory.views();
@@ -179,8 +180,8 @@ std::vector<ByteRange> RunsOf(const ParityPlan& plan, int64_t block) {
   return runs;
 }
 
-// The share of thread `thread` of `threads`: every `threads`-th block, so that together they go through the files from
-// the beginning to the end.
+// The share of thread `thread` of `threads`: every `threads`-th block, so that together they pass through the files
+// from beginning to end.
 absl::Status EncodeShare(Encoding& shared, int64_t thread, int64_t threads, std::vector<Digest>& digests) {
   DataRuns data(shared.data, RunBytes(shared.plan));
   const int64_t count = shared.blocks.size();
@@ -214,6 +215,7 @@ absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, in
 absl::Status CreateParityFiles(FileSystem& files, const std::string& directory, const ParityPlan& plan) {
   for (const std::string& name : plan.parity) {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, name)));
+    // Reserved by one process before several write: a full disk is noticed here, and the size is final.
     FSDP_RETURN_IF_ERROR(file->Reserve(plan.nbytes()));
     FSDP_RETURN_IF_ERROR(file->Sync());
   }
@@ -268,6 +270,7 @@ void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& d
     file.nbytes = plan.nbytes();
     StoredExtent extent = {{0, file.nbytes}, {}};
     for (const std::vector<Digest>& share : digests) {
+      // A share is [parity files, blocks]; shares follow each other in the order of blocks.
       const size_t count = share.size() / plan.parity.size();
       extent.digests.insert(extent.digests.end(), share.begin() + p * count, share.begin() + (p + 1) * count);
     }
@@ -307,6 +310,7 @@ absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, 
     Runs rebuilt(made.size(), run);
     const int64_t at = i * run;
     const int64_t nbytes = std::min(run, plan.nbytes() - at);
+    // Plain reads and a buffer per run, without double buffering: a repair is rare, and memory stays bounded.
     for (size_t d = 0; d < present.size(); ++d) {
       FSDP_RETURN_IF_ERROR(ReadPadded(present[d], at, absl::MakeSpan(in.pointers()[d], nbytes)));
     }

@@ -34,10 +34,10 @@ struct ParityPlan {
 // kInvalidArgument when there are more files than the code can take.
 absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, int parity);
 
-// Makes the parity files in `directory`, as long as they will be but without contents, and fsyncs them.
+// Makes the parity files in `directory`, with their final size but without contents, and fsyncs them.
 absl::Status CreateParityFiles(FileSystem& files, const std::string& directory, const ParityPlan& plan);
 
-// The blocks (indices, of kBlockBytes each) of every parity file that writer `share` of `shares` writers writes.
+// The blocks (indices, kBlockBytes each) of every parity file that writer `share` of `shares` writes.
 Interval ParityShare(const ParityPlan& plan, int shares, int share);
 
 // Writes and fsyncs `blocks` of all parity files; returns their digests, by file, then block.
@@ -58,7 +58,7 @@ struct ParityLoss {
 };
 
 // Rebuilds the files `loss.lost` as new files at the paths `out`, in the same order, and fsyncs them. The result is not
-// verified; callers compare it with the digests that they have. kDataLoss when too few files are left.
+// verified; callers compare it with their digests. kDataLoss when too few files remain.
 absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
                                const ParityLoss& loss, const std::vector<std::string>& out, ThreadPool& pool);
 

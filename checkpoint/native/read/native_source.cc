@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The manifest gives each tensor as intervals of its elements, sorted and each contiguous in one file, so a read is a
-// walk over the intervals that overlap the wanted range, from a binary search. Digests are of blocks of an
-// extent, counted from its first byte: VerifiedReader reads whole blocks and hands out the wanted part. Two things
-// follow. Pieces() cuts at block boundaries, so that callers which read piece by piece read no block twice; and
-// ReadAll() plans all reads first and then visits each block once, however many reads want a part of it.
+// The manifest describes each tensor as intervals of its elements, sorted and each contiguous in one file, so a read
+// finds the first overlapping interval by binary search and walks from there. Each block of an extent, counted from its
+// first byte, has a digest: VerifiedReader reads whole blocks and copies the wanted part. Two consequences: Pieces()
+// cuts at block boundaries, so that callers which read piece by piece read no block twice; and ReadAll() plans all
+// reads first and then visits each block once, for any number of reads that overlap it.
 //
-// A tensor whose intervals leave a hole or overlap is an error when it is read and not before: the others stay
-// readable, and verify reports them all.
+// A tensor whose intervals leave a hole or overlap fails only when it is read: other tensors stay readable, and verify
+// reports all such tensors.
 #include "fsdp/checkpoint/native/read/native_source.h"
 
 #include <algorithm>
@@ -39,6 +39,7 @@ class NativeSource final : public TensorSource {
       ShardedTensor described;
       described.dtype = tensor.dtype;
       described.shape = tensor.shape;
+      // No shards: contents() describes dtypes and shapes only.
       contents_.Set(tensor.key, std::move(described));
       for (const std::string& alias : tensor.aliases) contents_.aliases[alias] = tensor.key.fqn;
       index_[tensor.key] = i;
@@ -96,7 +97,7 @@ class NativeSource final : public TensorSource {
     std::vector<Interval> pieces;
     int64_t begin = interval.begin;
     for (auto stored = FirstOverlap(tensor, begin); begin < interval.end; ++stored) {
-      // Read returns the error of a broken cover; any pieces lead to it.
+      // A broken cover: Read returns its error, for any pieces.
       if (stored == tensor.intervals.end()) return TensorSource::Pieces(key, interval);
       while (begin < std::min(stored->interval.end, interval.end)) {
         const int64_t next = stored->interval.begin + ((begin - stored->interval.begin) / block + 1) * block;

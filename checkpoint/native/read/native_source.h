@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenNativeSource: a checkpoint directory of ours as a TensorSource. It needs the manifest and pread and nothing else:
-// the HDF5 library is not called, and a virtual dataset is never read. SHARDED checkpoints hold rows and LOCAL ones
-// flat slices; both are intervals of elements here.
+// OpenNativeSource: a checkpoint directory of ours as a TensorSource. It needs only the manifest and pread: it does not
+// call the HDF5 library and never reads a virtual dataset. SHARDED checkpoints hold rows, LOCAL ones flat slices; both
+// are intervals of elements here.
 #ifndef FSDP_CHECKPOINT_NATIVE_READ_NATIVE_SOURCE_H_
 #define FSDP_CHECKPOINT_NATIVE_READ_NATIVE_SOURCE_H_
 
@@ -16,12 +16,12 @@
 namespace fsdp {
 
 // Opens the checkpoint directory `path`. Reads manifest and texts; rank files are opened and checked when they are
-// first read from. kNotFound when there is no manifest; kDataLoss names the file that is damaged; kUnimplemented when a
-// later release wrote it.
+// first read from. kNotFound without a manifest; kDataLoss names the damaged file; kUnimplemented when a later release
+// wrote it.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
                                                                const TensorSourceOptions& options = {});
 
-// Of a checkpoint directory, for its driver.
+// The traits of a checkpoint directory, for its driver.
 const FormatTraits& NativeTraits();
 
 }  // namespace fsdp

@@ -2,8 +2,8 @@
 //
 // A digest covers a whole block, so the block is the unit of reading. Reading tensor by tensor would read a block once
 // for each small tensor in it, and for a resharded load in an order that jumps between files. So the wanted elements
-// are first cut at blocks, then sorted by place: the pieces of a block are neighbours then, and blocks come in the
-// order in which they lie on the disk. Time is O(p log p) for p pieces.
+// are first cut at blocks, then sorted by place: this puts the pieces of a block next to each other, and blocks in the
+// order of files and offsets. Time is O(p log p) for p pieces.
 #include "fsdp/checkpoint/native/read/read_plan.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Placed {
 };
 
 // Cuts elements `part` of a stored interval at the blocks of its extent. Blocks are cut between elements, so every
-// piece has whole ones.
+// piece has whole elements.
 void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interval& part, const TensorRead& read,
          const Manifest& manifest, int index, std::vector<Placed>& pieces) {
   const int64_t size = SizeOf(tensor.dtype);
@@ -41,6 +41,8 @@ void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interva
     placed.file = stored.file;
     placed.extent = static_cast<int>(extent - file.extents.data());
     placed.block = block;
+    // `out` holds the elements of the whole read, so the position counts from the read's first element, in the wanted
+    // dtype.
     const int64_t element = part.begin + (at - bytes.offset) / size - read.interval.begin;
     placed.piece = {{at, end - at}, tensor.dtype, read.dtype, read.out + element * SizeOf(read.dtype), index};
     pieces.push_back(placed);
@@ -72,8 +74,7 @@ absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const
       return absl::InvalidArgumentError(
           absl::StrCat(Describe(read.key), ": elements ", read.interval.ToString(), " of ", tensor.shape.numel()));
     }
-    // Intervals are sorted and disjoint: the first that ends behind the beginning of what is wanted, then its
-    // successors.
+    // Intervals are sorted and disjoint: the first that ends after the wanted elements begin, then its successors.
     auto stored = std::partition_point(tensor.intervals.begin(), tensor.intervals.end(), [&](const auto& interval) {
       return interval.interval.end <= read.interval.begin;
     });

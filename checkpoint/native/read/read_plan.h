@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PlanReads: which blocks of which files hold the wanted elements, so that each block is read and verified once,
-// however many tensors lie in it and however they are cut. A pure function of the manifest: no file is opened, no rank
-// is asked.
+// PlanReads: finds the blocks of files that hold the wanted elements, so that each block is read and verified once,
+// regardless of how many tensors share it and how they are cut. A pure function of the manifest: no I/O, no
+// communication.
 //
 //   TensorRead --intervals of the manifest--> bytes of files --cut at blocks--> BlockPiece --by block--> BlockRead
 #ifndef FSDP_CHECKPOINT_NATIVE_READ_READ_PLAN_H_
@@ -24,11 +24,11 @@ struct BlockPiece {
   ByteRange range;  // in the file
   DType stored = DType::kFloat32;
   DType wanted = DType::kFloat32;
-  std::byte* out = nullptr;  // where its elements go, as `wanted`
+  std::byte* out = nullptr;  // destination of its elements, converted to `wanted`
   int read = 0;              // index into the reads, for messages
 };
 
-// A block with all that is wanted of it.
+// A block with all wanted pieces of it.
 struct BlockRead {
   int file = 0;                    // index into Manifest::files
   int extent = 0;                  // index into the file's extents
@@ -45,7 +45,7 @@ using TensorIndex = std::map<StateKey, size_t>;
 absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const TensorIndex& index,
                                                  const std::vector<TensorRead>& reads);
 
-// Blocks [first, first + count) of a plan, which lie close together in one file and are read by one transfer.
+// Blocks [first, first + count) of a plan, which are close together in one file and are read by one transfer.
 struct BlockRun {
   size_t first = 0;
   size_t count = 0;
@@ -53,7 +53,7 @@ struct BlockRun {
 };
 
 // `blocks` in runs of at most kBlockBytes. kWhole: a run covers its blocks whole, as comparing digests requires;
-// kPieces: from the first to the last wanted byte only.
+// kPieces: only from the first to the last wanted byte.
 enum class BlockParts : uint8_t { kWhole, kPieces };
 std::vector<BlockRun> JoinBlocks(const std::vector<BlockRead>& blocks, BlockParts parts);
 

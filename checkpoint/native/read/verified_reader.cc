@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ways to read, since callers want two things. Read serves one value at a time in the calling thread: text, diff,
-// statistics. ReadBlocks serves a whole load: many blocks in flight, each with all pieces that are wanted of it.
+// Two ways to read. Read serves one value at a time in the calling thread, for texts, diff and statistics. ReadBlocks
+// serves a whole load: many blocks in flight, each with all its wanted pieces.
 //
 //   ReadBlocks: blocks -> runs -> per run   page cache has all of it -> DeliverCached: copy and digest tile by tile
 //                                           otherwise -> ReadQueue   -> Deliver: digest, then copy or convert
 //
-// How often a byte passes through the processor decides the speed of a load. A block that is wanted whole, in its
-// stored dtype and in one place, is read to that place (InPlace) or digested while it is copied (CopyAndDigest): one
-// pass. For all others the digest is one pass and the copies of the pieces are another; from the page cache they are
-// made tile by tile, out of the core's own cache. Bytes that fail their digest may therefore be in the caller's memory
-// already; the error says so by its code, and the contract of Read allows it.
+// The number of passes over each byte determines the speed of a load. A block that is wanted whole, in its stored dtype
+// and in one place, is read to that place (InPlace) or digested while it is copied (CopyAndDigest): one pass. All
+// others take one pass for the digest and another for the copies of the pieces; from the page cache both work tile by
+// tile, in the core's own cache. Bytes that fail their digest may therefore be in the caller's memory already; the
+// contract of Read allows this after an error.
 #include "fsdp/checkpoint/native/read/verified_reader.h"
 
 #include <algorithm>
@@ -43,8 +43,7 @@ constexpr int64_t kTileBytes = 256 * 1024;
 // Enough for the direct I/O of any common disk.
 constexpr uintptr_t kDirectAlignment = 512;
 
-// The extent of `file` that holds `range`. Dies when there is none: manifests are checked for that when they are
-// decoded.
+// The extent of `file` that holds `range`. Dies if no extent does: decoding a manifest has checked this.
 const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
   const auto after =
       std::upper_bound(file.extents.begin(), file.extents.end(), range.offset,
@@ -65,7 +64,7 @@ bool IsStored(const BlockRead& block) {
                      [](const BlockPiece& piece) { return piece.stored == piece.wanted; });
 }
 
-// Copies what `pieces` want of `tile`, which begins at `offset` of the file.
+// Copies the parts of `pieces` in `tile`, which begins at `offset` of the file.
 void CopyPieces(const std::vector<BlockPiece>& pieces, int64_t offset, absl::Span<const std::byte> tile) {
   for (const BlockPiece& piece : pieces) {
     const int64_t from = std::max(piece.range.offset, offset);
@@ -74,7 +73,7 @@ void CopyPieces(const std::vector<BlockPiece>& pieces, int64_t offset, absl::Spa
   }
 }
 
-// Copies the pieces from the page cache to their places; false when it lacks some bytes.
+// Copies the pieces from the page cache to their places; false if it lacks some bytes.
 bool CopyCachedPieces(int fd, const BlockRead& block) {
   return std::all_of(block.pieces.begin(), block.pieces.end(), [&](const BlockPiece& piece) {
     return CopyCached(fd, piece.range.offset, absl::MakeSpan(piece.out, piece.range.nbytes)) == piece.range.nbytes;
@@ -135,7 +134,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
   const int64_t from = std::max(range.offset, wanted.offset);
   const int64_t to = std::min(range.end(), wanted.end());
   std::byte* const target = out + (from - wanted.offset);
-  // A block that is wanted whole is read to its place and compared there; of other blocks only a part is copied.
+  // A block that is wanted whole is read to its place and compared there; from other blocks only a part is copied.
   const bool is_whole = to - from == range.nbytes;
   if (!is_whole) {
     const std::shared_ptr<const PartialBlock> last = LastPartial();
@@ -156,7 +155,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
 }
 
 absl::Status VerifiedReader::ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool, const PieceName& what) {
-  // A digest covers the whole block; where it is not compared, the wanted bytes suffice.
+  // A digest covers the whole block; if digests are ignored, the wanted bytes suffice.
   const std::vector<BlockRun> runs = JoinBlocks(blocks, verify_ ? BlockParts::kWhole : BlockParts::kPieces);
   const auto begin = [&](int64_t i) -> absl::StatusOr<LargeRead> {
     const BlockRun& run = runs[i];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before a call
-// returns OK. A file is opened when it is first needed; its size and its record must then match the manifest, so a
-// file of another rank or another save is noticed even where digests are not compared. Thread-safe.
+// VerifiedReader: reads bytes of a checkpoint's files; each block is read whole and compared with its digest before a
+// call returns OK. A file is opened when it is first needed; its size and its record must then match the manifest, so a
+// file of another rank or another save is noticed even if digests are ignored. Thread-safe.
 #ifndef FSDP_CHECKPOINT_NATIVE_READ_VERIFIED_READER_H_
 #define FSDP_CHECKPOINT_NATIVE_READ_VERIFIED_READER_H_
 
@@ -26,20 +26,20 @@ namespace fsdp {
 
 class VerifiedReader final {
  public:
-  // kIgnore: bytes are passed on as they are, and only the wanted ones are read.
+  // kIgnore: bytes are not verified, and only the wanted ones are read.
   enum class Digests : uint8_t { kCompare, kIgnore };
 
   // `files` and `manifest` must outlive it.
   VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, Digests digests);
 
-  // Reads bytes `range`, which lie in one extent of files[index], to `out`; the contents of `out` are unspecified after
-  // an error. kDataLoss names the file, the bytes of the damaged block and `what`, the value that they belong to.
+  // Reads bytes `range`, inside one extent of files[index], to `out`; the contents of `out` are unspecified after an
+  // error. kDataLoss names the file, the bytes of the damaged block and `what`, the value that they are part of.
   // Blocks.
   absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
 
   // Reads `blocks`, sorted by file and offset as PlanReads returns them, on the threads of `pool`, and writes their
-  // pieces to BlockPiece::out, converted where the dtypes differ. Blocks until all is done. Errors as those of Read, of
-  // the first block that has one; `what` names the value that a piece belongs to.
+  // pieces to BlockPiece::out, converted if the dtypes differ. Blocks until all is done. Returns the error of the first
+  // block that has one, as Read does; `what` names the value of a piece.
   absl::Status ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool,
                           const std::function<std::string(const BlockPiece&)>& what);
 
@@ -54,8 +54,9 @@ class VerifiedReader final {
   // `read_offset` of the file.
   absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset, const PieceName& what) const;
 
-  // Copies what is wanted of the blocks from the page cache to its places, tile by tile, so that each byte is digested
-  // and copied while it is in the core's cache. False when the page cache lacks some bytes, or elements are converted.
+  // Copies the wanted bytes of the blocks from the page cache to their places, tile by tile, so that each byte is
+  // digested and copied while it is in the core's cache. False when the page cache lacks some bytes, or elements are
+  // converted.
   absl::StatusOr<bool> DeliverCached(const File& file, const BlockRun& run, const std::vector<BlockRead>& blocks,
                                      const PieceName& what);
   absl::StatusOr<bool> DeliverCachedBlock(int fd, const BlockRead& block, const PieceName& what);
@@ -66,7 +67,7 @@ class VerifiedReader final {
                        absl::FunctionRef<std::string()> what) const;
   absl::Status Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const;
 
-  // A verified block that only a part was wanted of. Small tensors share blocks, so the next Read often wants another
+  // A verified block of which only a part was wanted. Small tensors share blocks, so the next Read often wants another
   // part.
   struct PartialBlock {
     int file = 0;
@@ -83,7 +84,7 @@ class VerifiedReader final {
 
   std::mutex mutex_;
   // All guarded by mutex_.
-  std::vector<std::shared_ptr<const File>> open_;  // by index; null where it is not open
+  std::vector<std::shared_ptr<const File>> open_;  // by index; null if it is not open
   std::vector<bool> checked_;                      // by index
   std::deque<int> order_;                          // indexes of open files, the oldest first; at most kMaxOpenFiles
   std::shared_ptr<const PartialBlock> partial_;    // the last one; null before the first

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For each choice of as many parity files as rank files are lost:
+// For each choice of parity files, as many as the lost rank files:
 //
-//   1. Sizes. The code needs the length of every rank file. That of a lost file is in its record, which is lost too, so
-//      it is first taken to be as long as the parity files, which are as long as the longest rank file.
-//   2. Rebuild. Padding is zeros, so a file that was taken for too long is right up to its end, and has its record.
-//   3. If the records give other sizes, rebuild once more with these.
+//   1. Sizes. The code needs the length of every rank file. The length of a lost file is in its record, which is lost
+//      too, so it is first assumed to be as long as the parity files, which are as long as the longest rank file.
+//   2. Rebuild. Padding is zeros, so a file whose length was assumed too large is correct up to its real end, and has
+//      its record.
+//   3. If the records give other sizes, rebuild again with these.
 //   4. Verify every rebuilt file against the digests in its own record, and all records against one save id.
 //
-// The first choice that passes is right: a wrong one gives bytes whose digests do not match.
+// The first choice that passes is right: a wrong one yields bytes whose digests do not match.
 #include "fsdp/checkpoint/native/repair/rank_rebuild.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@
 namespace fsdp {
 namespace {
 
-// Most choices that are tried. Each reads all files and writes those that are lost.
+// Maximum number of choices to try. Each reads all files and writes the lost ones.
 constexpr int kMaxChoices = 1000;
 
 class RankRebuild {
@@ -42,8 +43,8 @@ class RankRebuild {
       return absl::DataLossError(absl::StrCat(lost_.size(), " rank files are lost or damaged, and only ",
                                               usable_.size(), " parity files are present"));
     }
-    // Choices in lexical order, as flags of the files in usable_ that a choice leaves out; the first takes the first
-    // files.
+    // Choices in lexical order, as flags of the files in usable_ that a choice leaves out; the first choice uses the
+    // first files.
     std::vector<bool> skipped(usable_.size(), true);
     std::fill_n(skipped.begin(), lost_.size(), false);
     absl::Status first_error;
@@ -54,6 +55,7 @@ class RankRebuild {
       }
       const absl::Status status = Try(used);
       if (status.ok()) return used;
+      // An error of the file system would repeat with every choice.
       if (!absl::IsDataLoss(status)) return status;
       first_error.Update(status);
       if (!std::next_permutation(skipped.begin(), skipped.end())) break;
@@ -79,7 +81,7 @@ class RankRebuild {
     return absl::OkStatus();
   }
 
-  // Puts all rank files into plan_, by name. A lost file whose size no record tells has 0 bytes for now.
+  // Puts all rank files into plan_, by name. A lost file whose size is in no record has 0 bytes for now.
   void PlanFiles() {
     std::map<std::string, int64_t> sizes;
     for (const auto& [name, record] : left_.records) sizes[name] = record.files[0].nbytes;
@@ -91,10 +93,11 @@ class RankRebuild {
       if (left_.damaged.count(name) != 0) lost_.push_back(static_cast<int>(plan_.data.size()));
       plan_.data.push_back({name, nbytes});
     }
+    // All parity files, even unusable ones: the index of a file in the plan is its row in the code's matrix.
     plan_.parity = left_.parity;
   }
 
-  // Rebuilds the files from the parity files `used`, and keeps them if they are right.
+  // Rebuilds the files from the parity files `used`, and keeps them if they verify.
   absl::Status Try(const std::vector<std::string>& used) {
     ParityPlan plan = plan_;
     absl::Status status = GuessSizes(used, plan);

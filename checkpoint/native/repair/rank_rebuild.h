@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RebuildRankFiles: rebuilds lost and damaged rank files of a checkpoint that has lost its manifest, from the other
-// rank files and the parity files. The digests of parity files were in the manifest, so damage in them cannot be seen:
-// choices of parity files are tried until one gives rank files that match their own records.
+// rank files and the parity files. The digests of parity files were in the manifest, so damage in them cannot be
+// detected: choices of parity files are tried until one yields rank files that match their own records.
 #ifndef FSDP_CHECKPOINT_NATIVE_REPAIR_RANK_REBUILD_H_
 #define FSDP_CHECKPOINT_NATIVE_REPAIR_RANK_REBUILD_H_
 
@@ -17,10 +17,10 @@
 
 namespace fsdp {
 
-// Rebuilds every rank file that `left.damaged` names, linked ones too, in `rebuilt`, and adds their records to
+// Rebuilds every rank file that `left.damaged` names, including linked ones, in `rebuilt`, and adds their records to
 // `left.records`. Returns the names of the parity files that were used. kDataLoss when there are fewer parity files
-// than files to rebuild, or when no choice gives right files. `directory` is the checkpoint. Each choice reads all
-// files.
+// than files to rebuild, or when no choice yields files that verify. `directory` is the checkpoint. Each choice reads
+// all files.
 absl::StatusOr<std::vector<std::string>> RebuildRankFiles(FileSystem& files, const std::string& directory,
                                                           RecordsLeft& left, RebuiltFiles& rebuilt, ThreadPool& pool);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Nothing in the checkpoint changes before Install, so a failed or interrupted repair leaves it as it was. Install is
-// not atomic, and need not be: every file that it installs is right by itself, and the manifest comes last. After a
+// not atomic and need not be: every file that it installs is correct by itself, and the manifest comes last. After a
 // crash between two renames the next repair finds fewer damaged files and finishes the work.
 #include "fsdp/checkpoint/native/repair/rebuilt_files.h"
 
@@ -41,6 +41,7 @@ RebuiltFiles::~RebuiltFiles() {
 }
 
 absl::StatusOr<std::string> RebuiltFiles::Add(const std::string& name) {
+  // Made by the first Add: a repair that finds nothing to rebuild leaves no trace.
   if (!std::exchange(is_made_, true)) FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   names_.push_back(name);
   return JoinPath(path_, name);
@@ -63,7 +64,7 @@ absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<FileRecord>&
   return index->Write(files_, path_, records, pool);
 }
 
-// The texts, which the first rank file keeps for all.
+// The texts, which only the first rank file stores.
 absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const FileRecord& record) {
   std::vector<TreeFile::Text> texts;
   const std::string& name = record.files[0].name;
@@ -89,12 +90,14 @@ absl::Status RebuiltFiles::WriteParity(int count, Manifest& manifest, ThreadPool
   }
   FSDP_ASSIGN_OR_RETURN(const ParityPlan plan, PlanParity(std::move(data), count));
   for (const std::string& name : plan.parity) {
+    // CreateParityFiles refuses existing names. The rank files linked above are not in names_, so Install leaves them.
     if (DirectoryOf(name) == path_) FSDP_RETURN_IF_ERROR(Drop(name));
   }
   FSDP_RETURN_IF_ERROR(CreateParityFiles(files_, path_, plan));
   FSDP_ASSIGN_OR_RETURN(const std::vector<Digest> digests,
                         WriteParityBlocks(files_, path_, plan, ParityShare(plan, 1, 0), pool));
   AddParity(plan, {digests}, manifest);
+  // Before the manifest in the order of Install, which refers to them.
   names_.insert(names_.end(), plan.parity.begin(), plan.parity.end());
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RebuiltFiles: rebuilt files of a checkpoint, which stay in the hidden directory .repair-<nonce> inside of it until
-// all are verified. Install then renames each to its place. Not thread-safe.
+// RebuiltFiles: rebuilt files of a checkpoint, which stay in its hidden directory .repair-<nonce> until all are
+// verified. Install then renames each to its place. Not thread-safe.
 #ifndef FSDP_CHECKPOINT_NATIVE_REPAIR_REBUILT_FILES_H_
 #define FSDP_CHECKPOINT_NATIVE_REPAIR_REBUILT_FILES_H_
 
@@ -39,7 +39,7 @@ class RebuiltFiles {
   // Undoes Add and deletes the file.
   absl::Status Drop(const std::string& name);
 
-  // The directory in which the file `name` now is: path() if it was rebuilt, else the checkpoint.
+  // The directory that now holds the file `name`: path() if it was rebuilt, else the checkpoint.
   const std::string& DirectoryOf(const std::string& name) const;
 
   // Writes checkpoint.h5 from the records of all rank files, by writer. Returns the manifest, without parity.
@@ -51,11 +51,11 @@ class RebuiltFiles {
   // Writes and fsyncs manifest.json.
   absl::Status WriteManifest(const Manifest& manifest);
 
-  // Renames every file to its place, each durable before the next. A directory that is in the way is renamed to
-  // DisplacedName with all that is in it, since its contents are not ours to delete.
+  // Renames every file to its place, each durable before the next. A directory that has the name of a file is renamed
+  // to DisplacedName with all its contents, which are not ours to delete.
   absl::Status Install();
 
-  // ".NAME.aside-<nonce>": hidden, so that it is not taken for a part of the checkpoint.
+  // ".NAME.aside-<nonce>": hidden, so that it is not mistaken for a part of the checkpoint.
   std::string DisplacedName(const std::string& name) const;
 
  private:

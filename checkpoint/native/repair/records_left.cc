@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<File>> OpenToCheck(FileSystem& files, const std::
   return absl::IsNotFound(file.status()) ? Missing(name) : absl::DataLossError(file.status().message());
 }
 
-// "rank-00003-of-00008.h5" of "rank-00003-of-00008.step-00000100.h5": the name that its own save gave it.
+// "rank-00003-of-00008.h5" of "rank-00003-of-00008.step-00000100.h5": its name in the save that wrote it.
 std::string OwnName(const std::string& name) { return absl::StrCat(name.substr(0, name.find('.')), ".h5"); }
 
 // Fills a RecordsLeft, member by member.
@@ -37,6 +37,7 @@ class Survey {
 
   absl::StatusOr<RecordsLeft> Run() {
     FSDP_ASSIGN_OR_RETURN(names_, files_.List(directory_));
+    // In this order: writers are counted in the one save that is kept, and linked files are known from its records.
     ReadRecords();
     KeepOneSave();
     CountWriters();
@@ -56,7 +57,7 @@ class Survey {
     }
   }
 
-  // Keeps the records of the save that most files are of. A file of another save counts as damaged: it is in the place
+  // Keeps the records of the save to which most files belong. A file of another save counts as damaged: it has the name
   // of a file of this one.
   void KeepOneSave() {
     std::map<std::string, int> votes;
@@ -78,10 +79,12 @@ class Survey {
     }
   }
 
-  // Rank files of another number of writers ("rank-00000-of-00004.h5" where the save has 8) are not files of this save
-  // and are ignored.
+  // Rank files of another number of writers ("rank-00000-of-00004.h5" in a save of 8) are not files of this save and
+  // are ignored.
   void CountWriters() {
     for (const auto& [name, status] : left_.damaged) {
+      // Without any record, only names remain. The largest number of writers fails safely: files that are missing are
+      // named.
       left_.writers = std::max(left_.writers, ParseRankFileName(name)->writers);
     }
     if (!left_.records.empty()) left_.writers = left_.records.begin()->second.save.writers;
@@ -102,6 +105,7 @@ class Survey {
     // If a rank file is lost, its linked files are described only by their own records.
     for (const std::string& name : names_) {
       if (!IsRankFileName(name) || ParseRankFileName(name) || left_.linked.count(name) != 0) continue;
+      // The rank file that would link it is undamaged and does not: then this file is not part of the save.
       if (left_.damaged.count(OwnName(name)) == 0) continue;
       absl::StatusOr<FileRecord> record = RecordOf(files_, directory_, name, pool_);
       if (!record.ok()) {
@@ -120,12 +124,13 @@ class Survey {
   }
 
   void FindParity() {
-    const bool is_recorded = !left_.records.empty();  // also that there is none, whatever lies in the directory
+    const bool is_recorded = !left_.records.empty();  // records also state 0, whatever files the directory has
     int parity = is_recorded ? left_.records.begin()->second.parity_files : 0;
     for (const std::string& name : names_) {
       const auto file = ParseParityFileName(name);
       if (file && parity == 0 && !is_recorded) parity = file->parity;
     }
+    // All names of the code, present or not, since a missing file keeps its row of the matrix.
     for (int i = 0; i < parity; ++i) left_.parity.push_back(ParityFileName(i, parity));
     for (const std::string& name : left_.parity) {
       const absl::Status present = CheckPresent(files_, directory_, name);

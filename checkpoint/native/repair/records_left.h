@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RecordsLeft: which files of a checkpoint that has lost its manifest are undamaged, according to the records of its
-// rank files. Every byte of a rank file is compared with a digest before the file counts as undamaged.
+// RecordsLeft: the undamaged files of a checkpoint that has lost its manifest, according to the records of its rank
+// files. Every byte of a rank file is compared with a digest before the file counts as undamaged.
 #ifndef FSDP_CHECKPOINT_NATIVE_REPAIR_RECORDS_LEFT_H_
 #define FSDP_CHECKPOINT_NATIVE_REPAIR_RECORDS_LEFT_H_
 
@@ -18,23 +18,22 @@
 namespace fsdp {
 
 struct RecordsLeft {
-  // By name: the records of the undamaged rank files that the save itself wrote. All are of one save: the one that most
-  // of the files in the directory are of.
+  // By name: the records of the undamaged rank files that the save itself wrote. All belong to one save: the one to
+  // which most files in the directory belong.
   std::map<std::string, FileRecord> records;
 
-  // By name: the files of earlier saves that the save links, as its records describe them. Where the record that links
-  // a file is lost, as the file's own record describes it.
+  // By name: the files of earlier saves that the save links, as its records describe them. If the record that links a
+  // file is lost, as the file's own record describes it.
   std::map<std::string, StoredFile> linked;
 
-  // The names of the parity files that the save made: as many as the records tell, or, without any record, as the names
-  // of the parity files in the directory tell.
+  // The names of the parity files that the save made: their number is in the records, or, without any record, in the
+  // names of the parity files in the directory.
   std::vector<std::string> parity;
 
-  // By name: why a file cannot be used. A parity file is here only if it is missing; whether one is damaged is not
-  // known.
+  // By name: why a file cannot be used. A parity file is here only if it is missing; damage in one cannot be detected.
   std::map<std::string, absl::Status> damaged;
 
-  int writers = 0;  // rank files of the save; 0 when no file tells
+  int writers = 0;  // rank files of the save; 0 if unknown
 };
 
 // Reads and verifies every rank file in `directory`.

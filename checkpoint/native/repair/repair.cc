@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repair works down from the file that describes others to the files that are described:
+// Repair works down from the files that describe others to the described files:
 //
-//   1. A manifest tells which files are damaged. If there is none, or one of another save, the rank files' own records
-//      do; these must be of one save.
-//   2. Lost and damaged rank and parity files are rebuilt from the others, if these are enough, and compared with the
-//      digests of the manifest, or of their own records. Without a manifest damage in a parity file cannot be seen: see
-//      rank_rebuild.cc.
-//   3. checkpoint.h5, and the manifest if it was lost, are rebuilt from the records as the save made them.
-//   4. A file that is no part of the checkpoint is a problem that a repair cannot mend.
-//   5. All rebuilt files lie, synced, in .repair-<nonce> inside of the checkpoint (rebuilt_files.h). Each takes its
-//      name by a rename, the manifest last.
+//   1. The manifest identifies the damaged files. If it is missing or belongs to another save, the rank files' own
+//      records do; these must be of one save.
+//   2. Lost and damaged rank and parity files are rebuilt from the others, if these suffice, and compared with the
+//      digests of the manifest, or of their own records. Without a manifest, damage in a parity file cannot be
+//      detected: see rank_rebuild.cc.
+//   3. checkpoint.h5, and the manifest if it was lost, are rebuilt from the records, as the save made them.
+//   4. A file that is not part of the checkpoint is a problem that repair cannot fix.
+//   5. All rebuilt files, synced, are in .repair-<nonce> inside the checkpoint (rebuilt_files.h). A rename gives each
+//      its name, the manifest last.
 //
-// The repair is all or nothing: one file that cannot be repaired leaves the checkpoint as it is, because a manifest is
-// right for all of its files or for none.
+// The repair is all or nothing: one file that cannot be repaired leaves the checkpoint unchanged, because a manifest
+// must be right for all of its files.
 #include "fsdp/checkpoint/native/repair/repair.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ class Repair {
   }
 
  private:
-  // `status`, and the newest step below path_ if it is a directory of checkpoints: the caller may mean that.
+  // `status`, and a suggestion of the newest step below path_ if it is a ROOT of checkpoints.
   absl::Status WithStep(const absl::Status& status) const {
     const auto step =
         std::find_if(names_.rbegin(), names_.rend(), [](const auto& name) { return ParseStepName(name); });
@@ -89,7 +89,7 @@ class Repair {
     }
   }
 
-  // Removes what earlier repairs left when they crashed.
+  // Removes the leftovers of repairs that crashed.
   void RemoveLeftovers() {
     for (const std::string& name : names_) {
       if (IsRebuiltDirectoryName(name)) (void)RemoveTree(files_, JoinPath(path_, name));
@@ -126,8 +126,8 @@ class Repair {
     return report_.is_whole() ? MakeIndex(manifest, index_status) : absl::OkStatus();
   }
 
-  // Somebody's files: they are not removed, and with them the checkpoint does not verify. `manifest` may be one that is
-  // yet to be written; `says` is where the names in it are from.
+  // Reports files that are not part of the checkpoint: they are not ours to remove, and the checkpoint does not verify
+  // with them. `manifest` may not be written yet; `says` names the origin of its names in the message.
   absl::Status CheckUnknownFiles(const Manifest& manifest, const char* says) {
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, FindUnknownFiles(files_, path_, manifest));
     for (const std::string& name : names) {
@@ -209,7 +209,7 @@ class Repair {
     if (was != manifest.files.end() && was->extents == now->extents && was->rest_digest == now->rest_digest) {
       return absl::OkStatus();
     }
-    // The layout of this release, or of this HDF5, differs from that of the save; so the manifest must change too.
+    // This release, or this HDF5, lays the file out differently from the save, so the manifest must change too.
     Manifest changed = manifest;
     changed.files[was - manifest.files.begin()] = *now;
     changed.texts = made.texts;
@@ -217,12 +217,11 @@ class Repair {
     return rebuilt_.WriteManifest(changed);
   }
 
-  // Steps 1 to 3 without a manifest. A dry run takes them too, since there is no other way to know whether they
-  // succeed.
+  // Steps 1 to 3 without a manifest. A dry run executes them too, since only that shows whether they succeed.
   absl::Status ByRecords(const std::string& why) {
     if (options_.dry_run) {
       FSDP_ASSIGN_OR_RETURN(lock_, DirectoryLock::Take(path_));
-      RemoveLeftovers();  // a killed dry run leaves some, too
+      RemoveLeftovers();  // a killed dry run leaves some too
     }
     FSDP_ASSIGN_OR_RETURN(RecordsLeft left, FindRecordsLeft(files_, path_, pool_));
     if (left.writers == 0) {
@@ -263,8 +262,8 @@ class Repair {
     return absl::OkStatus();
   }
 
-  // Step 3 by records. Parity files are verified here, against parity that is computed anew from the rank files, since
-  // the digests that the save recorded of them were in the manifest.
+  // Step 3 by records. Parity files are verified here against parity that is recomputed from the rank files, since
+  // their recorded digests were in the lost manifest.
   absl::Status MakeManifest(const RecordsLeft& left) {
     std::vector<FileRecord> in_order;
     for (int writer = 0; writer < left.writers; ++writer) {
@@ -292,7 +291,7 @@ class Repair {
                          [](const StoredFile& file) { return file.name == kCheckpointFileName; });
   }
 
-  // Keeps the old parity file if it equals `stored`, the one that was computed from the rank files.
+  // Keeps the old parity file if it equals `stored`, the one computed from the rank files.
   absl::Status CompareParity(const StoredFile& stored, const RecordsLeft& left) {
     if (left.damaged.count(stored.name) != 0) return absl::OkStatus();
     const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
@@ -310,7 +309,7 @@ class Repair {
   const std::string path_;
   const RepairOptions& options_;
   ThreadPool& pool_;
-  DirectoryLock lock_;  // of a dry run that makes files; any other repair's is its caller's
+  DirectoryLock lock_;  // only for a dry run that makes files; for other repairs RepairCheckpoint holds it
   RebuiltFiles rebuilt_;
   std::vector<std::string> names_;  // in path_
   RepairReport report_;

@@ -40,7 +40,7 @@ constexpr int kRanks = 4;
 
 class RepairTest : public testing::TestWithParam<StateDictType> {
  protected:
-  // A checkpoint, and what each of its files holds.
+  // Saves a checkpoint, and keeps the contents of its files.
   void Save(int parity) {
     const std::string root = NewTestDirectory();
     ASSERT_OK(RunRanks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -64,7 +64,7 @@ class RepairTest : public testing::TestWithParam<StateDictType> {
     return report.value_or(RepairReport());
   }
 
-  // Every file is as it was saved.
+  // Expects that every file is as it was saved.
   void ExpectAsSaved() {
     EXPECT_THAT(ListNames(path_), testing::SizeIs(good_.size()));
     for (const auto& [name, bytes] : good_) {
@@ -175,7 +175,7 @@ TEST_P(RepairTest, WithoutManifestParityStillMakesUpForARankFile) {
   ExpectAsSaved();
 }
 
-// Parity file 1 of 2 is another sum than parity file 0 of 1; a repair once took it for that.
+// Regression: parity file 1 of 2 has other contents than parity file 0 of 1; a repair confused them.
 TEST_P(RepairTest, WithoutManifestAParityFileIsTheOneThatItsNameTells) {
   Save(2);
   for (const bool is_rank_lost : {true, false}) {
@@ -193,7 +193,7 @@ TEST_P(RepairTest, WithoutManifestAParityFileIsTheOneThatItsNameTells) {
   }
 }
 
-// Only the rank files still know that there was any.
+// Only the rank files still record that parity existed.
 TEST_P(RepairTest, WithoutManifestAllLostParityFilesAreRebuilt) {
   Save(2);
   for (const char* name : {"manifest.json", "parity-00000-of-00002.bin", "parity-00001-of-00002.bin"}) Remove(name);
@@ -211,7 +211,7 @@ TEST_P(RepairTest, WithoutManifestAllLostParityFilesAreRebuilt) {
                                                            "up for 2"))));
 }
 
-// The first such file once made repair add seven parity files to a save that had none.
+// Regression: such a file made repair add seven parity files to a save without parity.
 TEST_P(RepairTest, WithoutManifestAFileThatIsOnlyNamedAsParityIsNone) {
   Save(0);
   Remove("manifest.json");
@@ -235,7 +235,7 @@ TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
 }
 
-// Without the manifest damage in a parity file cannot be seen, so choices of them are tried.
+// Without the manifest, damage in a parity file cannot be detected, so choices of them are tried.
 TEST_P(RepairTest, WithoutManifestADamagedParityFileIsFoundByTryingTheOthers) {
   Save(3);
   const std::vector<std::string> parity = {"parity-00000-of-00003.bin", "parity-00001-of-00003.bin",
@@ -382,7 +382,7 @@ TEST_P(RepairTest, FilesOfTwoSavesAreNotMixed) {
   EXPECT_THAT(Repair().problems, ElementsAre(HasSubstr("is of another save than")));
 }
 
-// Where all rank files agree with each other and not with the manifest, it is the manifest that was swapped.
+// If all rank files agree with each other but not with the manifest, the manifest was swapped.
 TEST_P(RepairTest, AManifestOfAnotherSaveIsRebuilt) {
   Save(1);
   const std::string foreign = good_.at("manifest.json");

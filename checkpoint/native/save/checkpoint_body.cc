@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// Two nonces, because a save id has 128 bits: it must differ between all saves of all time, a nonce only between
+// Two nonces, because a save id has 128 bits: it must differ between all saves ever made, a nonce only between
 // processes that write into one directory.
 std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
 
@@ -39,7 +39,7 @@ absl::StatusOr<TreeFile> RankTree(const BodyContext& context, int writer, Record
   TreeFile tree;
   tree.name = RankFileName(writer, context.save.writers);
   tree.tensors = std::move(tensors);
-  // Texts, attributes and units are equal on all ranks, so the first file keeps them for all.
+  // Texts, attributes and units are equal on all ranks, so only the first file stores them.
   if (writer == 0) {
     tree.texts = context.texts;
   } else {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointBody: the files of a checkpoint between the making of its hidden directory and its commit. There are four
-// bodies, and a save chooses one:
+// CheckpointBody: writes the files of a checkpoint between the creation of its hidden directory and its commit. A save
+// chooses one of four bodies:
 //
-//   rank files      a SHARDED or LOCAL state      each writer a file of its own; then parity; then checkpoint.h5, the
+//   rank files      a SHARDED or LOCAL state      each writer its own file; then parity; then checkpoint.h5, the
 //                                                 index, which shows whole tensors
 //   whole file      a FULL state on rank 0        rank 0 writes checkpoint.h5
 //   shared file     FULL of another state         rank 0 makes checkpoint.h5, every writer writes its elements into it
-//   streamed file   FULL, tensor by tensor        rank 0 makes checkpoint.h5 and writes each tensor when it comes
+//   streamed file   FULL, tensor by tensor        rank 0 makes checkpoint.h5 and writes each tensor as it arrives
 //
 // SaveCheckpoint runs a body on all ranks of a job, WriteCheckpointDirectory in one process; a body knows its ranks
 // only as a SaveGroup. A body is used by one thread of each rank: Write once, then on rank 0 Describe once.
@@ -32,8 +32,8 @@
 
 namespace fsdp {
 
-// The ranks that make one checkpoint together, as one of them sees them. Both calls are collectives: every rank makes
-// the same calls in the same order, and each blocks until all ranks have made it.
+// The ranks that make one checkpoint together, from the view of one of them. Both calls are collectives: every rank
+// makes the same calls in the same order, and each blocks until all ranks have made it.
 class SaveGroup {
  public:
   virtual ~SaveGroup() = default;
@@ -55,19 +55,19 @@ class SoloSaveGroup final : public SaveGroup {
   absl::StatusOr<std::vector<std::string>> Gather(std::string blob) override { return std::vector{std::move(blob)}; }
 };
 
-// The arguments that every body needs. The objects that it refers to must outlive the body.
+// The arguments of every body. The referenced objects must outlive the body.
 struct BodyContext {
   FileSystem& files;
   SaveGroup& group;
   ThreadPool& pool;
-  std::string directory;              // the hidden one, on all ranks
+  std::string directory;              // the hidden one, same on all ranks
   SaveIdentity save;                  // goes into every record and the manifest
   std::vector<FlatUnitLayout> units;  // goes into the first record and the manifest
   std::vector<TreeFile::Text> texts;  // rank 0's
   PayloadWriteOptions write = {};     // of files that one process writes
 
-  // The directory of checkpoints, which all hosts must share; named when a rank does not see a file of another. Empty
-  // where one process writes everything.
+  // The directory of checkpoints, which all hosts must share; named in the error when a rank does not see another's
+  // file. Empty if one process writes everything.
   std::string root = {};
 };
 
@@ -75,12 +75,12 @@ class CheckpointBody {
  public:
   virtual ~CheckpointBody() = default;
 
-  // Writes and fsyncs every file but those that Describe writes. A collective: an error on any rank is returned on all.
+  // Writes and fsyncs every file except those that Describe writes. A collective: an error on any rank is returned on
+  // all.
   virtual absl::Status Write() = 0;
 
-  // Called once, on rank 0 alone, after Write: completes the checkpoint and returns its manifest. kDataLoss when
-  // tensors are not covered exactly once; kFailedPrecondition when ranks disagree about a tensor, or hosts do not share
-  // `root`.
+  // Called once, only on rank 0, after Write: completes the checkpoint and returns its manifest. kDataLoss when tensors
+  // are not covered exactly once; kFailedPrecondition when ranks disagree about a tensor, or hosts do not share `root`.
   virtual absl::StatusOr<Manifest> Describe() = 0;
 };
 
@@ -96,30 +96,30 @@ struct RankFilesOptions {
 
 std::unique_ptr<CheckpointBody> NewRankFiles(BodyContext context, RankFilesOptions options);
 
-// checkpoint.h5 with all `tensors`, which are rank 0's and whole.
+// checkpoint.h5 with all `tensors`, which rank 0 holds whole.
 std::unique_ptr<CheckpointBody> NewWholeFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors);
 
-// checkpoint.h5 with `tensors`. The intervals say which elements a rank writes; they are disjoint among the ranks
+// checkpoint.h5 with `tensors`. The intervals are the elements that a rank writes; they are disjoint among the ranks
 // `writers`. All of these, and rank 0 even if it does not write, have the same tensors in the same order.
 std::unique_ptr<CheckpointBody> NewSharedFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                               std::vector<int> writers);
 
-// checkpoint.h5 with `tensors`, which only name rank 0's tensors; `stream` brings the elements, whole tensors at a
+// checkpoint.h5 with `tensors`, which only name rank 0's tensors; `stream` supplies the elements, whole tensors at a
 // time.
 std::unique_ptr<CheckpointBody> NewStreamedFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                 StateStream stream);
 
-// The tree of the rank file of `writer`. `tensors` have the intervals that the file is to hold; where the checkpoint is
-// LOCAL they go into flat datasets. The first file also keeps the texts, attributes and units; `header` has the last
-// two in any case. kInvalidArgument when elements are not where a LOCAL rank's are; see AddFlatParts.
+// The tree of the rank file of `writer`. `tensors` have the intervals for the file; in a LOCAL checkpoint they go into
+// flat datasets. The first file also stores the texts, attributes and units; `header` always has the last two.
+// kInvalidArgument for elements outside of a LOCAL rank's shards; see AddFlatParts.
 absl::StatusOr<TreeFile> RankTree(const BodyContext& context, int writer, RecordHeader header,
                                   std::vector<TreeFile::TensorPart> tensors);
 
 // For bodies: the manifest of the files that `values` describes.
 Manifest NewManifest(const BodyContext& context, StoredValues values);
 
-// For bodies: a kNotFound of a file that another rank made, as kFailedPrecondition that says that hosts do not share
-// `root`. Any other status, and every status where there is no root, is returned unchanged.
+// For bodies: turns kNotFound for a file of another rank into kFailedPrecondition: hosts do not share `root`. Any other
+// status, and every status without a root, is returned unchanged.
 absl::Status ExplainNotFound(const BodyContext& context, const absl::Status& status);
 
 // A new SaveIdentity::id: 32 hexadecimal digits, different in every save.

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first member of every manifest (manifest_encode.cc), looked for in so many bytes.
+// The first member of every manifest (manifest_encode.cc), searched for in its first kMarkBytes.
 constexpr char kManifestMark[] = "\"format\": \"fsdp checkpoint\"";
 constexpr int64_t kMarkBytes = 4096;
 
@@ -34,12 +34,14 @@ fs::file_type TypeOf(const std::string& path) {
 absl::Status Unproven(const std::string& why) { return absl::FailedPreconditionError(why); }
 
 absl::Status CheckIsDirectory(const std::string& path) {
+  // symlink_status: a link to a checkpoint elsewhere must not get that checkpoint deleted.
   const fs::file_type type = TypeOf(path);
   if (type == fs::file_type::directory) return absl::OkStatus();
   return Unproven(type == fs::file_type::symlink ? "it is a symbolic link" : "it is not a directory");
 }
 
 bool HasManifestMark(FileSystem& files, const std::string& path) {
+  // Before the open: opening a device or a FIFO may have side effects.
   if (TypeOf(path) != fs::file_type::regular) return false;
   const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
   const absl::StatusOr<int64_t> size = file.ok() ? (*file)->Size() : file.status();
@@ -55,7 +57,7 @@ bool IsHdf5(const File& file) {
   return read.ok() && head == kHdf5Signature;
 }
 
-// Names and first bytes are asked first: in another program's file FindRecord would read every page to the end.
+// Names and first bytes are checked first: in another program's file FindRecord would read every page to the end.
 bool HasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string path = JoinPath(directory, name);
   if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return false;
@@ -63,7 +65,7 @@ bool HasRecord(FileSystem& files, const std::string& directory, const std::strin
   return file.ok() && IsHdf5(**file) && FindRecord(**file).ok();
 }
 
-// What is in a directory that is not proven.
+// Describes the contents of a directory that is not proven.
 std::string Describe(const std::vector<std::string>& names) {
   if (names.empty()) return "it is empty";
   const auto other =
@@ -73,7 +75,7 @@ std::string Describe(const std::vector<std::string>& names) {
   return "neither its manifest.json nor a record in a rank file is one of this project";
 }
 
-// What a file system keeps of a file that was deleted while it was open: NFS and FUSE rename it.
+// True for the names that NFS and FUSE give to a file that is deleted while it is open.
 bool IsLeftByFileSystem(const std::string& name) {
   return absl::StartsWith(name, ".nfs") || absl::StartsWith(name, ".fuse_hidden");
 }
@@ -83,7 +85,7 @@ bool IsOfRepair(const std::string& name) {
   return absl::StartsWith(name, kPrefix) && IsNonce(name.substr(sizeof(kPrefix) - 1));
 }
 
-// Directories that a save makes to try whether the file system exchanges two (staged_checkpoint.cc).
+// True for the directories that a save makes to test whether the file system exchanges names (staged_checkpoint.cc).
 bool IsProbe(const std::string& directory, const std::string& name) {
   return (name == "exchange" || name == "exchange-with") &&
          TypeOf(JoinPath(directory, name)) == fs::file_type::directory;
@@ -106,8 +108,9 @@ absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   for (const std::string& name : names) {
     const bool is_named_by_a_save = IsCheckpointFileName(name) || IsLeftByFileSystem(name);
+    // The directory of a crashed repair: it holds only rebuilt files and links.
     if (IsOfRepair(name)) continue;
-    // A directory in the place of a file is its maker's, with what is in it; of a link only the name goes.
+    // A directory with the name of a file may hold other data; of a link only the link itself is deleted.
     if (is_named_by_a_save && TypeOf(JoinPath(directory, name)) != fs::file_type::directory) continue;
     return Unproven(absl::StrCat("it holds ", Printable(name), ", which no save wrote: move that out first"));
   }
@@ -118,6 +121,7 @@ absl::Status ProveLeftover(FileSystem& files, const std::string& directory) {
   const absl::Status proven = ProveCheckpoint(files, directory);
   if (proven.ok() || TypeOf(directory) != fs::file_type::directory) return proven;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
+  // Weaker than a proof by contents: only for names with a nonce, and for SetAsideCheckpoint, which deletes nothing.
   const bool is_ours = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
     if (IsProbe(directory, name)) return true;
     return (IsCheckpointFileName(name) || IsLeftByFileSystem(name)) &&

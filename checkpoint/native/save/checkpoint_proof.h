@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a directory was written by this project. A name like step-00000001 proves nothing, so before a directory is
-// deleted, replaced or counted as a checkpoint, its contents are asked: only what a save wrote there counts.
+// Checks that a directory was written by this project. A name like step-00000001 proves nothing, so before a directory
+// is deleted, replaced or counted as a checkpoint, its contents are examined for files that a save wrote.
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_CHECKPOINT_PROOF_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_CHECKPOINT_PROOF_H_
 
@@ -17,21 +17,20 @@ namespace fsdp {
 //   a manifest.json that names this project as its writer; the rest of it may be damaged
 //   a rank file, by its exact name and HDF5's signature, with an undamaged record
 //
-// So a damaged checkpoint is still recognised while the first lines of its manifest or one record are left.
-// kFailedPrecondition otherwise: the message says what is there instead, without the path: "it holds notes.txt and no
+// So a damaged checkpoint is recognised as long as the first lines of its manifest or one record remain.
+// kFailedPrecondition otherwise, with a message about the actual contents, without the path: "it holds notes.txt and no
 // manifest.json of this project". Reads the beginning of the manifest; only if that does not decide, the beginning of
 // every page of the rank files.
 absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory);
 
-// Before a proven checkpoint is deleted or replaced: OK when it is proven and nothing lies in it but what saves and
-// repairs write, and what NFS or FUSE keeps of it. kFailedPrecondition names the entry that would go with it: "it holds
-// notes.txt, which no save wrote: move that out first".
+// Before a proven checkpoint is deleted or replaced: OK when it is proven and holds only files that saves and repairs
+// write, or that NFS or FUSE keep of deleted ones. kFailedPrecondition names another entry that would be deleted with
+// it: "it holds notes.txt, which no save wrote: move that out first".
 absl::Status ProveDeletable(FileSystem& files, const std::string& directory);
 
-// As ProveCheckpoint, for a directory whose name (with its nonce) is that of a save or a deletion that was cut short.
-// It may have no manifest yet, or none any more. So it is also OK when it is empty, or when every file in it has a name
-// that a save gives, or one that NFS or FUSE gives to a file that is deleted while it is open (".nfs...",
-// ".fuse_hidden...").
+// Like ProveCheckpoint, for a directory with the name (and nonce) of an interrupted save or deletion. It may have no
+// manifest yet, or no longer. So it is also OK when it is empty, or when every file in it has a name that a save gives,
+// or that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory);
 
 }  // namespace fsdp

@@ -113,7 +113,7 @@ TEST_F(CheckpointProofTest, FilesThatTheFileSystemLeftDoNotKeepALeftover) {
   MakeDirectory(name, {{"rank-00000-of-00002.h5", "torn"}, {".nfs000000000001", ""}, {".fuse_hidden00000001", ""}});
   EXPECT_OK(ProveLeftover(files_, root_ + "/" + name));
   EXPECT_FALSE(ProveCheckpoint(files_, root_ + "/" + name).ok());
-  fs::create_directory(root_ + "/" + name + "/.nfs000000000002");  // no file
+  fs::create_directory(root_ + "/" + name + "/.nfs000000000002");  // not a file
   EXPECT_FALSE(ProveLeftover(files_, root_ + "/" + name).ok());
   fs::remove(root_ + "/" + name + "/.nfs000000000002");
   MakeDirectory(name, {{"notes.txt", ""}});
@@ -126,7 +126,7 @@ TEST_F(CheckpointProofTest, DeletionAsksForIt) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("step-00000002 is not deleted: it holds p.txt and no manifest.json of this project")));
   EXPECT_OK(DeleteCheckpointDirectory(files_, root_, "step-00000001"));
-  EXPECT_OK(DeleteCheckpointDirectory(files_, root_, "step-00000001"));  // gone by now
+  EXPECT_OK(DeleteCheckpointDirectory(files_, root_, "step-00000001"));  // no longer exists
   EXPECT_THAT(ListNames(root_), ElementsAre("step-00000002"));
 }
 

@@ -4,14 +4,14 @@
 // them, because the layout depends only on names, dtypes, shapes and texts.
 //
 //   whole file     rank 0 has all elements: one call of WriteTreeFile.
-//   shared file    rank 0 makes the file with everything but elements of tensors and shares where each tensor begins;
-//                  then every writer writes its elements with O_DIRECT in whole pages; when all have (the barrier), the
-//                  ends that share a page with another writer go through the page cache. No byte of a tensor is sent to
-//                  another rank.
-//   streamed file  rank 0 makes the file likewise and writes each tensor when the stream gives it.
+//   shared file    rank 0 makes the file without elements of tensors and shares the offset of each tensor;
+//                  then every writer writes its elements with O_DIRECT in whole pages; after all have (the barrier),
+//                  the ends that share a page with another writer go through the page cache. No byte of a tensor is
+//                  sent to another rank.
+//   streamed file  rank 0 makes the same file and writes each tensor when the stream supplies it.
 //
-// In the last two the parts that were written become the manifest's intervals and extents (MergeTreeParts), which also
-// finds a tensor that is not covered exactly once.
+// In the last two, the written parts become the manifest's intervals and extents (MergeTreeParts), which also finds a
+// tensor that is not covered exactly once.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -61,7 +61,7 @@ class WholeFile final : public CheckpointBody {
   StoredValues values_;
 };
 
-// A file that was made with room for its tensors, and that other calls fill.
+// Makes a file with room for its tensors, for other calls to fill.
 absl::StatusOr<StoredValues> MakeFileToFill(const BodyContext& context, std::vector<TreeFile::TensorPart> tensors) {
   TreeFile tree = FullTree(context, std::move(tensors));
   tree.is_shared = true;
@@ -124,8 +124,8 @@ class SharedFile final : public CheckpointBody {
   const std::vector<TreeFile::TensorPart> tensors_;
   const std::vector<int> writers_;
   StoredValues made_;                // rank 0's: the file
-  std::vector<StoredValues> parts_;  // rank 0's: what each writer wrote
-  absl::Status decoded_;             // whether rank 0 could read the parts; Describe returns an error on all ranks
+  std::vector<StoredValues> parts_;  // rank 0's: the part of each writer
+  absl::Status decoded_;             // rank 0's error of reading the parts; Describe returns it on all ranks
 };
 
 class StreamedFile final : public CheckpointBody {
@@ -197,7 +197,7 @@ class StreamedFile final : public CheckpointBody {
   const std::vector<TreeFile::TensorPart> tensors_;
   const StateStream stream_;
 
-  // The rest is rank 0's.
+  // The members below are used only on rank 0.
   StoredValues made_;                 // the file
   StoredValues written_;              // tensors as in made_, with the intervals and extents written so far
   std::vector<int64_t> offsets_;      // by tensor of made_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A save by a SoloSaveGroup: this process owns all rank files and writes them one after the other, each cut from the
-// same plan as FSDP would shard it. The layout is that of a save by `world_size` ranks, so such a job resumes from it
+// same plan as FSDP would shard it. The layout equals a save by `world_size` ranks, so a job of that size resumes
 // without resharding.
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 
@@ -75,7 +75,7 @@ class Progress {
   int64_t done_ = 0;  // guarded by mutex_
 };
 
-// Rank files as ranks would write them that hold these tensors sharded by FSDP.
+// The rank files that ranks would write if they held these tensors sharded by FSDP.
 std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                int parity) {
   RankFilesOptions options;
@@ -83,6 +83,7 @@ std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<
   options.parity = parity;
   options.tree = [tensors = std::move(tensors), parity](const BodyContext& body, int writer) {
     const bool is_local = body.save.type == StateDictType::kLocal;
+    // Only descriptions are copied; the elements are pulled from the readers while the file is written.
     std::vector<TreeFile::TensorPart> cut = tensors;
     CutFlat(is_local ? body.units : std::vector<FlatUnitLayout>(), body.save.world_size, writer, cut);
     RecordHeader header = {.save = body.save, .rank = writer, .parity_files = parity, .units = body.units};
@@ -98,7 +99,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
   const PathParts parts = SplitPath(path);
   if (parts.name.empty() || parts.name == "." || parts.name == "..") {
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is not a name for a new directory"));
   }
   FileSystem& files = *options.file_system;
   // One block of payload per thread, or fewer threads; the remaining memory lets each have more blocks in flight.
@@ -106,6 +107,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
+  // All names and options are checked before StagedCheckpoint makes the first directory.
   FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
                         StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));

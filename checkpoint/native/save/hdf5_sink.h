@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteCheckpointDirectory: one process writes a whole checkpoint in the project's own format. It pulls payload block
-// by block from a callback, so memory stays bounded however large the model is. `ckpt convert` calls it. SaveCheckpoint
-// is its counterpart for the ranks of a job, which hold the tensors in memory; both write the same bodies
+// by block from a callback, so memory stays bounded for models of any size. `ckpt convert` calls it. SaveCheckpoint is
+// its counterpart for the ranks of a job, which hold the tensors in memory; both write the same bodies
 // (checkpoint_body.h) and commit in the same way.
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
@@ -33,7 +33,7 @@ struct CheckpointDirectoryOptions {
 // Makes the checkpoint directory `path` from `contents` (keys, dtypes, shapes, texts, aliases, units; shards are
 // ignored) and `read`, which is called from several threads. For LOCAL, contents without units count as one unit. The
 // directory appears complete, by a rename of a hidden sibling, or not at all. kInvalidArgument for options or names
-// that cannot be; kAlreadyExists as above; an error of `read` is returned unchanged.
+// that are invalid; kAlreadyExists as above; an error of `read` is returned unchanged.
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options);
 

@@ -18,6 +18,7 @@ absl::StatusOr<std::vector<Leftover>> FindLeftovers(FileSystem& files, const std
     const std::optional<std::string> deleted = DeletedNameOf(name);
     const std::optional<std::string> staged = StagedNameOf(name);
     if (!deleted && !staged) continue;
+    // The proof is made for every candidate, so that callers can report unproven ones with the reason.
     leftovers.push_back({.name = name,
                          .checkpoint = deleted ? *deleted : *staged,
                          .is_deletion = deleted.has_value(),
@@ -26,8 +27,8 @@ absl::StatusOr<std::vector<Leftover>> FindLeftovers(FileSystem& files, const std
   return leftovers;
 }
 
-// The proof comes before the lock, which makes a file in the directory. It is asked for again here, since somebody may
-// have put something into the directory since it was found.
+// The proof comes before the lock, which creates a file in the directory. It is repeated here, since the contents may
+// have changed since FindLeftovers.
 absl::StatusOr<bool> RemoveLeftover(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string path = JoinPath(directory, name);
   if (!ProveLeftover(PosixFileSystem(), path).ok()) return false;
@@ -37,7 +38,7 @@ absl::StatusOr<bool> RemoveLeftover(FileSystem& files, const std::string& direct
     if (absl::IsNotFound(opened.status()) || absl::IsUnavailable(opened.status())) return false;
     FSDP_RETURN_IF_ERROR(opened.status());
     lock = *std::move(opened);
-    if (!lock->locked()) return false;  // a file system without locks does not tell whether its save is at work
+    if (!lock->locked()) return false;  // without locks a running save cannot be ruled out
   }
   FSDP_RETURN_IF_ERROR(RemoveTree(files, path));
   return true;

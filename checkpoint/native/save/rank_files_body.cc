@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The body of a SHARDED or LOCAL checkpoint. Every step is carried out by all ranks and ends with an agreement, so an
-// error of one rank is returned on all:
+// The body of a SHARDED or LOCAL checkpoint. All ranks take every step and agree at its end, so an error of one rank is
+// returned on all:
 //
 //   1. Each owner writes its rank files and fsyncs them. Their names, sizes and the digests of their records are
-//      gathered: all that rank 0 needs to find the files and to trust their records.
+//      gathered: enough for rank 0 to find the files and to trust their records.
 //   2. With parity: rank 0 makes the parity files, with room for all bytes, and shares the plan. The owners divide the
-//      blocks evenly; each reads its blocks of all rank files, writes the parity of them, and fsyncs. Digests are
-//      gathered.
+//      blocks evenly; each reads its blocks of all rank files, writes their parity, and fsyncs. Digests are gathered.
 //   3. (Describe) Rank 0 reads the records of the other ranks' files back from the disk, which also checks that all
 //      hosts see one directory. The records together must cover every tensor exactly once; then rank 0 writes
 //      checkpoint.h5 (ShardedIndex).
@@ -67,8 +66,8 @@ class RankFiles final : public CheckpointBody {
     return absl::OkStatus();
   }
 
-  // Where rank 0 writes the only rank file, the contents of the index are known as soon as that file is laid out. So
-  // HDF5 lays out the index on one thread while the others write payload.
+  // If rank 0 writes the only rank file, the contents of the index are known as soon as that file is laid out. So HDF5
+  // lays out the index on one thread while the others write payload.
   absl::StatusOr<FileRecord> WriteRankFile(const TreeFile& tree) {
     FSDP_ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree));
     absl::StatusOr<StoredValues> written;
@@ -87,8 +86,8 @@ class RankFiles final : public CheckpointBody {
     return absl::OkStatus();
   }
 
-  // After it rank 0 has all of written_. A rank of several has one file at most, so one blob each is enough; the files
-  // of rank 0 itself need none.
+  // Fills written_ on rank 0. A rank of several has at most one file, so one blob per rank is enough; rank 0 needs no
+  // blob for its own files.
   absl::Status GatherWrittenFiles() {
     const std::string mine = own_records_.empty() ? "" : EncodeWrittenFile(Written(own_records_.begin()->second));
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, context_.group.Gather(mine));
@@ -140,7 +139,7 @@ class RankFiles final : public CheckpointBody {
     return WriteParityBlocks(context_.files, context_.directory, plan, blocks, context_.pool);
   }
 
-  // By writer. Rank 0's own records are in memory.
+  // The records, by writer. Rank 0's own are in memory.
   absl::StatusOr<std::vector<FileRecord>> ReadRecords() {
     std::vector<FileRecord> records;
     for (int writer = 0; writer < writers(); ++writer) {
@@ -163,10 +162,10 @@ class RankFiles final : public CheckpointBody {
   const BodyContext context_;
   const RankFilesOptions options_;
   std::vector<int> owners_;                // ranks that own files, each once, in the order of their files
-  std::map<int, FileRecord> own_records_;  // by writer: of the files that this rank wrote
+  std::map<int, FileRecord> own_records_;  // by writer: the files that this rank wrote
 
-  // The rest is rank 0's.
-  // Whether rank 0 could read what it gathered. It returns an error at the next step that all ranks agree on.
+  // The members below are used only on rank 0. Rank 0's error of decoding the gathered blobs. It is returned at the
+  // next step on which all ranks agree.
   absl::Status gathered_;
   std::vector<WrittenFile> written_;  // by writer
   ParityPlan parity_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the writers are chosen. A rank whose tensors are all copies (ShardedTensor::replica is not 0) writes nothing;
-// every other rank writes. That is right only if each copy has an original, which needs no list of all tensors: ranks
-// that hold shards of the same tensors have the same digest of names, dtypes and shapes, so it is enough that every
-// digest that occurs also occurs on a writer. Texts and attributes are saved by rank 0, and must be equal everywhere: a
-// difference is a bug of the training program that would otherwise show only after a resume.
+// every other rank writes. This is correct only if each copy has an original. Checking that needs no list of all
+// tensors: ranks that hold shards of the same tensors have the same digest of names, dtypes and shapes, so it suffices
+// that every digest also occurs on a writer. Texts and attributes are saved by rank 0, and must be equal everywhere: a
+// difference is a bug of the training program that otherwise appears only after a resume.
 #include "fsdp/checkpoint/native/save/save_agreement.h"
 
 #include <nlohmann/json.hpp>
@@ -52,6 +52,7 @@ absl::Status CheckAttributesEqual(const json& first, const json& other, int rank
   if (first["attributes"] == other["attributes"]) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const Attributes saved, AttributesIn(first));
   FSDP_ASSIGN_OR_RETURN(const Attributes differing, AttributesIn(other));
+  // The JSON texts differ; compare values, to name the first attribute that does.
   const std::vector<AttributeDifference> differences = CompareAttributes(saved, differing);
   if (differences.empty()) return absl::OkStatus();  // 0.0 and -0.0
   return Disagree(absl::StrCat("the attributes on rank ", rank,
@@ -63,6 +64,7 @@ absl::Status CheckAttributesEqual(const json& first, const json& other, int rank
 std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan) {
   json texts = json::object();
   for (const TreeFile::Text& text : plan.texts) {
+    // Digests, not the texts, which may have megabytes: every rank receives the facts of all.
     texts[text.key.ToString()] = DigestOf(std::string_view(text.text)).ToHex();
   }
   const json facts = {{"step", step},
@@ -88,13 +90,15 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
       FSDP_RETURN_IF_ERROR(CheckEqual(all[0], all[rank], static_cast<int>(rank), member));
     }
   }
+  // The other ranks' plans are empty for a FULL state, so the checks below do not apply.
   if (all[0]["state_dict_type"] == std::string(StateDictTypeName(StateDictType::kFull))) return std::vector<int>{0};
-  // A shared file has one order of tensors, so the ranks that write into it must have the same one.
+  // A shared file has one order of tensors, so all ranks that write into it must have this order.
   const bool is_shared = all[0]["checkpoint_type"] == std::string(StateDictTypeName(StateDictType::kFull));
   for (size_t rank = 1; is_shared && rank < all.size(); ++rank) {
     if (all[rank]["tensors"] == all[0]["tensors"]) continue;
     return Disagree(absl::StrCat("rank ", rank, " holds parts of other tensors than rank 0, and all write one file"));
   }
+  // Every rank computes this from the same facts in the same order, so no further message is needed to agree on it.
   std::vector<int> writers;
   std::set<std::string> written;  // digests of the tensors that the writers know
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -131,6 +135,7 @@ absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob) {
   return IntegerArrayMember(document, "offsets");
 }
 
+// JSON numbers hold 64 bits in nlohmann, so sizes survive the exchange exactly.
 std::string EncodeParityPlan(const ParityPlan& plan) {
   json names = json::array();
   json sizes = json::array();
@@ -145,6 +150,7 @@ absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob) {
   FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(document, "names"));
   FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, IntegerArrayMember(document, "bytes"));
+  // The loop below indexes both arrays.
   if (names.size() != sizes.size()) return absl::DataLossError("a plan of parity with a size missing");
   ParityPlan plan;
   for (size_t i = 0; i < names.size(); ++i) plan.data.push_back({names[i], sizes[i]});

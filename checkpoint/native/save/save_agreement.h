@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages that ranks exchange during a save, as small JSON blobs for SaveGroup::Gather, and the rules for what
-// must be equal on all ranks. Ranks of one job run one release of this program, so decoding checks less than that of
-// files does. Pure.
+// The messages that ranks exchange during a save, as small JSON blobs for SaveGroup::Gather, and the rules for the
+// values that must be equal on all ranks. Ranks of one job run one release of this program, so decoders check less than
+// those for files. Pure.
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_SAVE_AGREEMENT_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_SAVE_AGREEMENT_H_
 
@@ -38,11 +38,11 @@ struct SharedDirectory {
 std::string EncodeSharedDirectory(const SharedDirectory& shared);
 absl::StatusOr<SharedDirectory> DecodeSharedDirectory(std::string_view blob);
 
-// The byte offset at which each tensor of a shared file begins, in the order of the tree.
+// The byte offset of each tensor of a shared file, in the order of the tree.
 std::string EncodeOffsets(const std::vector<int64_t>& offsets);
 absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob);
 
-// The parity files that rank 0 made, and the digests of the blocks that one writer wrote of them.
+// The parity files that rank 0 made, and the digests of the blocks that one writer filled.
 std::string EncodeParityPlan(const ParityPlan& plan);
 absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob);
 std::string EncodeDigests(const std::vector<Digest>& digests);

@@ -20,6 +20,7 @@ absl::Status Refused(const StateKey& key, const std::string& why) {
 
 absl::Status CheckShard(const StateKey& key, const ShardedTensor& tensor, const ShardedTensor::Shard& shard) {
   const Interval& interval = shard.interval;
+  // An empty shard is refused too: HeldInterval takes an empty interval for "no shard so far".
   if (interval.begin < 0 || interval.begin >= interval.end || interval.end > tensor.shape.numel()) {
     return Refused(key, absl::StrCat("shard ", interval.ToString(), " of ", tensor.shape.numel(), " elements"));
   }
@@ -50,6 +51,7 @@ absl::StatusOr<Interval> HeldInterval(const StateKey& key, const ShardedTensor& 
 
 // The elements `wanted`: their address in the shard that has all of them, else copied from several shards to `scratch`.
 absl::StatusOr<const std::byte*> ReadShards(const ShardedTensor& tensor, const Interval& wanted, std::byte* scratch) {
+  // The usual case, one shard, returns its memory: the writer then writes without a copy.
   const int64_t size = SizeOf(tensor.dtype);
   for (const ShardedTensor::Shard& shard : tensor.shards) {
     const auto* data = shard.data.data_as<const std::byte>();
@@ -62,9 +64,10 @@ absl::StatusOr<const std::byte*> ReadShards(const ShardedTensor& tensor, const I
   return scratch;
 }
 
-// Rules for every tensor, sharded or whole.
+// Checks that apply to sharded and whole tensors.
 absl::Status CheckTensor(const StateKey& key, const ShardedTensor& tensor) {
   if (key.section == StateKey::Section::kParamGroups) return Refused(key, "param_groups are a text");
+  // Checked before the layout, because HDF5 would fail there with an error that names no tensor.
   if (tensor.shape.rank() > kMaxHdf5Rank) {
     return Refused(key, absl::StrCat(tensor.shape.rank(), " dimensions, more than HDF5's ", kMaxHdf5Rank));
   }
@@ -74,6 +77,7 @@ absl::Status CheckTensor(const StateKey& key, const ShardedTensor& tensor) {
 // The interval of `tensor` that this rank writes.
 absl::StatusOr<Interval> WrittenInterval(const StateKey& key, const ShardedTensor& tensor, StateDictType type) {
   FSDP_ASSIGN_OR_RETURN(const Interval held, HeldInterval(key, tensor));
+  // A copy keeps its entry with no elements: the rank file still names every tensor of the state.
   if (type != StateDictType::kFull) return tensor.replica == 0 ? held : Interval{};
   if (held == Interval{0, tensor.shape.numel()}) return held;
   return Refused(key, absl::StrCat("a FULL state dict holds whole tensors, but this one ", held.ToString(), " of ",
@@ -98,6 +102,7 @@ absl::Status AddAliases(const StateDict& state, SavePlan& plan) {
     if (tensor.key.section == StateKey::Section::kModel) model[tensor.key.fqn] = &tensor;
   }
   for (const auto& [alias, fqn] : state.aliases) {
+    // A name must lead to one tensor, so an alias is neither dangling nor the name of another tensor.
     FSDP_RETURN_IF_ERROR(CheckTensorName(alias));
     const auto target = model.find(fqn);
     if (target == model.end() || model.count(alias) != 0) {
@@ -122,12 +127,13 @@ Digest DigestOfTensors(const SavePlan& plan) {
   std::string all;
   for (const TreeFile::TensorPart& tensor : plan.tensors) {
     const std::string name = tensor.key.ToString();
+    // The length first, so that no two lists of tensors give the same text.
     absl::StrAppend(&all, name.size(), " ", name, std::string(DTypeName(tensor.dtype)), tensor.shape.ToString());
   }
   return DigestOf(std::string_view(all));
 }
 
-// Adds what a plan has in addition to its tensors, which must be in `plan` already: aliases name tensors.
+// Adds texts, aliases and attributes. The tensors must be in `plan` already, since aliases name them.
 absl::Status AddFacts(const StateDict& state, SavePlan& plan) {
   for (const auto& [key, value] : state.entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) FSDP_RETURN_IF_ERROR(AddText(key, *text, plan));
@@ -159,6 +165,7 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
         {.key = key, .dtype = tensor->dtype, .shape = tensor->shape, .interval = written, .read = read});
     (tensor->replica != 0 ? is_copy : is_original) = true;
   }
+  // A rank without tensors writes too: ChooseWriters would otherwise find no writer with its (empty) list of tensors.
   plan.is_writer = is_original || !is_copy;
   FSDP_RETURN_IF_ERROR(AddFacts(state, plan));
   return plan;
@@ -172,6 +179,7 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
     const auto* tensor = std::get_if<ShardedTensor>(&entry.second);
     if (tensor == nullptr) continue;
     FSDP_RETURN_IF_ERROR(CheckTensor(key, *tensor));
+    // Both references outlive the plan: `read` by contract, `key` as a key of the map in `contents`.
     const ElementReader read_key = [&read, &key](const Interval& wanted,
                                                  std::byte* scratch) -> absl::StatusOr<const std::byte*> {
       FSDP_RETURN_IF_ERROR(read(key, wanted, scratch));

@@ -17,11 +17,11 @@
 namespace fsdp {
 
 struct SavePlan {
-  // In the order of the state dict. The interval is empty where this rank has no element of the tensor to write.
+  // In the order of the state dict. The interval is empty if this rank writes no element of the tensor.
   std::vector<TreeFile::TensorPart> tensors;
   std::vector<TreeFile::Text> texts;
 
-  // False where the rank holds tensors, and all of them are copies that other ranks write.
+  // False if the rank holds tensors and all of them are copies that other ranks write.
   bool is_writer = true;
 
   Attributes attributes;
@@ -35,7 +35,7 @@ struct SavePlan {
 // also for a tensor that is not whole.
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
 
-// The plan of a process that writes all of every tensor of `contents`. Shards in `contents` are ignored; elements come
+// The plan of a process that writes every tensor of `contents` whole. Shards in `contents` are ignored; elements come
 // from `read`. Both must outlive the plan. Errors as PlanSave.
 absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReader& read);
 

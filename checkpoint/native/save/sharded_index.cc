@@ -17,8 +17,8 @@ constexpr char kWarning[] =
     "a file is missing or cut short, HDF5 shows fill values (NaN, or 0 for integers) without an error. To check that "
     "all is there and undamaged: ckpt verify DIRECTORY";
 
-// The part of a flat dataset that holds `stored`. The extent that the interval lies in is the whole dataset, so its
-// length gives the dataset's, which HDF5 wants to know of every source.
+// The part of a flat dataset that holds `stored`. The extent of the interval is the whole dataset, so its length is the
+// dataset's, which HDF5 requires for every source.
 VirtualPart PartOfFlat(const StoredTensor& tensor, const StoredInterval& stored, int unit, const StoredFile& file) {
   const ByteRange dataset = ExtentAt(file, stored.offset)->range;
   const int64_t size = SizeOf(tensor.dtype);
@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const S
     FSDP_RETURN_IF_ERROR(CheckCovered(tensor));
     tree.tensors.push_back(Shown(tensor, manifest, places));
   }
+  // LaidOutFile keeps a pointer to tree_, which is why Create returns a unique_ptr and the index cannot be copied.
   FSDP_ASSIGN_OR_RETURN(index->file_, LaidOutFile::Create(tree));
   return index;
 }
@@ -76,7 +77,7 @@ absl::StatusOr<Manifest> ShardedIndex::Write(FileSystem& files, const std::strin
                                              const std::vector<FileRecord>& records, ThreadPool& pool) const {
   FSDP_ASSIGN_OR_RETURN(const StoredValues index, file_->Write(files, directory, pool, {}));
   Manifest manifest = manifest_;
-  // The files again, now with digests; they come in the same order, so indices into them stay right.
+  // The files again, now with digests; they come in the same order, so indices into them stay valid.
   manifest.files.clear();
   for (const FileRecord& record : records) {
     manifest.files.insert(manifest.files.end(), record.files.begin(), record.files.end());
@@ -84,6 +85,7 @@ absl::StatusOr<Manifest> ShardedIndex::Write(FileSystem& files, const std::strin
   const int file = static_cast<int>(manifest.files.size());
   manifest.files.push_back(index.files[0]);
   manifest.texts = index.texts;
+  // In the values of the index they are in file 0; in the manifest the index is the last file.
   for (StoredText& text : manifest.texts) text.file = file;
   for (StoredTensor& tensor : manifest.tensors) {
     if (tensor.intervals.empty()) tensor.intervals.push_back({{0, 0}, file, 0});

@@ -22,8 +22,8 @@ namespace fsdp {
 class ShardedIndex {
  public:
   // Lays the file out for the rank files that `records` describe, in the order of the writers. Digests in `records` are
-  // not looked at, so the layout can be made before the rank files are written. `texts` are those of the state dict.
-  // kDataLoss when the records do not cover a tensor exactly once; kFailedPrecondition when they disagree about one.
+  // ignored, so the layout can be made before the rank files are written. `texts` are the state dict's. kDataLoss when
+  // the records do not cover a tensor exactly once; kFailedPrecondition when they disagree about one.
   static absl::StatusOr<std::unique_ptr<const ShardedIndex>> Create(const SaveIdentity& save,
                                                                     const std::vector<FlatUnitLayout>& units,
                                                                     const std::vector<FileRecord>& records,
@@ -31,8 +31,8 @@ class ShardedIndex {
   ShardedIndex(const ShardedIndex&) = delete;
   ShardedIndex& operator=(const ShardedIndex&) = delete;
 
-  // Writes and fsyncs the file in `directory`, where the rank files are. Returns the manifest of all of them, without
-  // parity. `records` are those of Create, now with digests.
+  // Writes and fsyncs the file in `directory`, next to the rank files. Returns the manifest of all files, without
+  // parity. `records` are the same as for Create, now with digests.
   absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& directory,
                                  const std::vector<FileRecord>& records, ThreadPool& pool) const;
 

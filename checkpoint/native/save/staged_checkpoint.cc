@@ -3,20 +3,19 @@
 // The commit protocol of one directory, DIRECTORY/NAME:
 //
 //   1. Remove leftovers: a hidden sibling .X.tmp-<nonce> whose manifest.json no process holds locked was left by a
-//      crash, and is removed; so is any .X.deleted-<nonce>. Neither is without proof that it is ours (leftovers.h).
-//   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that no other process repairs or
-//      deletes it meanwhile.
+//      crash, and is removed; so is any .X.deleted-<nonce>. Both only with proof that they are ours (leftovers.h).
+//   2. NAME must not exist, unless it is to be overwritten: then lock it, so that no other process repairs or deletes
+//      it meanwhile.
 //   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
-//      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
-//      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
-//      not.
+//      is not a checkpoint, and the lock, which the kernel drops when the process dies, shows that it has an owner.
+//      fsync DIRECTORY. For overwriting, test now that the file system exchanges names, before anything is written.
 //   4. (The caller writes and fsyncs all other files.) Write manifest.json, fsync it.
 //   5. fsync .NAME.tmp-<nonce>, so that all names in it are durable.
 //   6. Rename it to NAME, or exchange the two. This is the commit. fsync DIRECTORY, so that it is durable.
-//   7. The directory that was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
+//   7. Delete the replaced directory: rename it to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
 //
 // A crash before 6 leaves NAME as it was, and a hidden directory for the next save to remove; after 6 NAME is the new
-// checkpoint. Between the rename and its fsync a power cut may yield either, each whole.
+// checkpoint. Between the rename and its fsync a power cut may leave either one, complete.
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 
 #include <algorithm>
@@ -39,7 +38,7 @@ namespace {
 // Attempts at a name or a lock that another process may take at the same time.
 constexpr int kAttempts = 10;
 
-// Removes a directory in which other ranks may still be making files: after a failed save they learn of it later.
+// Removes a directory in which other ranks may still be making files: after a failed save they are informed later.
 absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -65,7 +64,7 @@ std::string DescribeLeftover(const std::string& name, const std::string& path) {
                       absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
 }
 
-// Step 1. A leftover that cannot be removed is left to the next save; one that is not ours is left for good.
+// Step 1. A leftover that cannot be removed now is left for the next save; one that is not ours stays.
 void RemoveLeftovers(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
   const absl::StatusOr<std::vector<Leftover>> leftovers = FindLeftovers(files, directory);
   if (!leftovers.ok()) return;
@@ -75,7 +74,7 @@ void RemoveLeftovers(FileSystem& files, const std::string& directory, const Stag
   for (const Leftover& leftover : *leftovers) {
     if (!options.is_cleaned(leftover.checkpoint)) continue;
     if (!leftover.proof.ok()) {
-      say(absl::StrCat(JoinPath(directory, leftover.name), " is left alone: ", leftover.proof.message()));
+      say(absl::StrCat(JoinPath(directory, leftover.name), " is left in place: ", leftover.proof.message()));
       continue;
     }
     const std::string sentence = DescribeLeftover(leftover.name, JoinPath(directory, leftover.name));
@@ -186,8 +185,8 @@ absl::Status StagedCheckpoint::TakeName() {
   manifest_.reset();
   replaced_.Release();
   FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save. What was
-  // replaced needs no proof: the caller asked for it by its name.
+  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save. The replaced
+  // directory needs no proof: the caller requested its replacement by name.
   const absl::StatusOr<DirectoryLock> old = DirectoryLock::Take(path_);
   if (old.ok()) (void)DeleteByRename(files_, directory_, SplitPath(path_).name);
   return absl::OkStatus();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StagedCheckpoint: a checkpoint directory that appears under its name whole or not at all. One process, rank 0's,
-// drives it; its steps are those of the commit protocol at the top of staged_checkpoint.cc.
+// StagedCheckpoint: a checkpoint directory that appears under its name whole or not at all. Only rank 0's process
+// drives it; the steps refer to the commit protocol at the top of staged_checkpoint.cc.
 //
 //   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCheckpoint> staged, StagedCheckpoint::Create(files, root, name, {}));
 //   ... write and sync files in staged->path() ...
@@ -25,18 +25,18 @@ namespace fsdp {
 struct StagedCheckpointOptions {
   bool overwrite = false;  // replace a checkpoint of this name by exchange; otherwise kAlreadyExists
 
-  // Whether leftovers of a crashed save of checkpoint `name` are removed too. Empty: of this checkpoint only.
+  // True to remove leftovers of a crashed save of checkpoint `name` too. Empty: only of this checkpoint.
   std::function<bool(const std::string& name)> is_cleaned = {};
 
   // Called with a sentence about each leftover that was removed, with its name, size and age, and about each that was
-  // left, since it is not proven to be ours. May be empty.
+  // kept, since it is not proven to be ours. May be empty.
   std::function<void(const std::string& sentence)> on_leftover = {};
 };
 
 class StagedCheckpoint final {
  public:
   // Steps 1 to 3: removes leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
-  // checkpoint is to be replaced where the file system cannot exchange two names; kUnavailable while another process
+  // checkpoint is to be replaced and the file system cannot exchange two names; kUnavailable while another process
   // repairs, overwrites or deletes it. `directory` exists.
   static absl::StatusOr<std::unique_ptr<StagedCheckpoint>> Create(FileSystem& files, const std::string& directory,
                                                                   const std::string& name,
@@ -47,7 +47,7 @@ class StagedCheckpoint final {
   StagedCheckpoint(const StagedCheckpoint&) = delete;
   StagedCheckpoint& operator=(const StagedCheckpoint&) = delete;
 
-  // The hidden directory, where files are to be written, and the path that it will have.
+  // The hidden directory, for the files of the checkpoint, and its path after the commit.
   const std::string& path() const { return path_; }
   const std::string& destination() const { return destination_; }
 
@@ -69,7 +69,7 @@ class StagedCheckpoint final {
   const bool overwrite_;
   std::string path_;
   DirectoryLock replaced_;          // of the checkpoint that is overwritten
-  std::unique_ptr<File> manifest_;  // locked from step 3 to the commit; null where there is no directory to remove
+  std::unique_ptr<File> manifest_;  // locked from step 3 to the commit; null without a directory to remove
 };
 
 // Deletes the checkpoint directory/name so that its name never refers to a partial checkpoint: renames it to a hidden

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FULL saved from a stream of tensors: the same file as from a state that is whole in memory.
+// FULL saved from a stream of tensors gives the same file as a state that is whole in memory.
 #include <functional>
 #include <string>
 #include <vector>
@@ -46,7 +46,7 @@ absl::Status StreamBackwards(const StateDict& state, const Writer& write) {
   return absl::OkStatus();
 }
 
-// The status of a save by two ranks of `state`, whose elements `stream` gives.
+// The status of a save of `state` by two ranks, with elements from `stream`.
 absl::Status SaveStream(const std::string& root, const StateDict& state,
                         const std::function<absl::Status(const Writer& write)>& stream) {
   return RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {

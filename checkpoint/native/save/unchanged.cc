@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a writer finds what it need not write again:
+// How a writer finds the datasets that it need not write again:
 //
 //   1. Candidates: datasets of the new tree for which the writer's own file of the base has an extent with the same
 //      tensors, elements and places.
@@ -36,7 +36,7 @@ struct BaseExtent {
   const StoredExtent* extent = nullptr;
 };
 
-// A dataset of the tree: that of one tensor, or a flat one.
+// A dataset of the tree: one tensor's own, or a flat one.
 struct TensorDataset {
   size_t index = 0;  // into tree.tensors
 };
@@ -63,12 +63,13 @@ bool SameUnits(const std::vector<FlatUnitLayout>& a, const std::vector<FlatUnitL
   });
 }
 
-// Finds candidates by names and intervals alone; nothing is read.
+// Finds candidates only by names and intervals; nothing is read.
 class Finder {
  public:
   Finder(const Manifest& base, const TreeFile& tree) : base_(base), tree_(tree) {
     for (const StoredTensor& tensor : base.tensors) tensors_[tensor.key] = &tensor;
-    // A writer links only files of its own: the one that it wrote for the base, and those that the base links from it.
+    // A writer links only its own files: the file that it wrote for the base, and its earlier files that the base
+    // links.
     for (const StoredFile& file : base.files) {
       is_mine_.push_back((file.origin ? file.origin->name : file.name) == tree.name);
     }
@@ -76,7 +77,7 @@ class Finder {
 
   std::vector<Candidate> Find() const {
     std::vector<Candidate> candidates;
-    // A flat dataset is a candidate when all of its tensors lie in one extent of the base, at the same places.
+    // A flat dataset is a candidate when one extent of the base holds all of its tensors, at the same places.
     std::map<int, std::optional<BaseExtent>> flats;
     for (size_t i = 0; i < tree_.tensors.size(); ++i) {
       const TreeFile::TensorPart& tensor = tree_.tensors[i];
@@ -96,7 +97,7 @@ class Finder {
   }
 
  private:
-  // The extent that holds what the dataset of `tensor` would hold, or, for a flat dataset, the tensor's part of it.
+  // The extent with the same contents as the dataset of `tensor`, or, for a flat dataset, with the tensor's part of it.
   std::optional<BaseExtent> FindTensor(const TreeFile::TensorPart& tensor) const {
     const auto found = tensors_.find(tensor.key);
     if (found == tensors_.end() || found->second->dtype != tensor.dtype || found->second->shape != tensor.shape) {
@@ -147,8 +148,8 @@ absl::Status KeepEqual(std::vector<Candidate>& candidates, ThreadPool& pool) {
   return absl::OkStatus();
 }
 
-// The files of the base that are worth linking, with the bytes that are still referenced: at least half of the file.
-// This bounds the bytes that are kept for nothing to the size of the live data.
+// The files of the base that are worth linking, with the bytes that are still referenced: at least half of the file. So
+// unused bytes that links keep on the disk never exceed the size of the live data.
 std::map<int, int64_t> UsefulFiles(const Manifest& base, const std::vector<Candidate>& candidates) {
   std::map<int, int64_t> used;
   for (const Candidate& candidate : candidates) used[candidate.base.file] += candidate.base.extent->range.nbytes;
@@ -158,21 +159,21 @@ std::map<int, int64_t> UsefulFiles(const Manifest& base, const std::vector<Candi
   return used;
 }
 
-// "rank-00000-of-00004.step-00000100.h5": the file of another save, as it is called in this one.
+// "rank-00000-of-00004.step-00000100.h5": the name in this save of another save's file.
 std::string LinkName(const StoredFile& file, int64_t step) {
   if (file.origin) return file.name;
   return absl::StrCat(std::string(absl::StripSuffix(file.name, ".h5")), ".", StepName(step), ".h5");
 }
 
-// True for a file whose size and record are as the manifest of the base says, so that damage which is cheap to find in
-// an earlier checkpoint does not spread to this one. Other damage would show only if all of the file were read.
+// True for a file whose size and record match the manifest of the base, so that damage which is cheap to find in an
+// earlier checkpoint does not spread to this one. Finding other damage would require reading the whole file.
 bool IsWhatWasSaved(FileSystem& files, const BaseCheckpoint& base, int index) {
   const absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files, base.path, base.manifest, index);
   return file.ok() && CheckRecord(**file, base.manifest, index).ok();
 }
 
-// Makes the tensors of the candidates in linked files refer to these, and removes the flat datasets that no tensor
-// needs any more. `links`: index into tree.links, by file of the base.
+// Makes the tensors of the candidates in linked files refer to these files, and removes flat datasets that are no
+// longer needed. `links`: index into tree.links, by file of the base.
 void ReferToLinks(const std::vector<Candidate>& candidates, const std::map<int, int>& links, TreeFile& tree) {
   std::vector<bool> is_linked(tree.flats.size(), false);
   for (const Candidate& candidate : candidates) {
@@ -209,7 +210,7 @@ std::string WhyNothingIsLinked(const Manifest& base, const Manifest& manifest) {
   return "of each less than half is unchanged, or it is damaged, or the file system does not link files";
 }
 
-// Bytes of tensors of `manifest` that lie in files of earlier saves.
+// Bytes of tensors of `manifest` that are stored in files of earlier saves.
 int64_t LinkedBytes(const Manifest& manifest) {
   int64_t nbytes = 0;
   for (const StoredTensor& tensor : manifest.tensors) {

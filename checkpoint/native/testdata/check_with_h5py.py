@@ -2,7 +2,7 @@
 """Opens DIRECTORY/checkpoint.h5 with h5py, as any user would, and compares every tensor with EXPECTED.
 
 EXPECTED is JSON: [{"path": ..., "fqn": ..., "dtype": ..., "shape": [...], "bytes": FILE}, {"path": ..., "text": ...}].
-Exits with 0 when all is equal, 77 when there is no h5py.
+Exits with 0 if everything is equal, 77 without h5py.
 """
 
 import json

@@ -23,15 +23,15 @@ struct Members {
 
 Interval Moved(const Interval& interval, int64_t by) { return {interval.begin + by, interval.end + by}; }
 
-// A flat shard is one run of the flat parameter. So of each tensor the rank must hold exactly the elements that lie in
-// members.held; a missing one in the middle would read as zero.
+// A flat shard is one run of the flat parameter. So the rank must hold exactly the elements of each tensor that are
+// inside members.held; a missing one in the middle would read as zero.
 absl::Status CheckIsRun(const Members& members, const FlatUnitLayout& unit) {
   for (const auto& [tensor, offset] : members.tensors) {
     const Interval expected = Intersect(Moved(members.held, -offset), {0, tensor->shape.numel()});
     if (tensor->interval == expected || (tensor->interval.empty() && expected.empty())) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         Describe(tensor->key), ": elements ", tensor->interval.ToString(), " are held, but elements ",
-        expected.ToString(), " lie in this rank's shard of the flat parameter of unit ", Quote(unit.name)));
+        expected.ToString(), " are in this rank's shard of the flat parameter of unit ", Quote(unit.name)));
   }
   return absl::OkStatus();
 }
@@ -40,6 +40,7 @@ absl::Status CheckIsRun(const Members& members, const FlatUnitLayout& unit) {
 
 absl::Status AddFlatParts(const std::vector<FlatUnitLayout>& units, TreeFile& tree) {
   const FlatPlaces places(units);
+  // Sorted by path, so that equal states give files with datasets in the same order.
   std::map<std::string, Members> datasets;
   for (TreeFile::TensorPart& tensor : tree.tensors) {
     const auto place = places.Find(tensor.key, tensor.shape);
@@ -54,9 +55,11 @@ absl::Status AddFlatParts(const std::vector<FlatUnitLayout>& units, TreeFile& tr
                        ? flat
                        : Interval{std::min(members.held.begin, flat.begin), std::max(members.held.end, flat.end)};
   }
+  // Only now are members.held complete, which offsets inside a dataset are relative to.
   for (auto& [path, members] : datasets) {
     const FlatUnitLayout& unit = units[members.unit];
     if (const absl::Status run = CheckIsRun(members, unit); !run.ok()) return run;
+    // A rank may hold nothing of a unit: its shard is padding, and an empty dataset would need a place.
     if (members.held.empty()) continue;
     for (auto& [tensor, offset] : members.tensors) {
       if (tensor->interval.empty()) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flat datasets of a LOCAL rank file: which tensors share one, and where in it each lies. A LOCAL checkpoint keeps
-// a rank's flat shards as they are in memory, so that saving and loading copy long runs. Pure.
+// The flat datasets of a LOCAL rank file: the tensors that share one, and their offsets in it. A LOCAL checkpoint
+// stores a rank's flat shards as they are in memory, so that saving and loading copy long runs. Pure.
 #ifndef FSDP_CHECKPOINT_NATIVE_TREE_FLAT_PARTS_H_
 #define FSDP_CHECKPOINT_NATIVE_TREE_FLAT_PARTS_H_
 
@@ -13,15 +13,14 @@
 
 namespace fsdp {
 
-// Puts the tensors of `tree` that belong to `units` into flat datasets (TreeFile::InFlat), as they lie in this rank's
+// Puts the tensors of `tree` that belong to `units` into flat datasets (TreeFile::InFlat), in the order of this rank's
 // flat shards: one dataset for each unit, kind of value and dtype, from the first element that the rank holds to the
 // last. Padding between tensors is zero. kInvalidArgument names a tensor whose elements are not part of one run of the
 // flat parameter.
 absl::Status AddFlatParts(const std::vector<FlatUnitLayout>& units, TreeFile& tree);
 
-// Cuts each of `tensors` to the elements that shard `shard` of `shards` holds, as FSDP shards it: of a flat parameter a
-// run of ceil(numel / shards) elements, of other tensors a dim-0 chunk. Sets TensorPart::interval, which AddFlatParts
-// reads.
+// Cuts each of `tensors` to the elements that shard `shard` of `shards` holds under FSDP: a run of ceil(numel / shards)
+// elements of a flat parameter, a dim-0 chunk of other tensors. Sets TensorPart::interval, which AddFlatParts reads.
 void CutFlat(const std::vector<FlatUnitLayout>& units, int shards, int shard,
              std::vector<TreeFile::TensorPart>& tensors);
 

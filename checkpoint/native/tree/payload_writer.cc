@@ -3,13 +3,13 @@
 // Most bytes of a file are written with O_DIRECT, which needs whole pages: offset, length and memory. Three measures
 // make nearly all payload fit:
 //
-//   - HDF5 aligns datasets of 2 KiB and more to pages (hdf5_file.cc), so their blocks begin on one;
+//   - HDF5 aligns datasets of 2 KiB and more to pages (hdf5_file.cc), so their blocks begin at a page;
 //   - the last block of an extent is padded with zeros to the end of its page, if the page has nothing else
 //     (AddPadding);
 //   - elements that are not aligned in memory are copied to an aligned buffer, which is digested in the same pass.
 //
-// The remaining bytes (ends of extents that share a page, the layout's own bytes) go through the page cache when no
-// direct write is in flight any more; write_queue.h says why the two must not overlap.
+// The remaining bytes (ends of extents that share a page, the layout's own bytes) go through the page cache once no
+// direct write is in flight; write_queue.h explains why the two must not overlap.
 #include "fsdp/checkpoint/native/tree/payload_writer.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ bool IsZero(absl::Span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Copies the bytes in `ranges`, those outside of payload, from the image to the file. Returns the digest of all of
+// Copies the bytes in `ranges`, which are outside of payload, from the image to the file. Returns the digest of all of
 // them. Reserved space is zero already, so pieces of zeros are not written.
 absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std::vector<ByteRange>& ranges) {
   DigestBuilder digest;
@@ -68,8 +68,8 @@ struct WriteOfExtent {
   int64_t begin = 0;
 };
 
-// Reads the bytes of the write at `begin` of `extent`, digests them into `stored` block by block, and pads them where
-// the extent ends. The result is in memory from which `queue` can write.
+// Reads the bytes of the write at `begin` of `extent`, digests them into `stored` block by block, and pads them at the
+// end of the extent. The result is in memory from which `queue` can write.
 absl::StatusOr<absl::Span<const std::byte>> Prepare(const PayloadExtent& extent, int64_t begin, WriteQueue& queue,
                                                     StoredExtent& stored) {
   const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);

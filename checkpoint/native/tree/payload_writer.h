@@ -19,8 +19,8 @@
 
 namespace fsdp {
 
-// Returns the address of bytes [begin, begin + nbytes) of an extent: where they already lie, or `scratch`, which has
-// room for nbytes bytes, after copying them there. Called from several threads.
+// Returns the address of bytes [begin, begin + nbytes) of an extent: their own memory, or `scratch`, which has room for
+// nbytes bytes, after copying them there. Called from several threads.
 using BlockReader = std::function<absl::StatusOr<const std::byte*>(int64_t begin, int64_t nbytes, std::byte* scratch)>;
 
 struct PayloadExtent {
@@ -32,27 +32,27 @@ struct PayloadExtent {
 // Counts bytes that have been written. Called from several threads.
 using ByteCounter = std::function<void(int64_t nbytes)>;
 
-// Called once, with the status of all writes so far, when no direct write is in flight and none through the page cache
-// has begun. Where several processes write to one file, it blocks until all of them have come here (write_queue.h). An
-// error that it returns ends the writing.
+// Called once, with the status of all writes so far, when no direct write is in flight and no write through the page
+// cache has begun. If several processes write one file, it blocks until all of them have arrived here (write_queue.h).
+// If it returns an error, writing ends.
 using WriteBarrier = std::function<absl::Status(const absl::Status& written)>;
 
 struct PayloadWriteOptions {
   std::vector<ByteRange> later = {};  // neither written nor digested by this call; sorted and disjoint
   ByteCounter count = {};             // may be empty
   WriteBarrier barrier = {};          // may be empty
-  int queue_depth = 5;                // blocks per thread: one is being filled while the others are in flight
+  int queue_depth = 5;                // blocks per thread: one is filled while the others are in flight
 };
 
 // Fills the empty `file` with `extents` and, outside of them, the bytes of `image`, `nbytes` in total. Extents are
 // disjoint and in any order. Takes up to queue_depth blocks of memory per thread of `pool`; payload that can be written
-// from where it lies takes none. The result has no name and nothing about options.later. Does not fsync.
+// from its own memory takes no block. The result has no name and does not describe options.later. Does not fsync.
 absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int64_t nbytes,
                                         std::vector<PayloadExtent> extents, ThreadPool& pool,
                                         const PayloadWriteOptions& options);
 
-// The last part of WritePayload: writes `extents`, in any order, into a file that has room for them. The result is
-// sorted by offset.
+// The last part of WritePayload: writes `extents`, in any order, into a file that already has their space. The result
+// is sorted by offset.
 absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<PayloadExtent> extents, ThreadPool& pool,
                                                        const PayloadWriteOptions& options);
 

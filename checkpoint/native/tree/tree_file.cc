@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a rank file comes to describe itself:
+// How a rank file describes itself:
 //
 //   1. The record's length must be known before the layout, because the record is a dataset of the file. So the record
 //      is encoded once with the widest number for every offset and with zero digests: the real one is never longer.
 //   2. HDF5 lays the file out with that many bytes for /fsdp/record.
-//   3. The payload is written and digested, all but the record.
+//   3. The payload except the record is written and digested.
 //   4. The record, which now has every offset and digest, is encoded, padded with blanks to its length, and written.
 #include "fsdp/checkpoint/native/tree/tree_file.h"
 
@@ -43,7 +43,7 @@ TreeRanges WidestRanges(const TreeFile& tree) {
   return ranges;
 }
 
-// The interval of `tensor`, with the file that has it: 0 is the tree's own, the links follow.
+// The interval of `tensor`, with the index of its file: 0 is the tree's own file, the links follow.
 StoredInterval StoredAt(const TreeFile::TensorPart& tensor, const ByteRange& dataset, const TreeRanges& ranges) {
   if (const TreeFile::Linked* linked = tensor.linked()) return {tensor.interval, 1 + linked->link, linked->offset};
   const TreeFile::InFlat* flat = tensor.in_flat();
@@ -85,8 +85,8 @@ int64_t RecordBytes(const TreeFile& tree) {
   return (nbytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 
-// Reads a flat dataset: where one tensor has all bytes that are asked for, from that tensor without a copy, else piece
-// by piece, with zeros between the tensors.
+// Reads a flat dataset: if one tensor has all requested bytes, from that tensor without a copy, else piece by piece,
+// with zeros between the tensors.
 class FlatReader {
  public:
   FlatReader(const TreeFile& tree, int flat) : size_(SizeOf(tree.flats[flat].dtype)) {
@@ -141,7 +141,7 @@ std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeRanges& ran
     extents.push_back({ranges.flats[i], FlatBlockReader(tree, static_cast<int>(i))});
   }
   for (size_t i = 0; i < tree.texts.size(); ++i) {
-    // c_str() also has the NUL that is the one byte of an empty text.
+    // c_str() includes the NUL that is the only byte of an empty text.
     const std::string& text = tree.texts[i].text;
     extents.push_back({ranges.texts[i], [&text](int64_t begin, int64_t, std::byte*) {
                          return absl::StatusOr<const std::byte*>(reinterpret_cast<const std::byte*>(text.c_str()) +
@@ -151,7 +151,7 @@ std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeRanges& ran
   return extents;
 }
 
-// Writes the record in its place and adds its extent to the file that `values` describes first.
+// Writes the record in its place and adds its extent to values.files[0].
 absl::Status WriteRecord(File& file, const RecordHeader& header, StoredValues& values) {
   const ByteRange range = *values.files[0].record;
   const std::string text = EncodeRecord({header, values}, range.nbytes);
@@ -165,8 +165,8 @@ absl::Status WriteRecord(File& file, const RecordHeader& header, StoredValues& v
   return absl::OkStatus();
 }
 
-// The elements of `part`, of `size` bytes each, whose first lies at byte `offset`: cut where the first page begins. The
-// head shares its page with another writer's bytes and goes through the page cache; the tail can be written directly.
+// The elements of `part`, of `size` bytes each, the first at byte `offset`: cut at the first page boundary. The head
+// shares its page with another writer's bytes and goes through the page cache; the tail can be written directly.
 std::vector<Interval> CutAtPage(const Interval& part, int64_t offset, int64_t size) {
   const int64_t head = (kPageBytes - offset % kPageBytes) % kPageBytes;
   if (head == 0 || head % size != 0 || part.size() * size < kLongBytes) return {part};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteTreeFile: writes one file of a checkpoint and makes it durable: laid out, payload written and digested, the
-// record of a rank file filled in, synced. Callers with work to do between the layout and the writing use LaidOutFile.
+// WriteTreeFile: writes one file of a checkpoint and makes it durable: lays it out, writes and digests the payload,
+// fills in the record of a rank file, and syncs. Callers that have work between layout and writing use LaidOutFile.
 //
-// WriteTreeParts: several processes write the tensors of one file. WriteTreeFile makes the file with everything but the
-// elements of tensors (TreeFile::is_shared), and each process writes the intervals that it holds, cut anywhere. Each
-// part is an extent of its own.
+// WriteTreeParts: several processes write the tensors of one file. WriteTreeFile makes the file without the elements of
+// tensors (TreeFile::is_shared), and each process writes the intervals that it holds, cut anywhere. Each part is its
+// own extent.
 #ifndef FSDP_CHECKPOINT_NATIVE_TREE_TREE_FILE_H_
 #define FSDP_CHECKPOINT_NATIVE_TREE_TREE_FILE_H_
 
@@ -30,13 +30,13 @@ BlockReader FlatBlockReader(const TreeFile& tree, int flat);
 // Reads the elements of `tensor`, which must outlive the reader, as the bytes of an extent that begins with `first`.
 BlockReader TensorBlockReader(const TreeFile::TensorPart& tensor, int64_t first);
 
-// A file whose layout is known and of which nothing has been written.
+// A file that is laid out but not written.
 class LaidOutFile {
  public:
   // Lays `tree` out, which must outlive this.
   static absl::StatusOr<LaidOutFile> Create(const TreeFile& tree);
 
-  // As the result of Write, with zero digests.
+  // Like the result of Write, but with zero digests.
   StoredValues Describe() const;
 
   // Makes the file in `directory`. The result has the file, then the links, and the file's tensors and texts.
@@ -59,10 +59,10 @@ absl::StatusOr<StoredValues> WriteTreeFile(FileSystem& files, const std::string&
 // WriteTreeFile.
 std::vector<int64_t> TensorOffsets(const StoredValues& made);
 
-// Writes the intervals of `tensors` into the file `name` of `directory` and fsyncs it. `offsets` are those of whole
-// tensors. Returns the tensors with their intervals, and the file with the extents of these alone. An extent that
-// begins within a page is cut where the next page begins, so that all but its ends can be written directly. `barrier`,
-// which may be empty, is called exactly once, unless the file cannot be opened or has no size.
+// Writes the intervals of `tensors` into the file `name` of `directory` and fsyncs it. `offsets` are the offsets of
+// whole tensors. Returns the tensors with their intervals, and the file with only their extents. An extent that begins
+// within a page is cut at the next page, so that all but its ends can be written directly. `barrier`, which may be
+// empty, is called exactly once, unless the file cannot be opened or has no size.
 absl::StatusOr<StoredValues> WriteTreeParts(FileSystem& files, const std::string& directory, const std::string& name,
                                             const std::vector<TreeFile::TensorPart>& tensors,
                                             const std::vector<int64_t>& offsets, const WriteBarrier& barrier,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HDF5 itself decides where everything goes: it creates all objects in a file in memory, with payload allocated but
-// never written, and reports the offset of each dataset. The bytes that the library did write (superblock, object
-// headers, heaps, virtual mappings) are the image that the writer copies to the disk around the payload.
+// HDF5 itself places everything: it creates all objects in a file in memory, with payload allocated but never written,
+// and reports the offset of each dataset. The bytes that the library did write (superblock, object headers, heaps,
+// virtual mappings) are the image that the writer copies to the disk around the payload.
 #include "fsdp/checkpoint/native/tree/tree_layout.h"
 
 #include <sys/resource.h>
@@ -23,8 +23,8 @@ namespace {
 std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
 
 // About how many bytes HDF5 writes in addition to the payload. The library takes metadata in blocks of this size: too
-// large a block wastes space, too small a one scatters the metadata over the file. The estimate decides where datasets
-// begin, so it must not change, or equal states would no longer give equal files.
+// large a block wastes space, too small a one scatters the metadata over the file. The estimate determines the offsets
+// of datasets, so it must not change, or equal states would no longer give equal files.
 int64_t MetadataBytes(const TreeFile& tree) {
   int64_t nbytes = 2048;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
@@ -40,8 +40,8 @@ int64_t MetadataBytes(const TreeFile& tree) {
   return std::clamp(blocks, int64_t{1}, int64_t{256}) * kPageBytes;
 }
 
-// Adds objects to the file, and the groups above each before it. HDF5 keeps the order of creation, so equal trees give
-// equal bytes.
+// Adds objects to the file, each after the groups above it. HDF5 keeps the order of creation, so equal trees give equal
+// bytes.
 class TreeBuilder {
  public:
   explicit TreeBuilder(Hdf5File& file) : file_(file) {}
@@ -103,11 +103,12 @@ class TreeBuilder {
   std::set<std::string> groups_;
 };
 
-// RLIMIT_FSIZE counts for a file in memory as for one on a disk, and HDF5 does not survive a file that it cannot close.
-// So a tree that might outgrow the limit is refused before it is laid out.
+// RLIMIT_FSIZE also limits a file in memory, and HDF5 does not survive a file that it cannot close. So a tree that
+// might outgrow the limit is refused before it is laid out.
 absl::Status CheckSizeLimit(const TreeFile& tree, int64_t record_bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  // An upper bound: every dataset may begin up to a page after the end of the previous one.
   int64_t most = MetadataBytes(tree) + record_bytes + kRecordAlignment;
   const auto add = [&](int64_t nbytes) { most += nbytes + kRecordAlignment; };
   for (const TreeFile::Text& text : tree.texts) add(static_cast<int64_t>(text.text.size()));
@@ -132,7 +133,7 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes
   TreeBuilder builder(*file);
   TreeRanges ranges;
   if (!tree.warning.empty()) FSDP_RETURN_IF_ERROR(file->SetRootAttribute("warning", tree.warning));
-  // The record comes first, so that a file that is cut short still has it.
+  // The record comes first, so that a truncated file still has it.
   if (record_bytes != 0) {
     FSDP_RETURN_IF_ERROR(builder.AddGroup("/fsdp", ""));
     FSDP_ASSIGN_OR_RETURN(const int64_t offset, file->AddText("/fsdp/record", "", record_bytes));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TreeFile: the values that one HDF5 file of a checkpoint is to hold. LayOutTree: where their bytes go in it. The tree
-// is that of the format: /model/<fqn>, /optim/state/<fqn>/<state>, /optim/param_groups, /extra/<name>; in rank files
-// also /fsdp/record, and /flat/<unit>/... where the rank's shards are flat.
+// TreeFile: the values of one HDF5 file of a checkpoint. LayOutTree: the places of their bytes in it. The tree of the
+// format is /model/<fqn>, /optim/state/<fqn>/<state>, /optim/param_groups, /extra/<name>; in rank files also
+// /fsdp/record, and /flat/<unit>/... if the rank's shards are flat.
 //
 // The forms that a tensor takes on its way to disk:
 //
-//   ShardedTensor             tensor/state_dict.h       what the caller holds: shards in memory
+//   ShardedTensor             tensor/state_dict.h       the caller's shards in memory
 //        |  PlanSave          native/save/save_plan.h          names and shards are checked
-//   TreeFile::TensorPart      this file                 one interval, its reader, and where its elements will lie
+//   TreeFile::TensorPart      this file                 one interval, its reader, and the place of its elements
 //        |  LayOutTree        HDF5 lays the file out in memory, without payload
 //   ByteRange                 TreeRanges::tensors       the bytes of its dataset in the file
 //        |  LaidOutFile       tree_file.h
@@ -36,23 +36,23 @@
 
 namespace fsdp {
 
-// The length of a record is a multiple of this many bytes. HDF5 then aligns the record to as many, so that FindRecord
-// finds it without HDF5. Part of the format.
+// The length of a record is a multiple of this. HDF5 then aligns the record to it too, so that FindRecord finds it
+// without HDF5. Part of the format.
 inline constexpr int64_t kRecordAlignment = 4096;
 
-// Returns the address of the elements `interval` of a tensor: wherever they are, or `scratch` after copying them there.
+// Returns the address of the elements `interval` of a tensor: their own memory, or `scratch` after copying them there.
 // Called from several threads, for at most kBlockBytes.
 using ElementReader = std::function<absl::StatusOr<const std::byte*>(const Interval& interval, std::byte* scratch)>;
 
 struct TreeFile {
-  // Where the elements of a tensor lie. In a dataset of the tensor's own:
+  // The place of the elements of a tensor. In the tensor's own dataset:
   struct Own {};
-  // in flats[flat], from its element `begin` on:
+  // in flats[flat], from element `begin` of it:
   struct InFlat {
     int flat = 0;
     int64_t begin = 0;
   };
-  // in links[link], which an earlier save wrote, from byte `offset` on:
+  // in links[link], which an earlier save wrote, from byte `offset`:
   struct Linked {
     int link = 0;
     int64_t offset = 0;
@@ -67,8 +67,8 @@ struct TreeFile {
     std::vector<std::string> aliases = {};
     DType dtype = DType::kFloat32;
     Shape shape = {};
-    Interval interval = {};   // the elements of this file; empty where it has none
-    ElementReader read = {};  // of elements of `interval`; not called for Shown and where is_shared
+    Interval interval = {};   // the elements in this file; may be empty
+    ElementReader read = {};  // of elements of `interval`; not called for Shown or if is_shared
     std::variant<Own, InFlat, Linked, Shown> place = Own();
 
     const InFlat* in_flat() const { return std::get_if<InFlat>(&place); }
@@ -88,11 +88,12 @@ struct TreeFile {
     StateKey key;
     std::string text;
 
-    // Bytes of its dataset: an empty text has the one byte of the string's NUL.
+    // Bytes of its dataset: an empty text has one byte, the string's NUL.
     int64_t dataset_bytes() const { return text.empty() ? 1 : static_cast<int64_t>(text.size()); }
   };
 
-  // True when the file has a dataset for `tensor` alone. A rank file only names tensors of which it has no elements.
+  // True when the file has a dataset only for `tensor`. A rank file names tensors of which it has no elements, without
+  // a dataset.
   bool HasDataset(const TensorPart& tensor) const {
     return tensor.in_flat() == nullptr && tensor.linked() == nullptr && !IsOnlyNamed(tensor);
   }
@@ -105,13 +106,13 @@ struct TreeFile {
   std::vector<StoredFile> links;       // files of earlier saves
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
   bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
-  std::string warning;     // attribute of the root group; empty: none
+  std::string warning;     // attribute of the root group; no attribute if empty
 };
 
-// Where the values of a TreeFile lie in it.
+// The places of the values of a TreeFile in the file.
 struct TreeRanges {
   int64_t nbytes = 0;              // of the file
-  std::vector<ByteRange> tensors;  // by index of TreeFile::tensors; empty where the file has no payload of the tensor
+  std::vector<ByteRange> tensors;  // by index of TreeFile::tensors; empty without payload of the tensor in the file
   std::vector<ByteRange> flats;
   std::vector<ByteRange> texts;  // whole datasets, at least one byte each
   std::optional<ByteRange> record;
@@ -123,7 +124,7 @@ struct TreeLayout {
 };
 
 // Lays `tree` out, with `record_bytes` for the record of a rank file and 0 for other files. kResourceExhausted when the
-// file may outgrow the size that the process may write.
+// file may exceed the size that the process may write.
 absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes);
 
 }  // namespace fsdp

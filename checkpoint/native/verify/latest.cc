@@ -17,6 +17,7 @@ namespace {
 // OK when every byte of the checkpoint `path` verifies; else kDataLoss with the first problem.
 absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options = {}) {
   const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path, options);
+  // For a search any failure means "not this step", including a version that this release cannot read.
   if (!report.ok()) return absl::DataLossError(report.status().message());
   if (report->problems.empty()) return absl::OkStatus();
   const size_t more = report->problems.size() - 1;
@@ -47,12 +48,12 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
   if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
   if (StepName(manifest->save.step) == name) return absl::OkStatus();
-  // A directory under another step's name is not that step.
+  // A step that was renamed to another step's name is not that step.
   return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest->save.step));
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
-  // A manifest directly in `root`: a path to one checkpoint and not to a ROOT.
+  // A manifest directly in `root`: the path of one checkpoint, not of a ROOT.
   if (PosixFileSystem().Exists(JoinPath(root, kManifestName))) {
     const absl::Status status = CheckVerifies(root);
     if (status.ok()) return root;
@@ -60,6 +61,7 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
   std::string reasons;
+  // Stops at the first that verifies, so usually only the newest step is read.
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const std::string path = JoinPath(root, *step);
     const absl::Status status = CheckStep(root, *step);

@@ -14,17 +14,18 @@
 
 namespace fsdp {
 
-// The path of the newest committed step of ROOT that verifies; every byte of it is read, and of newer ones that do not.
-// `skipped`, if not null, gets a sentence for each newer step that does not verify. kNotFound, with all reasons, when
-// no step verifies. If `root` is itself a checkpoint, it is verified and returned; kDataLoss when it is damaged.
+// The path of the newest committed step of ROOT that verifies; every byte of it is read, and of newer steps that do not
+// verify. `skipped`, if not null, gets a sentence for each newer step that does not verify. kNotFound, with all
+// reasons, when no step verifies. If `root` is itself a checkpoint, it is verified and returned; kDataLoss when it is
+// damaged.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped = nullptr);
 
 // The names of the committed steps of ROOT (step-* directories), oldest first, not verified; empty when ROOT does not
 // exist.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
 
-// OK when every byte of the step `name` of ROOT verifies and its manifest is of the step in its name; else kDataLoss
-// with the first problem.
+// OK when every byte of the step `name` of ROOT verifies and its manifest has the step in its name; else kDataLoss with
+// the first problem.
 absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options = {});
 
 }  // namespace fsdp

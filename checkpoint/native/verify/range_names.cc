@@ -19,13 +19,14 @@ std::string RangeNames::NameOf(int file, const ByteRange& range) {
   if (stored.origin) {
     return absl::StrCat(name.empty() ? "payload" : name, " of step ", stored.origin->step, ", unused here");
   }
-  // A rank file has no other extents that the manifest does not know.
+  // In a rank file, only the copies of texts are unknown to the manifest.
   return stored.record ? absl::StrCat("copy of ", name.empty() ? "a text" : name) : "payload";
 }
 
 const RangeNames::Recorded* RangeNames::RecordOf(int file) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto [found, is_new] = recorded_.try_emplace(file);
+  // A null entry is kept too, so that a damaged record is read once and not for each damaged block.
   if (!is_new) return found->second.get();
   const StoredFile& stored = manifest_.files[file];
   const auto extent = std::find_if(stored.extents.begin(), stored.extents.end(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RangeNames: the contents of a byte range of a checkpoint's file, in words, for messages about damage. The manifest
-// knows all bytes that this checkpoint reads. The others, the copies of texts in a rank file and the bytes of a linked
-// file that an incremental save no longer uses, are described by the file's own record only. Thread-safe.
+// RangeNames: describes a byte range of a checkpoint's file in words, for messages about damage. The manifest covers
+// all bytes that this checkpoint reads. Copies of texts in a rank file and bytes of a linked file that an incremental
+// save no longer uses are described only by the file's own record. Thread-safe.
 #ifndef FSDP_CHECKPOINT_NATIVE_VERIFY_RANGE_NAMES_H_
 #define FSDP_CHECKPOINT_NATIVE_VERIFY_RANGE_NAMES_H_
 
@@ -19,16 +19,16 @@ namespace fsdp {
 
 class RangeNames final {
  public:
-  // For the files in `directory`; all arguments must outlive this. No record is read before it is needed.
+  // For the files in `directory`; all arguments must outlive this. Reads a record only when it is needed.
   RangeNames(FileSystem& files, const std::string& directory, const Manifest& manifest)
       : files_(files), directory_(directory), manifest_(manifest), contents_(manifest) {}
 
   // The contents of the files according to the manifest.
   const FileContents& contents() const { return contents_; }
 
-  // FileContents::NameOf of `range` in files[file]. For bytes that the manifest does not know: `copy of text
-  // "extra/step"`, `tensor "model/w" of step 50, unused here`; "copy of a text" and "payload" when the record is
-  // damaged too. May read the record of the file, once.
+  // FileContents::NameOf of `range` in files[file]. For bytes unknown to the manifest: `copy of text "extra/step"`,
+  // `tensor "model/w" of step 50, unused here`; "copy of a text" and "payload" when the record is damaged too. May read
+  // the record of the file, once.
   std::string NameOf(int file, const ByteRange& range);
 
  private:
@@ -49,7 +49,7 @@ class RangeNames final {
   const FileContents contents_;
 
   std::mutex mutex_;
-  std::map<int, std::unique_ptr<Recorded>> recorded_;  // guarded by mutex_; by file, those that were needed
+  std::map<int, std::unique_ptr<Recorded>> recorded_;  // guarded by mutex_; by file, only needed ones
 };
 
 }  // namespace fsdp

@@ -3,14 +3,14 @@
 // Every byte of a file is covered by exactly one digest, so one scan of each file compares them all:
 //
 //   HDF5 metadata and padding  ->  the file's rest digest, one for all of them
-//   extents, by blocks         ->  a digest per block; the record is such an extent, which CheckRecord decodes if
-//                                  its digest differs, to report what it is
+//   extents, by blocks         ->  a digest per block; the record is such an extent; if its digest differs, CheckRecord
+//                                  decodes it to report its origin
 //   manifest.json              ->  its own digest, compared by ReadManifest
 //
-// The scan reads all files on the threads of a pool, in about the order of the bytes on the disk, and reports problems
-// as it meets them; each carries its place, and the report sorts by it, so that the result does not depend on timing.
-// One problem does not end the verification: `ckpt repair` and people want to know all of them. A file of the wrong
-// size is scanned as well, block by block, to tell which tensors are still whole.
+// The scan reads all files on the threads of a pool, in about the order of the bytes on the disk, and records problems
+// as they are found; each carries its place, and the report sorts by it, so that the result does not depend on timing.
+// A problem does not end the verification: `ckpt repair` and people need all of them. A file of the wrong size is
+// scanned too, block by block, to find the tensors that are still intact.
 #include "fsdp/checkpoint/native/verify/verify.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@
 namespace fsdp {
 namespace {
 
-// A message lists at most so many gaps of a file.
+// Maximum number of gaps of a file that a message lists.
 constexpr size_t kListedRanges = 3;
 
 int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
@@ -48,7 +48,7 @@ int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
 struct Problem {
   std::pair<int, int64_t> order;
   std::string message;
-  std::vector<VerifyReport::Damage> damage;  // empty when the problem is no damage to known bytes
+  std::vector<VerifyReport::Damage> damage;  // empty when the problem is not damage to known bytes
 };
 
 class Verification {
@@ -73,7 +73,7 @@ class Verification {
     FileScanner scanner = Scanner();
     FSDP_RETURN_IF_ERROR(ScanFiles(scanned_, *pool, scanner));
     // No rest digest for files of the wrong size: the gaps between extents depend on the size in the manifest, which
-    // may be anything (a huge one would be a huge list of gaps), and the digest is known to be wrong.
+    // may be arbitrary (a huge size would give a huge list of gaps), and the digest is known to be wrong.
     scanner.rest = nullptr;
     FSDP_RETURN_IF_ERROR(ScanFiles(missized_, *pool, scanner));
     VerifyReport report;
@@ -97,8 +97,8 @@ class Verification {
     }
   }
 
-  // Places of problems in the report: those of the checkpoint first, then file by file those of the file as a whole and
-  // those at an offset.
+  // The order of problems in the report: problems of the checkpoint first, then for each file problems of the whole
+  // file and problems at an offset.
   static constexpr std::pair<int, int64_t> kBeforeFiles = {-1, 0};
   static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
 
@@ -112,7 +112,7 @@ class Verification {
     Report(std::string(status.message()), order, std::move(damage));
   }
 
-  // When all other files are of another save, the manifest is the misplaced one; that is reported first.
+  // If most other files are of another save, the manifest is the misplaced file; this is reported first.
   void CheckManifestsPlace() {
     const absl::Status placed = CheckSaveOf(files_, directory_, manifest_);
     if (placed.ok()) return;
@@ -131,6 +131,7 @@ class Verification {
   void CheckFile(int index) {
     const StoredFile& stored = manifest_.files[index];
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
+    // Both lists get an entry for every file, so that an index into them is the number of the file.
     scanned_.push_back(nullptr);
     missized_.push_back(nullptr);
     const bool is_right_size = file.ok();
@@ -184,8 +185,8 @@ class Verification {
     if (options_.count_nonfinite) CountElements(block.file, range, *bytes);
   }
 
-  // One digest covers all bytes between the extents, so it cannot say which of them is damaged: the range that is
-  // reported reaches from the first to the last of them.
+  // One digest covers all bytes between the extents, so it cannot locate the damage: the reported range reaches from
+  // the first to the last of these bytes.
   void CheckRest(int file, const absl::StatusOr<Digest>& digest) {
     const StoredFile& stored = manifest_.files[file];
     if (digest.ok() && *digest == stored.rest_digest) return;
@@ -247,8 +248,8 @@ class Verification {
   std::vector<NonFinite> nonfinite_;  // by tensor
 };
 
-// True when `directory` has files with the names of a checkpoint's: then a missing manifest is damage, and without them
-// the directory is no checkpoint.
+// True if `directory` has files with names of checkpoint files: then a missing manifest is damage; otherwise the
+// directory is not a checkpoint.
 bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
   return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifyCheckpoint: reads every byte of a checkpoint of ours and compares it with its digest; checks that the files are
-// those of the manifest and that the intervals cover the tensors.
+// VerifyCheckpoint: reads every byte of a checkpoint of ours and compares it with its digest; checks that the files
+// match the manifest and that the intervals cover the tensors.
 #ifndef FSDP_CHECKPOINT_NATIVE_VERIFY_VERIFY_H_
 #define FSDP_CHECKPOINT_NATIVE_VERIFY_VERIFY_H_
 
@@ -26,9 +26,8 @@ struct VerifyOptions {
 };
 
 struct VerifyReport {
-  // Bytes that differ from what was written, or cannot be read: some byte in `range`, or several. Every damaged byte of
-  // a file lies in a range that names the file, but those that a manifest has lost at its end, whose number nothing
-  // tells.
+  // Bytes that differ from what was written, or cannot be read: one or more bytes in `range`. Every damaged byte is
+  // inside some `range` of its file, except bytes cut off the end of manifest.json, whose size is not recorded.
   struct Damage {
     std::string file;  // its name in the checkpoint
     ByteRange range;   // a block, a record, a whole file, or all bytes that one digest covers
@@ -54,20 +53,20 @@ struct VerifyReport {
   // the checkpoint verifies.
   std::vector<std::string> problems;
 
-  // The problems that are damage to known bytes, in the same order. A hole in a tensor's cover, or an unknown file, is
-  // a problem without damage.
+  // The damage to known bytes, in the same order. A hole in a tensor's cover, or an unknown file, is a problem without
+  // damage.
   std::vector<Damage> damage;
 
   // Tensors with NaN or infinity, in the order of the manifest; not a problem by itself. Damaged blocks are not
   // counted.
   std::vector<NonFiniteTensor> nonfinite;
 
-  // Tensors of VerifySource in whose other elements there may be a NaN or a fault that was not looked for: views of one
-  // storage whose sum ReadBound (expansion.h) cuts off. Not a problem by itself.
+  // Tensors that VerifySource read only in part, because overlapping views of one storage exceed ReadBound
+  // (expansion.h). The unread elements may hold NaN or damage. Not a problem by itself.
   std::vector<PartlyReadTensor> not_wholly_read;
 };
 
-// Blocks until all is read. kNotFound or kInvalidArgument when `path` is no checkpoint of ours. Damage is in the
+// Blocks until all is read. kNotFound or kInvalidArgument when `path` is not a checkpoint of ours. Damage is in the
 // report, not in the status.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options = {});
 

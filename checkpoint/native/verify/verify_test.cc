@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Two blocks of float32 with a NaN in each and an infinity, a bfloat16 of NaN alone, and integers of all ones.
+// Two blocks of float32 with a NaN in each and an infinity, a bfloat16 of only NaN, and integers of all ones.
 StateDict StateWithNonFinite() {
   StateDict state = FullState({{StateKey::Model("w"), DType::kFloat32, {3, 700'000}},
                                {StateKey::Model("fine"), DType::kFloat32, {5}},
@@ -66,7 +66,7 @@ TEST(VerifyTest, CountsNaNAndInfinityOfEachTensor) {
   }
 }
 
-// Once this was a list of 2^40 pieces to read.
+// Regression: this made a list of 2^40 pieces to read.
 TEST(VerifyTest, AFileThatAManifestCallsHugeIsOneProblem) {
   StateDict state = FullState({{StateKey::Model("w"), DType::kFloat32, {300}}});
   state.aliases.clear();

@@ -2,7 +2,7 @@
 //
 // The part of NCCL's nccl.h (2.28) that nccl_communicator.cc uses, for fake_nccl.cc, which implements it between
 // threads and needs no GPU. Names and values are NCCL's; the real communicator is compiled against NCCL's own header,
-// so what drifts apart does not build.
+// so a difference between the two does not compile.
 #ifndef FSDP_COLLECTIVES_FAKE_NCCL_NCCL_H_
 #define FSDP_COLLECTIVES_FAKE_NCCL_NCCL_H_
 
@@ -15,12 +15,12 @@
 struct ncclComm;
 using ncclComm_t = ncclComm*;
 
-// Identifies a communicator that is being made; rank 0 makes it and the other ranks get its bytes.
+// Identifies a communicator that is being created; rank 0 creates the id and the other ranks get its bytes.
 struct ncclUniqueId {
   char internal[128];
 };
 
-// ncclInProgress is the result of a non-blocking call that has not ended; ncclCommGetAsyncError then says when it has.
+// ncclInProgress is the result of a non-blocking call that has not ended; ncclCommGetAsyncError then reports its end.
 enum ncclResult_t {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
@@ -32,17 +32,17 @@ enum ncclResult_t {
   ncclInProgress = 7,
 };
 
-// The fake models the setting `blocking` alone; 0 makes calls return before the peers have made theirs.
+// The fake models only the setting `blocking`; 0 makes calls return before the peers have made theirs.
 struct ncclConfig_t {
   int blocking;
 };
 #define NCCL_CONFIG_INITIALIZER \
   { INT_MIN }
 
-// ncclRedOpCreatePreMulSum makes further values, up to ncclMaxRedOp.
+// ncclRedOpCreatePreMulSum creates further values, up to ncclMaxRedOp.
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclMaxRedOp = 0x7fffffff };
 
-// The types that the real communicator uses; bytes stand for every type that is only moved.
+// The types that the real communicator uses. Bytes represent every type that is only moved.
 enum ncclDataType_t {
   ncclInt8 = 0,
   ncclUint8 = 1,
@@ -54,10 +54,10 @@ enum ncclDataType_t {
   ncclBfloat16 = 9,
 };
 
-// Where the scalar of ncclRedOpCreatePreMulSum lies, and when it is read.
+// The location of the scalar of ncclRedOpCreatePreMulSum, and when it is read.
 enum ncclScalarResidence_t { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
-// Communicators. Making one and splitting one are collective; the other calls concern one rank.
+// Communicators. Creating and splitting are collective; the other calls concern one rank.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
@@ -66,7 +66,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
-// Texts for people; ncclGetLastError may be asked about no communicator (null).
+// Texts for people; ncclGetLastError accepts null.
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
@@ -76,7 +76,7 @@ ncclResult_t ncclMemFree(void* data);
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t nbytes, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 
-// A sum of inputs that are multiplied by a scalar first.
+// A sum of inputs that are first multiplied by a scalar.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
@@ -85,7 +85,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-// Collectives: counts are in elements of `type`, of what one rank gives (all_gather) or gets (reduce_scatter). The
+// Collectives: counts are in elements of `type`, of one rank's input (all_gather) or output (reduce_scatter). The
 // stream runs them when all ranks have come.
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The emulator's cublasLt.h: matrix products of column-major float32, bfloat16 and float16 with float32 sums,
-// transposed operands, a bias for each row, alpha and beta. Computed plainly (../cublas_lt.cc). Types and functions are
-// those of NVIDIA's header, as far as nn/cuda/cuda_matmul.cc uses them; structs that are opaque there hold the
-// emulator's own fields.
+// transposed operands, a bias for each row, alpha and beta. Computed by plain loops (../cublas_lt.cc). Types and
+// functions equal NVIDIA's header, as far as nn/cuda/cuda_matmul.cc uses them; structs that are opaque in that header
+// have the emulator's own fields.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 
@@ -23,7 +23,7 @@ enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
-// The attributes that are set here, by NVIDIA's numbers.
+// The attributes that the caller sets, with NVIDIA's numbers.
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
@@ -57,7 +57,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
   size_t workspace_bytes;
   uint32_t alignments[4];  // of A, B, C and D
 };
-// The alignments and the workspace that the heuristic assumed; the product holds its operands to them.
+// The alignments and the workspace that the heuristic assumed; the product requires them of its operands.
 struct cublasLtMatmulAlgo_t {
   uint32_t alignments[4];
   size_t workspace_bytes;
@@ -87,13 +87,13 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t nbytes);
-// Finds one algorithm whenever the layouts fit.
+// Finds one algorithm if the layouts fit.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* found);
-// d = alpha op(a) op(b) + beta c (+ bias), on `stream`. cudaErrors do not come through: CUBLAS_STATUS_INVALID_VALUE for
+// d = alpha op(a) op(b) + beta c (+ bias), on `stream`. Does not return cudaErrors: CUBLAS_STATUS_INVALID_VALUE for
 // operands that are misaligned or do not fit.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,

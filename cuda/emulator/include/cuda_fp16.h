@@ -16,7 +16,7 @@ struct alignas(4) __half2 {
   __half x, y;
 };
 
-// Exact. Infinities and NaN come through; the payload of a NaN does not.
+// Exact. Infinities and NaN are preserved; the payload of a NaN is not.
 inline float __half2float(__half value) {
   const int exponent = value.bits >> 10 & 31;
   const int mantissa = value.bits & 1023;

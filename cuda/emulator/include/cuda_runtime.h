@@ -2,8 +2,7 @@
 //
 // The emulator's cuda_runtime.h: the additions of CUDA C++ to C++, as far as this repository's kernels use them. A
 // kernel is an ordinary function; its threads are fibers (../block.h). There is no static __shared__: kernels take
-// their shared memory from cuda/shared_memory.h. Approximate functions of CUDA (__expf, rsqrtf) are the exact ones
-// here.
+// their shared memory from cuda/shared_memory.h. CUDA's approximate functions (__expf, rsqrtf) are exact here.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 
@@ -21,7 +20,7 @@
 #include "fsdp/cuda/emulator/block.h"
 #include "fsdp/cuda/emulator/device_memory.h"
 
-// Words of CUDA C++ that mean nothing to a C++ compiler.
+// Words of CUDA C++ without a meaning for a C++ compiler.
 #define __global__
 #define __device__
 #define __host__
@@ -35,7 +34,7 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-// As CUDA's compiler does, these may stand for the bytes of anything.
+// As with CUDA's compiler, these may alias the bytes of any type.
 struct [[gnu::may_alias]] alignas(8) uint2 {
   unsigned x, y;
 };
@@ -54,7 +53,7 @@ struct cudaLaunchConfig_t {
 
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 
-// As in CUDA, but pointers into device memory, also inside of structs, become addresses that kernels may touch.
+// As in CUDA, but pointers into device memory, also inside of structs, become addresses in the kernels' view.
 template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   static_assert((std::is_trivially_copyable_v<Params> && ...), "CUDA copies a kernel's parameters byte by byte");
@@ -65,8 +64,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                              [kernel, params] { std::apply(kernel, params); });
 }
 
-// The barriers and exchanges take the place of their call as a default argument, so that kernels are written as for
-// CUDA.
+// The barriers and exchanges take their source location as a default argument, so that kernels are written as for CUDA.
 inline void __syncthreads(std::source_location place = std::source_location::current()) {
   fsdp::EmulatedBlock::Current().AwaitBlock(place);
 }
@@ -102,7 +100,7 @@ T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int = 32,
   const unsigned from = (threadIdx.x & 31) + lanes;
   return FromLane(mask, value, static_cast<int>(from < 32 ? from : threadIdx.x & 31), place);
 }
-// Bit l is set where lane l of `mask` has a predicate that is not 0.
+// Bit l is set if lane l of `mask` has a predicate that is not 0.
 inline unsigned __ballot_sync(unsigned mask, int predicate,
                               std::source_location place = std::source_location::current()) {
   const uint64_t* votes = fsdp::EmulatedBlock::Current().Exchange(mask, predicate != 0, place);

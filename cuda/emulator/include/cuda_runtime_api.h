@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cuda_runtime_api.h: the part of CUDA's runtime interface that this repository calls, by CUDA's names
-// and values and with its contracts; CUDA's manual is the reference. Stricter than CUDA where that finds bugs: there is
-// no default stream (a null stream is cudaErrorInvalidResourceHandle), copies from pageable memory are as asynchronous
-// as all others, and the host cannot touch device memory (device_memory.h). What this repository does not call is
-// missing, so that a test that needs it does not compile.
+// The emulator's cuda_runtime_api.h: the part of CUDA's runtime interface that this repository calls, with CUDA's
+// names, values and contracts; CUDA's manual is the reference. It is stricter than CUDA to find bugs: there is no
+// default stream (a null stream is cudaErrorInvalidResourceHandle), copies from pageable memory are as asynchronous as
+// all others, and the host cannot touch device memory (device_memory.h). Functions that this repository does not call
+// are missing, so that a test that needs one does not compile.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_API_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_API_H_
 
@@ -92,7 +92,7 @@ enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusInvalidated = 2,
 };
 
-// Fields that nothing here reads are left out.
+// Fields that are not read in this repository are left out.
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -135,13 +135,14 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 
-// Errors of calls are the calling thread's last error until asked for; errors of the GPU itself are every later call's.
+// The error of a call stays the calling thread's last error until it is read; every later call returns an error of the
+// GPU itself.
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-// Streams: a thread each, on the device that was current when it was made (../stream.h).
+// Streams: a thread each, on the device that was current at creation (../stream.h).
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
@@ -160,7 +161,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-// Events. Times are of the host's clock, when the stream's thread got to the event.
+// Events. Times are of the host's clock, at the moment when the stream's thread reached the event.
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -182,7 +183,7 @@ cudaError_t cudaHostUnregister(void* data);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data);
 
-// Copies check that device addresses are inside one live allocation, and that `kind` is true of the addresses.
+// Copies check that device addresses are inside one live allocation, and that `kind` matches the addresses.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t nbytes,

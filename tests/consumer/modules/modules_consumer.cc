@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A program that uses Abseil itself and passes its types to fsdp: saves a tensor of four elements by two ranks, reads
-// it again, and prints OK when the bytes are the same. With two Abseils it would be one by luck.
+// it again, and prints OK when the bytes are the same. With two Abseils in the program it would work only by luck.
 #include <stdlib.h>
 
 #include <array>
@@ -52,10 +52,10 @@ int main() {
   absl::flat_hash_map<std::string, absl::Status> results;
   results["saved and loaded"] =
       fsdp::RunRanks(2, [&](std::shared_ptr<fsdp::ProcessGroup> group) { return SaveAndLoad(root, group); });
-  // An error of fsdp's that is compared by this program's Abseil.
+  // This program's Abseil compares an error of fsdp's.
   results["found nothing"] = absl::IsNotFound(fsdp::LatestCheckpoint(absl::StrCat(root, "/nothing")).status())
                                  ? absl::OkStatus()
-                                 : absl::InternalError("there is a checkpoint where there is none");
+                                 : absl::InternalError("found a checkpoint in a directory that does not exist");
   absl::Status status;
   for (const auto& [name, result] : results) status.Update(result);
   std::cout << (status.ok() ? "OK" : status.ToString()) << std::endl;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_with_numpy.py FILE.npz EXPECTED.json: whether np.load gives every array of EXPECTED, and no other, with its shape
-and the SHA-256 of its bytes. Exits with 77 where there is no NumPy."""
+and the SHA-256 of its bytes. Exits with 77 if NumPy is missing."""
 import hashlib
 import json
 import sys

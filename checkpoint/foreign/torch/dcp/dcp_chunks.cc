@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-// Deques take a seventeenth more than what they hold, as in pickle_builder.h.
+// Deques take a seventeenth more than their contents, as in pickle_builder.h.
 template <typename T>
 int64_t DequeBytes(const std::deque<T>& values) {
   return static_cast<int64_t>(values.size() * sizeof(T)) * 17 / 16;
@@ -21,6 +21,7 @@ size_t DcpSizes::Hash::operator()(absl::Span<const int64_t> sizes) const {
   return absl::Hash<absl::Span<const int64_t>>()(sizes);
 }
 
+// Appends the list before it inserts the number, because numbers_ hashes through values_.
 uint32_t DcpSizes::Add(absl::Span<const int64_t> sizes, int64_t note) {
   if (const auto at = numbers_.find(sizes); at != numbers_.end()) return *at;
   const auto number = static_cast<uint32_t>(values_->size());
@@ -30,6 +31,7 @@ uint32_t DcpSizes::Add(absl::Span<const int64_t> sizes, int64_t note) {
   return number;
 }
 
+// Half as much again, because a growing table briefly exists twice.
 int64_t DcpSizes::memory() const {
   const size_t bytes = values_->capacity() * sizeof(int64_t) + numbers_.capacity() * (sizeof(uint32_t) + 1);
   return static_cast<int64_t>(bytes) * 3 / 2;
@@ -40,6 +42,7 @@ uint32_t DcpSlices::Add(std::string_view file, int64_t offset, int64_t nbytes) {
   if (at == numbers_.end()) {
     file_bytes_ += static_cast<int64_t>(file.size() + sizeof(std::string) + 16);
     const auto number = static_cast<uint32_t>(files_.size());
+    // The map's key is a view of the stored string, which a deque never moves.
     at = numbers_.try_emplace(files_.emplace_back(file), number).first;
   }
   slices_.push_back({offset, nbytes, at->second});
@@ -68,6 +71,7 @@ DcpChunk DcpChunks::operator[](size_t i) const {
 }
 
 int64_t DcpChunks::file_count() const {
+  // Only files of chunks count: values may be in files of their own, and world_size() derives from this number.
   std::vector<bool> holds(slices_.files().size());
   for (const Chunk& chunk : chunks_) holds[slices_.file_of(chunk.slice)] = true;
   return std::count(holds.begin(), holds.end(), true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DcpChunks: the chunks of a DCP directory by number, kept packed, in about 40 bytes each: a large run has millions of
-// them, and few different boxes. A DcpChunk is made when one is asked for.
+// DcpChunks: the chunks of a DCP directory by number, packed into about 40 bytes each: a large run has millions of
+// them, and few different boxes. A DcpChunk is built on access.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_CHUNKS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_CHUNKS_H_
 
@@ -36,23 +36,24 @@ struct DcpChunk {
   DcpSlice slice;
 };
 
-// Lists of integers by number, equal ones once. Moves, does not copy.
+// Lists of integers by number; equal lists are stored once. Movable, not copyable.
 class DcpSizes {
  public:
-  // The number of the list, which has at most 255 integers. `note`, not negative and below 2^48, is kept with the first
-  // of equal lists. Constant time.
+  // The number of the list, which has at most 255 integers. `note`, not negative and below 2^48, is stored with the
+  // first of equal lists. Constant time.
   uint32_t Add(absl::Span<const int64_t> sizes, int64_t note = 0);
   int64_t note(uint32_t number) const { return (*values_)[number] >> 8; }
-  // Lives until the next Add.
+  // Valid until the next Add.
   absl::Span<const int64_t> operator[](uint32_t number) const { return ListAt(*values_, number); }
 
-  // Bytes of memory, and what growing takes for a moment.
+  // Bytes of memory, including the temporary peak while growing.
   int64_t memory() const;
 
  private:
   using Values = std::vector<int64_t>;
 
-  // A list is its length, in the last eight bits behind its note, and its integers. Its number is the place of that.
+  // A list is its length, in the low eight bits of a word whose other bits are its note, followed by its integers. Its
+  // number is the index of that word.
   static absl::Span<const int64_t> ListAt(const Values& values, uint32_t number) {
     return absl::MakeConstSpan(&values[number] + 1, values[number] & 0xff);
   }
@@ -75,12 +76,12 @@ class DcpSizes {
   absl::flat_hash_set<uint32_t, Hash, Equal> numbers_{0, Hash{values_.get()}, Equal{values_.get()}};
 };
 
-// Files and places in them by number. Moves, does not copy.
+// Files and positions in them by number. Movable, not copyable.
 class DcpSlices {
  public:
   uint32_t Add(std::string_view file, int64_t offset, int64_t nbytes);
   DcpSlice operator[](uint32_t number) const;
-  // Which of files() it lies in.
+  // The index in files() of its file.
   uint32_t file_of(uint32_t number) const { return slices_[number].file; }
   int64_t offset(uint32_t number) const { return slices_[number].offset; }
   const std::deque<std::string>& files() const { return files_; }
@@ -96,20 +97,20 @@ class DcpSlices {
 
   std::deque<Slice> slices_;
   std::deque<std::string> files_;
-  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of files_, whose strings stay where they are
+  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // keyed by the strings of files_, which never move
   int64_t file_bytes_ = 0;
 };
 
-// Moves, does not copy.
+// Movable, not copyable.
 class DcpChunks {
  public:
   size_t size() const { return chunks_.size(); }
   void Add(const DcpChunk& chunk);
-  // The number of a slice that is no chunk: the archive of a value.
+  // The number of a slice that is not a chunk: the archive of a value.
   uint32_t AddSlice(const DcpSlice& slice) { return slices_.Add(slice.file, slice.offset, slice.nbytes); }
 
-  // Adds a chunk by the numbers of its parts in what SetParts gets: where that is read first, and chunks are found
-  // after.
+  // Adds a chunk by the numbers of its parts in the tables that SetParts receives: those are read first, and chunks are
+  // found afterwards.
   void Add(uint32_t start, uint32_t count, uint32_t slice) { chunks_.push_back({start, count, slice}); }
   void SetParts(DcpSizes sizes, DcpSlices slices) {
     sizes_ = std::move(sizes);
@@ -117,14 +118,14 @@ class DcpChunks {
   }
 
   DcpChunk operator[](size_t i) const;
-  // The parts of its box, one number for each dimension. They live until the next Add.
+  // The parts of its box, one number for each dimension. Valid until the next Add.
   absl::Span<const int64_t> start(size_t i) const { return sizes_[chunks_[i].start]; }
   absl::Span<const int64_t> count(size_t i) const { return sizes_[chunks_[i].count]; }
   DcpSlice slice(size_t i) const { return slices_[chunks_[i].slice]; }
   // The archives of values may be slices of the same files.
   const DcpSlices& slices() const { return slices_; }
 
-  // How many files hold chunks.
+  // The number of files that hold chunks.
   int64_t file_count() const;
 
  private:

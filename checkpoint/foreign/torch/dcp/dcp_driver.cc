@@ -23,7 +23,7 @@ class Driver final : public FormatDriver {
 
   bool Recognises(const PathProbe& probe) const override { return probe.is_directory && IsDcpDirectory(probe.path); }
 
-  // .metadata is also the name of directories of other programs.
+  // Other programs have directories named .metadata.
   bool IsCheckpointDirectory(const std::string& directory) const override {
     std::error_code ignored;
     return std::filesystem::is_regular_file(JoinPath(directory, kDcpMetadataName), ignored);
@@ -34,10 +34,12 @@ class Driver final : public FormatDriver {
     return OpenDcpSource(path, options);
   }
 
+  // Only names that our writer and torch's own give: `force` may delete a directory of such files.
   bool OwnsFileName(const std::string& name) const override {
     return name == kDcpMetadataName || (absl::StartsWith(name, "__") && absl::EndsWith(name, ".distcp"));
   }
 
+  // Wider than OwnsFileName, because .metadata may name any file.
   bool ReadsFileName(const std::string& name) const override {
     return name == kDcpMetadataName || absl::EndsWith(name, ".distcp");
   }
@@ -49,6 +51,7 @@ class Writer final : public FormatWriter {
 
   bool MakesDirectory(const std::string&) const override { return true; }
 
+  // Every rank's archives are laid out before the first file is written, so memory grows with the ranks.
   FormatMemory Memory(const FormatContents& contents, int) const override {
     return {.rank_files = WorldSize(contents)};
   }
@@ -66,6 +69,7 @@ class Writer final : public FormatWriter {
   }
 
  private:
+  // The same value in Fit, Memory and Write: the layout and its memory estimate must agree.
   int WorldSize(const FormatContents& contents) const { return target_.world_size.value_or(contents.world_size); }
 
   const DcpTarget target_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of torch.distributed.checkpoint's directories.
+// The driver for torch.distributed.checkpoint's directories.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_DRIVER_H_
 

@@ -27,12 +27,14 @@ class MetadataEncoder {
     pickle_.SetItems();
     pickle_.String("planner_data");
     BeginDict();
+    // In the order of the state dict, which a reader takes from planner_data (dcp_metadata.cc).
     for (const DcpEntry& entry : metadata_.entries) EncodePath(entry);
     pickle_.SetItems();
     pickle_.String("storage_data");
     BeginDict();
     for (const DcpEntry& entry : metadata_.entries) EncodeStorage(entry);
     pickle_.SetItems();
+    // Optional in torch; None is its default.
     pickle_.String("storage_meta");
     pickle_.None();
     pickle_.String("version");
@@ -47,7 +49,7 @@ class MetadataEncoder {
     pickle_.Mark();
   }
 
-  // An object of `type` whose state is a dict, to be filled until EndObject.
+  // Starts an object of `type` whose state is a dict, to be filled until EndObject.
   void BeginObject(std::string_view type) {
     pickle_.Global(type);
     pickle_.EmptyTuple();
@@ -60,7 +62,7 @@ class MetadataEncoder {
     pickle_.Build();
   }
 
-  // function(argument), where `argument` pushes it.
+  // function(argument), with `argument` pushing it.
   template <typename Push>
   void Call(std::string_view function, Push argument) {
     pickle_.Global(function);
@@ -103,8 +105,8 @@ class MetadataEncoder {
     EndObject();
   }
 
-  // TensorProperties as its __getstate__ gives it: (dtype, layout, requires_grad, memory format, pin_memory). Every
-  // torch since 2.0 takes this tuple.
+  // TensorProperties in the form of its __getstate__: (dtype, layout, requires_grad, memory format, pin_memory). Every
+  // torch since 2.0 accepts this tuple.
   void EncodeProperties(const DcpTensor& tensor) {
     pickle_.Global("torch.distributed.checkpoint.metadata.TensorProperties");
     pickle_.EmptyTuple();
@@ -119,7 +121,7 @@ class MetadataEncoder {
     pickle_.Build();
   }
 
-  // name -> path. Indices into lists are integers: torch makes a list or a dict of them by their type.
+  // name -> path. Indices into lists are integers: their type decides whether torch creates a list or a dict.
   void EncodePath(const DcpEntry& entry) {
     pickle_.String(entry.name());
     pickle_.Mark();

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// The bytes of .metadata. Every entry of `metadata` has a path, and every chunk a slice: nothing is checked here.
+// The bytes of .metadata. Every entry of `metadata` must have a path, and every chunk a slice: nothing is checked here.
 std::string EncodeDcpMetadata(const DcpMetadata& metadata);
 
 }  // namespace fsdp

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// .metadata is the pickle of a dataclass with three dicts that belong together by name:
+// .metadata is the pickle of a dataclass with three dicts that are joined by name:
 //
 //   state_dict_metadata   name -> dtype, size and chunks of a tensor, or "a value"
 //   planner_data          name -> path in the nested state dict, as a tuple; its order is the order of the state dict
 //   storage_data          (name, offsets of the chunk) -> file, offset, length
 //
-// Their members are objects (dcp_objects.h) when the reader here comes. DCP's older versions have no chunk offsets for
-// values and no planner_data.
+// Their members have already become objects (dcp_objects.h) when this reader runs. DCP's older versions have no chunk
+// offsets for values and no planner_data.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 
 #include <algorithm>
@@ -38,11 +38,11 @@ absl::Status CheckText(PickleValue value) {
   return Broken(value, absl::StrCat(std::string(PickleKindName(value.kind())), " for a name"));
 }
 
-// The members of a dict with names, by name. It has the numbers of the members and reads their names in the pickle,
-// since a copy of each name would take more memory than anything else here.
+// The members of a dict with names, by name. It stores the numbers of the members and reads their names in the pickle,
+// because a copy of each name would take more memory than anything else here.
 class NameIndex {
  public:
-  // kDataLoss for a name that is none, or that occurs twice.
+  // kDataLoss for a key that is not a name, or that occurs twice.
   absl::Status Fill(PickleValue dict) {
     dict_ = dict;
     numbers_.reserve(dict.size());
@@ -91,7 +91,7 @@ class StorageIndex {
     numbers_.reserve(count);
   }
 
-  // Of equal keys the last counts, as in Python.
+  // The last of equal keys counts, as in Python.
   void Add(const Key& key, uint32_t slice) {
     rows_.push_back({key, slice});
     const auto number = static_cast<uint32_t>(rows_.size() - 1);
@@ -103,7 +103,7 @@ class StorageIndex {
     }
   }
 
-  // `offsets`: those of a chunk in DcpSizes, or Key::kNoOffsets. nullopt where there is none.
+  // `offsets`: the number in DcpSizes of a chunk's offsets, or Key::kNoOffsets. nullopt if there is no such key.
   std::optional<uint32_t> Find(std::string_view name, uint32_t offsets) const {
     const auto at = numbers_.find(Wanted{name, offsets});
     return at == numbers_.end() ? std::nullopt : std::make_optional(rows_[*at].slice);
@@ -141,15 +141,14 @@ class StorageIndex {
   absl::flat_hash_set<uint32_t, Hash, Equal> numbers_{0, Hash{this}, Equal{this}};
 };
 
-// Bytes of a member of storage_data: a row and its number, in a table that may be half full. Of one of
-// state_dict_metadata and planner_data: its number.
+// Bytes of a member of storage_data: a row and its number, in a table that may be half full. Bytes of a member of
+// state_dict_metadata or planner_data: its number.
 constexpr int64_t kStorageBytes = 24;
 constexpr int64_t kNumberBytes = 10;
-// Of an entry and its tensor, and of all that is made of them later, down to the report of a command; names not
-// counted.
+// Bytes of an entry and its tensor, and of all their later results, up to the report of a command, without names.
 constexpr int64_t kEntryBytes = 192;
 constexpr int64_t kLaterEntryBytes = 480;
-// Of a chunk, and later with its archive's place and checksum.
+// Bytes of a chunk, and later with its archive's position and checksum.
 constexpr int64_t kChunkBytes = 13;
 constexpr int64_t kLaterChunkBytes = 90;
 
@@ -159,12 +158,13 @@ class MetadataReader {
 
   absl::StatusOr<DcpMetadata> Read(PickleValue root) {
     if (!root.is(PickleKind::kCall) || root.callee().global_name() != "Metadata" || !root.has_state()) {
-      return Broken(root, "it is no Metadata of torch.distributed.checkpoint");
+      return Broken(root, "it is not a Metadata of torch.distributed.checkpoint");
     }
     FSDP_RETURN_IF_ERROR(budget_.Take(root, objects_.memory(), 0));
     FSDP_RETURN_IF_ERROR(ReadStorage(root));
     FSDP_ASSIGN_OR_RETURN(const PickleValue entries, DictOf(root, "state_dict_metadata"));
     FSDP_RETURN_IF_ERROR(budget_.Take(entries, entries.size() * kNumberBytes, 0));
+    // Also refuses names that occur twice, before any entry is built.
     FSDP_RETURN_IF_ERROR(types_.Fill(entries));
     FSDP_RETURN_IF_ERROR(AddEntries(root, entries));
     FSDP_RETURN_IF_ERROR(budget_.Take(root, 0, objects_.sizes().memory() + objects_.slices().memory()));
@@ -176,11 +176,11 @@ class MetadataReader {
   static absl::StatusOr<PickleValue> DictOf(PickleValue root, const std::string& name) {
     const std::optional<PickleValue> dict = FindAttribute(root.state(), name);
     if (!dict) return Broken(root, absl::StrCat("an object without ", Quote(name)));
-    if (!dict->is(PickleKind::kDict)) return Broken(*dict, absl::StrCat(name, " is no dict"));
+    if (!dict->is(PickleKind::kDict)) return Broken(*dict, absl::StrCat(name, " is not a dict"));
     return *dict;
   }
 
-  // Reads every place once: one that no tensor has is an error, too.
+  // Reads every position once: one that no tensor has is also an error.
   absl::Status ReadStorage(PickleValue root) {
     FSDP_ASSIGN_OR_RETURN(const PickleValue storage, DictOf(root, "storage_data"));
     FSDP_RETURN_IF_ERROR(budget_.Take(storage, storage.size() * kStorageBytes, 0));
@@ -196,7 +196,7 @@ class MetadataReader {
     return absl::OkStatus();
   }
 
-  // In the order of planner_data, which is that of the state dict: optimizers' ids depend on the model's order.
+  // In the order of planner_data, which is the order of the state dict: optimizers' ids depend on the model's order.
   // state_dict_metadata has the order in which the ranks' plans were merged. planner_data may be absent or lack names;
   // such names are their own paths.
   absl::Status AddEntries(PickleValue root, PickleValue entries) {
@@ -225,8 +225,8 @@ class MetadataReader {
   }
 
   static absl::StatusOr<DcpEntry::Path> ReadPath(PickleValue value) {
-    if (!value.is_sequence()) return Broken(value, "a path that is no tuple");
-    constexpr int64_t kMostElements = 1000;  // a longer one is no path of a state dict, wherever it would lead
+    if (!value.is_sequence()) return Broken(value, "a path that is not a tuple");
+    constexpr int64_t kMostElements = 1000;  // a longer one is not the path of a state dict, wherever it would lead
     if (value.size() > kMostElements) return Broken(value, absl::StrCat("a path of ", value.size(), " elements"));
     DcpEntry::Path path;
     for (int64_t i = 0; i < value.size(); ++i) {
@@ -260,7 +260,7 @@ class MetadataReader {
     return absl::OkStatus();
   }
 
-  // The slice of a chunk, or of a value if there are no offsets. A chunk without a place is damage.
+  // The slice of a chunk, or of a value if there are no offsets. A chunk without a position is damage.
   absl::StatusOr<uint32_t> FindSlice(const std::string& name, uint32_t offsets) const {
     if (const std::optional<uint32_t> slice = storage_.Find(name, offsets)) return *slice;
     const bool is_chunk = offsets != Key::kNoOffsets;
@@ -269,7 +269,7 @@ class MetadataReader {
     return absl::DataLossError(absl::StrCat(Quote(name), which, " is missing in storage_data"));
   }
 
-  // Chunks of ranks that hold nothing are left out.
+  // Leaves out empty chunks, of ranks without rows.
   absl::Status AddTensor(const std::string& name, PickleValue value) {
     const int64_t before = objects_.memory();
     FSDP_ASSIGN_OR_RETURN(const DcpObjects::Tensor read, objects_.ReadTensor(name, value, budget_));
@@ -309,7 +309,7 @@ class MetadataReader {
 
 // Boxes [begin, end), sorted by start and count, agree in all dimensions before `d` and must cover the others: in
 // dimension d they form groups of one range, the ranges follow each other without a gap, and each group covers the
-// dimensions after d. Linear in boxes for each dimension, where testing pairs of boxes would be quadratic.
+// dimensions after d. Linear in boxes for each dimension, whereas testing pairs of boxes would be quadratic.
 absl::Status CheckDimension(const Shape& shape, int d, std::vector<DcpBox>::const_iterator begin,
                             std::vector<DcpBox>::const_iterator end) {
   if (d == shape.rank()) {
@@ -343,6 +343,7 @@ DcpEntry::DcpEntry(std::string name, const Path& path, uint32_t number, bool is_
     absl::StrAppend(&joined_, ends_.empty() ? "" : ".", element.name);
     ends_.push_back(static_cast<uint32_t>(2 * joined_.size() + (element.is_index ? 1 : 0)));
   }
+  // A million entries usually have equal names and paths: one copy is enough.
   if (joined_ == name_) joined_ = std::string();
 }
 
@@ -361,6 +362,7 @@ absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpBox>& boxes) {
   for (const DcpBox& box : boxes) {
     bool fits = static_cast<int>(box.start.size()) == shape.rank() && box.count.size() == box.start.size();
     for (int d = 0; fits && d < shape.rank(); ++d) {
+      // Written so that nothing overflows: start + count might.
       fits = box.start[d] <= shape.dim(d) && box.count[d] <= shape.dim(d) - box.start[d];
     }
     if (fits) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DcpMetadata: the .metadata file of a DCP directory (torch.distributed.checkpoint): the tensors, the chunks (boxes)
-// that they were saved as, and the slice of a file that holds each chunk. Pure: bytes in, table out. Every number is
+// DcpMetadata: the .metadata file of a DCP directory (torch.distributed.checkpoint): the tensors, the chunks (boxes) as
+// which they were saved, and the slice of a file that holds each chunk. Pure: bytes in, table out. Every number is
 // checked, and each tensor's chunks cover it exactly once.
 //
 //   .metadata                                               __RANK_0.distcp
@@ -38,7 +38,7 @@ struct DcpTensor {
   uint32_t end_chunk = 0;
 };
 
-// An entry of the flat state dict that DCP saves, and its path in the nested state dict that the program had.
+// An entry of the flat state dict that DCP saves, and its path in the program's nested state dict.
 class DcpEntry {
  public:
   struct PathElement {
@@ -47,8 +47,8 @@ class DcpEntry {
   };
   using Path = std::vector<PathElement>;
 
-  // A tensor, by its number in DcpMetadata::tensors, or a pickled value, by that of its archive among the slices of
-  // DcpMetadata::chunks.
+  // A tensor, by its number in DcpMetadata::tensors, or a pickled value, by the number of its archive among the slices
+  // of DcpMetadata::chunks.
   static DcpEntry OfTensor(std::string name, const Path& path, uint32_t tensor) {
     return {std::move(name), path, tensor, true};
   }
@@ -66,27 +66,27 @@ class DcpEntry {
   DcpEntry(std::string name, const Path& path, uint32_t number, bool is_tensor);
 
   std::string name_;
-  // The elements joined by dots; empty if that is the name, as torch makes names.
+  // The elements joined by dots; empty if that equals the name, as in torch's own names.
   std::string joined_;
-  // Where each element ends in them; twice that, and one more for an index.
+  // Twice the end of each element in the joined text, plus one for an index.
   absl::InlinedVector<uint32_t, 4> ends_;
   uint32_t number_;
   bool is_tensor_;
 };
 
-// All of .metadata that reading needs.
+// All parts of .metadata that reading needs.
 struct DcpMetadata {
   std::vector<DcpEntry> entries;  // in the order of the state dict
   std::deque<DcpTensor> tensors;
   DcpChunks chunks;
 };
 
-// Parses the bytes of .metadata. kResourceExhausted beyond PickleMemoryLimit. kInvalidArgument names what is refused: a
-// global, a transform such as compression, an unknown dtype. kDataLoss names the tensor and the first hole or overlap
-// of its chunks, or the byte of the pickle. n chunks take n log n time.
+// Parses the bytes of .metadata. kResourceExhausted beyond PickleMemoryLimit. kInvalidArgument names an unsupported
+// feature: a global, a transform such as compression, an unknown dtype. kDataLoss names the tensor and the first hole
+// or overlap of its chunks, or the byte of the pickle. n chunks take n log n time.
 absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes);
 
-// A box, by views of its numbers, and what a caller knows of it.
+// A box, by views of its numbers, and a number of the caller's.
 struct DcpBox {
   absl::Span<const int64_t> start;
   absl::Span<const int64_t> count;
@@ -94,7 +94,7 @@ struct DcpBox {
 };
 
 // Sorts `boxes` by their start, drops copies of a box, and returns OK if they cover `shape` exactly once. Covers must
-// be made by cutting one dimension after the other, as every device mesh cuts; others are kDataLoss.
+// result from cutting one dimension after the other, as every device mesh does; others are kDataLoss.
 absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpBox>& boxes);
 
 }  // namespace fsdp

@@ -55,7 +55,7 @@ TEST(DcpMetadataTest, HolesAndOverlapsAreNamed) {
   EXPECT_THAT(Check({4}, {}), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-// A copy of a DCP directory that may be damaged.
+// A copy of a DCP directory, for damaging.
 fs::path CopyOf(const std::string& name) {
   const fs::path copy = fs::path(testing::TempDir()) / name;
   fs::remove_all(copy);
@@ -102,7 +102,7 @@ void PythonObject(PickleWriter& pickle, std::string_view name, const std::functi
   pickle.Build();
 }
 
-// The pickle of a .metadata that has one plain value, "step", in bytes [offset, offset + length) of a file.
+// The pickle of a .metadata with one plain value, "step", in bytes [offset, offset + length) of a file.
 std::string MetadataOfValue(int64_t offset, int64_t length) {
   const std::string module = "torch.distributed.checkpoint.metadata.";
   PickleWriter pickle;
@@ -133,7 +133,7 @@ std::string MetadataOfValue(int64_t offset, int64_t length) {
   return std::move(pickle).Finish();
 }
 
-// Regression: offset + length overflowed, and the message said "byte -9223372036854775808".
+// Regression: offset + length overflowed, and the message named "byte -9223372036854775808".
 TEST(DcpMetadataTest, APlaceBeyondEveryFileIsNamedByItsOwnNumbers) {
   EXPECT_OK(ParseDcpMetadata(MetadataOfValue(64, 1000)));
   constexpr int64_t kHuge = int64_t{1} << 62;
@@ -145,8 +145,8 @@ TEST(DcpMetadataTest, APlaceBeyondEveryFileIsNamedByItsOwnNumbers) {
   }
 }
 
-// Regression: refused as too large, by the limit of pickles that have a few values for each tensor. From about 500
-// tensors on that limit refuses them; below, its constant part is enough.
+// Regression: it was refused as too large, by the limit for pickles that have a few values for each tensor. From about
+// 500 tensors on that limit refuses them; below, its constant part is enough.
 TEST(DcpMetadataTest, TheMetadataOf600TensorsFrom250RanksIsNotRefused) {
   ASSERT_OK_AND_ASSIGN(const DcpMetadata metadata, ParseDcpMetadata(HonestMetadata::Of(600, 250)));
   ASSERT_EQ(metadata.tensors.size(), 600);

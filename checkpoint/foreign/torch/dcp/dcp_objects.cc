@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attributes are looked up by name, so that fields which newer versions of torch add do not matter. The classes are
-// recognised by their names alone: their modules have moved between versions of torch.
+// Attributes are looked up by name, so that fields which newer versions of torch add do not matter. Classes are
+// recognised only by their own names, because their modules have moved between versions of torch.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_objects.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ absl::Status CheckText(PickleValue value) {
 
 absl::StatusOr<int64_t> Position(PickleValue value) {
   if (value.is(PickleKind::kInt) && value.integer() >= 0) return value.integer();
-  return BrokenObject(value, "a place in a file that is no integer from 0");
+  return BrokenObject(value, "a position in a file that is not an integer from 0");
 }
 
 uint32_t PlaceOf(PickleValue value) { return static_cast<uint32_t>(value.place()); }
@@ -67,6 +67,7 @@ bool DcpObjects::IsTensor(PickleValue value) {
 
 bool DcpObjects::IsBytes(PickleValue value) { return IsObject(value, "BytesStorageMetadata"); }
 
+// The inverse of Added: kind in the low bits, row above them.
 std::optional<uint32_t> DcpObjects::Find(Kind kind, PickleValue value) {
   if (!value.is(PickleKind::kObject)) return std::nullopt;
   const uint32_t object = value.object();
@@ -76,21 +77,26 @@ std::optional<uint32_t> DcpObjects::Find(Kind kind, PickleValue value) {
 
 template <typename Row>
 std::optional<uint32_t> DcpObjects::Added(Kind kind, const absl::StatusOr<Row>& row, std::deque<Row>& table) {
+  // A number that does not fit above the kind's bits is refused; the object then stays a value.
   if (!row.ok() || table.size() >= kMaxObjects >> kKindBits) return std::nullopt;
   table.push_back(*row);
   return static_cast<uint32_t>(table.size() - 1) << kKindBits | static_cast<uint32_t>(kind);
 }
 
 std::optional<uint32_t> DcpObjects::Take(PickleValue call) {
+  // The only object without a state: all others are complete at BUILD.
   if (!call.is_call("torch.Size")) return std::nullopt;
   const absl::StatusOr<uint32_t> list = ReadSizeList(call);
   if (!list.ok() || *list >= kMaxObjects >> kKindBits) return std::nullopt;
   return *list << kKindBits | static_cast<uint32_t>(Kind::kSizes);
 }
 
+// Objects are taken bottom-up: when a tensor's BUILD comes, its chunks and sizes are objects already.
 std::optional<uint32_t> DcpObjects::TakeBuilt(PickleValue call, PickleValue state) {
   if (IsObject(call, "ChunkStorageMetadata")) return Added(Kind::kChunk, MakeChunk(call, state), chunks_);
   if (IsObject(call, "MetadataIndex")) return Added(Kind::kKey, MakeKey(call, state), keys_);
+  // An empty name, here and below: the object does not know its tensor. Errors are dropped, and the Read function
+  // repeats them with the name.
   if (IsObject(call, "TensorProperties")) return Added(Kind::kProperties, MakeProperties("", call, state), properties_);
   if (IsObject(call, "TensorStorageMetadata"))
     return Added(Kind::kTensor, MakeTensor("", call, state, nullptr), tensors_);
@@ -124,6 +130,7 @@ int64_t DcpObjects::memory() const {
          DequeBytes(chunks_) + DequeBytes(keys_) + DequeBytes(tensors_);
 }
 
+// Decoded on each access, so that a key has 4 bytes for it and not a view of 16.
 std::string_view DcpObjects::Name(const Key& key) const { return LeafAt(bytes_, key.name).text; }
 
 absl::StatusOr<PickleValue> DcpObjects::StateOf(PickleValue object) {
@@ -162,8 +169,9 @@ absl::StatusOr<DcpObjects::Key> DcpObjects::MakeKey(PickleValue object, PickleVa
   Key key;
   FSDP_ASSIGN_OR_RETURN(const PickleValue fqn, Attribute(object, state, "fqn"));
   FSDP_RETURN_IF_ERROR(CheckText(fqn));
-  key.name = fqn.id();  // a string is a leaf, whose id is its place
+  key.name = fqn.id();  // a string is a leaf, whose id is its offset
   const auto offset = FindAttribute(state, "offset");
+  // The key of a plain value has no offset, or None.
   if (offset && !offset->is(PickleKind::kNone)) {
     FSDP_ASSIGN_OR_RETURN(key.offsets, ReadSizeList(*offset));
   }
@@ -178,6 +186,7 @@ absl::StatusOr<uint32_t> DcpObjects::ReadPlace(std::string_view name, PickleValu
 
 // The path is opened below the directory, so it must be a plain name: "../x" is damage or an attack.
 absl::StatusOr<uint32_t> DcpObjects::MakePlace(std::string_view name, PickleValue object, PickleValue state) {
+  // Refused before the position is used: the bytes there are not a torch archive.
   const auto transforms = FindAttribute(state, "transform_descriptors");
   if (transforms && !(transforms->is(PickleKind::kNone) || (transforms->is_sequence() && transforms->size() == 0))) {
     return absl::InvalidArgumentError(
@@ -195,6 +204,7 @@ absl::StatusOr<uint32_t> DcpObjects::MakePlace(std::string_view name, PickleValu
   FSDP_ASSIGN_OR_RETURN(const int64_t offset, Position(from));
   FSDP_ASSIGN_OR_RETURN(const PickleValue length, Attribute(object, state, "length"));
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, Position(length));
+  // end() of a slice must not overflow.
   if (nbytes > std::numeric_limits<int64_t>::max() - offset) {
     return absl::DataLossError(absl::StrCat(Quote(std::string(name)), " is placed in ", Quote(std::string(file)), ", ",
                                             nbytes, " bytes from byte ", offset, " on: no file reaches that far"));
@@ -210,7 +220,7 @@ absl::StatusOr<DType> DcpObjects::ReadDType(std::string_view name, PickleValue v
   return properties.dtype;
 }
 
-// TensorProperties has a __getstate__ that gives a tuple with the dtype first; older versions have a dict of fields.
+// TensorProperties has a __getstate__ that returns a tuple with the dtype first; older versions have a dict of fields.
 absl::StatusOr<DcpObjects::Properties> DcpObjects::MakeProperties(std::string_view name, PickleValue object,
                                                                   PickleValue state) {
   std::optional<PickleValue> dtype = FindAttribute(state, "dtype");
@@ -231,7 +241,7 @@ absl::StatusOr<DcpObjects::Tensor> DcpObjects::ReadTensor(std::string_view name,
   return MakeTensor(name, value, state, &budget);
 }
 
-// Chunks that were taken one behind the other, as those of a tensor are, need no second row.
+// Chunks that were taken consecutively, as a tensor's usually are, need no second row.
 absl::StatusOr<DcpObjects::Tensor> DcpObjects::MakeTensor(std::string_view name, PickleValue object, PickleValue state,
                                                           PickleBudget* budget) {
   Tensor tensor = {.place = PlaceOf(object)};
@@ -242,7 +252,7 @@ absl::StatusOr<DcpObjects::Tensor> DcpObjects::MakeTensor(std::string_view name,
   const absl::StatusOr<Shape> shape = Shape::Create(sizes_[tensor.size]);
   if (!shape.ok()) return BrokenObject(size, std::string(shape.status().message()));
   FSDP_ASSIGN_OR_RETURN(const PickleValue chunks, Attribute(object, state, "chunks"));
-  if (!chunks.is_sequence()) return BrokenObject(chunks, "chunks that are no list");
+  if (!chunks.is_sequence()) return BrokenObject(chunks, "chunks that are not a list");
   tensor.chunks = static_cast<uint32_t>(chunks.size());
   std::optional<uint32_t> first = chunks.size() == 0 ? std::optional<uint32_t>(0) : Find(Kind::kChunk, chunks.at(0));
   for (int64_t i = 1; first && i < chunks.size(); ++i) {
@@ -250,7 +260,8 @@ absl::StatusOr<DcpObjects::Tensor> DcpObjects::MakeTensor(std::string_view name,
   }
   tensor.first_chunk = first.value_or(chunks_.size());
   if (first) return tensor;
-  if (budget == nullptr) return BrokenObject(chunks, "chunks that are no objects");
+  // While the pickle is parsed there is no budget, so chunks that would need new rows wait for ReadTensor.
+  if (budget == nullptr) return BrokenObject(chunks, "chunks that are not objects");
   for (int64_t i = 0; i < chunks.size(); ++i) {
     FSDP_RETURN_IF_ERROR(budget->Take(chunks.at(i), sizeof(Chunk) + sizeof(int64_t), 0));
     FSDP_ASSIGN_OR_RETURN(const Chunk chunk, ReadChunk(chunks.at(i)));

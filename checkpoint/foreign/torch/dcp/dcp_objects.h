@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DcpObjects: the objects of a .metadata, taken while it is parsed and kept packed. There is a MetadataIndex, a
-// _StorageInfo and a ChunkStorageMetadata for each tensor and rank, which would take 500 bytes as values. What cannot
-// be taken, since the pickle uses a part of it again, stays a value: each function here reads both.
+// DcpObjects: the objects of a .metadata, taken while it is parsed and packed. There is a MetadataIndex, a _StorageInfo
+// and a ChunkStorageMetadata for each tensor and rank, which would take 500 bytes as values. An object that cannot be
+// taken, because the pickle uses a part of it again, stays a value: each function here reads both forms.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_OBJECTS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_OBJECTS_H_
 
@@ -23,7 +23,7 @@
 
 namespace fsdp {
 
-// The attribute `name` in the state of an object, which is a dict; nullopt if there is none.
+// The attribute `name` in the state of an object, which is a dict; nullopt if it is missing.
 std::optional<PickleValue> FindAttribute(PickleValue state, std::string_view name);
 
 // "byte 17 of the pickle: WHAT", kDataLoss.
@@ -32,7 +32,7 @@ absl::Status BrokenObject(PickleValue value, const std::string& what);
 // For one pickle and one thread. Errors are kDataLoss, with the byte of the pickle, unless a function says otherwise.
 class DcpObjects final : public PickleObjects {
  public:
-  // A part of a tensor: where it begins, and how long it is; DcpSizes.
+  // A part of a tensor: its start and its counts, as numbers in DcpSizes.
   struct Chunk {
     uint32_t start = 0;
     uint32_t count = 0;
@@ -43,13 +43,13 @@ class DcpObjects final : public PickleObjects {
   struct Key {
     static constexpr uint32_t kNoOffsets = UINT32_MAX;
 
-    uint32_t name = 0;  // Name()
+    uint32_t name = 0;  // for Name()
     uint32_t offsets = kNoOffsets;
 
     bool is_chunk() const { return offsets != kNoOffsets; }
   };
 
-  // A TensorStorageMetadata: its chunks are those from `first_chunk` on.
+  // A TensorStorageMetadata: its chunks are numbered from `first_chunk` on.
   struct Tensor {
     DType dtype = DType::kFloat32;
     uint32_t size = 0;  // DcpSizes
@@ -68,15 +68,14 @@ class DcpObjects final : public PickleObjects {
   int64_t place(uint32_t object) const override;
   int64_t memory() const override;
 
-  // What `value` says, taken or not.
+  // These read an object, taken or not.
   absl::StatusOr<uint32_t> ReadSizeList(PickleValue value);  // of DcpSizes
   absl::StatusOr<Chunk> ReadChunk(PickleValue value);
   absl::StatusOr<Key> ReadKey(PickleValue value);
-  // The number of a slice. `name` is that of the tensor or value, for messages; kInvalidArgument for one that was
-  // compressed.
+  // The number of a slice. `name` is the tensor's or value's, for messages; kInvalidArgument if it was compressed.
   absl::StatusOr<uint32_t> ReadPlace(std::string_view name, PickleValue value);
-  // `name` as above; kInvalidArgument for a dtype that this project lacks. Chunks that are no objects yet take memory
-  // of `budget`; kResourceExhausted beyond it.
+  // `name` as above; kInvalidArgument for a dtype that this project does not support. Chunks that are not objects yet
+  // take memory of `budget`; kResourceExhausted beyond it.
   absl::StatusOr<Tensor> ReadTensor(std::string_view name, PickleValue value, PickleBudget& budget);
 
   // True for a TensorStorageMetadata or a BytesStorageMetadata.
@@ -88,12 +87,12 @@ class DcpObjects final : public PickleObjects {
   const DcpSlices& slices() const { return slices_; }
   Chunk chunk(uint32_t number) const { return chunks_[number]; }
 
-  // Gives lists and slices away; the objects must not be used then.
+  // Moves lists and slices out; the objects must not be used afterwards.
   DcpSizes TakeSizes() { return std::move(sizes_); }
   DcpSlices TakeSlices() { return std::move(slices_); }
 
  private:
-  // The number of an object is its place in its table, and its kind in the last bits.
+  // The number of an object is its index in its table, with its kind in the last bits.
   enum class Kind : uint8_t { kSizes, kProperties, kChunk, kKey, kPlace, kTensor };
   static constexpr int kKindBits = 3;
 
@@ -103,11 +102,11 @@ class DcpObjects final : public PickleObjects {
     uint32_t place = 0;  // in the pickle
   };
 
-  // The state of an object that is not taken; kDataLoss if it has none.
+  // The state of an object that was not taken; kDataLoss if it does not have a state.
   static absl::StatusOr<PickleValue> StateOf(PickleValue object);
-  // The place in the table if `value` is an object of that kind.
+  // The index in the table if `value` is an object of that kind.
   static std::optional<uint32_t> Find(Kind kind, PickleValue value);
-  // What `row` is, added to `table`, is called as an object; nullopt for an error.
+  // Adds `row` to `table` and returns its object number; nullopt if `row` is an error or the table is full.
   template <typename Row>
   static std::optional<uint32_t> Added(Kind kind, const absl::StatusOr<Row>& row, std::deque<Row>& table);
 
@@ -116,7 +115,7 @@ class DcpObjects final : public PickleObjects {
   absl::StatusOr<uint32_t> MakePlace(std::string_view name, PickleValue object, PickleValue state);
   static absl::StatusOr<Properties> MakeProperties(std::string_view name, PickleValue object, PickleValue state);
   absl::StatusOr<DType> ReadDType(std::string_view name, PickleValue value) const;
-  // Null: a tensor whose chunks do not stand one behind the other in chunks_ is an error.
+  // `budget`: null means that chunks which are not consecutive in chunks_ are an error.
   absl::StatusOr<Tensor> MakeTensor(std::string_view name, PickleValue object, PickleValue state, PickleBudget* budget);
 
   const std::string_view bytes_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening reads .metadata and the archives of plain values. An archive of a chunk is parsed (directory and pickle, two
-// small reads) when a read first needs it, and its place is kept: a directory of a large run has millions of chunks,
-// and a program that loads its shard needs few of them. Dtype and shape in the archive must be those in .metadata.
+// Opening reads .metadata and the archives of plain values. A chunk's archive is parsed (directory and pickle, two
+// small reads) when a read first needs it, and its position is kept: a directory of a large run has millions of chunks,
+// and a program that loads its shard needs few of them. Dtype and shape in the archive must equal those in .metadata.
 //
 // A read of row-major elements [begin, end) of a tensor is a few boxes (BoxesOf); each is intersected with the boxes of
-// the chunks, and the parts that are not empty are read with the strides that the chunk has in its file and the tensor
-// has in memory (strided_read.h). Chunks cover a tensor exactly once, so every element is written once.
+// the chunks, and the nonempty parts are read with the chunk's strides in its file and the tensor's strides in memory
+// (strided_read.h). Chunks cover a tensor exactly once, so every element is written once.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 
 #include <malloc.h>
@@ -47,7 +47,7 @@ constexpr size_t kManyChunks = 10'000;
 
 absl::Status In(const absl::Status& status, const std::string& place) { return Annotate(status, place); }
 
-// Where the elements of a chunk lie in its file; known once its archive has been read.
+// The position of a chunk's elements in its file; known once its archive has been read.
 struct ChunkPlace {
   int64_t offset = 0;            // in the file, of the first element
   std::vector<int64_t> strides;  // in elements
@@ -56,7 +56,7 @@ struct ChunkPlace {
   bool is_contiguous = true;
 };
 
-// The places that are known, by the number of the chunk. Nearly all chunks are row-major and take eight bytes; not
+// The known positions, by the number of the chunk. Nearly all chunks are row-major and take eight bytes. Not
 // thread-safe.
 class ChunkPlaces {
  public:
@@ -65,7 +65,7 @@ class ChunkPlaces {
   std::optional<ChunkPlace> Find(size_t chunk, DType dtype) const {
     if (offsets_[chunk] == kUnknown) return std::nullopt;
     if (const auto at = others_.find(chunk); at != others_.end()) return at->second;
-    const Shape shape = *Shape::Create(chunks_.count(chunk));  // it was a shape when the place was added
+    const Shape shape = *Shape::Create(chunks_.count(chunk));  // valid, since Add has seen it
     return ChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
   }
 
@@ -95,7 +95,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
         places_(metadata_.chunks) {}
 
   // Builds the tree from the entries of .metadata and finds the state dict in it. Values are read from their archives,
-  // since they decide what the state dict is (param_groups); tensors are not.
+  // because they decide what the state dict is (param_groups); tensors are not read.
   absl::Status ReadState() {
     TorchNode root;
     for (DcpEntry& entry : metadata_.entries) {
@@ -109,6 +109,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     const TorchLeafTypes types(static_cast<int64_t>(metadata_.tensors.size()), [this](int i) {
       return TorchLeafType{metadata_.tensors[i].dtype, metadata_.tensors[i].shape};
     });
+    // .metadata does not record the number of ranks. Flat parameters are padded for it, so it must not count files of
+    // values.
     world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return ReadTensor(tensor, interval, out);
@@ -148,7 +150,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
 
   absl::Status VerifyRest() const override { return files_.VerifyRest(); }
 
-  // One place for each chunk, if every chunk is contiguous: this reads the archives of all of them.
+  // One place for each chunk, if every chunk is contiguous: this reads all their archives.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
@@ -160,15 +162,16 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     std::vector<TensorPlace> places;
     for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk; ++i) {
       FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, i));
-      if (!place.is_contiguous) return absl::UnimplementedError("a chunk of it is a view whose elements lie apart");
+      if (!place.is_contiguous)
+        return absl::UnimplementedError("a chunk of it is a view whose elements are not contiguous");
       DcpChunk chunk = metadata_.chunks[i];
       places.push_back({JoinPath(path_, chunk.slice.file), place.offset, std::move(chunk.box)});
     }
     return places;
   }
 
-  // A chunk is an archive of its own, so what may expand is the chunk. Reads the archives of all; a chunk that cannot
-  // be read counts as what .metadata says it is, and reading it says what is wrong.
+  // A chunk is a separate archive, so it is the chunk that may expand. Reads all archives; a chunk that cannot be read
+  // counts as .metadata describes it, and reading it later reports the error.
   std::optional<TensorStorage> Storage(const StateKey& key) const override {
     const absl::StatusOr<const TorchLeaf*> leaf = state_.FindLeaf(key);
     if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
@@ -192,12 +195,12 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
                          .distinct_numel = is_whole ? distinct : 0};
   }
 
-  // The distinct elements of chunk after chunk, in their order.
+  // Reads the distinct elements of chunk after chunk, in their order.
   absl::Status ReadDistinct(const StateKey& key, const Interval& interval, void* out) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
     if (part == nullptr || metadata_.tensors[part->tensor].shape != state_.contents.FindTensor(key)->shape) {
-      return absl::UnimplementedError("it is no tensor of .metadata");
+      return absl::UnimplementedError("it is not a tensor of .metadata");
     }
     auto* to = static_cast<std::byte*>(out);
     absl::Status status = ReadDistinctOf(part->tensor, interval, to);
@@ -230,12 +233,12 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
         absl::StrCat(Quote(name), " in ", Describe(slice), ": a tensor inside of a pickled value is not read"));
   }
 
-  // Puts `leaf` into the nested dicts and lists under `root` at the path of `entry`, making the branches on the way. A
-  // path that another entry contradicts (a leaf where it needs a branch, a list index out of order) is damage.
+  // Puts `leaf` into the nested dicts and lists under `root` at the path of `entry`, and creates the branches on the
+  // way. A path that another entry contradicts (a leaf instead of a branch, a list index out of order) is damage.
   static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
     const auto broken = [&] {
       return absl::DataLossError(absl::StrCat(
-          Quote(entry.name()), ": its path in planner_data is too deep, or contradicts that of another entry"));
+          Quote(entry.name()), ": its path in planner_data is too deep, or contradicts the path of another entry"));
     };
     const DcpEntry::Path path = entry.path();
     if (path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
@@ -247,6 +250,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
       const bool is_last = i + 1 == path.size();
       TorchNode* next = is_last ? nullptr : node->Find(element.name);
       if (next == nullptr) {
+        // Indices must come in order, because a TorchNode's list numbers its members by position.
         if (element.is_index && element.name != absl::StrCat(node->members().size())) return broken();
         next = node->Add(element.name, is_last ? std::move(leaf) : TorchNode());
         if (next == nullptr) return broken();
@@ -256,7 +260,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return absl::OkStatus();
   }
 
-  // Every chunk is compared with every box. A tensor has as many chunks as ranks hold it, and an interval few boxes.
+  // Compares every chunk with every box. A tensor has as many chunks as ranks hold it, and an interval has few boxes.
   absl::Status ReadTensor(int index, const Interval& interval, std::byte* out) const {
     const DcpTensor& tensor = metadata_.tensors[index];
     for (const Box& box : BoxesOf(tensor.shape, interval)) {
@@ -267,8 +271,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return absl::OkStatus();
   }
 
-  // The place of chunk `chunk`, one of `tensor`; its archive is read the first time, without the lock. Two threads may
-  // both read it, and find the same.
+  // The position of chunk `chunk`, one of `tensor`; its archive is read the first time, without the lock. Two threads
+  // may both read it, with the same result.
   absl::StatusOr<ChunkPlace> PlaceOf(const DcpTensor& tensor, uint32_t chunk) const {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -285,17 +289,19 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
     FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, slice));
+    // A chunk's archive holds its tensor directly, without a dict around it.
     if (archive.tree.root.kind() != TorchNode::Kind::kTensor) return absl::DataLossError("it holds no tensor");
     const TorchTensor stored = archive.tree.tensors[0];
     const absl::Span<const int64_t> wanted = metadata_.chunks.count(chunk);
     if (stored.dtype != tensor.dtype) {
       return absl::DataLossError(absl::StrCat("its dtype is ", std::string(DTypeName(stored.dtype)),
-                                              ", but .metadata says ", std::string(DTypeName(tensor.dtype))));
+                                              ", but .metadata has ", std::string(DTypeName(tensor.dtype))));
     }
     if (stored.shape.dims() != wanted) {
-      return absl::DataLossError(absl::StrCat("its shape is ", stored.shape.ToString(), ", but .metadata says ",
+      return absl::DataLossError(absl::StrCat("its shape is ", stored.shape.ToString(), ", but .metadata has ",
                                               Shape::Create(wanted)->ToString()));
     }
+    // Before the first read of payload: the CRC must see all of the chunk's bytes.
     files_.Expect(slice.file, archive);
     const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(0));
     return ChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
@@ -329,7 +335,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return absl::OkStatus();
   }
 
-  // Reads the part of `box` that chunk `index` of `tensor` holds. `out` is the place of element `first` of the tensor,
+  // Reads the part of `box` that chunk `index` of `tensor` holds. `out` points to element `first` of the tensor,
   // row-major.
   absl::Status ReadPart(const DcpTensor& tensor, uint32_t index, const Box& box, int64_t first, std::byte* out) const {
     const absl::Span<const int64_t> start = metadata_.chunks.start(index);
@@ -345,6 +351,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
     const int64_t size = SizeOf(tensor.dtype);
     StridedBox strided = {place.offset, size, {}};
+    // May be negative only until the offsets of the part are added: the part begins at or after element `first`.
     int64_t to = -first;
     for (size_t d = 0; d < part.size(); ++d) {
       strided.offset += (part[d].begin - start[d]) * place.strides[d] * size;
@@ -356,7 +363,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   }
 
   const std::string path_;
-  DcpMetadata metadata_;  // not changed once it is open
+  DcpMetadata metadata_;  // constant once the source is open
   const TensorSourceOptions options_;
   mutable FilePool files_;
   TorchState state_;
@@ -381,8 +388,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& p
     FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
     metadata = ParseDcpMetadata(bytes);
     if (!metadata.ok()) return In(metadata.status(), metadata_path);
-    // As with the values of a .pt (torch_archive.cc): small pieces of the heap that are free now stay in memory
-    // otherwise.
+    // As with the values of a .pt (torch_archive.cc): otherwise small free pieces of the heap would stay in memory.
     if (metadata->chunks.size() > kManyChunks) malloc_trim(0);
   }
   auto source = std::make_unique<DcpSource>(path, *std::move(metadata), options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenDcpSource: a directory that torch.distributed.checkpoint wrote, from any number of ranks and any mesh, as a
-// TensorSource. Chunks are boxes; a read touches only the chunks that meet its interval, and of each only that part.
+// TensorSource. Chunks are boxes; a read touches only the chunks that overlap its interval, and only the overlap.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_SOURCE_H_
 
@@ -17,12 +17,12 @@ namespace fsdp {
 // True when `directory` holds a .metadata file.
 bool IsDcpDirectory(const std::string& directory);
 
-// Reads .metadata and the values that are no tensors. world_size() is the number of files that ranks wrote.
-// kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
+// Reads .metadata and the values that are not tensors. world_size() is the number of files that ranks wrote.
+// kInvalidArgument states what cannot be read and why; kDataLoss names the damage and its file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
                                                             const TensorSourceOptions& options = {});
 
-// Of every source that this opens, and of its driver.
+// The traits of every source that this opens, and of its driver.
 const FormatTraits& DcpTraits();
 
 }  // namespace fsdp

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DcpPlan lays out everything first: for each rank a list of archives, one after the other at multiples of 64 bytes,
-// each with one chunk or one value; and the metadata that says where they are. All offsets are known before any payload
-// is read, because an archive's size follows from its pickle and the sizes of its storages (ZipLayout). Then the files
-// are written one by one, .metadata last, in a staged directory that a rename makes visible.
+// each with one chunk or one value; and the metadata with their positions. All offsets are known before any payload is
+// read, because an archive's size follows from its pickle and the sizes of its storages (ZipLayout). Then the files are
+// written one by one, .metadata last, in a staged directory that a rename makes visible.
 //
-// One process writes the files of all ranks: there is no job to distribute the work to when a checkpoint is converted.
+// One process writes the files of all ranks: a conversion has no job to which the work could be distributed.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 
 #include <algorithm>
@@ -35,21 +35,21 @@ using Section = StateKey::Section;
 
 constexpr int64_t kSliceAlignment = 64;
 
-// torch joins the elements of a path by dots, indices included.
+// torch joins the elements of a path by dots, including indices.
 std::string NameOf(const Path& path) {
   std::string name;
   for (const DcpEntry::PathElement& element : path) absl::StrAppend(&name, name.empty() ? "" : ".", element.name);
   return name;
 }
 
-// Lays out the files of a directory: what each rank's file holds, and the .metadata that says so.
+// Lays out the files of a directory: the contents of each rank's file, and the .metadata that describes them.
 class DcpPlan {
  public:
   DcpPlan(const StateDict& contents, int world_size)
       : contents_(contents), world_size_(world_size), files_(world_size) {}
 
   absl::Status Plan() {
-    FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as torch has it
+    FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as in torch
     for (const auto& [key, value] : contents_.entries()) {
       if (const auto* tensor = std::get_if<ShardedTensor>(&value)) FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor));
     }
@@ -68,8 +68,8 @@ class DcpPlan {
   static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
 
  private:
-  // The place of a key in {"model": ..., "optim": {"state": ..., "param_groups": ...}, ...}, the form that torch's
-  // get_state_dict has.
+  // The path of a key in {"model": ..., "optim": {"state": ..., "param_groups": ...}, ...}, the form of torch's
+  // get_state_dict.
   static Path PathOf(const StateKey& key) {
     switch (key.section) {
       case Section::kModel:
@@ -84,7 +84,7 @@ class DcpPlan {
     return {{key.fqn, false}};
   }
 
-  // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, since
+  // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, because
   // DCP would lose one of them.
   absl::Status AddTensorEntry(const Path& path, uint32_t tensor) {
     return AddEntry(DcpEntry::OfTensor(NameOf(path), path, tensor));
@@ -99,8 +99,8 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are aligned in
-  // the file too.
+  // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are also
+  // aligned in the file.
   DcpSlice AddArchive(int rank, std::string pickle, std::vector<TorchStorageSource> storages) {
     std::vector<TorchArchivePlan>& archives = files_[rank];
     const int64_t end = archives.empty() ? 0 : archives.back().end();
@@ -109,7 +109,7 @@ class DcpPlan {
     return {FileName(rank), offset, archives.back().end() - offset};
   }
 
-  // A chunk of rows for each rank that gets any. A scalar, and a tensor without elements, is one chunk on rank 0.
+  // Adds a chunk of rows for each rank that gets rows. A scalar, or a tensor without elements, is one chunk on rank 0.
   absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
     const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
     for (int rank = 0; rank < world_size_; ++rank) {
@@ -134,7 +134,7 @@ class DcpPlan {
     return AddTensorEntry(PathOf(key), index);
   }
 
-  // The number of a new tensor, to which AddChunk adds until there is another.
+  // The number of a new tensor, to which AddChunk adds until the next BeginTensor.
   uint32_t BeginTensor(DType dtype, const Shape& shape) {
     const auto chunks = static_cast<uint32_t>(metadata_.chunks.size());
     metadata_.tensors.push_back({dtype, shape, chunks, chunks});
@@ -194,7 +194,7 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // Adds a tensor that stands among values, whole on rank 0.
+  // Adds a tensor among values, whole on rank 0.
   absl::Status AddLiteral(const Path& path, const LiteralTensor& tensor) {
     DcpChunk chunk;
     chunk.box.start.assign(tensor.shape.rank(), 0);
@@ -218,7 +218,7 @@ class DcpPlan {
   int64_t payload_bytes_ = 0;
 };
 
-// Synced before the commit, as the other files are.
+// Syncs .metadata before the commit, like the other files.
 absl::Status WriteMetadata(FileSystem& files, const std::string& path, const std::string& bytes) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
   FSDP_RETURN_IF_ERROR(

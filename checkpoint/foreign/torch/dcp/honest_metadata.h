@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HonestMetadata, for tests: the .metadata of `tensors` matrices, a row of each in each of `ranks` files, as torch
-// writes it: protocol 4, every object numbered by MEMOIZE, globals and texts written once, and the offsets of a chunk
-// read again by the MetadataIndex of its place.
+// HonestMetadata, for tests: the .metadata of `tensors` matrices, with one row of each in each of `ranks` files, as
+// torch writes it: protocol 4, every object numbered by MEMOIZE, globals and texts written once, and the offsets of a
+// chunk read again by the MetadataIndex of its position.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_HONEST_METADATA_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_HONEST_METADATA_H_
 
@@ -50,7 +50,7 @@ class HonestMetadata {
     ++next_;
   }
 
-  // `opcodes` the first time, with PUT; then GET.
+  // Appends `opcodes` with PUT the first time, and GET afterwards.
   void Once(const std::string& opcodes) {
     const auto [at, is_new] = memo_.try_emplace(opcodes, next_);
     bytes_ += is_new ? opcodes : "j" + Little(at->second);
@@ -120,7 +120,7 @@ class HonestMetadata {
     });
   }
 
-  // `offsets`: the number of those of the chunk.
+  // `offsets`: the memo number of the chunk's offsets.
   void Place(const std::string& module, const std::string& name, int rank, int64_t offset, int64_t offsets) {
     Object(module + "MetadataIndex", [&](HonestMetadata& m) {
       m.Text("fqn");

@@ -43,13 +43,16 @@ std::string_view PickleKindName(PickleKind kind) {
   CheckFailed("not a PickleKind", __FILE__, __LINE__);
 }
 
+// By default an object with a state stays a call.
 std::optional<uint32_t> PickleObjects::TakeBuilt(PickleValue, PickleValue) { return std::nullopt; }
 
+// The ranges of ids decide first: leaves and objects have no node that could be read.
 PickleKind Pickle::KindOf(uint32_t id) const {
   if (is_object(id)) return PickleKind::kObject;
   return is_leaf(id) ? LeafAt(bytes_, id).kind : node(id).kind;
 }
 
+// An object counts as a leaf here: it has no parts that a walk could visit.
 bool PickleValue::is_leaf() const { return !Pickle::is_node(id_); }
 
 PickleKind PickleValue::kind() const { return pickle_->KindOf(id_); }
@@ -59,7 +62,7 @@ int64_t PickleValue::place() const {
   return Pickle::is_leaf(id_) ? id_ : pickle_->node(id_).place;
 }
 
-// A leaf is decoded each time that it is read, so each accessor does so once, for the kind and the contents.
+// Decoding a leaf is the cost of reading it, so each accessor decodes once, for the kind and the contents.
 bool PickleValue::boolean() const {
   Check(Pickle::is_leaf(id_), "not a bool");
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
@@ -81,7 +84,7 @@ double PickleValue::real() const {
   return leaf.real;
 }
 
-// Strings are not copied out of the input. Bytes that are a node are a copy of another text.
+// Strings are not copied out of the input. Bytes stored as a node are a copy of another text.
 std::string_view PickleValue::text() const {
   if (Pickle::is_leaf(id_)) {
     const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
@@ -89,10 +92,12 @@ std::string_view PickleValue::text() const {
           "not a text");
     return leaf.text;
   }
+  // A node with text is always kBytes: strings and big ints are leaves.
   Check(is(PickleKind::kBytes), "not a text");
   return pickle_->node(id_).size == 0 ? std::string_view() : at(0).text();
 }
 
+// A string is always a leaf, so a node needs no look at its kind.
 bool PickleValue::is_string(std::string_view wanted) const {
   if (!Pickle::is_leaf(id_)) return false;
   const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
@@ -103,6 +108,7 @@ std::string PickleValue::name() const {
   return absl::StrCat(std::string(global_module()), ".", std::string(global_name()));
 }
 
+// GLOBAL is a leaf with two lines of text; STACK_GLOBAL is a node with two strings.
 std::optional<std::pair<std::string_view, std::string_view>> PickleValue::FindGlobal() const {
   if (Pickle::is_leaf(id_)) {
     const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
@@ -125,14 +131,14 @@ std::string_view PickleValue::global_name() const {
   return global->second;
 }
 
-// Items of a dict are keys and values in turn. The empty tuple is a leaf, and an object shows no items.
+// Items of a dict alternate between keys and values. The empty tuple is a leaf, and an object shows no items.
 int64_t PickleValue::size() const {
   if (is_leaf()) return 0;
   const Pickle::Node& node = pickle_->node(id_);
   return node.kind == PickleKind::kDict ? node.size / 2 : node.size;
 }
 
-// Not checked against size(): callers loop up to it, and this is called for every element of a state dict.
+// Not checked against size(): callers loop up to it, and every element of a state dict is read through this.
 PickleValue PickleValue::at(int64_t i) const { return {pickle_, pickle_->items_[pickle_->node(id_).begin + i]}; }
 
 std::pair<PickleValue, PickleValue> PickleValue::member(int64_t i) const {
@@ -163,7 +169,7 @@ uint32_t PickleValue::object() const {
   return id_ - Pickle::kFirstObject;
 }
 
-// Compares the two parts without joining them: readers ask this of every call, for many names.
+// Compares the two parts without joining them: readers test every call for many names.
 bool PickleValue::is_global(std::string_view wanted) const {
   const auto global = FindGlobal();
   if (!global) return false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pickle: the contents of a pickle as a graph of values, with nothing imported, called or executed. A global is a name;
-// a call (REDUCE, NEWOBJ) is a record of the callee and its arguments, for the reader of a format to interpret. The
-// caller lists the names that may occur; any other is refused by name. Pure: bytes in, values out.
+// Pickle: the contents of a pickle as a graph of values; nothing is imported, called or executed. A global is a name; a
+// call (REDUCE, NEWOBJ) is a record of the callee and its arguments, for the reader of a format to interpret. The
+// caller lists the permitted names; any other is refused by name. Pure: bytes in, values out.
 //
-// torch._utils._rebuild_tensor_v2(("storage", ...), 0, (2, 3), (3, 1)) arrives as
+// torch._utils._rebuild_tensor_v2(("storage", ...), 0, (2, 3), (3, 1)) becomes
 //
 //   kCall  callee():    kGlobal name() "torch._utils._rebuild_tensor_v2"
 //          arguments(): kTuple  at(0) kPersistent, at(1) kInt 0, at(2) kTuple (2, 3), at(3) kTuple (3, 1)
@@ -27,9 +27,9 @@
 
 namespace fsdp {
 
-// What reading a pickle of `nbytes` bytes may cost in memory, whatever it contains: the bytes themselves, the values,
-// what is made of them while it is parsed and its tree is built, and what a command that reads the checkpoint makes of
-// that (pickle_budget.h).
+// The maximum memory for reading a pickle of `nbytes` bytes, whatever it contains: the bytes themselves, the values,
+// the structures that are built from them while it is parsed and its tree is built, and the results of a command that
+// reads the checkpoint (pickle_budget.h).
 inline constexpr int64_t kPickleAllowance = int64_t{64} << 20;
 inline constexpr int64_t PickleMemoryLimit(int64_t nbytes) { return 2 * nbytes + kPickleAllowance; }
 
@@ -38,27 +38,28 @@ inline constexpr int64_t PickleMemoryLimit(int64_t nbytes) { return 2 * nbytes +
 struct PickleLimits {
   // Bytes that are read; a longer pickle counts as truncated.
   int64_t max_bytes = int64_t{1} << 30;
-  // Bytes of values, memo and stack together. Default: what PickleMemoryLimit leaves of the bytes that are given.
+  // Bytes of values, memo and stack together. Default: PickleMemoryLimit less the bytes of the input.
   std::optional<int64_t> max_memory = {};
   // Bytes of one string: names and texts, never the elements of tensors.
   int64_t max_string_bytes = int64_t{64} << 20;
-  // Marks that are open at once, which is how deep containers nest while they are built.
+  // Marks that are open at the same time, that is, how deep containers nest while they are built.
   int max_depth = 1000;
 };
 
 class PickleValue;
 
 // Takes objects out of a pickle while it is parsed. A state dict has a call for each tensor, whose arguments take as
-// many bytes as values as they have in the pickle: what is taken is kept in the reader's own form, and its values go.
+// many bytes as values as they have in the pickle. The reader stores a taken object in its own form, and the values are
+// dropped.
 class PickleObjects {
  public:
-  // Numbers of objects are smaller.
+  // An upper bound on the numbers of objects.
   static constexpr uint32_t kMaxObjects = (uint32_t{1} << 30) - 1;
 
   virtual ~PickleObjects() = default;
 
-  // The number of the object that `call` makes; nullopt leaves the call as it is. `call` lives as long as the function
-  // runs.
+  // The number of the object that `call` creates; nullopt leaves the call as it is. `call` is valid until the function
+  // returns.
   virtual std::optional<uint32_t> Take(PickleValue call) = 0;
 
   // The same for a call whose state is set (BUILD).
@@ -75,14 +76,14 @@ struct PickleOptions {
   // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused; null refuses
   // all.
   bool (*is_allowed)(std::string_view name) = nullptr;
-  // For the message about a refused global: how to save that object in a form that is read. May be null or return "".
+  // For the message about a refused global: how to save that object in a supported form. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
-  // Asked for each call whose parts nothing else refers to; must outlive the pickle. Null: every call stays a value.
+  // Called for each call whose parts have no other reference; must outlive the pickle. Null: every call stays a value.
   PickleObjects* objects = nullptr;
   PickleLimits limits = {};
 };
 
-// The Python types that a value can have. The last three stand for what was not done: imported, called, looked up.
+// The Python types that a value can have. The last four represent operations that are not carried out.
 enum class PickleKind : uint8_t {
   kNone,
   kBool,
@@ -95,10 +96,10 @@ enum class PickleKind : uint8_t {
   kList,
   kSet,
   kDict,        // also OrderedDict, Counter and defaultdict
-  kGlobal,      // something that is imported: name() is "module.name"
-  kCall,        // a global called with arguments: callee(), arguments(); state() where BUILD set one
-  kPersistent,  // an object outside of the pickle: at(0) is its id
-  kObject,      // what PickleObjects took: object() is its number
+  kGlobal,      // a name that Python would import: name() is "module.name"
+  kCall,        // a global called with arguments: callee(), arguments(); state() if BUILD set one
+  kPersistent,  // an object outside the pickle: at(0) is its id
+  kObject,      // taken by PickleObjects: object() is its number
 };
 
 // "a dict", "an int", ...: with its article, for messages.
@@ -108,21 +109,22 @@ class Pickle;
 
 // One value: a reference into a Pickle, which must outlive it; cheap to copy. Values form a graph: one value can be an
 // element of many, and can contain itself, so code that walks them must bound its depth and its steps. All accessors
-// take constant time, but name() concatenates, and numbers in decimal and names of globals are as long as their line.
+// take constant time, except that name() concatenates, and decimal numbers and names of globals take time linear in
+// their line.
 class PickleValue {
  public:
   PickleKind kind() const;
 
-  // The byte of the pickle, from its begin, whose opcode made the value: for messages.
+  // The offset in the pickle of the opcode that created the value: for messages.
   int64_t place() const;
 
-  // The contents of a value of the kind that the name says; CHECK-fails for another kind.
+  // The contents of a value of the kind in the function's name; CHECK-fails for another kind.
   bool boolean() const;
   int64_t integer() const;
   double real() const;
-  // kString, kBytes, kBigInt. Lives as long as the pickled bytes. A kString is UTF-8 if Python wrote it: not checked.
+  // kString, kBytes, kBigInt. Valid as long as the pickled bytes. A kString is UTF-8 if Python wrote it: not checked.
   std::string_view text() const;
-  // kGlobal: "module.name", and its two parts, which live as long as the pickled bytes.
+  // kGlobal: "module.name", and its two parts, which are valid as long as the pickled bytes.
   std::string name() const;
   std::string_view global_module() const;
   std::string_view global_name() const;
@@ -137,10 +139,10 @@ class PickleValue {
   PickleValue arguments() const;
   bool has_state() const;
   PickleValue state() const;
-  // The number that PickleObjects::Take gave to a kObject.
+  // The number that PickleObjects::Take returned for a kObject.
   uint32_t object() const;
 
-  // Every other accessor needs the right kind, so readers ask first: a file's author chooses the kinds.
+  // Every other accessor needs the right kind, so readers test it first: a file's author chooses the kinds.
   bool is(PickleKind wanted) const { return kind() == wanted; }
   bool is_sequence() const { return is(PickleKind::kTuple) || is(PickleKind::kList); }
 
@@ -153,7 +155,7 @@ class PickleValue {
 
   // Equal for references to one value: for memoizing a walk.
   uint32_t id() const { return id_; }
-  // True for a value that has no parts, and is not in Pickle::node_count(): a leaf of the pickle, or an object.
+  // True for a value that has no parts and is not counted in Pickle::node_count(): a leaf of the pickle, or an object.
   bool is_leaf() const;
 
  private:
@@ -172,27 +174,28 @@ class PickleValue {
 class Pickle {
  public:
   // Reads the pickle at the start of `bytes`, up to its STOP; the bytes after it are ignored. Strings are views of
-  // `bytes`, which must outlive the result. kDataLoss for bytes that are no pickle; kInvalidArgument names the global
-  // or opcode that is refused; kResourceExhausted names the limit that is exceeded. Messages begin with the byte. Time
-  // is linear in the bytes and values.
+  // `bytes`, which must outlive the result. kDataLoss for bytes that are not a pickle; kInvalidArgument names the
+  // global or opcode that is refused; kResourceExhausted names the limit that is exceeded. Messages begin with the byte
+  // offset. Time is linear in the bytes and values.
   static absl::StatusOr<std::unique_ptr<Pickle>> Parse(std::string_view bytes, const PickleOptions& options);
 
   PickleValue root() const { return {this, root_}; }
 
-  // Bytes of the pickle, STOP included: where the next one begins, in files that hold several.
+  // Bytes of the pickle, including STOP: the offset of the next one in files that hold several.
   int64_t size() const { return size_; }
 
-  // Bytes that Parse was given, which must stay: those of the pickle, and what lies behind it.
+  // Bytes that were passed to Parse, which must stay: the pickle and any bytes after it.
   int64_t input_bytes() const { return static_cast<int64_t>(bytes_.size()); }
 
-  // Bytes of memory that the values take, the pickled bytes not counted.
+  // Bytes of memory that the values take, without the pickled bytes.
   int64_t memory() const { return memory_; }
 
   // All persistent ids, in the order of the pickle, with repetitions: the storages that it refers to.
   int64_t persistent_count() const { return static_cast<int64_t>(persistent_.size()); }
   PickleValue persistent(int64_t i) const { return {this, persistent_[i]}; }
 
-  // The number of values that are no leaves, and which of them `value`, with parts, is: for tables by value.
+  // The number of values that are not leaves, and the index of `value`, which has parts, among them: for tables by
+  // value.
   int64_t node_count() const { return static_cast<int64_t>(nodes_.size()); }
   static int64_t NodeIndex(PickleValue value) { return static_cast<int64_t>(value.id_) - kFirstNode; }
 
@@ -200,21 +203,22 @@ class Pickle {
   friend class PickleValue;
   friend class PickleBuilder;
 
-  // A value by its id. Below kFirstNode the id is the byte of the opcode that made it, a leaf (pickle_leaf.h), and
-  // nothing is stored for it. From kFirstObject on it is the number of an object, and nothing is stored either. The
-  // others are nodes: values with parts, and copies of a text.
+  // A value by its id. Below kFirstNode the id is the offset of the opcode that created it, a leaf (pickle_leaf.h), for
+  // which nothing is stored. From kFirstObject on it is the number of an object, for which nothing is stored here
+  // either. All others are nodes: values with parts, and copies of a text.
   static constexpr uint32_t kFirstNode = uint32_t{1} << 31;
   static constexpr uint32_t kFirstObject = uint32_t{3} << 30;
 
-  // 16 bytes, since a state dict has millions of them. The last two end at 255, which then means that many or more.
+  // 16 bytes, because a state dict has millions of them. The last two counters stop at 255, which then means 255 or
+  // more.
   struct Node {
     uint32_t place = 0;  // of its opcode
     uint32_t begin = 0;  // of its items, in items_
-    uint32_t size = 0;   // items that it has
+    uint32_t size = 0;   // number of items
     PickleKind kind = PickleKind::kNone;
-    uint8_t room = 0;  // 2^room items fit at `begin`; 0: just `size`
-    uint8_t uses = 0;  // times that it was pushed or copied, so at least the references to it; the memo's not counted
-    uint8_t numbers = 0;  // times that it was put into the memo under a number that is read
+    uint8_t room = 0;  // 2^room items fit at `begin`; 0: exactly `size`
+    uint8_t uses = 0;  // times that it was pushed or copied, an upper bound on the references to it, without the memo's
+    uint8_t numbers = 0;  // times that it was put into the memo under a number that is read again
   };
 
   Pickle(std::string_view bytes, const PickleObjects* objects) : bytes_(bytes), objects_(objects) {}
@@ -227,13 +231,13 @@ class Pickle {
 
   std::string_view bytes_;  // the input, not owned
   const PickleObjects* objects_;
-  // Deques, because a vector that grows would hold up to three times the memory that max_memory counts.
+  // Deques, because a growing vector would hold up to three times the memory that max_memory counts.
   std::deque<Node> nodes_;
-  // Ids, by Node::begin. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name.
-  // Of calls: callee, arguments, and state where there is one. Of persistent ids: the id. Of bytes: the text that they
-  // are a copy of, if they are not empty.
+  // Ids, by Node::begin. Tuples, lists, sets: elements. Dicts: key, value, key, value. Globals: module, name. Calls:
+  // callee, arguments, and the state if there is one. Persistent ids: the id. Bytes: the text that they are a copy of,
+  // if they are not empty.
   std::deque<uint32_t> items_;
-  // Ids of all kPersistent values, in the order in which they were made.
+  // Ids of all kPersistent values, in the order of their creation.
   std::deque<uint32_t> persistent_;
   int64_t memory_ = 0;
   uint32_t root_ = 0;

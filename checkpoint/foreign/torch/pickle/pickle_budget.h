@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleBudget: the memory of what is made of a pickle's values, so that a limit such as PickleMemoryLimit holds for
-// parsing, for the tree that is built and for a command that reads the checkpoint, and not for the values alone. Values
-// can be shared, so a small pickle can describe a large tree: who builds one takes the memory here first, and is
-// refused with a status where the allocation would be.
+// PickleBudget: counts the memory of the structures that are built from a pickle's values, so that a limit such as
+// PickleMemoryLimit holds for parsing, for the tree and for a command that reads the checkpoint, and not only for the
+// values. Values can be shared, so a small pickle can describe a large tree: code that builds one takes the memory from
+// the budget first, and gets an error instead of making the allocation.
 //
-// Two sums, because two things are in memory at different times:
+// Two sums, because two sets of data are in memory at different times:
 //
-//   now     what is built while the pickled bytes and the values are still there
-//   later   what stays when they are gone, and an estimate of what a command makes of it
+//   now     data built while the pickled bytes and the values still exist
+//   later   data that stays afterwards, and an estimate of what a command makes of it
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_BUDGET_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_BUDGET_H_
 
@@ -23,7 +23,7 @@ namespace fsdp {
 class PickleBudget {
  public:
   explicit PickleBudget(const Pickle& pickle) : PickleBudget(pickle, PickleMemoryLimit(pickle.size())) {}
-  // `limit`: in bytes, the pickled bytes included.
+  // `limit`: in bytes, including the pickled bytes.
   PickleBudget(const Pickle& pickle, int64_t limit) : limit_(limit), now_(pickle.input_bytes() + pickle.memory()) {}
 
   // kResourceExhausted at the place of `value` when either sum exceeds the limit. Estimates, in bytes.

@@ -41,8 +41,8 @@ uint32_t PickleBuilder::Persistent(uint32_t name) {
   return id;
 }
 
-// The items of a value lie one after the other. If nothing lies behind them they grow in place; if something does, they
-// move to the end, where as many again fit, and leave their old place unused.
+// The items of a value are consecutive. The last value's items grow in place; other values' items move to the end, with
+// room for as many again, and leave their old place unused.
 void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
   std::deque<uint32_t>& items = pickle_.items_;
   if (count <= (node.room == 0 ? node.size : int64_t{1} << node.room)) return;
@@ -53,6 +53,7 @@ void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
     for (uint32_t i = 0; i < node.size; ++i) items.push_back(items[node.begin + i]);
     node.begin = begin;
   }
+  // Powers of two: moves then cost amortized constant time, and the room fits in a byte.
   node.room = 2;
   while (int64_t{1} << node.room < count) ++node.room;
   items.resize(node.begin + (size_t{1} << node.room));
@@ -61,6 +62,7 @@ void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
 void PickleBuilder::NoteAppend(uint32_t container) {
   constexpr size_t kMost = 32;
   const size_t node = container - Pickle::kFirstNode;
+  // Keeps both numbers rising: a container appended to now replaces all entries of younger containers.
   while (!appended_.empty() && appended_.back().container >= node) appended_.pop_back();
   if (appended_.size() == kMost) {
     appended_nodes_ = appended_.front().nodes;
@@ -115,11 +117,12 @@ void PickleBuilder::CountNumber(uint32_t id) {
   if (numbers < UINT8_MAX) ++numbers;
 }
 
-// A value that was pushed once has one place, on the stack or in one container. So a value that is found as an item,
-// and was pushed once, is referred to by that item alone, and the parts are a tree. They are all values from `first` on
-// if there are as many of them; and as no older container was appended to since `first` was made, their items lie at
-// the end.
+// A value that was pushed once is in one place, on the stack or in one container. So a value that is found as an item,
+// and was pushed once, has no other reference than that item, and the parts form a tree. They are all values from
+// `first` on if there are as many of them; and as no older container was appended to since `first` was created, their
+// items are at the end.
 std::optional<PickleBuilder::Tail> PickleBuilder::TailOf(uint32_t call, std::optional<uint32_t> state) const {
+  // A fixed array, so that the test costs constant time and a hostile call cannot make it quadratic.
   std::array<uint32_t, 64> parts = {call};
   size_t count = 1;
   if (state && Pickle::is_node(*state)) parts[count++] = *state;
@@ -129,6 +132,7 @@ std::optional<PickleBuilder::Tail> PickleBuilder::TailOf(uint32_t call, std::opt
   Tail tail = {.first = call, .first_item = pickle_.items_.size()};
   for (size_t i = 0; i < count; ++i) {
     const Pickle::Node& node = pickle_.node(parts[i]);
+    // A number that is read again would refer to a value that Replace forgets.
     if (node.numbers > 0) return std::nullopt;
     tail.first = std::min(tail.first, parts[i]);
     tail.first_item = std::min<size_t>(tail.first_item, node.begin);
@@ -148,6 +152,7 @@ uint32_t PickleBuilder::Replace(const Tail& tail, uint32_t object) {
   const size_t first = tail.first - Pickle::kFirstNode;
   pickle_.nodes_.resize(first);
   pickle_.items_.resize(tail.first_item);
+  // Persistent ids and appends of forgotten values must not refer to ids that new values will get.
   while (!pickle_.persistent_.empty() && pickle_.persistent_.back() >= tail.first) pickle_.persistent_.pop_back();
   while (!appended_.empty() && appended_.back().container >= first) appended_.pop_back();
   return Pickle::kFirstObject + object;
@@ -159,8 +164,8 @@ int64_t PickleBuilder::CopiedItems(uint32_t arguments) const {
   return 2 * int64_t{pickle_.node(value.at(0).id()).size};
 }
 
-// Copies the items instead of sharing them: in Python too OrderedDict(d) is another object than d, and a later APPEND
-// or SETITEM must change only one of the two.
+// Copies the items instead of sharing them: in Python, too, OrderedDict(d) is a different object from d, and a later
+// APPEND or SETITEM must change only one of the two.
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee_id, uint32_t arguments_id) {
   const PickleValue callee = Value(callee_id);
   const PickleValue arguments = Value(arguments_id);
@@ -201,7 +206,7 @@ absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
 
 // Protocol 2 has no opcode for bytes, so Python writes them as _codecs.encode(string, "latin1"). The string is UTF-8,
 // and only ASCII has the same bytes in both encodings; any other string stays a kCall with its argument, for readers
-// that want to convert it.
+// that convert it.
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Bytes(PickleValue callee, PickleValue arguments) {
   const PickleValue first = arguments.at(0);
   if (first.is(Kind::kBytes)) return std::make_optional(first.id());

@@ -20,11 +20,11 @@ absl::StatusOr<uint8_t> PickleInput::TakeByte() {
   return static_cast<uint8_t>(byte[0]);
 }
 
-// `count` comes from the file and may be anything below 2^64: it is compared with the bytes left, never added to at_
-// before that is known to fit.
+// `count` comes from the file and may be anything below 2^64: it is compared with the remaining bytes, and added to at_
+// only once it is known to fit.
 absl::StatusOr<std::string_view> PickleInput::Take(uint64_t count) {
   if (count > bytes_.size() - at_) {
-    return Broken(absl::StrCat("it ends where ", count, " more bytes should be: it is truncated"));
+    return Broken(absl::StrCat("it ends before the next ", count, " bytes: it is truncated"));
   }
   const std::string_view taken = bytes_.substr(at_, count);
   at_ += count;
@@ -39,7 +39,8 @@ absl::StatusOr<uint64_t> PickleInput::TakeUnsigned(int nbytes) {
 }
 
 absl::StatusOr<std::string_view> PickleInput::TakeLine() {
-  constexpr size_t kMaxLine = 4096;  // or each of many lines without an end would be searched to the end of the file
+  // Otherwise each of many lines without an end would be searched to the end of the file.
+  constexpr size_t kMaxLine = 4096;
   const size_t end = bytes_.substr(at_, kMaxLine).find('\n');
   if (end == std::string_view::npos) return Broken("a line without an end");
   const std::string_view line = bytes_.substr(at_, end);
@@ -47,7 +48,7 @@ absl::StatusOr<std::string_view> PickleInput::TakeLine() {
   return line;
 }
 
-// An opcode that crosses the end of its frame, which Python refuses, is read: it does no harm here.
+// Accepts an opcode that crosses the end of its frame, which Python refuses, because it is harmless here.
 absl::Status PickleInput::SkipFrame() {
   FSDP_ASSIGN_OR_RETURN(const uint64_t length, TakeUnsigned(8));
   if (length > bytes_.size() - at_) return Broken(absl::StrCat("a frame of ", length, " bytes: it is truncated"));

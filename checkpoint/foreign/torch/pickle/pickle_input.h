@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleInput: the bytes of a pickle, taken from the front, never beyond their end. It remembers where the current
-// opcode began, so that every error can name its byte. Views that it returns live as long as the bytes.
+// PickleInput: the bytes of a pickle, consumed from the front, never beyond their end. It remembers the offset of the
+// current opcode, so that every error can name it. Returned views are valid as long as the bytes.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_INPUT_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_INPUT_H_
 
@@ -21,7 +21,7 @@ class PickleInput {
   explicit PickleInput(std::string_view bytes) : bytes_(bytes) {}
 
   std::string_view bytes() const { return bytes_; }
-  // The offset of the next byte, and that of the opcode that TakeOpcode returned last.
+  // The offset of the next byte, and the offset of the opcode that TakeOpcode returned last.
   size_t at() const { return at_; }
   size_t opcode_at() const { return opcode_at_; }
 
@@ -35,15 +35,16 @@ class PickleInput {
   // A little-endian unsigned integer of `nbytes`, at most 8.
   absl::StatusOr<uint64_t> TakeUnsigned(int nbytes);
 
-  // The bytes up to the next newline, which is taken too but not returned. kDataLoss if none comes within 4 KiB: the
+  // The bytes up to the next newline, which is consumed but not returned. kDataLoss without one within 4 KiB: the
   // lines of a pickle are names and decimal numbers.
   absl::StatusOr<std::string_view> TakeLine();
 
-  // The argument of FRAME. Frames let Python read ahead; here the length is checked against the bytes left and ignored.
+  // Skips the argument of FRAME. Frames let Python read ahead; here the length is only checked against the remaining
+  // bytes.
   absl::Status SkipFrame();
 
-  // Errors "byte 17 of the pickle: WHAT", where 17 is the byte of the current opcode. Broken, kDataLoss: the bytes are
-  // no pickle. Refused, kInvalidArgument: they ask for something that is not done. Exceeded, kResourceExhausted: a
+  // Errors "byte 17 of the pickle: WHAT", with 17 the offset of the current opcode. Broken, kDataLoss: the bytes
+  // are not a pickle. Refused, kInvalidArgument: they request an unsupported operation. Exceeded, kResourceExhausted: a
   // limit.
   absl::Status Broken(const std::string& what) const { return Error(absl::StatusCode::kDataLoss, what); }
   absl::Status Refused(const std::string& what) const { return Error(absl::StatusCode::kInvalidArgument, what); }

@@ -19,11 +19,13 @@ PickleLeaf Integer(int64_t value) { return {.kind = Kind::kInt, .integer = value
 
 PickleLeaf Bool(bool value) { return {.kind = Kind::kBool, .integer = value ? 1 : 0}; }
 
+// BININT1 and BININT2 are unsigned; only BININT (4 bytes) is signed.
 absl::StatusOr<PickleLeaf> TakeInteger(PickleInput& input, int nbytes) {
   FSDP_ASSIGN_OR_RETURN(const uint64_t value, input.TakeUnsigned(nbytes));
   return Integer(static_cast<int64_t>(value));
 }
 
+// The text is a view of the input. Take compares the length, which may be any 64-bit number, with the remaining bytes.
 absl::StatusOr<PickleLeaf> TakeText(PickleInput& input, Kind kind, int length_bytes) {
   FSDP_ASSIGN_OR_RETURN(const uint64_t length, input.TakeUnsigned(length_bytes));
   FSDP_ASSIGN_OR_RETURN(const std::string_view text, input.Take(length));
@@ -34,7 +36,9 @@ absl::StatusOr<PickleLeaf> TakeText(PickleInput& input, Kind kind, int length_by
 absl::StatusOr<PickleLeaf> TakeLong(PickleInput& input, int length_bytes) {
   FSDP_ASSIGN_OR_RETURN(const uint64_t length, input.TakeUnsigned(length_bytes));
   FSDP_ASSIGN_OR_RETURN(const std::string_view bytes, input.Take(length));
+  // A number that long never occurs in a state dict, but the magic number of old torch files is one.
   if (length > sizeof(int64_t)) return PickleLeaf{.kind = Kind::kBigInt, .text = bytes};
+  // Sign-extended: the bytes are two's complement of their own length.
   uint64_t value = length > 0 && (bytes.back() & 0x80) != 0 ? ~uint64_t{0} : 0;
   for (size_t i = length; i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[i]);
   return Integer(static_cast<int64_t>(value));
@@ -47,7 +51,7 @@ absl::StatusOr<PickleLeaf> TakeDecimal(PickleInput& input, bool may_be_bool) {
   if (!line.empty() && line.back() == 'L') line.remove_suffix(1);
   int64_t value = 0;
   if (!absl::SimpleAtoi(absl::string_view(line.data(), line.size()), &value)) {
-    return input.Broken(absl::StrCat(Quote(line), " is no integer of 64 bits"));
+    return input.Broken(absl::StrCat(Quote(line), " is not an integer of 64 bits"));
   }
   return Integer(value);
 }
@@ -56,7 +60,7 @@ absl::StatusOr<PickleLeaf> TakeDecimalFloat(PickleInput& input) {
   FSDP_ASSIGN_OR_RETURN(const std::string_view line, input.TakeLine());
   PickleLeaf leaf = {.kind = Kind::kFloat};
   if (!absl::SimpleAtod(absl::string_view(line.data(), line.size()), &leaf.real)) {
-    return input.Broken(absl::StrCat(Quote(line), " is no number"));
+    return input.Broken(absl::StrCat(Quote(line), " is not a number"));
   }
   return leaf;
 }
@@ -70,6 +74,7 @@ absl::StatusOr<PickleLeaf> TakeBigEndianFloat(PickleInput& input) {
   return leaf;
 }
 
+// The allow-list is the machine's; decoding a name has no effect.
 absl::StatusOr<PickleLeaf> TakeGlobal(PickleInput& input) {
   PickleLeaf leaf = {.kind = Kind::kGlobal};
   FSDP_ASSIGN_OR_RETURN(leaf.module, input.TakeLine());
@@ -79,6 +84,7 @@ absl::StatusOr<PickleLeaf> TakeGlobal(PickleInput& input) {
 
 }  // namespace
 
+// Opcodes that create a value without the stack or the memo, so that it can be decoded again from the bytes.
 bool IsLeaf(Op opcode) {
   switch (opcode) {
     case Op::kNone:
@@ -140,6 +146,7 @@ absl::StatusOr<PickleLeaf> TakeLeaf(Op opcode, PickleInput& input) {
       return TakeBigEndianFloat(input);
     case Op::kShortBinString:
     case Op::kShortBinUnicode:
+      // Python 2's str (BINSTRING) counts as a string and not as bytes, because old files have their names in it.
       return TakeText(input, Kind::kString, 1);
     case Op::kBinString:
     case Op::kBinUnicode:
@@ -162,6 +169,7 @@ absl::StatusOr<PickleLeaf> TakeLeaf(Op opcode, PickleInput& input) {
   }
 }
 
+// Cannot fail: the machine decoded the same bytes once before it published the id.
 PickleLeaf LeafAt(std::string_view bytes, uint32_t place) {
   PickleInput input(bytes.substr(place));
   const absl::StatusOr<uint8_t> opcode = input.TakeOpcode();

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The interpreter behind Pickle::Parse: Python's pickle machine with every effect taken out. A pickle is a program of
-// one-byte opcodes; Python runs it with the power to import and call anything. Here it can only make values:
+// The interpreter behind Pickle::Parse: Python's pickle machine without any effect. A pickle is a program of one-byte
+// opcodes; Python runs it with the power to import and call anything. Here it can only create values:
 //
-//   stack_    ids of values; an opcode pops its operands and pushes its result. A leaf's id is the byte of its opcode
-//   marks_    sizes of the stack: MARK opens a group, TUPLE, APPENDS, SETITEMS, ... close it; what lies below the last
-//             mark cannot be popped
+//   stack_    ids of values; an opcode pops its operands and pushes its result. A leaf's id is the offset of its opcode
+//   marks_    sizes of the stack: MARK opens a group, TUPLE, APPENDS, SETITEMS, ... close it; values below the last
+//              mark cannot be popped
 //   memo_     values by number, for GET: one value can have many references, and can contain itself
-//   values_   every value with parts that was made; none is freed before the Pickle
+//   values_   every value with parts; none is freed before the Pickle, except the parts of taken objects
 //
-// The opcodes with power in Python, and what remains of it:
+// The opcodes with power in Python, and their effect here:
 //
-//   GLOBAL, STACK_GLOBAL   import: a name, refused at once unless PickleOptions::is_allowed lists it
+//   GLOBAL, STACK_GLOBAL   import: a name, refused immediately unless PickleOptions::is_allowed lists it
 //   REDUCE, NEWOBJ         call: the callee must be such a name. Calls of Python's own containers (OrderedDict, set,
-//                          bytearray, ...) make that container; every other call is recorded as a kCall
+//                          bytearray, ...) create that container; every other call is recorded as a kCall
 //   BUILD                  __setstate__: recorded with its kCall, once
 //   BINPERSID              lookup by the program that unpickles: recorded as a kPersistent
-//   the rest               (INST, OBJ, EXT1, PERSID, NEWOBJ_EX, NEXT_BUFFER, ...) refused: state dicts need none
+//   the rest               (INST, OBJ, EXT1, PERSID, NEWOBJ_EX, NEXT_BUFFER, ...) refused: state dicts do not need them
 //
-// The cost of a hostile pickle. Time is linear in its bytes and in the memory of its values, for each opcode reads
-// its own bytes and touches its own operands. PickleLimits bound both: bytes when parsing starts, memory before each
-// opcode that copies more than a few ids (Reserve), and after all others. Nothing recurses, so nesting takes heap and
-// not stack. A pickle that refers to a part of an object that was taken (PickleObjects) is parsed a second time,
-// without taking any. A small pickle can still describe an endless or exponential tree through references to one value:
-// code that walks values bounds its own depth, steps and memory (torch_tree.cc, python_json.cc).
+// The cost of a hostile pickle. Time is linear in its bytes and in the memory of its values, because each opcode reads
+// only its own bytes and touches its own operands. PickleLimits bound both: bytes when parsing starts, memory before
+// each opcode that copies more than a few ids (Reserve), and after all others. Nothing recurses, so nesting takes heap
+// and not stack. A call is taken as an object (PickleObjects) only if no later opcode can refer to its parts, which
+// PickleReferences knows from a first pass. A small pickle can still describe an endless or exponential tree through
+// references to one value: code that walks values bounds its own depth, steps and memory (torch_tree.cc,
+// python_json.cc).
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -52,7 +53,7 @@ class PickleMachine {
                 const PickleOptions& options)
       : input_(input), values_(values), options_(options), max_memory_(*options.limits.max_memory), memo_(references) {}
 
-  // Runs until STOP; the value that is on top then.
+  // Runs until STOP; returns the value on top of the stack.
   absl::StatusOr<uint32_t> Run() {
     while (true) {
       FSDP_ASSIGN_OR_RETURN(const uint8_t code, input_.TakeOpcode());
@@ -63,7 +64,7 @@ class PickleMachine {
   }
 
  private:
-  // OK when `nbytes` more may be taken.
+  // OK when `nbytes` more may be allocated.
   absl::Status Reserve(int64_t nbytes) const {
     const int64_t stack = PickleBuilder::MemoryOf(static_cast<int64_t>(stack_.size()));
     const int64_t objects = options_.objects == nullptr ? 0 : options_.objects->memory();
@@ -80,7 +81,7 @@ class PickleMachine {
     return absl::OkStatus();
   }
 
-  // Takes values above the last mark only, so that no opcode reaches into a group that another one opened.
+  // Pops only values above the last mark, so that no opcode reaches into a group that another one opened.
   absl::StatusOr<uint32_t> Pop() {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() <= floor) return input_.Broken("a value is taken from an empty stack");
@@ -95,15 +96,15 @@ class PickleMachine {
     return id;
   }
 
-  // Where the group above the last mark begins in the stack. The mark is closed, its group is the caller's to drop.
+  // The index in the stack of the first value above the last mark. Closes the mark; the caller drops the group.
   absl::StatusOr<size_t> TakeMark() {
-    if (marks_.empty()) return input_.Broken("there is no mark to go back to");
+    if (marks_.empty()) return input_.Broken("there is no open mark");
     const size_t first = marks_.back();
     marks_.pop_back();
     return first;
   }
 
-  // Where the last `count` values of the stack begin; all of them above the last mark.
+  // The index of the first of the last `count` values of the stack; all of them must be above the last mark.
   absl::StatusOr<size_t> LastValues(size_t count) const {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() < floor + count) return input_.Broken("a value is taken from an empty stack");
@@ -127,7 +128,7 @@ class PickleMachine {
 
   // ---- opcodes
 
-  // A leaf is where its opcode is. It is read once now, so that reading it later cannot fail.
+  // A leaf's id is the offset of its opcode. It is decoded once now, so that decoding it later cannot fail.
   absl::Status PushLeaf(PickleOpcode opcode) {
     FSDP_ASSIGN_OR_RETURN(const PickleLeaf leaf, TakeLeaf(opcode, input_));
     if (static_cast<int64_t>(leaf.text.size()) > options_.limits.max_string_bytes) {
@@ -138,7 +139,7 @@ class PickleMachine {
     return Push(static_cast<uint32_t>(input_.opcode_at()));
   }
 
-  // The one gate: every name passes here, from either opcode, before a value that refers to it is on the stack.
+  // The only gate: every name passes here, from either opcode, before a value that refers to it is on the stack.
   absl::Status CheckGlobal(std::string_view module, std::string_view name) const {
     const std::string full_name = absl::StrCat(std::string(module), ".", std::string(name));
     if (options_.is_allowed != nullptr && options_.is_allowed(full_name)) return absl::OkStatus();
@@ -154,7 +155,7 @@ class PickleMachine {
     if (values_.KindOf(module) != Kind::kString || values_.KindOf(name) != Kind::kString) {
       return input_.Broken("STACK_GLOBAL without two strings");
     }
-    // Before the two are joined: each may be as long as a string may be.
+    // Checked before the two are joined: each may be as long as the limit for strings.
     constexpr size_t kMaxName = 4096;
     const std::string_view texts[] = {values_.Value(module).text(), values_.Value(name).text()};
     if (texts[0].size() + texts[1].size() > kMaxName) return input_.Broken("the name of a global is too long");
@@ -162,15 +163,15 @@ class PickleMachine {
     return Push(values_.Items(Kind::kGlobal, {module, name}));
   }
 
-  // callee(*arguments). A callee that is itself the result of a call is refused: no list of names can say what it does.
+  // callee(*arguments). Refuses a callee that is itself the result of a call: no list of names can describe its effect.
   absl::Status Reduce() {
     FSDP_ASSIGN_OR_RETURN(const uint32_t arguments, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t callee, Pop());
     if (values_.KindOf(callee) != Kind::kGlobal) {
       return input_.Refused(absl::StrCat("it wants to call ", std::string(PickleKindName(values_.KindOf(callee))),
-                                         " that is no global: refused, and nothing was executed"));
+                                         " that is not a global: refused, and nothing was executed"));
     }
-    if (values_.KindOf(arguments) != Kind::kTuple) return input_.Broken("a call whose arguments are no tuple");
+    if (values_.KindOf(arguments) != Kind::kTuple) return input_.Broken("a call whose arguments are not a tuple");
     return PushCall(callee, arguments);
   }
 
@@ -189,7 +190,7 @@ class PickleMachine {
     return Push(container ? *container : Taken(values_.Items(Kind::kCall, {callee, arguments})));
   }
 
-  // `call`, or the object that it makes if it is one of PickleOptions::objects and nothing needs its parts any more.
+  // `call`, or the object that replaces it if PickleOptions::objects takes it and its parts are no longer needed.
   uint32_t Taken(uint32_t call) {
     if (options_.objects == nullptr) return call;
     const std::optional<PickleBuilder::Tail> tail = values_.TailOf(call);
@@ -210,7 +211,8 @@ class PickleMachine {
   }
 
   // object.__setstate__(state). The state of an OrderedDict is dropped: it is the _metadata (versions of modules) that
-  // Module.state_dict() adds. Other containers have no state, and that of an object that was taken comes too late.
+  // Module.state_dict() adds. Other containers have no state; the state of an object that was already taken comes too
+  // late.
   absl::Status Build() {
     FSDP_ASSIGN_OR_RETURN(const uint32_t state, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t object, Top());
@@ -233,7 +235,7 @@ class PickleMachine {
     return Push(values_.Persistent(name));
   }
 
-  // Makes a tuple or a set of the group that begins at `first`, and leaves it in the group's place.
+  // Replaces the group that begins at `first` with a tuple or a set of its values.
   absl::Status PushGroup(Kind kind, absl::StatusOr<size_t> first) {
     FSDP_RETURN_IF_ERROR(first.status());
     FSDP_RETURN_IF_ERROR(Reserve(PickleBuilder::MemoryOf(static_cast<int64_t>(stack_.size() - *first))));

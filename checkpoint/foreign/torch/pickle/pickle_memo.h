@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleMemo: the values that a pickle numbers, for PUT, MEMOIZE and GET. Python numbers them in order, from 0 or from
-// 1, and those cost four bytes each if they are read again, and nothing if they are not (pickle_references.h); any
-// other number costs an entry of a hash map.
+// PickleMemo: the numbered values of a pickle, for PUT, MEMOIZE and GET. Python numbers them in order, from 0 or from
+// 1; such a number costs four bytes if it is read again, and nothing otherwise (pickle_references.h). Any other number
+// costs an entry of a hash map.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_MEMO_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_MEMO_H_
 
@@ -23,13 +23,13 @@ class PickleMemo {
   // `references` must outlive the memo.
   explicit PickleMemo(const PickleReferences& references) : references_(references) {}
 
-  // False for a number that is never read: the memo does not have the value then.
+  // False for a number that is never read: the memo does not store the value then.
   bool Put(uint64_t index, uint32_t id) {
     if (index > next_ + 1 || index >= references_.limit()) {
       size_ += others_.insert_or_assign(index, id).second ? 1 : 0;
       return true;
     }
-    if (index > next_) {  // the one before it has no value yet, or has one as a number out of order
+    if (index > next_) {  // next_ has no value yet, or has one as a number out of order
       if (!others_.contains(next_)) holes_.insert(next_);
       ++next_;
     }
@@ -56,11 +56,11 @@ class PickleMemo {
     return at == others_.end() ? std::nullopt : std::make_optional(at->second);
   }
 
-  // Values that have a number: the next number of MEMOIZE.
+  // The number of values with a number, which is the next number of MEMOIZE.
   uint64_t size() const { return size_; }
 
-  // Bytes of memory, those of the references included, and how many more the next Put can need: a hash table that grows
-  // has both its tables for a moment.
+  // Bytes of memory, including the references, and how many more the next Put can need: a growing hash table briefly
+  // has both its tables.
   int64_t memory() const {
     return static_cast<int64_t>(in_order_.size() * sizeof(uint32_t) + others_.capacity() * kEntryBytes +
                                 holes_.capacity() * kHoleBytes) +
@@ -80,9 +80,9 @@ class PickleMemo {
   static constexpr size_t kHoleBytes = sizeof(uint64_t) + 1;
 
   const PickleReferences& references_;
-  uint64_t next_ = 0;  // all numbers below were put, but for holes_
+  uint64_t next_ = 0;  // all numbers below were put, except holes_
   absl::flat_hash_set<uint64_t> holes_;
-  std::deque<uint32_t> in_order_;  // of numbers below next_ that are read, by PickleReferences::index
+  std::deque<uint32_t> in_order_;  // for numbers below next_ that are read, by PickleReferences::index
   absl::flat_hash_map<uint64_t, uint32_t> others_;
   uint64_t size_ = 0;
 };

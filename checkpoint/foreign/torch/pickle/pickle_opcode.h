@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PickleOpcode: the opcodes of Python's pickle machine that state dicts need, for the machine that reads them and for
-// PickleWriter. Names are those of Python's pickletools, which also documents each opcode's operands; letters come from
-// protocols 0 and 1, values from 0x80 on from protocols 2 to 5. Every opcode that is not here is refused.
+// PickleWriter. The names are from Python's pickletools, which also documents each opcode's operands; letters come from
+// protocols 0 and 1, values from 0x80 on from protocols 2 to 5. Every other opcode is refused.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_OPCODE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_OPCODE_H_
 
@@ -21,8 +21,8 @@ enum class PickleOpcode : uint8_t {
   kPop = '0',
   kPopMark = '1',
 
-  // Numbers. Those without BIN are decimal text up to a newline; LONG1 and LONG4 are little-endian two's complement
-  // behind a length of one or four bytes; BINFLOAT is big-endian.
+  // Numbers. Opcodes without BIN are followed by decimal text up to a newline; LONG1 and LONG4 by a length of one or
+  // four bytes and little-endian two's complement; BINFLOAT is big-endian.
   kNone = 'N',
   kNewTrue = 0x88,
   kNewFalse = 0x89,
@@ -36,7 +36,7 @@ enum class PickleOpcode : uint8_t {
   kFloat = 'F',
   kBinFloat = 'G',
 
-  // Texts behind a little-endian length: of one byte in SHORT_, of eight in ...8, otherwise of four.
+  // Texts after a little-endian length: one byte in SHORT_, eight in ...8, otherwise four.
   kShortBinString = 'U',
   kBinString = 'T',
   kShortBinUnicode = 0x8c,
@@ -71,7 +71,7 @@ enum class PickleOpcode : uint8_t {
   kBinGet = 'h',
   kLongBinGet = 'j',
 
-  // In Python: import, call, construct, set state, look up outside of the pickle. Here: recorded (pickle_machine.cc).
+  // In Python: import, call, construct, set state, look up outside the pickle. Here: recorded (pickle_machine.cc).
   kGlobal = 'c',
   kStackGlobal = 0x93,
   kReduce = 'R',

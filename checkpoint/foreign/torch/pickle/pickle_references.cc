@@ -11,7 +11,7 @@ namespace {
 
 using Op = PickleOpcode;
 
-// Skips the operands of `opcode`; false if they cannot be read.
+// Skips the operands of `opcode`; false if they are damaged. Opcodes without operands need nothing.
 bool SkipOperands(Op opcode, PickleInput& input) {
   switch (opcode) {
     case Op::kProto:
@@ -30,9 +30,11 @@ bool SkipOperands(Op opcode, PickleInput& input) {
 
 PickleReferences PickleReferences::Of(std::string_view bytes) {
   PickleReferences references;
+  // A pickle writes at least one byte for each number, so it cannot number more values in order.
   references.limit_ = bytes.size();
   PickleInput input(bytes);
   while (true) {
+    // Stops at the first damage: the machine stops there too, so later references are never used.
     const absl::StatusOr<uint8_t> code = input.TakeOpcode();
     const auto opcode = code.ok() ? static_cast<Op>(*code) : Op::kStop;
     if (opcode == Op::kStop) break;
@@ -48,12 +50,15 @@ PickleReferences PickleReferences::Of(std::string_view bytes) {
   return references;
 }
 
+// A number above the limit is ignored, so bits_ takes at most an eighth of the pickle's size.
 void PickleReferences::Add(uint64_t number) {
   if (number >= limit_) return;
   if (number / 64 >= bits_.size()) bits_.resize(number / 64 + 1);
   bits_[number / 64] |= uint64_t{1} << (number % 64);
 }
 
+// One count for eight words: index() then needs at most seven more popcounts, and the counts a sixteenth of the bits'
+// memory.
 void PickleReferences::Count() {
   before_.reserve(bits_.size() / kWordsOfCount + 1);
   uint32_t count = 0;
@@ -66,6 +71,7 @@ void PickleReferences::Count() {
 size_t PickleReferences::index(uint64_t number) const {
   const size_t word = number / 64;
   size_t before = before_[word / kWordsOfCount];
+  // At most kWordsOfCount - 1 words, so the time is constant.
   for (size_t i = word / kWordsOfCount * kWordsOfCount; i < word; ++i) {
     before += static_cast<size_t>(__builtin_popcountll(bits_[i]));
   }

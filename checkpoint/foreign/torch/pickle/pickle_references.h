@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // PickleReferences: the numbers of the memo that a pickle reads. Python numbers every container, call and text, and
-// reads few of them again. With this known before the pickle is parsed, the memo holds only what is read again, and a
-// value whose number nobody reads can be replaced by something smaller (PickleObjects).
+// reads few of them again. With this known before the pickle is parsed, the memo holds only values that are read again,
+// and a value whose number is never read can be replaced by something smaller (PickleObjects).
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_REFERENCES_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_PICKLE_REFERENCES_H_
 
@@ -13,15 +13,14 @@
 
 namespace fsdp {
 
-// Immutable once made.
+// Immutable after Of.
 class PickleReferences {
  public:
-  // Reads the opcodes of `bytes` up to STOP, or to the first that cannot be read: what comes then is not parsed either.
-  // Linear time; a bit of memory for each number, at most bytes.size() / 8 bytes of them and as much again for a
-  // moment.
+  // Reads the opcodes of `bytes` up to STOP or to the first damaged one, which also ends parsing. Linear time; one bit
+  // of memory for each number, at most bytes.size() / 8 bytes in total and as much again temporarily.
   static PickleReferences Of(std::string_view bytes);
 
-  // Of larger numbers nothing is known: the pickle is too short to count that far.
+  // Nothing is known about larger numbers: the pickle is too short to count that far.
   uint64_t limit() const { return limit_; }
 
   // Whether the pickle reads `number`, which is below limit().
@@ -29,7 +28,7 @@ class PickleReferences {
     return number / 64 < bits_.size() && (bits_[number / 64] >> (number % 64) & 1) != 0;
   }
 
-  // Which of the numbers that are read, in their order, `number` is. Precondition: contains(number). Constant time.
+  // The rank of `number` among the numbers that are read. Precondition: contains(number). Constant time.
   size_t index(uint64_t number) const;
 
   // Bytes of memory.

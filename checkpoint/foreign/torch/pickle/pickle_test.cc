@@ -52,7 +52,7 @@ TEST(PickleTest, ReadsWhatPythonWrites) {
 }
 
 TEST(PickleTest, MemoEntriesAreTheSameValue) {
-  const std::string bytes = "\x80\x02]q\x00h\x00h\x00\x86."s;  // ([], []) of one list
+  const std::string bytes = "\x80\x02]q\x00h\x00h\x00\x86."s;  // ([], []) with the same list twice
   ASSERT_OK_AND_ASSIGN(const auto pickle, Parse(bytes));
   EXPECT_EQ(pickle->root().at(0).id(), pickle->root().at(1).id());
   EXPECT_EQ(pickle->size(), static_cast<int64_t>(bytes.size()));
@@ -72,14 +72,14 @@ TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
                              HasSubstr("nothing was executed"))));
   EXPECT_THAT(Parse("\x80\x04\x8c\x05torch\x8c\x04load\x93."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it wants \"torch.load\"")));
-  // The message explains the global and gives advice, if the table has some.
+  // The message explains the global and gives advice, if the table has an entry.
   const PickleOptions advising = {.is_allowed = IsAllowed, .advice = AdviceOnGlobal};
   EXPECT_THAT(Pickle::Parse("ctorch._utils\n_rebuild_wrapper_subclass\n."s, advising),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("LOCAL_STATE_DICT"), HasSubstr("torch.distributed.checkpoint.save"))));
   EXPECT_THAT(Pickle::Parse("cnumpy.core.multiarray\n_reconstruct\n."s, advising),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("torch.from_numpy()")));
-  // A dotted name that spells an allowed one otherwise is no way around.
+  // A different spelling of an allowed dotted name does not bypass the list.
   EXPECT_THAT(Parse("ctorch.serialization\n_get_layout.__globals__\n."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("_get_layout.__globals__")));
 }
@@ -97,15 +97,15 @@ TEST(PickleTest, TruncatedOrDisorderedBytesAreDamage) {
       "",                            // no STOP
       "\x80\x02"s,                   // no value
       "\x80\x02."s,                  // an empty stack
-      "X\xff\xff\x00\x00"s + "ab.",  // a string that is cut off
+      "X\xff\xff\x00\x00"s + "ab.",  // a truncated string
       "h\x07."s,                     // a memo entry that was never written
       "t."s,                         // no mark
-      "(."s,                         // a mark is no value
+      "(."s,                         // a mark is not a value
       "]K\x01s."s,                   // SETITEM with too few values
       "}K\x01\x61."s,                // APPEND to a dict
       "(K\x01}u."s,                  // a dict below its own mark
       "}(K\x01u."s,                  // a key without a value
-      "\x8a\x04\x01."s,              // LONG1 that is cut off
+      "\x8a\x04\x01."s,              // a truncated LONG1
       "\x95\xff\xff\xff\xff\xff\xff\xff\xff."s,
       "I12x\n."s,
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Names are "module.name" as the pickle spells them, so an object that Python or torch has moved is listed under each
-// of its modules: __builtin__ is what Python 2 and protocol 2 call builtins, pathlib._local is Python 3.13's.
+// of its modules: Python 2 and protocol 2 call builtins __builtin__; Python 3.13 has pathlib._local.
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct NamedDType {
   DType dtype;
 };
 
-// Storage classes first: the first global of a dtype that ends in Storage is the one that is written.
+// Storage classes first: the writer uses the first global of a dtype that ends in Storage.
 constexpr std::array kDTypes = {
     NamedDType{"torch.DoubleStorage", DType::kFloat64},
     NamedDType{"torch.FloatStorage", DType::kFloat32},
@@ -58,12 +58,12 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.bool", DType::kBool},
 };
 
-// Dtypes that torch has and this project does not: named in an error instead of refused as unknown.
+// Dtypes that torch has and this project does not: named in an error instead of being refused as unknown.
 constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
 
-// Nothing here has an effect in Python beyond making a tensor, a container or a plain value. torch.load(weights_only=
+// In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
 // True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor, numpy) have no
-// place in a StateDict, and kAdvice says how to save such values.
+// place in a StateDict, and kAdvice explains how to save such values.
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,
@@ -87,7 +87,8 @@ constexpr std::array kTorchGlobals = {
     "torch.storage.UntypedStorage"sv,
 };
 
-// The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one.
+// The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one
+// class.
 constexpr std::array kDcpGlobals = {
     "pathlib.PosixPath"sv,
     "pathlib.WindowsPath"sv,
@@ -143,6 +144,7 @@ const NamedDType* FindDType(std::string_view name) {
 }  // namespace
 
 bool IsTorchGlobal(std::string_view name) {
+  // kOtherDTypes pass the gate so that DTypeOfGlobal can name them in its error.
   return Contains(kTorchGlobals, name) || FindDType(name) != nullptr || Contains(kOtherDTypes, name);
 }
 
@@ -158,7 +160,7 @@ std::string_view AdviceOnGlobal(std::string_view name) {
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
   const NamedDType* const named = FindDType(name);
   if (named != nullptr) return named->dtype;
-  return absl::InvalidArgumentError(absl::StrCat(Quote(name), " is no dtype that this project holds"));
+  return absl::InvalidArgumentError(absl::StrCat(Quote(name), " is not a dtype that this project supports"));
 }
 
 std::string_view StorageGlobal(DType dtype) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The allow-lists: the globals that the pickles of torch.save and of DCP may name, and the dtypes among them. Nothing
-// here is imported or called; a name is compared with a list.
+// here is imported or called; a name is only compared with a list.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_TORCH_GLOBALS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PICKLE_TORCH_GLOBALS_H_
 
@@ -12,21 +12,21 @@
 
 namespace fsdp {
 
-// True for the globals that torch.load(weights_only=True) accepts and dense tensors need, dtypes included.
+// True for the globals, including dtypes, that torch.load(weights_only=True) accepts and dense tensors need.
 bool IsTorchGlobal(std::string_view name);
 
-// True for those, and for the classes of a DCP directory's .metadata.
+// True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.
 bool IsDcpGlobal(std::string_view name);
 
-// Advice for the owner of a file that names `name`, a global in neither list: what the global stands for, and how to
-// save that in a form that is read. Empty for an unknown global.
+// Advice for the owner of a file that names `name`, a global in neither list: what the global represents, and how to
+// save it in a supported form. Empty for an unknown global.
 std::string_view AdviceOnGlobal(std::string_view name);
 
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
-// dtype of torch's that this project does not hold, such as float4_e2m1fn_x2.
+// torch dtype that this project does not support, such as float4_e2m1fn_x2.
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
 
-// "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes that have no storage class of their own.
+// "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes without their own storage class.
 std::string_view StorageGlobal(DType dtype);
 inline constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
 

@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// The oldest file is closed first (FIFO): loading reads the files of ranks one after the other, where FIFO and LRU
-// agree, and FIFO needs no bookkeeping for each read.
+// Closes the oldest file first (FIFO): loading reads the files of ranks one after the other, for which FIFO and LRU are
+// equal, and FIFO needs no bookkeeping for each read.
 absl::StatusOr<std::shared_ptr<const File>> FilePool::Open(const std::string& name) {
   constexpr size_t kMaxOpenFiles = 256;  // well under the customary limit of 1024 descriptors
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -25,11 +25,13 @@ absl::StatusOr<std::shared_ptr<const File>> FilePool::Open(const std::string& na
     order_.pop_front();
   }
   order_.push_back(name);
+  // The CRCs outlive the file: a reopened file keeps the results of earlier reads.
   if (options_.verify) file = std::make_unique<ChecksummedFile>(std::move(file), ChecksumsOf(name));
   return open_[name] = std::move(file);
 }
 
 std::shared_ptr<EntryChecksums> FilePool::ChecksumsOf(const std::string& name) {
+  // Shared with the ChecksummedFile, which a reader may still hold when the pool has dropped it.
   std::shared_ptr<EntryChecksums>& checksums = checksums_[name];
   if (checksums == nullptr) checksums = std::make_shared<EntryChecksums>();
   return checksums;
@@ -47,9 +49,9 @@ bool FilePool::has_checksums() {
                      [](const auto& of_file) { return !of_file.second->empty(); });
 }
 
-// Reads without the lock, since Open takes it and since other threads may still be reading.
+// Reads without holding the lock, because Open takes it and other threads may still be reading.
 absl::Status FilePool::VerifyRest() {
-  std::map<std::string, std::vector<Interval>> missing;  // sorted, so that the same damage is the same error
+  std::map<std::string, std::vector<Interval>> missing;  // sorted, so that the same damage gives the same error
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [name, checksums] : checksums_) missing[name] = checksums->Missing();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FilePool: the files of one directory, opened when they are first needed, and no more of them at once than a process
-// may have open: a DCP directory has a file of each rank, which can be thousands. It also keeps the CRCs of the
-// archives in them, which outlive the open files. Thread-safe.
+// FilePool: the files of one directory, opened on first use, and never more of them at the same time than a process may
+// have open: a DCP directory has a file of each rank, which can be thousands. It also keeps the CRCs of the archives in
+// them, which outlive the open files. Thread-safe.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_FILE_POOL_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_FILE_POOL_H_
 
@@ -20,18 +20,18 @@
 
 namespace fsdp {
 
-// Owns the files; results share them.
+// Owns the files; results share ownership.
 class FilePool {
  public:
   FilePool(std::string directory, const TensorSourceOptions& options)
       : directory_(std::move(directory)), options_(options) {}
 
-  // The file `name` of the directory; it stays open as long as the result lives. With options.verify, reads from it are
-  // compared with the CRCs that Expect knows. Errors are those of opening, which name the path.
+  // The file `name` of the directory; it stays open as long as the result exists. With options.verify, reads from it
+  // are compared with the CRCs passed to Expect. Errors of opening the file, with its path.
   absl::StatusOr<std::shared_ptr<const File>> Open(const std::string& name);
 
-  // From now on the storages of `archive`, which lies in the file `name`, are compared with their CRCs as they are
-  // read. Does nothing without options.verify. An archive may be reported more than once.
+  // From now on compares the storages of `archive`, which is inside the file `name`, with their CRCs as they are read.
+  // Does nothing without options.verify. An archive may be reported more than once.
   void Expect(const std::string& name, const TorchArchive& archive);
 
   // TensorSource::has_checksums and CoveringChecksums::VerifyRest, for the files that were opened.
@@ -40,13 +40,13 @@ class FilePool {
   absl::Status VerifyRest();
 
  private:
-  // The CRCs of the file `name`, made when it is first asked for. Requires mutex_.
+  // The CRCs of the file `name`, created on first use. Requires mutex_.
   std::shared_ptr<EntryChecksums> ChecksumsOf(const std::string& name);
 
   const std::string directory_;
   const TensorSourceOptions options_;
   std::mutex mutex_;
-  // All guarded by mutex_. By name of the file; order_ has the names of open_ in the order in which they were opened.
+  // All guarded by mutex_. Keyed by file name; order_ has the names of open_ in the order in which they were opened.
   absl::flat_hash_map<std::string, std::shared_ptr<const File>> open_;
   std::deque<std::string> order_;
   absl::flat_hash_map<std::string, std::shared_ptr<EntryChecksums>> checksums_;

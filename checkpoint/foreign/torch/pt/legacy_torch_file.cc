@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The form of torch.save before 1.6 (today with _use_new_zipfile_serialization=False): five pickles, one after the
-// other, and the storages:
+// The format of torch.save before 1.6 (today with _use_new_zipfile_serialization=False): five consecutive pickles, and
+// the storages:
 //
 //   magic | protocol 1001 | {"little_endian": ...} | the object | [keys] | (i64 number of elements | bytes)* by key
 //
-// Nothing says how long a pickle is, so the head of the file is read in growing pieces until all five end in it. A
-// storage's place follows from the sizes of the storages before it. There are no checksums; the sizes that the object
-// states must be those in the file.
+// No pickle states its length, so the head of the file is read in growing pieces until all five end inside it. A
+// storage's position follows from the sizes of the storages before it. There are no checksums; the sizes that the
+// object states must equal those in the file.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -38,13 +38,14 @@ class LegacyReader {
     constexpr int64_t kMaxHead = int64_t{256} << 20;
     for (int64_t head = kFirstHead;; head = head / 2 * 3) {
       const int64_t nbytes = std::min({head, kMaxHead, slice_.nbytes});
-      bytes_ = std::string();  // before the next one is read
+      bytes_ = std::string();  // freed before the next one is read
       FSDP_ASSIGN_OR_RETURN(bytes_, slice_.ReadText(0, nbytes));
-      // The pickles did not end in the head before: so much of the limit is for values.
+      // The pickles did not end in the previous head, so they have at least that many bytes, and the limit for values
+      // follows.
       max_memory_ = PickleMemoryLimit(nbytes == kFirstHead ? 0 : nbytes / 3 * 2) - nbytes;
       absl::StatusOr<TorchArchive> archive = ReadHead();
-      // A pickle that is cut off looks like a damaged one: more bytes decide. Half as many again: what is read beyond
-      // the pickles is memory that they may not cost.
+      // A truncated pickle looks like a damaged one: more bytes decide. Grows by only a half, because bytes read beyond
+      // the pickles use memory that the pickles are not granted.
       const bool is_cut_off = absl::IsDataLoss(archive.status()) && nbytes < std::min(kMaxHead, slice_.nbytes);
       if (!is_cut_off) return archive;
     }
@@ -55,7 +56,7 @@ class LegacyReader {
     at_ = 0;
     FSDP_ASSIGN_OR_RETURN(const auto magic, Next());
     if (!magic->root().is(Kind::kBigInt) || magic->root().text() != kMagic) {
-      return absl::InvalidArgumentError("it begins with a pickle, but not with that of torch.save");
+      return absl::InvalidArgumentError("it begins with a pickle, but not with torch.save's");
     }
     FSDP_ASSIGN_OR_RETURN(const auto protocol, Next());
     if (!protocol->root().is(Kind::kInt) || protocol->root().integer() != kProtocol) {
@@ -71,7 +72,7 @@ class LegacyReader {
     return archive;
   }
 
-  // The pickle at at_, which is moved behind it.
+  // Parses the pickle at at_, and moves at_ to its end.
   absl::StatusOr<std::unique_ptr<Pickle>> Next() {
     PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal};
     options.limits.max_memory = max_memory_;
@@ -96,7 +97,7 @@ class LegacyReader {
   }
 
   absl::Status PlaceStorages(const Pickle& object, PickleValue keys, TorchArchive& archive) const {
-    // By key, a view of the pickle: the first persistent id of it.
+    // By key, a view of the pickle: the index of its first persistent id.
     absl::flat_hash_map<std::string_view, uint32_t> described;
     for (int64_t i = 0; i < object.persistent_count(); ++i) {
       FSDP_RETURN_IF_ERROR(ReadTorchStorage(object.persistent(i)).status());
@@ -106,11 +107,11 @@ class LegacyReader {
     int64_t at = at_;
     TorchTensors& tensors = archive.tree.tensors;
     archive.entry_prefix = "storage ";
-    absl::flat_hash_map<std::string_view, uint32_t> wanted;  // of tensors, by key
+    absl::flat_hash_map<std::string_view, uint32_t> wanted;  // storages of tensors, by key
     for (uint32_t i = 0; i < tensors.storage_count(); ++i) wanted[tensors.storage_key(i)] = i;
     absl::flat_hash_set<std::string_view> listed;
     for (int64_t i = 0; i < keys.size(); ++i) {
-      if (!keys.at(i).is(Kind::kString)) return absl::DataLossError("a storage's key is no string");
+      if (!keys.at(i).is(Kind::kString)) return absl::DataLossError("a storage's key is not a string");
       const std::string key(keys.at(i).text());
       const auto storage = described.find(key);
       if (storage == described.end())
@@ -132,7 +133,7 @@ class LegacyReader {
     return absl::OkStatus();
   }
 
-  // The first byte, in the slice, of the storage whose length stands at byte `at`.
+  // The offset in the slice of the first byte of the storage whose length is at byte `at`.
   absl::StatusOr<int64_t> FindStorage(const TorchStorage& storage, int64_t at) const {
     int64_t numel = 0;
     FSDP_RETURN_IF_ERROR(slice_.Read(at, absl::MakeSpan(reinterpret_cast<std::byte*>(&numel), sizeof(numel))));
@@ -144,7 +145,7 @@ class LegacyReader {
     }
     if (numel * size != storage.nbytes) {
       return absl::DataLossError(absl::StrCat("storage ", Quote(storage.key), " has ", numel * size,
-                                              " bytes in the file, but its tensors say ", storage.nbytes));
+                                              " bytes in the file, but its tensors state ", storage.nbytes));
     }
     return begin;
   }
@@ -153,7 +154,7 @@ class LegacyReader {
   std::string bytes_;  // the head of the file
   int64_t max_memory_ = 0;
   int64_t at_ = 0;
-  int pickles_ = 0;  // read
+  int pickles_ = 0;  // read so far, of five
 };
 
 }  // namespace

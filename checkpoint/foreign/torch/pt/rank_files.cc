@@ -34,6 +34,7 @@ RankName SplitName(const std::string& name) {
   size_t first = last;
   while (first > 0 && std::isdigit(static_cast<unsigned char>(name[first - 1])) != 0) --first;
   RankName split = {.before = name.substr(0, first), .rank = std::nullopt, .after = name.substr(last + 1)};
+  // So that SimpleAtoi cannot overflow, and a date in a name is not taken for a rank.
   constexpr size_t kMaxDigits = 6;
   int rank = 0;
   const bool is_short = last - first < kMaxDigits;
@@ -45,18 +46,19 @@ class Merger {
  public:
   explicit Merger(const std::vector<std::vector<TorchLeafType>>& types) : types_(types) {}
 
-  // The node that one rank has at a place of the tree. A rank without elements of a parameter has no node there.
+  // A rank's node at a place in the tree. A rank without elements of a parameter has no node there.
   struct Member {
     int rank = 0;
     const TorchNode* node = nullptr;
   };
 
-  // Merges the nodes of all ranks that have one at the place `name`. `is_state`: the place is inside of an optimizer's
-  // state, where tensors of one dimension are shards. Elsewhere (the model, if it was saved whole on every rank) they
-  // are copies.
+  // Merges the nodes of all ranks that have one at the place `name`. `is_state`: the place is inside an optimizer's
+  // state, in which one-dimensional tensors are shards. Elsewhere (the model, if every rank saved it whole) they are
+  // copies.
   absl::StatusOr<TorchNode> Merge(const std::string& name, const std::vector<Member>& members, bool is_state) {
     const TorchNode& first = *members[0].node;
     for (const Member& member : members) {
+      // Before the merge descends: members of different kinds have no common meaning.
       if (member.node->kind() != first.kind()) {
         return absl::InvalidArgumentError(absl::StrCat(Quote(name), " is not the same in the files of all ranks"));
       }
@@ -64,7 +66,7 @@ class Merger {
     if (first.kind() == Kind::kTensor) return MergeTensor(name, members, is_state);
     if (first.kind() == Kind::kValue) return first;
     const bool is_optimizer = IsTorchOptimizer(first);
-    // The union of the members, in the order in which they are first met: ranks hold different parameters.
+    // The union of the members, in the order of first appearance: ranks hold different parameters.
     std::vector<std::pair<std::string, std::vector<Member>>> by_name;
     std::map<std::string, size_t> index;
     for (const Member& member : members) {
@@ -90,17 +92,18 @@ class Merger {
   absl::StatusOr<TorchNode> MergeTensor(const std::string& name, const std::vector<Member>& members, bool is_state) {
     const auto type = [&](const Member& member) { return types_[member.rank][member.node->tensor()]; };
     const TorchLeafType first = type(members[0]);
-    // "step" and other numbers have no dimension: every rank has the same, and the first one's is taken.
+    // "step" and other numbers have no dimension: every rank has the same value, and the first one's is used.
     const bool is_shard = is_state && first.shape.rank() == 1;
-    constexpr int64_t kMaxNumel = int64_t{1} << 60;  // as of one tensor (shape.h): a view can claim any number
+    constexpr int64_t kMaxNumel = int64_t{1} << 60;  // the limit for one tensor (shape.h): a view can claim any number
     std::vector<RankTree::Part>& parts = tensors_.emplace_back();
     int64_t numel = 0;
     for (const Member& member : members) {
       const TorchLeafType other = type(member);
       if (other.dtype != first.dtype || (is_shard ? other.shape.rank() != 1 : other.shape != first.shape)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            Quote(name), " has shape ", other.shape.ToString(), " in the file of rank ", member.rank, " and ",
-            first.shape.ToString(), " in that of rank ", members[0].rank, ", and is no shard of a flat parameter"));
+        return absl::InvalidArgumentError(absl::StrCat(Quote(name), " has shape ", other.shape.ToString(),
+                                                       " in the file of rank ", member.rank, " and ",
+                                                       first.shape.ToString(), " in the file of rank ", members[0].rank,
+                                                       ", and is not a shard of a flat parameter"));
       }
       if (!is_shard && !parts.empty()) continue;
       if (other.shape.numel() > kMaxNumel - numel) {
@@ -119,6 +122,7 @@ class Merger {
 }  // namespace
 
 std::vector<std::string> RankFilesIn(const std::string& directory) {
+  // Sorted by number and not by name: rank10 must come after rank9.
   std::map<int, std::string> names;
   std::string before;
   std::string after;
@@ -131,10 +135,11 @@ std::vector<std::string> RankFilesIn(const std::string& directory) {
       before = split.before;
       after = split.after;
     }
+    // Any other file of this kind, or a second name for a rank, makes the set ambiguous: nothing is recognised then.
     if (!split.rank || split.before != before || split.after != after) return {};
     if (!names.try_emplace(*split.rank, name).second) return {};
   }
-  // Ranks 0 to count - 1, without a gap: names are distinct, so the first and the last decide.
+  // Ranks 0 to count - 1, without a gap: ranks are distinct, so the first and the last decide.
   const auto count = static_cast<int>(names.size());
   if (count < 2 || names.begin()->first != 0 || names.rbegin()->first != count - 1) return {};
   std::vector<std::string> by_rank;

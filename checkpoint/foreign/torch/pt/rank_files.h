@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RankFiles: a directory in which each rank of an FSDP1 run saved its own optimizer.state_dict(): optim_rank0.pt,
-// optim_rank1.pt, ... A flat parameter's state is one-dimensional, and its shards in the order of the ranks are the
-// whole. Everything else must be the same in all files. Pure but for RankFilesIn.
+// optim_rank1.pt, ... A flat parameter's state is one-dimensional, and its shards in the order of the ranks form the
+// whole. Everything else must be equal in all files. Pure except RankFilesIn.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILES_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILES_H_
 
@@ -15,10 +15,11 @@
 namespace fsdp {
 
 // The names of the torch files (.pt, .pth, .bin) in `directory`, by rank, if there are at least two and their names
-// differ only in one number, which counts from 0 without a gap; otherwise empty. A missing rank must not go unnoticed.
+// differ only in one number, which counts from 0 without a gap; otherwise empty, because a missing rank must not go
+// unnoticed.
 std::vector<std::string> RankFilesIn(const std::string& directory);
 
-// The trees of all ranks as one.
+// The trees of all ranks, merged.
 struct RankTree {
   // Tensor `tensor` of the tree of rank `rank`.
   struct Part {
@@ -26,14 +27,14 @@ struct RankTree {
     int tensor = 0;
   };
   TorchNode root;
-  // By TorchNode::tensor() of `root`. Several parts are shards of one dimension, in the order of the ranks; one part is
-  // a tensor that all ranks have alike.
+  // By TorchNode::tensor() of `root`. Several parts are one-dimensional shards, in the order of the ranks; a single
+  // part is a tensor that is equal on all ranks.
   std::vector<std::vector<Part>> tensors;
 };
 
-// Merges the trees of all ranks; `types` are those of each rank's tensors. Dtypes and shapes are compared, elements and
-// values are not: those of the first rank that has them count. kInvalidArgument names a tensor or value that differs
-// between ranks and is no shard.
+// Merges the trees of all ranks; `types` has the types of each rank's tensors. Compares dtypes and shapes, but not
+// elements and values: the first rank that has them provides them. kInvalidArgument names a tensor or value that
+// differs between ranks and is not a shard.
 absl::StatusOr<RankTree> MergeRankTrees(const std::vector<const TorchNode*>& roots,
                                         const std::vector<std::vector<TorchLeafType>>& types);
 

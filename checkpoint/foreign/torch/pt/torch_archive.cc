@@ -7,8 +7,8 @@
 //   NAME/data/KEY     the bytes of a storage, once for each key
 //   NAME/version      and, in newer versions of torch, a few more: not needed
 //
-// Read are the directory, byteorder and data.pkl; storages are placed, not read. A storage must exist and be as long as
-// the tensors that refer to it state, so that no view can reach outside of it later.
+// Only the directory, byteorder and data.pkl are read; storages are located, not read. A storage must exist and be as
+// long as the tensors that refer to it state, so that no view can reach outside it later.
 #include <malloc.h>
 
 #include <optional>
@@ -43,8 +43,8 @@ class ArchiveReader {
     FSDP_RETURN_IF_ERROR(CheckByteOrder());
     TorchArchive archive;
     FSDP_ASSIGN_OR_RETURN(archive.tree, ReadTree());
-    // The values were small pieces of the heap, and what is made of the tree now are large ones: without this the free
-    // pieces of a large pickle would stay in memory beside them.
+    // The values were small pieces of the heap, whereas the tree leads to large allocations: without this the free
+    // pieces of a large pickle would stay in memory in addition to them.
     if (archive.tree.tensors.size() > kManyTensors) malloc_trim(0);
     archive.entry_prefix = "data/";
     for (uint32_t storage = 0; storage < archive.tree.tensors.storage_count(); ++storage) {
@@ -54,7 +54,7 @@ class ArchiveReader {
   }
 
  private:
-  // All names begin with one folder: the name that the file had when it was saved, or "archive".
+  // All names begin with one folder: the name of the file when it was saved, or "archive".
   absl::Status FindFolder() {
     for (size_t i = 0; i < entries_.size(); ++i) {
       const std::string_view name = entries_.name(i);
@@ -84,14 +84,14 @@ class ArchiveReader {
                                                    "), but torch stores; unpack and pack it with zip -0"));
   }
 
-  // The pickle and its values are gone when storages are placed: of many tensors either takes tens of megabytes.
+  // Frees the pickle and its values before storages are located: for many tensors either takes tens of megabytes.
   absl::StatusOr<TorchTree> ReadTree() const {
     FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadEntry("data.pkl", kMaxPickleBytes));
     absl::StatusOr<TorchTree> tree = ParseTorchTree(bytes);
     return tree.ok() ? std::move(tree) : Annotate(tree.status(), "data.pkl");
   }
 
-  // A whole entry, with its CRC compared at once: data.pkl is read in one piece, unlike storages.
+  // Reads a whole entry and compares its CRC immediately: data.pkl is read in one piece, unlike storages.
   absl::StatusOr<std::string> ReadEntry(const std::string& name, int64_t max_bytes) const {
     FSDP_ASSIGN_OR_RETURN(const ZipEntry entry, FindEntry(name));
     if (entry.nbytes > max_bytes) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4",
-// and is NumPy's if its first entry is a .npy file (npz_driver.cc); a pickle of torch with 0x80 and its protocol, 2
-// to 5. A safetensors file can start with the same two bytes, since its first eight are a length, but then its byte 8
-// opens JSON: see safetensors_driver.cc.
+// and belongs to NumPy if its first entry is a .npy file (npz_driver.cc); a pickle of torch starts with 0x80 and its
+// protocol, 2 to 5. A safetensors file can start with the same two bytes, since its first eight are a length, but then
+// its byte 8 opens JSON: see safetensors_driver.cc.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
@@ -27,8 +27,8 @@ class Driver final : public FormatDriver {
     return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
   }
 
-  // As for safetensors. Files that only differ in a number, such as epoch_0.pt and epoch_1.pt, are not enough: others
-  // give such names to files that have nothing to do with each other.
+  // As for safetensors. Files that differ only in a number, such as epoch_0.pt and epoch_1.pt, are not enough: other
+  // programs give such names to unrelated files.
   bool IsCheckpointDirectory(const std::string& directory) const override {
     return HasEntry(directory, kTorchIndexName) ||
            (HasEntry(directory, kTorchModelName) && HasEntry(directory, kHuggingFaceConfigName));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver of torch.save's formats: a .pt file, old or new, or a directory of them (pytorch_model.bin, an index of
+// The driver for torch.save's formats: a .pt file, old or new, or a directory of them (pytorch_model.bin, an index of
 // several, or a file of each rank).
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_DRIVER_H_
@@ -14,14 +14,14 @@
 
 namespace fsdp {
 
-// One file that torch.load(weights_only=True) reads. It has no options of its own.
+// One file that torch.load(weights_only=True) reads. No options.
 struct TorchTarget {};
 
 const FormatDriver& TorchDriver();
 std::unique_ptr<FormatWriter> WriterFor(const TorchTarget& target);
 
-// The input of every writer of PyTorch's formats: the common options as WriteTorchFile and WriteDcpDirectory take them,
-// and the sentences about what these formats leave out of `contents`.
+// The input of every writer of PyTorch's formats: the common options for WriteTorchFile and WriteDcpDirectory, and
+// notes about the parts of `contents` that these formats leave out.
 TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options);
 std::vector<std::string> TorchNotesOn(const FormatContents& contents);
 

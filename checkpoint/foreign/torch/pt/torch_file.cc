@@ -12,6 +12,7 @@ namespace fsdp {
 
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums) {
   for (uint32_t storage = 0; storage < archive.tree.tensors.storage_count(); ++storage) {
+    // 0 means that the archive has no CRC for the storage, so there is nothing to compare.
     if (archive.tree.tensors.storage_crc(storage) == 0) continue;
     const StoragePlace place = archive.place(storage);
     checksums.Expect(place.entry, {place.offset, place.offset + place.nbytes}, place.crc);
@@ -38,6 +39,7 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   const auto read = [&]() -> absl::StatusOr<TorchArchive> {
     FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(*file->file_));
     FSDP_ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
+    // A shorter file goes to the legacy reader, whose error says that it is truncated.
     file->is_zip_ = head.size() == 4 && ZipInteger(head, 0, 4) == kZipLocalSignature;
     return file->is_zip_ ? ReadTorchArchive(slice, options) : ReadLegacyTorchFile(slice);
   };
@@ -47,20 +49,21 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   }
   file->archive_ = *std::move(archive);
   if (!options.verify) return file;
-  // Only now: the metadata was read from the plain file, and its CRC was compared on the way.
+  // Only now: the metadata was read from the plain file, and ReadTorchArchive compared its CRC itself.
   file->verify_ = true;
   file->file_ = std::make_unique<ChecksummedFile>(std::move(file->file_), file->checksums_);
   return file;
 }
 
 const File& TorchFile::payload() const {
+  // Once, and before the first read of payload, as ExpectTable requires.
   std::call_once(expected_, [this] {
     if (verify_) checksums_->ExpectTable(storages_);
   });
   return *file_;
 }
 
-// Readers of archives have checked that the storage of every tensor is there.
+// Valid for every tensor: the readers have checked that its storage exists.
 StoragePlace TorchFile::place(int index) const { return archive_.place(archive_.tree.tensors.storage_of(index)); }
 
 int64_t TorchFile::offset(int index) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchFile: a file that torch.save wrote, open for reading: the tree of its values, and the place of each storage's
-// bytes in the file. Both forms are read: the zip archive, and the sequence of pickles of torch before 1.6. Opening
-// reads metadata only. torch_tree.h draws the way from here to a state dict.
+// TorchFile: a file that torch.save wrote, open for reading: the tree of its values, and the position of each storage's
+// bytes in the file. Both forms are supported: the zip archive, and the sequence of pickles of torch before 1.6.
+// Opening reads only metadata. torch_tree.h draws the path from here to a state dict.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_FILE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_FILE_H_
 
@@ -21,11 +21,11 @@
 
 namespace fsdp {
 
-// Where the bytes of a storage lie: [offset, offset + nbytes) of the file, also if the archive is a slice of it.
+// The position of a storage's bytes: [offset, offset + nbytes) of the file, also if the archive is a slice of it.
 struct StoragePlace {
   int64_t offset = 0;
   int64_t nbytes = 0;
-  // CRC-32 of the bytes. 0: the file has none (the old form; torch can be asked to leave CRCs out).
+  // CRC-32 of the bytes. 0: the file does not have it (the old form; torch can be configured to leave CRCs out).
   uint32_t crc = 0;
   // The name in the archive, for messages.
   std::string entry;
@@ -33,18 +33,18 @@ struct StoragePlace {
 
 // The metadata of one archive: a whole file, or a slice of a DCP file.
 struct TorchArchive {
-  TorchTree tree;            // each storage of TorchTree::tensors is placed
+  TorchTree tree;            // each storage of TorchTree::tensors has its offset
   std::string entry_prefix;  // of StoragePlace::entry, before the key of a storage
 
   // The place of a storage, by its number in TorchTree::tensors.
   StoragePlace place(uint32_t storage) const;
 };
 
-// Reads the metadata of an archive. kInvalidArgument names what is refused (a global, a compressed or encrypted entry,
-// a big-endian file, TorchScript); kDataLoss what is damaged. With options.verify, the CRC of the pickle is compared.
+// Reads the metadata of an archive. kInvalidArgument names an unsupported feature (a global, a compressed or encrypted
+// entry, a big-endian file, TorchScript); kDataLoss the damage. With options.verify, compares the CRC of the pickle.
 absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options = {});
 
-// Gives `checksums` the CRC and the range of each storage of `archive` that has a CRC.
+// Adds the CRC and the range of each storage of `archive` that has a CRC to `checksums`.
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums);
 
 // The storages of an archive, which must outlive this.
@@ -63,30 +63,30 @@ class StorageTable final : public EntryTable {
 };
 
 // Reads the metadata of a file of the form before 1.6: at most its first 256 MiB, and the length before each storage.
-// It has no CRCs. Errors as ReadTorchArchive's.
+// Such a file has no CRCs. Errors as ReadTorchArchive.
 absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
 
-// Immutable once it is open, so any number of threads may read it.
+// Immutable after Open, so any number of threads may read it.
 class TorchFile {
  public:
-  // The form is recognised by the first four bytes. Errors name the file.
+  // The first four bytes determine the form. Errors name the file.
   static absl::StatusOr<std::unique_ptr<TorchFile>> Open(const std::string& path,
                                                          const TensorSourceOptions& options = {});
 
   const std::string& path() const { return file_->path(); }
 
-  // For reading storages: with options.verify, what is read is compared with their CRCs. The CRCs are taken from
-  // archive() by the first call, since a program that only looks at names and shapes needs no table of them.
+  // For reading storages: with options.verify, the bytes are compared with their CRCs. The first call takes the CRCs
+  // from archive(), because a program that reads only names and shapes does not need a table of them.
   const File& payload() const;
   const EntryChecksums& checksums() const { return *checksums_; }
   const TorchArchive& archive() const { return archive_; }
-  // The tree's root, which archive() has no longer: a tree is only needed until the state dict is found in it.
+  // Moves the tree's root out of archive(): a tree is only needed until the state dict is found in it.
   TorchNode TakeRoot() { return std::exchange(archive_.tree.root, TorchNode()); }
   bool is_zip() const { return is_zip_; }
 
-  // The place of the whole storage that tensor `index` of the tree is a view of.
+  // The position of the whole storage of which tensor `index` of the tree is a view.
   StoragePlace place(int index) const;
-  // Its first byte in the file.
+  // The offset in the file of that storage's first byte.
   int64_t offset(int index) const;
 
  private:

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One source for three ways to save, which differ only in how their trees become one tree and their tensors one list:
+// One source for three ways to save, which differ only in how several trees become one tree and their tensors one list:
 //
 //   a file            the tree of the file                          each tensor is one TensorRef
 //   files + an index  one dict; every member is a tensor            each tensor is one TensorRef
 //   a file of a rank  MergeRankTrees: members of all ranks          one TensorRef, or a shard of each rank in order
 //
-// From there on torch_state.h finds the state dict, and a read is: leaf -> tensor of the list -> shards that meet the
-// interval -> view -> bytes of the storage. All metadata is read when the source is opened; reads only touch payload.
+// From there on torch_state.h finds the state dict, and a read is: leaf -> tensor of the list -> shards that overlap
+// the interval -> view -> bytes of the storage. All metadata is read when the source is opened; reads only touch
+// payload.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 
 #include <algorithm>
@@ -52,16 +53,16 @@ struct TensorRef {
   int index = 0;
 };
 
-// A tensor of the tree of all files: one tensor of one file, or the shards of all ranks, each of one dimension, whose
-// concatenation it is.
+// A tensor of the merged tree: one tensor of one file, or the one-dimensional shards of all ranks, which it
+// concatenates.
 using TensorRefs = absl::InlinedVector<TensorRef, 1>;
 
 const TorchTensors& TensorsOf(const TensorRef& ref) { return ref.file->archive().tree.tensors; }
 TorchTensor TensorOf(const TensorRef& ref) { return TensorsOf(ref)[ref.index]; }
 DType DTypeOf(const TensorRef& ref) { return TensorsOf(ref).dtype(ref.index); }
 
-// The tensors of the tree by number. A list of a million tensors of one file each would take 24 MB, so there is none:
-// the tensors of a file come after those of the files before it.
+// The tensors of the tree by number. A list of a million tensors of one file each would take 24 MB, so it is not
+// stored: the tensors of a file follow the previous file's.
 class TensorList {
  public:
   // Every tensor of every file.
@@ -88,13 +89,14 @@ class TensorList {
   int64_t size_ = 0;
   std::vector<int64_t> firsts_;  // by file: its first tensor
   std::vector<const TorchFile*> files_;
-  std::vector<TensorRefs> refs_;  // of merged tensors; then there are no files_
+  std::vector<TensorRefs> refs_;  // of merged tensors; files_ is empty then
 };
 
 class TorchSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
-  // `root` is the tree of all files, whose tensors go by index into `tensors`; it is not kept. `ranks` is the number of
-  // ranks that saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
+  // `root` is the tree of all files, which refers to its tensors by index into `tensors`; it is not kept. `ranks` is
+  // the number of ranks that saved a file each, 1 for the other ways to save. Errors of the state dict get the path as
+  // a prefix.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files, TorchNode root,
                                                               TensorList list, int ranks,
                                                               const TensorSourceOptions& options) {
@@ -162,25 +164,25 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     return absl::OkStatus();
   }
 
-  // One place, if the elements lie in one file and one after the other.
+  // One place, if the elements are consecutive in one file.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
     if (part == nullptr) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
     const TensorRefs refs = tensors_[part->tensor];
     const TorchTensor tensor = TensorOf(refs[0]);
-    if (refs.size() > 1) return absl::UnimplementedError("its elements lie in the files of several ranks");
+    if (refs.size() > 1) return absl::UnimplementedError("its elements are in the files of several ranks");
     if (!tensor.is_contiguous()) {
       return absl::UnimplementedError(absl::StrCat("it is a view with strides [", absl::StrJoin(tensor.strides, ", "),
-                                                   "], whose elements lie apart"));
+                                                   "], whose elements are not contiguous"));
     }
-    const Shape& shape = state_.contents.FindTensor(key)->shape;  // that of a part, where the tensor is a flat one
+    const Shape& shape = state_.contents.FindTensor(key)->shape;  // the shape of the part, if the tensor is a flat one
     Box whole = {std::vector<int64_t>(shape.rank(), 0), {shape.dims().begin(), shape.dims().end()}};
     const int64_t first = First(refs[0]) + part->offset * SizeOf(tensor.dtype);
     return std::vector<TensorPlace>{{refs[0].file->path(), first, std::move(whole)}};
   }
 
-  // A tensor of several shards, or a part of a flat parameter, is a view of its own.
+  // A concatenation of shards, or a part of a flat parameter, counts as a separate view.
   std::optional<TensorStorage> Storage(const StateKey& key) const override {
     const absl::StatusOr<const TorchLeaf*> leaf = state_.FindLeaf(key);
     if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
@@ -188,6 +190,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     const TensorRefs refs = tensors_[part.tensor];
     if (refs.size() == 1) {
       const TorchTensor tensor = TensorOf(refs[0]);
+      // Negative numbers for parts, so that they never equal a number of a whole view.
       const bool is_part = state_.contents.FindTensor(key)->shape != tensor.shape;
       return TensorStorage{.id = StorageNumber(refs[0]),
                            .nbytes = tensor.storage.nbytes,
@@ -210,16 +213,16 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     }
   }
 
-  // The number of the storage of a tensor among those of all files.
+  // The number of a tensor's storage among the storages of all files.
   int64_t StorageNumber(const TensorRef& ref) const {
     return first_storages_.at(ref.file) + TensorsOf(ref).storage_of(ref.index);
   }
 
   // Equal views of one storage are one tensor under several names (tied weights): views_ has the number of the first of
-  // them. Most storages have one view only, which needs no search.
+  // them. Most storages have only one view and need no search.
   void FindViews() {
     using View = std::tuple<int64_t, int64_t, DType, std::vector<int64_t>, std::vector<int64_t>>;
-    absl::flat_hash_map<View, int> others;  // of storages with different views
+    absl::flat_hash_map<View, int> others;  // for storages with different views
     const auto view_of = [this](const TensorRef& ref) {
       const TorchTensor tensor = TensorOf(ref);
       return View(StorageNumber(ref), tensor.offset, tensor.dtype,
@@ -232,6 +235,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
       const TensorRefs refs = tensors_[i];
       // The concatenation of shards has one name. A tensor without elements shares nothing.
       if (refs.size() > 1 || TensorsOf(refs[0]).shape(refs[0].index).numel() == 0) continue;
+      // The first view of a storage is remembered without a copy of its shape; only further views enter the map.
       int& first = first_views[StorageNumber(refs[0])];
       views_[i] = static_cast<int>(i);
       if (first < 0) {
@@ -258,13 +262,13 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
                         ref.file->path());
   }
 
-  // The byte of the file where the first element of the view lies.
+  // The offset in the file of the first element of the view.
   static int64_t First(const TensorRef& ref) {
     const TorchTensor tensor = TensorOf(ref);
     return ref.file->offset(ref.index) + tensor.offset * SizeOf(tensor.dtype);
   }
 
-  // Reads the parts of `interval` that lie in each shard. Shards are few: ranks of one run.
+  // Reads each shard's part of `interval`. Shards are few: one for each rank of a run.
   static absl::Status ReadRefs(const TensorRefs& refs, const Interval& interval, std::byte* out) {
     if (refs.size() == 1) return ReadView(refs[0], interval, out);
     int64_t begin = 0;  // of this shard, in elements of the whole
@@ -289,7 +293,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     return ReadStridedInterval(ref.file->payload(), {First(ref), size, tensor.shape, tensor.strides}, interval, out);
   }
 
-  // The distinct elements of a tensor that is one whole view; nullopt for the parts and the concatenations of views.
+  // The distinct elements of a tensor that is one whole view; nullopt for parts and concatenations of views.
   std::optional<DistinctElements> DistinctOf(const TorchTensorPart& part, const Shape& shape) const {
     const TensorRefs refs = tensors_[part.tensor];
     if (refs.size() > 1 || TensorOf(refs[0]).shape != shape) return std::nullopt;
@@ -307,25 +311,26 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     return dtype == DType::kBool ? CheckBoolBytes(out, interval) : absl::OkStatus();
   }
 
+  // Owns the files that tensors_ and first_storages_ point to.
   TorchFiles files_;
   const TensorList tensors_;
   std::vector<int> views_;                                         // by tensor: TorchLeafType::identity
   absl::flat_hash_map<const TorchFile*, int64_t> first_storages_;  // the number of the first storage of each file
-  int64_t storage_count_ = 0;                                      // of all files
+  int64_t storage_count_ = 0;                                      // over all files
   TorchState state_;
   int world_size_ = 1;
-  const std::map<std::string, std::string> metadata_ = {};  // torch files have none
+  const std::map<std::string, std::string> metadata_ = {};  // torch files do not have metadata
 };
 
 // Adds the members of a file's tree to the tree of all files; its tensors are numbered from `first`. Index and file
-// must agree on every tensor, so that a file that was replaced alone is noticed.
+// must agree on every tensor, so that a single replaced file is noticed.
 absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, int first, TorchNode& root) {
   const std::string name = fs::path(file.path()).filename();
   for (const auto& [tensor, node] : file.archive().tree.root.members()) {
     const auto at = index.weight_map.find(tensor);
     if (node.kind() != TorchNode::Kind::kTensor) {
       return absl::InvalidArgumentError(absl::StrCat(
-          file.path(), ": ", Quote(tensor), " is no tensor, but the files of an index hold a plain state dict"));
+          file.path(), ": ", Quote(tensor), " is not a tensor, but the files of an index hold a plain state dict"));
     }
     if (at == index.weight_map.end() || at->second != name) {
       return absl::DataLossError(
@@ -336,7 +341,7 @@ absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, in
   return absl::OkStatus();
 }
 
-// Every tensor of the index must be in the file that the index names, and nothing else in any of the files.
+// Every tensor of the index must be in the file that the index names, and the files must not contain anything else.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& path, const TensorSourceOptions& options) {
   const std::string index_path = fs::path(path) / kTorchIndexName;
   constexpr int64_t kMaxIndexBytes = 100'000'000;
@@ -358,14 +363,14 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& pat
   }
   for (const auto& [tensor, file] : index->weight_map) {
     if (root.Find(tensor) != nullptr) continue;
-    return absl::DataLossError(
-        absl::StrCat("tensor ", Quote(tensor), " is missing in ", Quote(file), ", where ", index_path, " places it"));
+    return absl::DataLossError(absl::StrCat("tensor ", Quote(tensor), " is missing in ", Quote(file), ", in which ",
+                                            index_path, " places it"));
   }
   TensorList all(files);
   return TorchSource::Create(path, std::move(files), std::move(root), std::move(all), 1, options);
 }
 
-// `names` are the files of the ranks, in their order.
+// `names` are the files of the ranks, in rank order.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& path,
                                                             const std::vector<std::string>& names,
                                                             const TensorSourceOptions& options) {

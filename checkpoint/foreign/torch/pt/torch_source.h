@@ -2,8 +2,8 @@
 //
 // OpenTorchSource: a file that torch.save wrote, a directory of such files with pytorch_model.bin.index.json, or one
 // with a file of each rank of an FSDP1 run (rank_files.h), as a TensorSource. No part of a pickle is executed. Payload
-// is read where it lies; views are gathered from their storages. CRCs are compared if torch wrote them, as soon as an
-// entry has been read whole.
+// is read in place; views are gathered from their storages. CRCs, if torch wrote them, are compared as soon as an entry
+// has been read whole.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_
 
@@ -22,11 +22,11 @@ inline constexpr char kTorchIndexName[] = "pytorch_model.bin.index.json";
 // True when `directory` holds one of these two, or the files of ranks.
 bool IsTorchDirectory(const std::string& directory);
 
-// kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
+// kInvalidArgument states what cannot be read and why; kDataLoss names the damage and its file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
                                                               const TensorSourceOptions& options = {});
 
-// Of every source that this opens, and of its driver.
+// The traits of every source that this opens, and of its driver.
 const FormatTraits& TorchTraits();
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that the real PyTorch wrote, and files that want to do harm.
+// Files that the real PyTorch wrote, and malicious files.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 
 #include <filesystem>
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(FlatParameters, GoldenTest, testing::Values("flat.pt", 
 INSTANTIATE_TEST_SUITE_P(DcpDirectories, GoldenTest,
                          testing::Values("fsdp1_w2", "fsdp2_w3", "hybrid_w4", "tensor_parallel_w4"));
 
-// Any interval of any tensor, in pieces that nothing divides.
+// Reads any interval of any tensor, in pieces whose size divides nothing.
 TEST_P(GoldenTest, PartsAreThoseOfTheWhole) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(GetParam())));
   for (const auto& [key, value] : source->contents().entries()) {
@@ -69,9 +69,9 @@ TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
                                                            HasSubstr("TensorSourceOptions::flat_layout"))));
     StateDict wanted;
     EXPECT_THAT(LoadCheckpoint(TorchTestData(name), wanted),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; LoadOptions::flat_layout says it")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; LoadOptions::flat_layout provides it")));
     EXPECT_THAT(DescribeCheckpoint(TorchTestData(name)),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; DescribeOptions::flat_layout says it")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; DescribeOptions::flat_layout provides it")));
     ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));
@@ -98,7 +98,7 @@ TEST(TorchSourceTest, AValueOfNeitherModelNorOptimizerIsAnExtraValue) {
   EXPECT_EQ(source->step(), 3);
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("step")), "3");
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("epoch")), "1.5");
-  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), "\"1\"");  // a string that reads as a number
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), "\"1\"");  // a string that looks like a number
 }
 
 TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
@@ -153,7 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"eval.pt", absl::StatusCode::kInvalidArgument, "it wants \"builtins.eval\""},
         Hostile{"import.pt", absl::StatusCode::kInvalidArgument, "it wants \"__builtin__.getattr\""},
         Hostile{"legacy.pt", absl::StatusCode::kInvalidArgument, "it wants \"posix.system\""},
-        Hostile{"calls_a_call.pt", absl::StatusCode::kInvalidArgument, "it wants to call an object that is no global"},
+        Hostile{"calls_a_call.pt", absl::StatusCode::kInvalidArgument,
+                "it wants to call an object that is not a global"},
         Hostile{"deep.pt", absl::StatusCode::kResourceExhausted, "more than 1000 values are open inside each other"},
         Hostile{"laughs.pt", absl::StatusCode::kResourceExhausted, "a value too large or too deep"},
         Hostile{"compressed.pt", absl::StatusCode::kInvalidArgument, "entry \"data.pkl\" is compressed (method 8)"},

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file is written block by block (write_blocks.h): a thread fills a block with the parts of the archive that lie in
-// it, headers included, and takes the CRC of each payload part while it is in the cache. Payload is pulled once.
+// A file is written block by block (write_blocks.h): a thread fills a block with the parts of the archive inside it,
+// including headers, and computes the CRC of each payload part while it is in the cache. Payload is pulled once.
 //
 //   | header 0 | pickle | header 1 | storage "0" ............... | header 2 | storage "1" | directory |
 //   |<------ block 0 ------>|<------ block 1 ------>|<------ block 2 ------>|<----- block 3 ----->|
 //
-// A header comes before the payload whose CRC it states, and the directory after all of them. If all the payload that
-// a header or directory depends on lies in its own block, its text is known when the block is filled (IsInTime).
-// Otherwise the block gets zeros there, and the text is written when all blocks are done and all CRCs known. So payload
-// is never kept in memory to wait for a CRC, and never read twice.
+// A header comes before the payload whose CRC it states, and the directory after all of them. If all the payload that a
+// header or directory depends on is inside the same block, its text is known when the block is filled (IsInTime).
+// Otherwise the block gets zeros there, and the text is written when all blocks are done and all CRCs are known. So
+// payload never waits in memory for a CRC, and is never read twice.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@
 namespace fsdp {
 namespace {
 
-// Entries that say what the archive is, before the storages. torch looks for the byte order and the version.
+// Entries that describe the archive, before the storages. torch reads the byte order and the version.
 constexpr std::pair<const char*, const char*> kTexts[] = {{"archive/byteorder", "little"}, {"archive/version", "3\n"}};
 
 absl::Span<const std::byte> Bytes(const std::string& text) {
@@ -103,13 +103,13 @@ class TorchArchiveWriter {
  private:
   enum class Kind : uint8_t { kHeader, kText, kPayload, kDirectory };
 
-  // A part of the file that is one thing. The segments cover the file but for the gaps between archives. 32 bytes,
-  // since there are two for each tensor.
+  // A part of the file with a single role. The segments cover the file except for the gaps between archives. 32 bytes,
+  // because there are two for each tensor.
   struct Segment {
     Interval range;       // bytes of the file
     uint32_t archive;     // in archives_
-    uint32_t member;      // of the archive; of a directory, their number
-    uint32_t first_part;  // of a payload, into part_crcs_
+    uint32_t member;      // index in the archive; for a directory, the number of members
+    uint32_t first_part;  // for a payload, its first index into part_crcs_
     Kind kind;
   };
 
@@ -136,18 +136,18 @@ class TorchArchiveWriter {
     segments_.push_back({directory, number, members, parts_, Kind::kDirectory});
   }
 
-  // The bytes of payload whose CRCs the segment states.
+  // The range of payload whose CRCs the segment states.
   Interval DependsOn(const Segment& segment) const {
-    const Segment* const next = &segment + 1;  // what a header is the header of
+    const Segment* const next = &segment + 1;  // for a header: its member
     if (segment.kind == Kind::kHeader) return next->kind == Kind::kPayload ? next->range : Interval();
     if (segment.kind != Kind::kDirectory) return {};
     const size_t storages = archives_[segment.archive].storages_.size();
-    const Segment* const first = &segment - 2 * storages + 1;  // the payload of the first one
+    const Segment* const first = &segment - 2 * storages + 1;  // the payload of the first storage
     return storages == 0 ? Interval() : Interval{first->range.begin, segment.range.begin};
   }
 
-  // True if the CRCs that the segment states are known as soon as the payload of its block is read: it lies in one
-  // block, and so does all that it depends on.
+  // True if the CRCs that the segment states are known as soon as the payload of its block has been read: the segment
+  // and all payload that it depends on are in one block.
   bool IsInTime(const Segment& segment) const {
     const Interval payload = DependsOn(segment);
     if (payload.empty()) return true;
@@ -167,7 +167,7 @@ class TorchArchiveWriter {
       if (segment->kind != Kind::kPayload || part.empty()) continue;
       FSDP_RETURN_IF_ERROR(FillPayload(*segment, part, out.data() + (part.begin - begin)));
     }
-    // Texts, now that the block's CRCs are known; zeros between archives and in the place of a late text.
+    // Texts, now that the block's CRCs are known; zeros between archives and in place of a late text.
     int64_t filled = begin;
     for (auto segment = first; segment != last; ++segment) {
       const Interval part = Intersect(segment->range, block);
@@ -210,7 +210,7 @@ class TorchArchiveWriter {
     return crc;
   }
 
-  // The CRC that a header states. AddSegments puts the payload of a header right behind it.
+  // The CRC that a header states. AddSegments puts the payload directly after its header.
   uint32_t CrcOfNext(const Segment& header) const {
     const TorchArchivePlan& archive = archives_[header.archive];
     if (header.member < archive.text_crcs_.size()) return archive.text_crcs_[header.member];
@@ -240,9 +240,11 @@ class TorchArchiveWriter {
   const std::vector<TorchArchivePlan>& archives_;
   const PayloadReader& read_;
   const TorchWriteOptions& options_;
-  std::vector<Segment> segments_;  // by range; of each archive: header, text or payload of each member; directory
+  // By range. For each archive: header, and text or payload, of each member; then the directory.
+  std::vector<Segment> segments_;
   uint32_t parts_ = 0;
-  std::vector<uint32_t> part_crcs_;  // of each payload's bytes in each block
+  // Of each payload's bytes in each block. Not guarded: only the thread that fills the block sets its parts.
+  std::vector<uint32_t> part_crcs_;
   int64_t total_ = 0;
 
   std::mutex mutex_;

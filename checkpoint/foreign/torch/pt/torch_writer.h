@@ -2,8 +2,8 @@
 //
 // WriteTorchFile: a state dict as one .pt file that torch.load(weights_only=True) reads.
 //
-// WriteTorchArchives: the layer below, for DCP directories too: one or many torch archives into one file. Tensors are
-// pulled block by block, in parallel, with CRCs computed while a block is in the cache; memory is that of the blocks in
+// WriteTorchArchives: the lower layer, which DCP directories also use: one or many torch archives in one file. Tensors
+// are pulled block by block, in parallel, with CRCs computed while a block is in the cache; memory is the blocks in
 // flight.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_WRITER_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_WRITER_H_
@@ -24,21 +24,21 @@ namespace fsdp {
 
 // The contents of one storage: `interval.size()` elements of `element_size` bytes each.
 struct TorchStorageSource {
-  // Elements `interval` of this tensor, whose key must outlive the writing, to be read; or the bytes themselves.
+  // Either elements `interval` of this tensor, to be read, whose key must outlive the writing; or the bytes themselves.
   std::variant<const StateKey*, std::string> elements;
   Interval interval;
   int64_t element_size = 1;
 };
 
-// An archive at byte `offset` of a file, laid out but not written: the pickle, and its storages "0", "1", ... Holds no
-// payload but that of storages with literal bytes.
+// An archive at byte `offset` of a file, laid out but not written: the pickle, and its storages "0", "1", ... Holds
+// only the payload of storages with literal bytes.
 class TorchArchivePlan {
  public:
   // Storage i of `storages` is the one that the pickle names "i".
   TorchArchivePlan(int64_t offset, std::string pickle, std::vector<TorchStorageSource> storages);
 
   int64_t offset() const { return offset_; }
-  // The byte behind the archive, known before any payload is.
+  // The offset after the archive, known before any payload.
   int64_t end() const { return offset_ + layout_.nbytes(); }
 
  private:
@@ -52,7 +52,7 @@ class TorchArchivePlan {
 };
 
 struct TorchWriteOptions {
-  // Replace a file or directory that has the name, by one rename; otherwise kAlreadyExists.
+  // Replace an existing file or directory, by one rename; otherwise kAlreadyExists.
   bool overwrite = false;
   FileSystem* file_system = &PosixFileSystem();
   // Bytes of payload in memory, over all threads.
@@ -64,13 +64,13 @@ struct TorchWriteOptions {
 
 // Fills the empty file `file` with `archives`, which are sorted by offset and do not overlap, and syncs it. Blocks
 // until the file is on disk. `read` is called by several threads. The options' progress counts the bytes of storages in
-// this file. Errors are those of `read` and of the file; the file is then incomplete.
+// this file. Returns errors of `read` and of the file; the file is then incomplete.
 absl::Status WriteTorchArchives(File& file, const std::vector<TorchArchivePlan>& archives, const PayloadReader& read,
                                 const TorchWriteOptions& options);
 
-// Makes the file `path` from `contents` (keys, dtypes, shapes, texts, aliases; shards are ignored) and `read`. It
-// appears whole, by rename of a hidden sibling, or not at all. Equal input gives equal bytes. torch_encoding.h says how
-// the state dict is pickled, and which errors that can have.
+// Creates the file `path` from `contents` (keys, dtypes, shapes, texts, aliases; shards are ignored) and `read`. It
+// appears whole, by rename of a hidden sibling, or not at all. Equal input gives equal bytes. torch_encoding.h
+// describes how the state dict is pickled, and the errors of that.
 absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, const PayloadReader& read,
                             const TorchWriteOptions& options = {});
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State dicts written as a torch file or a DCP directory are read back whole. Whether torch itself reads them:
-// torch_oracle_test.
+// State dicts written as a torch file or a DCP directory are read back whole. torch_oracle_test checks that torch
+// itself reads them.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 
 #include <cstring>
@@ -30,7 +30,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-// Every tensor and text of AwkwardTensors() is in the checkpoint at `path`.
+// Checks that the checkpoint at `path` has every tensor and text of AwkwardTensors().
 void ExpectWhole(const std::string& path) {
   const std::vector<TestTensor> tensors = AwkwardTensors();
   StateDict wanted = WantedState(tensors, 1, 0);
@@ -62,7 +62,7 @@ TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
   ExpectWhole(path);
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
   EXPECT_EQ(source->world_size(), GetParam());
-  // torch's DCP knows no aliases: the other name is a tensor of the same bytes.
+  // torch's DCP has no aliases: the other name is a tensor with the same bytes.
   ASSERT_OK_AND_ASSIGN(const std::string tied, ReadWhole(*source, StateKey::Model("lm_head.weight")));
   EXPECT_EQ(tied, *ReadWhole(*source, StateKey::Model("wte.weight")));
 }
@@ -101,7 +101,7 @@ TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
   EXPECT_NE(bytes.find(std::string("\x6f\x12\x83\x3a", 4)), bytes.npos);  // 0.001 as float32
 }
 
-// A text of a checkpoint of ours may come from a stranger: it must not become a call in a pickle.
+// A text of a checkpoint of ours may have an untrusted origin: it must not become a call in a pickle.
 TEST(TorchWriterTest, NoTextBecomesACallOfAnythingButTorch) {
   StateDict state;
   const std::string call = R"({"__python__":"call","name":"os.system","items":["touch x"]})";
@@ -120,7 +120,7 @@ TEST(TorchWriterTest, EveryEntryHasItsCrcAndBeginsAtAMultipleOf64) {
   const StateDict state = FullState(AwkwardTensors());
   const std::string path = NewTestDirectory() + "/state.pt";
   TorchWriteOptions options;
-  options.buffer_bytes = 1 << 17;  // pieces of one entry are put together
+  options.buffer_bytes = 1 << 17;  // pieces of one entry are assembled
   ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state), options));
   const std::string bytes = ReadFile(path);
   ASSERT_OK_AND_ASSIGN(const auto file, PosixFileSystem().Open(path));
@@ -152,7 +152,7 @@ TEST(TorchWriterTest, GroupsSayWhatPyTorchWantsToKnow) {
   EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no JSON array")));
 }
 
-// An Adam that was given "decoupled_weight_decay" would be an AdamW; RMSprop has no "dampening".
+// An Adam with "decoupled_weight_decay" would be an AdamW; RMSprop has no "dampening".
 TEST(TorchWriterTest, GroupsOfPyTorchStayAsTheyAre) {
   for (
       const std::string json :

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The places of a view's elements are sums of one multiple of each stride. A dimension of stride 0 adds nothing and is
-// dropped. Two dimensions whose strides are s and k * s make one dimension of stride s when the first has at least k
+// The offset of a view's element is a sum with one multiple of each stride. A dimension of stride 0 adds nothing and is
+// dropped. Two dimensions with strides s and k * s become one dimension of stride s when the first has at least k
 // indices, because then the windows of the first touch or overlap. Contiguous dimensions join by the same rule.
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
 
@@ -27,7 +27,7 @@ DistinctElements DistinctElements::Of(absl::Span<const int64_t> sizes, absl::Spa
   for (const Dimension& dimension : dimensions) {
     Dimension* const last = joined.empty() ? nullptr : &joined.back();
     if (last != nullptr && dimension.stride % last->stride == 0 && dimension.stride / last->stride <= last->size) {
-      // The view lies in a storage, so the sum does not overflow.
+      // The view is inside a storage, so the sum does not overflow.
       last->size += (dimension.size - 1) * (dimension.stride / last->stride);
     } else {
       joined.push_back(dimension);
@@ -39,7 +39,7 @@ DistinctElements DistinctElements::Of(absl::Span<const int64_t> sizes, absl::Spa
     joined_sizes.push_back(dimension->size);
     joined_strides.push_back(dimension->stride);
   }
-  // Not more elements than the view has, whose shape is a valid one.
+  // At most as many elements as the view, whose shape is valid.
   return {*Shape::Create(joined_sizes), std::move(joined_strides)};
 }
 

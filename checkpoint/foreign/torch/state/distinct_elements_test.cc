@@ -11,7 +11,7 @@
 namespace fsdp {
 namespace {
 
-// How often each place of the storage occurs in the view.
+// How often each offset of the storage occurs in the view.
 std::map<int64_t, int> PlacesOf(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
   std::map<int64_t, int> places = {{0, 1}};
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -32,7 +32,7 @@ struct View {
 TEST(DistinctElementsTest, EveryPlaceOfTheViewOccursOnce) {
   for (const auto& [sizes, strides] : std::vector<View>{
            {{}, {}},                      // a scalar
-           {{0, 3}, {3, 1}},              // nothing
+           {{0, 3}, {3, 1}},              // no elements
            {{3, 4}, {4, 1}},              // contiguous
            {{4, 3}, {1, 4}},              // transposed
            {{3, 4}, {0, 1}},              // expanded rows

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From keys to places, in this order: keys that are the parameters of the model one by one (use_orig_params) need no
-// units; keys that are names of flat parameters contain their unit; a layout may list the units; otherwise the sizes
-// are searched for. Whatever the units came from, the parts must add up to the size of the flat parameter, padding
-// included (PlacePacked), or the layout is wrong and reading fails.
+// Finds the units in this order: keys that are the parameters of the model one by one (use_orig_params) need no units;
+// keys that are names of flat parameters contain their unit; a layout may list the units; otherwise the sizes are
+// searched. Whatever the origin of the units, the parts must add up to the size of the flat parameter, including
+// padding (PlacePacked), or the layout is wrong and reading fails.
 #include "fsdp/checkpoint/foreign/torch/state/flat_state.h"
 
 #include <algorithm>
@@ -19,8 +19,9 @@ namespace {
 
 using Units = std::map<std::string, FlatUnit>;
 
-// use_orig_params: keys are the parameters in the model's order, and the state of each is flat but has its elements. As
-// many keys as parameters is not enough: as many units with one parameter each would have padding.
+// use_orig_params: keys are the parameters in the model's order, and each one's state is flat with the parameter's own
+// elements. An equal number of keys and parameters is not enough: as many units with one parameter each would have
+// padding.
 bool IsByParameter(const std::vector<std::string>& keys, const std::map<std::string, int64_t>& sizes,
                    const std::vector<FlatLayout::Parameter>& parameters) {
   if (keys.size() != parameters.size()) return false;
@@ -45,7 +46,8 @@ absl::StatusOr<std::vector<std::string>> UnitNames(const std::vector<std::string
     return absl::InvalidArgumentError(absl::StrCat("the flat layout names ", options.layout->units.size(),
                                                    " units, but the optimizer has ", keys.size(), " flat parameters"));
   }
-  // By id alone. The search needs every size, so a flat parameter without state (frozen, or no step yet) ends it.
+  // Only ids. The search needs every size, so a flat parameter without state (frozen, or no step yet) makes it
+  // impossible.
   std::vector<int64_t> wanted;
   for (const std::string& key : keys) {
     const auto size = sizes.find(key);

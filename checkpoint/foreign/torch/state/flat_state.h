@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlatState: which parameters the flat parameters of an optimizer's state consist of. FSDP1 keys such state by the name
-// of the flat parameter, which contains its unit, or by an id alone. For ids, the units follow from the parameters of
-// the model, in order, and the sizes of the flat parameters, if only one choice of units makes these sizes
+// FlatState: the parameters of which the flat parameters in an optimizer's state consist. FSDP1 keys such state by the
+// name of the flat parameter, which contains its unit, or only by an id. For ids, the units follow from the parameters
+// of the model, in order, and the sizes of the flat parameters, if only one choice of units gives these sizes
 // (unit_search.h). Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_FLAT_STATE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_FLAT_STATE_H_
@@ -19,25 +19,25 @@ namespace fsdp {
 
 // Facts that a state dict with flat parameters does not contain.
 struct FlatStateOptions {
-  // The layout that the caller gave, or null. Must outlive the options.
+  // The layout from the caller, or null. Must outlive the options.
   const FlatLayout* layout = nullptr;
-  // Ranks whose shards, padding included, make a flat parameter.
+  // The number of ranks whose shards, including padding, make up a flat parameter.
   int world_size = 1;
 };
 
-// The unit of each key, with its parts placed. `keys` are the optimizer's names or ids of its parameters, in the order
-// of the groups; `sizes` has the number of elements of the state of each key that has state. A key may also be one
-// parameter whose state is flat (use_orig_params): then its unit has that part alone. `model` are the model's
+// The unit of each key, with offsets for its parts. `keys` are the optimizer's names or ids of its parameters, in the
+// order of the groups; `sizes` has the number of elements of the state of each key that has state. A key may also be
+// one parameter whose state is flat (use_orig_params): then its unit has only that part. `model` are the model's
 // parameters in order, empty if the model is not in the same file; options.layout takes precedence. kInvalidArgument
-// says which fact is missing or contradicts another.
+// states which fact is missing or contradicts another.
 absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<std::string>& keys,
                                                             const std::map<std::string, int64_t>& sizes,
                                                             const std::vector<FlatLayout::Parameter>& model,
                                                             const FlatStateOptions& options);
 
-// For errors: how to give the layout that is missing.
+// For errors: how to pass the missing layout.
 inline constexpr char kGiveFlatLayout[] =
-    "TensorSourceOptions::flat_layout says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
+    "TensorSourceOptions::flat_layout provides it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
     "named_parameters() of the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the "
     "root]}";
 

@@ -26,7 +26,7 @@ std::string BytesOf(From number) {
 }
 
 // The value of a tensor without dimensions as a number; null unless the number converts back to the same bytes. JSON
-// has no NaN and no infinity, and a float16 or an int32 is so rare here that it stays a tensor.
+// has neither NaN nor infinity, and a float16 or an int32 is so rare here that it stays a tensor.
 PythonJson NumberOfTensor(const LiteralTensor& tensor) {
   if (tensor.shape.rank() != 0) return nullptr;
   PythonJson number;
@@ -38,6 +38,7 @@ PythonJson NumberOfTensor(const LiteralTensor& tensor) {
 }
 
 std::optional<LiteralTensor> TensorOfNumber(const PythonJson& number, const std::string& dtype) {
+  // The notes may come from an untrusted checkpoint, so a value of another type stays as it is.
   if (!number.is_number()) return std::nullopt;
   if (dtype == "float32") return LiteralTensor{DType::kFloat32, Shape(), BytesOf<float>(number.get<double>())};
   if (dtype == "float64") return LiteralTensor{DType::kFloat64, Shape(), BytesOf<double>(number.get<double>())};
@@ -49,8 +50,8 @@ std::string Joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
 }
 
-// A copy of `json` with change(value, path) in place of each value for which that is not nullopt; changed values are
-// not walked into. A path is names and indices joined by dots: "betas.0".
+// A copy of `json` with change(value, path) in place of each value for which that is not nullopt; does not descend into
+// changed values. A path is names and indices joined by dots: "betas.0".
 template <typename Change>
 PythonJson Changed(const PythonJson& json, const std::string& path, const Change& change) {
   if (std::optional<PythonJson> changed = change(json, path)) return *std::move(changed);
@@ -58,6 +59,7 @@ PythonJson Changed(const PythonJson& json, const std::string& path, const Change
   PythonJson result = json.is_array() ? PythonJson::array() : PythonJson::object();
   size_t index = 0;
   for (const auto& [name, value] : json.items()) {
+    // Indices count as path elements, so that a single member of "betas" can be a tensor.
     if (json.is_array()) {
       result.push_back(Changed(value, Joined(path, absl::StrCat(index++)), change));
     } else {
@@ -91,9 +93,11 @@ std::optional<LiteralTensor> TensorOfJson(const PythonJson& json) {
     dims.push_back(dim.get<int64_t>());
   }
   const absl::StatusOr<Shape> parsed_shape = Shape::Create(dims);
+  // Bounded before the bytes are decoded: any text of a checkpoint can claim to be a tensor.
   if (!parsed_dtype.ok() || !parsed_shape.ok() || parsed_shape->numel() > kMaxLiteralBytes) return std::nullopt;
   LiteralTensor tensor = {*parsed_dtype, *parsed_shape, absl::HexStringToBytes(hex.get<std::string>())};
-  // The round trip refuses all spellings but one, so that text stays text (TextOfPython) unless it is surely a tensor.
+  // The round trip refuses all spellings but one, so that text stays text (TextOfPython) unless it is certainly a
+  // tensor.
   const bool is_whole = static_cast<int64_t>(tensor.bytes.size()) == parsed_shape->numel() * SizeOf(*parsed_dtype);
   return is_whole && JsonOfTensor(tensor) == json ? std::make_optional(std::move(tensor)) : std::nullopt;
 }
@@ -114,6 +118,7 @@ PythonJson WithNumbersForTensors(const PythonJson& group) {
 PythonJson WithTensorsForNumbers(const PythonJson& group) {
   const auto notes = group.find(kTensorsOfGroup);
   if (notes == group.end() || !notes->is_object()) return group;
+  // The notes are removed before the walk, or they would be walked as members of the group.
   PythonJson plain = group;
   plain.erase(kTensorsOfGroup);
   return Changed(plain, "", [&](const PythonJson& value, const std::string& path) {

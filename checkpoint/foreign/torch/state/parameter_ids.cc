@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The problem: an optimizer with two groups, decayed weights with ids 0 to 4 and biases with ids 5 to 7, has the
-// model's parameters in the model's order in each group, but nothing says which parameter went to which group, nor
+// model's parameters in the model's order in each group, but nothing records which parameter went to which group, nor
 // which of the model's tensors are frozen or buffers and have no id.
 //
 //   model    a.weight  a.bias  b.weight  norm.weight  norm.bias      in order
@@ -10,8 +10,8 @@
 //
 // So the model's list is a merge of the groups' lists and of tensors that are passed over. Merge walks the model once
 // and keeps every state that a merge can be in, packed: how many ids of each group have a name so far. A tensor may
-// take the next id of a group if the shape of that id's state is its own or unknown. Two ways to one state are
-// remembered as ambiguous from that tensor on; an ambiguous end is an error, since a wrong guess would load moments
+// take the next id of a group if the shape of that id's state is equal or unknown. A state that is reached in two ways
+// is marked as ambiguous from that tensor on; an ambiguous end is an error, because a wrong guess would load moments
 // into the wrong parameters.
 #include "fsdp/checkpoint/foreign/torch/state/parameter_ids.h"
 
@@ -34,7 +34,7 @@
 namespace fsdp {
 namespace {
 
-// Buffers that torch's and Hugging Face's modules keep in a state dict and that are floating-point as parameters are.
+// Buffers that torch's and Hugging Face's modules keep in a state dict and that are floating-point, like parameters.
 constexpr std::array kBufferNames = {"running_mean", "running_var", "inv_freq", "masked_bias"};
 
 bool IsBuffer(const std::string& fqn, DType dtype) {
@@ -49,12 +49,12 @@ absl::Status Unknown(const std::string& why) {
   return absl::InvalidArgumentError(
       absl::StrCat("the optimizer state goes by parameter id, and ", why,
                    "; save it by name, with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, "
-                   "or read the model alone (TensorSourceOptions::model_only)"));
+                   "or read only the model (TensorSourceOptions::model_only)"));
 }
 
 using Ids = std::vector<std::vector<int64_t>>;
 
-// The ids of each group, in order; empty when parameters go by name.
+// The ids of each group, in order; empty when parameters are identified by name.
 absl::StatusOr<Ids> IdsOf(const PythonJson& groups) {
   Ids ids;
   for (const PythonJson& group : groups) {
@@ -82,7 +82,7 @@ absl::StatusOr<ParameterNames> TakeSavedNames(PythonJson& groups) {
   for (PythonJson& group : groups) {
     for (size_t i = 0; i < group["params"].size(); ++i) {
       PythonJson& name = group["param_names"][i];
-      if (!name.is_string()) return absl::DataLossError("the optimizer's param_names are no strings");
+      if (!name.is_string()) return absl::DataLossError("the optimizer's param_names are not strings");
       names.Add(group["params"][i].get<int64_t>(), std::move(name.get_ref<std::string&>()));
     }
   }
@@ -102,7 +102,7 @@ std::vector<uint32_t> ParameterEntries(const StateDict& model) {
   return entries;
 }
 
-// The merge described above. Keeps the states after each tensor, to trace back the one way to the end.
+// The merge described above. Keeps the states after each tensor, to trace back the single way to the end.
 class Merge {
  public:
   // `parameters`: entries of `model`.
@@ -130,19 +130,19 @@ class Merge {
   }
 
  private:
-  // Bounds memory, and with it time, since each state that is kept is extended once: words of 8 bytes over all levels.
+  // Bounds memory, and therefore time, because each kept state is extended once: words of 8 bytes over all levels.
   static constexpr size_t kMaxWords = 4'000'000;
 
-  // The state: of each group, how many ids have a name.
+  // The state: for each group, how many ids have a name.
   using Taken = std::vector<uint32_t>;
   // How a state was reached.
   struct Way {
-    std::optional<size_t> group;            // that of the last tensor; nullopt: the tensor was passed over
+    std::optional<size_t> group;            // the last tensor's group; nullopt: the tensor was passed over
     std::optional<size_t> ambiguous_since;  // the first tensor at which a second way reached the state
   };
   using Ways = std::map<Taken, Way>;
 
-  // Numbers that a state takes in kept_: those of Taken, and 1 + Way::group, 0 for nullopt.
+  // The size of a state in kept_: the numbers of Taken, and 1 + Way::group, or 0 for nullopt.
   size_t NumbersOfState() const { return ids_.size() + 1; }
   size_t WordsOf(const Ways& ways) const { return ways.size() * (NumbersOfState() / 2 + 1); }
 
@@ -221,13 +221,13 @@ class Merge {
     return names;
   }
 
-  // No state is left after a parameter: the error for it, with an id that does not fit as the example.
+  // The error when no state remains after a parameter, with an id that does not fit as the example.
   absl::Status Contradiction(size_t parameter, const Taken& taken) const {
     for (size_t group = 0; group < ids_.size(); ++group) {
       if (taken[group] == ids_[group].size()) continue;
       const int64_t id = ids_[group][taken[group]];
       const std::optional<Shape> shape = ShapeOfId(id);
-      return Unknown(absl::StrCat("state of shape ", shape ? shape->ToString() : "", " of id ", id, " is not that of ",
+      return Unknown(absl::StrCat("state of shape ", shape ? shape->ToString() : "", " of id ", id, " does not match ",
                                   Quote(NameOf(parameter)), " of shape ", ShapeOf(parameter).ToString(),
                                   ": the order of the groups is another, or this is FSDP1's flat form"));
     }
@@ -240,7 +240,7 @@ class Merge {
   const std::vector<uint32_t>& parameters_;
   size_t words_ = 0;
   std::deque<uint32_t> kept_;  // the states after each tensor
-  std::deque<size_t> levels_;  // of each tensor: its first number in kept_
+  std::deque<size_t> levels_;  // for each tensor: the index in kept_ of its first state
 };
 
 }  // namespace

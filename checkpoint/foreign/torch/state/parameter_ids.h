@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NamesOfParameterIds: the parameter that an optimizer's id stands for. torch.optim numbers parameters in the order of
-// its groups, and does not save their names unless the program gave it named parameters. Pure.
+// NamesOfParameterIds: the parameters that an optimizer's ids represent. torch.optim numbers parameters in the order of
+// its groups, and does not save their names unless the program passed named parameters. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PARAMETER_IDS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PARAMETER_IDS_H_
 
@@ -22,20 +22,20 @@
 
 namespace fsdp {
 
-// The model's parameters in its order: its floating-point tensors without those that modules of torch and Hugging Face
-// keep as buffers (running_mean, inv_freq, ...). A state dict does not distinguish the two, so a guess by name.
+// The model's parameters in its order: its floating-point tensors except those that modules of torch and Hugging Face
+// keep as buffers (running_mean, inv_freq, ...). A state dict does not distinguish the two, so this is a guess by name.
 std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model);
 
-// The shapes of parameters by key, of those whose state tells it: a view of the key and the number of a tensor of that
-// shape for each, since a checkpoint may have a million. Neither the texts nor the types are owned.
+// The shapes of parameters by key, if their state reveals it: for each a view of the key and the number of a tensor of
+// that shape, because a checkpoint may have a million. Does not own the texts or the types.
 class KeyShapes {
  public:
   explicit KeyShapes(const TorchLeafTypes& types) : types_(types) {}
 
   void Reserve(size_t count) { rows_.reserve(count); }
-  // `tensor`: nullopt for a parameter without dimensions. Of equal keys the first counts.
+  // `tensor`: nullopt for a parameter without dimensions. The first of equal keys counts.
   void Add(std::string_view key, std::optional<int> tensor) { rows_.push_back({key, tensor.value_or(kScalar)}); }
-  // Call it before Find, and Add nothing then.
+  // Call it once after the last Add and before the first Find.
   void Finish();
 
   bool empty() const { return rows_.empty(); }
@@ -52,25 +52,25 @@ class KeyShapes {
   Shape ShapeOf(const Row& row) const { return row.tensor == kScalar ? Shape() : types_[row.tensor].shape; }
 
   const TorchLeafTypes& types_;
-  std::vector<Row> rows_;  // by key, once it is finished
+  std::vector<Row> rows_;  // by key, after Finish
 };
 
 // The names of parameters by id.
 class ParameterNames {
  public:
-  // Names that are keys of `model`, which must outlive this and keep its entries where they are.
+  // Names that are keys of `model`, which must outlive this without moving its entries.
   explicit ParameterNames(const StateDict* model = nullptr) : model_(model) {}
 
-  // A model's entry `entry`, or a name that is no key. Of equal ids the last counts.
+  // A model's entry `entry`, or a name that is not a key. The last of equal ids counts.
   void Add(int64_t id, size_t entry) { rows_.push_back({id, static_cast<uint32_t>(entry)}); }
   void Add(int64_t id, std::string name) {
     rows_.push_back({id, static_cast<uint32_t>(names_.size())});
     names_.push_back(std::move(name));
   }
-  // Call it before Find, and Add nothing then.
+  // Call it once after the last Add and before the first Find.
   void Finish();
 
-  // True when parameters go by name.
+  // True when parameters are identified by name.
   bool empty() const { return rows_.empty(); }
   // Null for an id, in decimal, that has no name.
   const std::string* Find(std::string_view id) const;
@@ -79,19 +79,19 @@ class ParameterNames {
  private:
   struct Row {
     int64_t id = 0;
-    uint32_t place = 0;  // in names_, if there are any, else in the entries of model_
+    uint32_t place = 0;  // in names_, if it is not empty, else in the entries of model_
   };
 
   const StateDict* model_;
-  std::vector<Row> rows_;  // by id, once it is finished
+  std::vector<Row> rows_;  // by id, after Finish
   std::vector<std::string> names_;
 };
 
-// Parameter names by id; empty when `groups` go by name. `shapes` are those of the parameters' state, by id in decimal,
-// for ids that have state; `model` holds the parameters in their order, with buffers and frozen parameters among them.
-// Takes the texts of "param_names" out of the groups, where they have them. kInvalidArgument when an id has no certain
-// name: the model is missing or has too few parameters, shapes contradict (FSDP1's flat form), or the model's tensors
-// can be given to the groups in two ways. Memory and time are bounded.
+// Parameter names by id; empty when `groups` contain names. `shapes` has the shapes of the parameters' state, by id in
+// decimal, for ids that have state; `model` holds the parameters in their order, mixed with buffers and frozen
+// parameters. Moves the texts of "param_names" out of the groups, if they have them. kInvalidArgument when an id has no
+// certain name: the model is missing or has too few parameters, shapes contradict (FSDP1's flat form), or the model's
+// tensors can be assigned to the groups in two ways. Memory and time are bounded.
 absl::StatusOr<ParameterNames> NamesOfParameterIds(PythonJson& groups, const KeyShapes& shapes, const StateDict& model);
 
 }  // namespace fsdp

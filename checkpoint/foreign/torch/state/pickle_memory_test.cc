@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pickle costs: the peak of all allocations while its values are parsed and made a tree, counted by this
-// program's own operator new, for pickles that are made to be expensive and for one that torch.save could have written.
-// A program of its own, because the operators are the whole program's.
+// The cost of a pickle: the peak of all allocations while its values are parsed and turned into a tree, counted by this
+// program's own operator new, for pickles that are designed to be expensive and for one that torch.save could have
+// written. A separate program, because the operators apply to a whole program.
 #include <malloc.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ const std::string kTensor =
     "cpuK\x04tQK\x00K\x02K\x02\x86K\x02K\x01\x86\x89"s
     "ccollections\nOrderedDict\n)RtR"s;
 
-// {"w": a tensor, "x": what `value` pushes}.
+// {"w": a tensor, "x": the value that `value` pushes}.
 std::string State(const std::string& value) {
   return "\x80\x02}(X\x01\x00\x00\x00w"s + kTensor + "X\x01\x00\x00\x00x"s + value + "u.";
 }
@@ -136,7 +136,7 @@ const std::vector<Costly>& CostlyPickles() {
   return *all;
 }
 
-// The two ways to a tree: tensors are taken while the pickle is parsed, or read from its values (as of old torch
+// The two ways to a tree: tensors are taken while the pickle is parsed, or read from its values (as in old torch
 // files).
 absl::Status TakeTree(const std::string& bytes) { return ParseTorchTree(bytes).status(); }
 absl::Status WalkTree(const std::string& bytes) {
@@ -144,7 +144,7 @@ absl::Status WalkTree(const std::string& bytes) {
   return pickle.ok() ? TreeOfPickle(**pickle).status() : pickle.status();
 }
 
-// The peak of parsing `bytes` and of the tree, the bytes themselves included; and the status.
+// The peak of parsing `bytes` and building the tree, including the bytes themselves; and the status.
 std::pair<int64_t, absl::Status> Cost(const std::string& bytes, absl::Status (*read)(const std::string&) = TakeTree) {
   const int64_t before = g_now;
   g_peak = before;
@@ -161,7 +161,7 @@ TEST(PickleMemoryTest, NoPickleCostsMoreThanTwiceItsSizeAnd64MiB) {
       const auto [peak, status] = Cost(bytes);
       EXPECT_LE(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size()))) << costly.name << ": " << status;
       if (status.ok()) continue;
-      // The refusal says at which byte, and the limit, unless the values are refused for another reason.
+      // The refusal names the byte and the limit, unless the values are refused for another reason.
       EXPECT_THAT(std::string(status.message()),
                   AnyOf(HasSubstr("bytes, which is what a pickle of "), HasSubstr("too large or too deep"),
                         HasSubstr("inside each other"), HasSubstr("a storage outside of a tensor")))
@@ -171,7 +171,7 @@ TEST(PickleMemoryTest, NoPickleCostsMoreThanTwiceItsSizeAnd64MiB) {
   }
 }
 
-// When a tensor was a tree of values first, and then 700 bytes, more than 120,000 of them were refused.
+// Regression: when tensors were trees of values first, of 700 bytes each, more than 120,000 of them were refused.
 TEST(PickleMemoryTest, AStateDictOf200000TensorsIsNotRefused) {
   for (const int tensors : {100'000, 200'000}) {
     const std::string bytes = ManyTensorsPickle(tensors, /*has_optimizer=*/false);
@@ -203,7 +203,7 @@ TEST(PickleMemoryTest, TheMetadataOf250000ChunksCostsTwiceItsSize) {
   }
 }
 
-// Chunks that are shared by many tensors are no objects, and each tensor would have rows of its own.
+// Chunks that many tensors share are not taken as objects, so each tensor would have its own rows.
 TEST(PickleMemoryTest, ChunksThatManyTensorsShareAreRefusedAndNotCopied) {
   const std::string object = "ctorch.distributed.checkpoint.metadata\n";
   const std::string size = "ctorch\nSize\n(K\1t\x85R"s;
@@ -222,7 +222,7 @@ TEST(PickleMemoryTest, ChunksThatManyTensorsShareAreRefusedAndNotCopied) {
   EXPECT_LE(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size()))) << status;
 }
 
-// A tensor whose sizes stand in the dict once more, by their number in the memo: the values of the tensor had to stay.
+// The tensor's sizes appear once more in the dict, by their number in the memo, so the tensor's values had to be kept.
 TEST(PickleMemoryTest, AReferenceToAPartOfATensorIsReadAsWithoutTakingTensors) {
   const size_t sizes = kTensor.find("\x86");
   const std::string tensor = kTensor.substr(0, sizes + 1) + "q\0"s + kTensor.substr(sizes + 1);

@@ -10,6 +10,7 @@
 
 namespace fsdp {
 
+// Protocol 2, torch.save's default.
 PickleWriter::PickleWriter() {
   Emit(PickleOpcode::kProto);
   bytes_.push_back(2);
@@ -19,7 +20,7 @@ void PickleWriter::EmitInteger(uint64_t value, int nbytes) {
   for (int i = 0; i < nbytes; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// The opcodes that Python's pickler chooses, but that an integer beyond 32 bits always takes 8 bytes.
+// The opcodes that Python's pickler chooses, except that an integer beyond 32 bits always takes 8 bytes.
 void PickleWriter::Integer(int64_t value) {
   if (value >= 0 && value <= 0xFF) {
     Emit(PickleOpcode::kBinInt1);
@@ -45,7 +46,7 @@ void PickleWriter::Float(double value) {
   for (int i = 7; i >= 0; --i) bytes_.push_back(static_cast<char>(bits >> (8 * i)));
 }
 
-// `text` should be UTF-8: Python refuses a pickle with another.
+// `text` should be UTF-8: Python refuses a pickle with other bytes.
 void PickleWriter::String(std::string_view text) {
   Emit(PickleOpcode::kBinUnicode);
   EmitInteger(text.size(), 4);
@@ -80,6 +81,7 @@ void PickleWriter::Items(const PythonJson& items) {
   for (const PythonJson& item : items) Python(item);
 }
 
+// Recurses as deeply as `json` is nested, which ParsePythonJson and JsonOfPickle bound.
 void PickleWriter::Python(const PythonJson& json) {
   if (json.is_null()) return None();
   if (json.is_boolean()) return Bool(json.get<bool>());
@@ -111,6 +113,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
     const auto at = json.find(member);
     return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
   };
+  // Before the tags: a literal tensor becomes a call with a storage, which only the caller can number.
   if (write_tensor != nullptr) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
   }
@@ -142,7 +145,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
     return SetItems();
   }
   if (tag == "global") return Global(text("name"));
-  // The rest are calls: of a type that is called with its elements, or of what the value names.
+  // The remaining tags are calls: of a type called with its elements, or of the global that the value names.
   if (tag == "bytes") {
     // Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
     std::string characters;

@@ -2,7 +2,7 @@
 //
 // PickleWriter: a pickle of protocol 2, opcode by opcode, as torch.save and DCP write them. Only globals are memoized.
 // Equal calls give equal bytes. Every function appends one opcode with its arguments (Integers, Python and Global may
-// append several); the caller keeps the unpickler's stack right. Strings are below 4 GiB.
+// append several); the caller is responsible for the unpickler's stack. Strings are below 4 GiB.
 //
 //   PickleWriter pickle;
 //   pickle.EmptyDict();
@@ -32,28 +32,28 @@ class PickleWriter {
  public:
   PickleWriter();
 
-  // Push a value.
+  // These push a value.
   void None() { Emit(PickleOpcode::kNone); }
   void Bool(bool value) { Emit(value ? PickleOpcode::kNewTrue : PickleOpcode::kNewFalse); }
   void Integer(int64_t value);
   void Float(double value);
   void String(std::string_view text);
-  void Integers(absl::Span<const int64_t> values);  // a tuple of them
+  void Integers(absl::Span<const int64_t> values);  // as a tuple
   void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
 
-  // The value that JsonOfPickle turned into `json`. Globals in it are written unchecked: see NamesOnlyTorchGlobals.
-  // Tensors in it (literal_tensor.h) are left to `write_tensor`, which must be set if there are any; it has to push one
-  // value.
+  // Pushes the value from which JsonOfPickle made `json`. Globals in it are written unchecked: see
+  // NamesOnlyTorchGlobals. Tensors in it (literal_tensor.h) are passed to `write_tensor`, which must be set if there
+  // are any; it has to push one value.
   void Python(const PythonJson& json);
   std::function<void(const LiteralTensor&)> write_tensor;
 
-  // Containers and calls: push an empty container, open a group, or take operands from the stack as pickle_opcode.h
-  // says.
+  // Containers and calls: push an empty container, open a group, or take operands from the stack, as in
+  // pickle_opcode.h.
   void EmptyDict() { Emit(PickleOpcode::kEmptyDict); }
   void EmptyList() { Emit(PickleOpcode::kEmptyList); }
   void EmptyTuple() { Emit(PickleOpcode::kEmptyTuple); }
   void Mark() { Emit(PickleOpcode::kMark); }
-  void Tuple() { Emit(PickleOpcode::kTuple); }        // of what came after the mark
+  void Tuple() { Emit(PickleOpcode::kTuple); }        // of the values after the mark
   void SetItems() { Emit(PickleOpcode::kSetItems); }  // into the dict before the mark
   void Appends() { Emit(PickleOpcode::kAppends); }    // to the list before the mark
   void Reduce() { Emit(PickleOpcode::kReduce); }

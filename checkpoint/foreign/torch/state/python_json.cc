@@ -3,11 +3,11 @@
 // Texts. An extra value of a checkpoint is a text, but torch files have typed values, so TextOfPython and PythonOfText
 // must map one to the other without loss: "3" the string and 3 the number are different values. The rule: a value's
 // text is its JSON; a string's text is the string itself, unless that could be read as the JSON of a value: then it is
-// quoted, once more for each time that it is quoted already. ReadsAsValue decides, and both directions ask it.
+// quoted, once more for each time that it is already quoted. ReadsAsValue decides, for both directions.
 //
 // Bounds: JsonOfPickle limits values, bytes of text, depth and memory (pickle_budget.h), because values of a pickle can
-// be shared (a few bytes describe a list of 10^9 elements), and recursion must not depend on the file. Text is measured
-// by DepthOf before it is parsed, since the parser recurses too.
+// be shared (a few bytes describe a list of 10^9 elements), and recursion must not depend on the file. DepthOf measures
+// a text before it is parsed, because the parser also recurses.
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr int kMaxDepth = 48;
 constexpr int64_t kMaxValues = 1'000'000;  // counted with repetition
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
-// What a string costs beyond its characters: how long its JSON is, and how many values it has if it is JSON itself.
+// The cost of a string in addition to its characters: how long its JSON is, and how many values it has if it is JSON.
 struct TextMeasure {
   bool is_utf8 = true;
   int64_t escaped = 2;
@@ -43,7 +43,7 @@ bool MayBeJson(std::string_view text) {
   return !text.empty() && std::string_view("[{\"-0123456789tfn").find(text[0]) != std::string_view::npos;
 }
 
-// The length of the UTF-8 sequence at the begin of `text`; 0 for one that is too short, too long, a surrogate or beyond
+// The length of the UTF-8 sequence at the beginning of `text`; 0 if it is too short, too long, a surrogate or beyond
 // U+10FFFF.
 size_t SequenceLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
@@ -54,6 +54,7 @@ size_t SequenceLength(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
+  // Python's decoder refuses both, so such a text could not return to Python.
   const bool is_overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
   const bool is_beyond = (first == 0xed && byte(1) >= 0xa0) || (first == 0xf4 && byte(1) >= 0x90);
   return is_overlong || is_beyond ? 0 : length;
@@ -79,7 +80,8 @@ PythonJson Tagged(const char* tag, const char* member, PythonJson value) {
   return json;
 }
 
-// Bytes of a value in an array of JSON, and of its text; of a string in addition, and of an object with a tag.
+// Estimated bytes of a value in an array of JSON, and of its text; the surplus of a string, and of an object with a
+// tag.
 constexpr int64_t kValueBytes = sizeof(PythonJson);
 constexpr int64_t kNumberText = 24;
 constexpr int64_t kStringBytes = 80;
@@ -152,10 +154,10 @@ class Converter {
     return Tagged("float", "value", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
   }
 
-  // An object with a tag, in memory and as text.
+  // Takes the memory of an object with a tag, and of its text.
   absl::Status TakeTagged(PickleValue value) { return budget_.Take(value, kTaggedBytes, kTaggedBytes + kStringBytes); }
 
-  // Takes the memory of a string, of its text, and of reading that text as JSON, before there is a copy.
+  // Takes the memory of a string, of its text, and of parsing that text as JSON, before copying the string.
   absl::Status TakeText(PickleValue value) {
     const std::string_view text = value.text();
     const auto nbytes = static_cast<int64_t>(text.size());
@@ -181,8 +183,9 @@ class Converter {
   absl::StatusOr<PythonJson> Items(PickleValue value, int depth) {
     PythonJson items = PythonJson::array();
     FSDP_RETURN_IF_ERROR(budget_.Take(value, kStringBytes, kStringBytes));
+    // A longer list ends with an error in the loop below, so it needs no more room.
     const int64_t count = std::min(value.size(), kMaxValues);
-    FSDP_RETURN_IF_ERROR(budget_.Take(value, count * kValueBytes, 0));  // reserved before there is one
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, count * kValueBytes, 0));  // taken before the allocation
     items.get_ref<PythonJson::array_t&>().reserve(count);
     for (int64_t i = 0; i < value.size(); ++i) {
       FSDP_ASSIGN_OR_RETURN(PythonJson item, Convert(value.at(i), depth + 1));
@@ -210,6 +213,7 @@ class Converter {
       FSDP_RETURN_IF_ERROR(budget_.Take(key, kMemberBytes, kMemberBytes));
       FSDP_RETURN_IF_ERROR(TakeText(key));
       FSDP_ASSIGN_OR_RETURN(PythonJson member_json, Convert(member, depth + 1));
+      // JSON readers differ in which of two equal names they keep.
       if (!names.insert(key.text()).second) {
         return Refused(value, absl::StrCat("a dict with ", Quote(key.text()), " twice"));
       }
@@ -232,6 +236,7 @@ class Converter {
   }
 
   absl::StatusOr<PythonJson> Call(PickleValue value, int depth) {
+    // JSON has no place for the state, and a value without it would be a different one.
     if (value.has_state()) return Refused(value, absl::StrCat(Quote(value.callee().name()), " with a state"));
     FSDP_RETURN_IF_ERROR(TakeTagged(value));
     PythonJson json;
@@ -248,7 +253,7 @@ class Converter {
 
 std::string Dump(const PythonJson& json) { return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace); }
 
-// The depth to which arrays and objects nest, without a parser; at least the true one if `text` is JSON.
+// The depth to which arrays and objects nest, without a parser; never less than the true depth if `text` is JSON.
 int DepthOf(const std::string& text) {
   int depth = 0;
   int deepest = 0;
@@ -264,17 +269,18 @@ int DepthOf(const std::string& text) {
   return deepest;
 }
 
-// The value that `text` is exactly the JSON of; discarded where it is of none.
+// The value of which `text` is exactly the JSON; discarded if there is no such value.
 PythonJson ParseExactly(const std::string& text) {
   const PythonJson json = ParsePythonJson(text);
   return !json.is_discarded() && Dump(json) == text ? json : PythonJson(PythonJson::value_t::discarded);
 }
 
-// True for the JSON of a value that is no string, quoted as a string any number of times.
+// True for the JSON of a value that is not a string, quoted as a string any number of times.
 bool ReadsAsValue(const std::string& text) {
   if (!MayBeJson(text)) return false;
   PythonJson json = ParseExactly(text);
   while (json.is_string()) {
+    // A loop and not a recursion: a text can be quoted as often as its length allows.
     const std::string inner = std::move(json.get_ref<std::string&>());
     if (!MayBeJson(inner)) return false;
     json = ParseExactly(inner);

@@ -27,21 +27,21 @@ using PythonJson = nlohmann::ordered_json;  // keeps the order of dicts
 inline constexpr char kPythonTag[] = "__python__";
 
 // kInvalidArgument names a value that has no such form (a tensor, an object with a state) and its byte of the pickle;
-// kResourceExhausted what is too large or deep. Takes from `budget` what the JSON and its text will need.
+// kResourceExhausted a value that is too large or deep. Takes the memory of the JSON and its text from `budget`.
 absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value, PickleBudget& budget);
 
-// The value that `text` is the JSON of; discarded (is_discarded()) where it is none, or nested deeper than what
-// JsonOfPickle gives.
+// Parses `text`. Returns a discarded value (is_discarded()) if it is not JSON or is nested deeper than JsonOfPickle
+// allows.
 PythonJson ParsePythonJson(const std::string& text);
 
-// Adds a member that `object` does not have, without looking for it: dicts may have a million.
+// Adds a member that `object` does not have, without searching for it: dicts may have a million.
 void AppendMember(PythonJson& object, std::string name, PythonJson value);
 
-// `json` with tuples as plain lists: what param_groups say in ours.
+// `json` with tuples as plain lists, as in our param_groups.
 PythonJson WithPlainTuples(const PythonJson& json);
 
-// An extra value of ours is a text. The text of a value is its JSON, but that of a string is the string itself, unless
-// that reads as a value: then it is quoted. One to one, so that either comes back as it was.
+// An extra value of ours is a text. The text of a value is its JSON, but the text of a string is the string itself,
+// unless that could be read as a value: then it is quoted. One to one, so that both survive a round trip.
 std::string TextOfPython(const PythonJson& value);
 PythonJson PythonOfText(const std::string& text);
 

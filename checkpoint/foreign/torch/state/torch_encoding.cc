@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass over the state dict per section pushes dicts, and each tensor as the call that rebuilds it:
+// One pass over the state dict for each section pushes dicts, and each tensor as the call that rebuilds it:
 //
 //   torch._utils._rebuild_tensor_v2(
 //       ("storage", torch.FloatStorage, "3", "cpu", numel)   persistent id: storage "3" of the archive
 //       0, shape, strides, False, OrderedDict())             offset, view, requires_grad, hooks
 //
-// Dtypes without a storage class (float8, unsigned integers) take _rebuild_tensor_v3 with an untyped storage, as torch
-// does. Storages are numbered in the order of their first use, which is also their order in the archive.
+// Dtypes without a storage class (float8, unsigned integers) use _rebuild_tensor_v3 with an untyped storage, as in
+// torch. Storages are numbered in the order of their first use, which is also their order in the archive.
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 
 #include <algorithm>
@@ -34,6 +34,7 @@ class StateEncoder {
  public:
   explicit StateEncoder(const StateDict& contents)
       : contents_(contents), storage_of_(contents.entries().size(), kNone) {
+    // Tensors among param_groups get storages of their own, numbered in the same sequence as all others.
     pickle_.write_tensor = [this](const LiteralTensor& tensor) {
       EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
       storages_.push_back({true, static_cast<uint32_t>(literals_.size())});
@@ -62,6 +63,7 @@ class StateEncoder {
   void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
     const auto entry = static_cast<uint32_t>(*contents_.IndexOf(key));
     uint32_t& storage = storage_of_[entry];
+    // The first use numbers the storage; aliases then share it.
     if (storage == kNone) {
       storage = static_cast<uint32_t>(storages_.size());
       storages_.push_back({false, entry});
@@ -81,6 +83,7 @@ class StateEncoder {
     for (const auto& [alias, target] : contents_.aliases) {
       const StateKey key = StateKey::Model(target);
       const ShardedTensor* tensor = contents_.FindTensor(key);
+      // An alias that is also a tensor of its own must not appear twice in the dict.
       if (tensor == nullptr || contents_.contains(StateKey::Model(alias))) continue;
       pickle_.String(alias);
       EncodeTensor(key, *tensor);
@@ -88,7 +91,7 @@ class StateEncoder {
     pickle_.SetItems();
   }
 
-  // State is grouped by parameter, in the order in which the state dict first names it.
+  // Groups state by parameter, in the order in which the state dict first names each one.
   absl::Status EncodeOptimizer() {
     absl::flat_hash_map<std::string_view, uint32_t> order;  // of parameters, by name
     std::vector<std::pair<uint32_t, uint32_t>> state;       // parameter and entry
@@ -98,7 +101,9 @@ class StateEncoder {
       const auto place = static_cast<uint32_t>(order.size());
       state.emplace_back(order.try_emplace(key.fqn, place).first->second, static_cast<uint32_t>(i));
     }
+    // Freed before param_groups are parsed: with a million parameters both are large.
     order = {};
+    // By parameter, then by entry: each parameter's dict must be written in one piece.
     std::sort(state.begin(), state.end());
     const std::string* text = contents_.FindText(StateKey::ParamGroups());
     if (state.empty() && text == nullptr) return absl::OkStatus();
@@ -131,6 +136,7 @@ class StateEncoder {
   absl::Status EncodeExtras() {
     for (const auto& [key, value] : contents_.entries()) {
       if (key.section != Section::kExtra) continue;
+      // The members of one dict: a reader would take the extra value for the model.
       if (key.fqn == "model" || key.fqn == "optim") {
         return absl::InvalidArgumentError(
             absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
@@ -158,8 +164,8 @@ void SetDefault(PythonJson& group, const char* name, PythonJson value) {
   if (!group.contains(name)) group[name] = std::move(value);
 }
 
-// True for a group that an optimizer of PyTorch made. Such a group gets no defaults: an option that it lacks was not
-// there when it was saved, and adding "decoupled_weight_decay" would turn an Adam into an AdamW.
+// True for a group that an optimizer of PyTorch wrote. Such a group gets no defaults: it did not have a missing option
+// when it was saved, and adding "decoupled_weight_decay" would turn an Adam into an AdamW.
 bool IsOfTorch(const PythonJson& group) {
   constexpr const char* kOnlyTorchHas[] = {"amsgrad", "maximize",   "foreach",        "fused",
                                            "alpha",   "capturable", "differentiable", "decoupled_weight_decay"};
@@ -167,8 +173,8 @@ bool IsOfTorch(const PythonJson& group) {
                      [&](const char* name) { return group.contains(name); });
 }
 
-// Options that PyTorch's AdamW ("betas") and SGD ("momentum") expect and this project's do not have: with the values
-// that mean what ours do.
+// Adds options that PyTorch's AdamW ("betas") and SGD ("momentum") expect and this project's do not have, with the
+// values that match our optimizers.
 void AddTorchOptions(PythonJson& group) {
   if (IsOfTorch(group)) return;
   if (group.contains("betas")) {
@@ -222,12 +228,12 @@ absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents) {
 
 absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
   PythonJson groups = ParsePythonJson(json);
-  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is not a JSON array");
   if (!NamesOnlyTorchGlobals(groups)) {
     return absl::InvalidArgumentError("optim/param_groups names a Python object that no state dict needs: refused");
   }
   for (PythonJson& group : groups) {
-    if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is no JSON object");
+    if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is not a JSON object");
     group = WithTensorsForNumbers(group);
     AddTorchOptions(group);
     if (group.contains("betas") && group["betas"].is_array()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // State dicts as the pickles of torch.save: the inverse of torch_state.h, in a form that torch.load(weights_only=True)
-// accepts. Only the pickle is made here; the storages' bytes follow it in an archive (pt/torch_writer.h). Pure; equal
-// input gives equal bytes.
+// accepts. Only the pickle is created here; the storages' bytes follow it in an archive (pt/torch_writer.h). Pure;
+// equal input gives equal bytes.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_ENCODING_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_ENCODING_H_
 
@@ -22,8 +22,8 @@ namespace fsdp {
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
 struct EncodedTorchState {
-  // The contents of a storage: an entry of the state dict, or a small tensor of param_groups. Four bytes, since a model
-  // may have a million storages.
+  // The contents of a storage: an entry of the state dict, or a small tensor of param_groups. Four bytes, because a
+  // model may have a million storages.
   struct Storage {
     bool is_literal : 1;
     uint32_t number : 31;  // into the entries of the state dict, or into `literals`
@@ -34,16 +34,16 @@ struct EncodedTorchState {
   std::vector<LiteralTensor> literals;
 };
 
-// A model alone becomes a plain state dict; a model with an optimizer or extra values becomes {"model": ..., "optim":
-// {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the storage of their
-// tensor. kInvalidArgument names an extra value that would take the place of "model" or "optim"; kDataLoss for
-// param_groups that are no JSON.
+// A model without other values becomes a plain state dict; a model with an optimizer or extra values becomes {"model":
+// ..., "optim": {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the
+// storage of their tensor. kInvalidArgument names an extra value that would replace "model" or "optim"; kDataLoss for
+// param_groups that are not JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
 
-// param_groups as PyTorch's optimizers expect them: a group that an optimizer of this project made gets the options
-// that only PyTorch's have, with their defaults; a group that came from PyTorch keeps its own. betas become a tuple,
-// and numbers that were tensors become tensors again (literal_tensor.h). Errors as EncodeTorchState's; kInvalidArgument
-// also for a global that no state dict needs.
+// param_groups as PyTorch's optimizers expect them: a group from an optimizer of this project gets the options that
+// only PyTorch's have, with their defaults; a group that came from PyTorch keeps its own. betas become a tuple, and
+// numbers that were tensors become tensors again (literal_tensor.h). Errors as EncodeTorchState; kInvalidArgument also
+// for a global that no state dict needs.
 absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json);
 
 }  // namespace fsdp

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every form is brought into one, then read once:
+// Converts every form into one, then reads that form:
 //
 //   flattened {"state.a.weight.exp_avg": ...}  --Unflattened-->  {"state": ..., "param_groups": ...}
 //
 // Keys of "state" are names, ids or flat parameters. FindParameters decides which: names_ maps ids to names; units_
-// maps keys of flat parameters to the parameters in them; both are empty when keys are names already. A flat
+// maps keys of flat parameters to the parameters in them; both are empty when keys are already names. A flat
 // parameter's state becomes one entry for each parameter in it, which is a range of the flat tensor: no element is
 // read.
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
@@ -44,7 +44,7 @@ TorchOptimizerState Scalar(DType dtype, T value) {
   return {.leaf = {number}, .dtype = dtype, .shape = {}};
 }
 
-// A Python number of the optimizer's state as a scalar tensor. "step" becomes float32, the dtype of today's PyTorch, if
+// A Python number of the optimizer's state as a scalar tensor. "step" becomes float32, the dtype in today's PyTorch, if
 // float32 holds the number exactly.
 absl::StatusOr<TorchOptimizerState> StateOfNumber(const StateKey& key, const PythonJson& json) {
   if (json.is_boolean()) return Scalar(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
@@ -52,6 +52,7 @@ absl::StatusOr<TorchOptimizerState> StateOfNumber(const StateKey& key, const Pyt
     const auto value = json.get<int64_t>();
     const auto as_float = static_cast<float>(value);
     constexpr int64_t kExact = int64_t{1} << 24;
+    // 2^24 is the first integer whose successor float32 cannot hold.
     if (key.state == "step" && value >= 0 && value <= kExact) return Scalar(DType::kFloat32, as_float);
     return Scalar(DType::kInt64, value);
   }
@@ -92,10 +93,10 @@ absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tens
     return absl::OkStatus();
   };
   FSDP_RETURN_IF_ERROR(flat.Consume(add));
-  // Groups without their parameters, and these.
+  // Each group's options without "params", and its parameters.
   std::vector<std::pair<PythonJson, PythonJson>> of_groups;
   for (auto& [fqn, of_parameter] : options) {
-    // Taken out of the pair's binding, which clang 14 does not let a lambda capture.
+    // Moved out of the pair's binding, which clang 14 does not let a lambda capture.
     PythonJson values = std::exchange(of_parameter, PythonJson());
     auto same =
         std::find_if(of_groups.begin(), of_groups.end(), [&](const auto& group) { return group.first == values; });
@@ -129,10 +130,10 @@ class OptimizerReader {
 
   absl::StatusOr<std::string> Read(TorchNode node) {
     FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(*node.Find("param_groups")));
-    TorchNode state;  // DCP keeps no empty dict, such as the state of SGD without momentum
+    TorchNode state;  // DCP does not store an empty dict, such as the state of SGD without momentum
     if (TorchNode* const stored = node.Find("state")) state = std::move(*stored);
     Expand(state);
-    if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is no dict");
+    if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is not a dict");
     FSDP_RETURN_IF_ERROR(FindParameters(groups, state));
     FSDP_RETURN_IF_ERROR(state.Consume([this](const std::string& name, TorchNode& member) {
       Expand(member);
@@ -148,7 +149,7 @@ class OptimizerReader {
       return Annotate(json.status(), "the optimizer's param_groups");
     }
     PythonJson groups = WithPlainTuples(*json);
-    if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are no list");
+    if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are not a list");
     for (PythonJson& group : groups) {
       group = WithNumbersForTensors(group);
       if (group.is_object() && group.contains("params") && group["params"].is_array()) continue;
@@ -158,13 +159,13 @@ class OptimizerReader {
   }
 
   struct StateShapes {
-    KeyShapes by_key;     // of each parameter whose state tells its shape
+    KeyShapes by_key;     // of each parameter whose state reveals its shape
     bool is_flat = true;  // no state has two dimensions or more
   };
 
-  // A parameter's state has the parameter's shape, but for numbers such as "step", of which all are scalars. So a state
-  // name that is a scalar for one parameter and not for others (exp_avg) means a parameter without dimensions. Keys are
-  // views of `state`.
+  // A parameter's state has the parameter's shape, except numbers such as "step", which are scalars for all parameters.
+  // So a state name that is a scalar for one parameter and not for others (exp_avg) means a parameter without
+  // dimensions. Keys are views of `state`.
   StateShapes ShapesOf(const TorchNode& state) const {
     StateShapes shapes = {.by_key = KeyShapes(tensors_)};
     shapes.by_key.Reserve(state.members().size());
@@ -192,12 +193,13 @@ class OptimizerReader {
     return shapes;
   }
 
-  // Finds names_, or units_ if the state is that of flat parameters. The shapes of the state decide: ids are tried as
-  // parameters first, and only state of which nothing has two dimensions can be flat. If both fail, the message has
+  // Finds names_, or units_ for the state of flat parameters. The shapes of the state decide: ids are tried as
+  // parameters first, and state can be flat only if nothing in it has two dimensions. If both fail, the message has
   // both reasons.
   absl::Status FindParameters(PythonJson& groups, const TorchNode& state) {
     const auto [shapes, is_flat] = ShapesOf(state);
     absl::StatusOr<ParameterNames> names = NamesOfParameterIds(groups, shapes, model_);
+    // Names need no lookup, unless they are names of flat parameters, which have to be divided.
     const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
     if (names.ok() && !goes_by_flat_names) {
       names_ = *std::move(names);
@@ -240,6 +242,7 @@ class OptimizerReader {
     if (fqn == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
     }
+    // State is stored once, under the name that the model's tensor has; an optimizer may know it by its other name.
     const auto alias = model_.aliases.find(*fqn);
     return alias == model_.aliases.end() ? *fqn : alias->second;
   }
@@ -292,8 +295,8 @@ class OptimizerReader {
     return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
   }
 
-  // The groups as JSON, with "params" by name. The text is put together from its parts: a tree of JSON with a string
-  // for each parameter would take twice as much as the text.
+  // The groups as JSON, with "params" by name. The text is assembled from its parts: a tree of JSON with a string for
+  // each parameter would take twice as much memory as the text.
   absl::StatusOr<std::string> TextOf(PythonJson& groups) const {
     std::string text = "[";
     for (PythonJson& group : groups) {
@@ -312,6 +315,7 @@ class OptimizerReader {
       absl::StrAppend(&text, "}");
     }
     absl::StrAppend(&text, "]");
+    // The text stays in memory with the state dict, and appending may have reserved twice its size.
     text.shrink_to_fit();
     return text;
   }
@@ -342,8 +346,8 @@ class OptimizerReader {
   const StateDict& model_;
   const TorchStateOptions& options_;
   const TorchOptimizerSink& sink_;
-  ParameterNames names_;                   // by id; empty where parameters go by name
-  std::map<std::string, FlatUnit> units_;  // by id or name, of flat parameters
+  ParameterNames names_;                   // by id; empty if parameters are identified by name
+  std::map<std::string, FlatUnit> units_;  // by id or name, for flat parameters
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters that an optimizer's ids stand for, in the cases that the golden files do not have.
+// The parameters of an optimizer's ids, in the cases that the golden files do not have.
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
 #include <cstring>
@@ -31,7 +31,7 @@ StateDict Model(const std::vector<std::pair<std::string, Shape>>& tensors, DType
   return model;
 }
 
-// The names by id, of a state that has these shapes.
+// The names by id, for a state with these shapes.
 absl::StatusOr<std::map<std::string, std::string>> NamesOf(const std::string& groups,
                                                            const std::map<std::string, Shape>& shapes,
                                                            const StateDict& model) {
@@ -63,13 +63,13 @@ TEST(ParameterIdsTest, GroupsAreMergedWhereSizesLeaveOneWay) {
 }
 
 TEST(ParameterIdsTest, BuffersAndFrozenParametersArePassedOverWhereShapesTell) {
-  // "scale" is a buffer that no list knows, and "c" was frozen.
+  // "scale" is a buffer that is in no list, and "c" was frozen.
   const StateDict model = Model({{"a", {2, 3}}, {"scale", {}}, {"b", {4}}, {"c", {5}}});
   EXPECT_THAT(NamesOf((R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, model),
               IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "b"))));
   EXPECT_THAT(NamesOf((R"([{"params":[0]},{"params":[1]}])"), {{"0", {4}}, {"1", {2, 3}}}, model),
               IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
-  // Either of two of one shape.
+  // Two candidates with one shape.
   EXPECT_THAT(
       NamesOf((R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, Model({{"a", {2, 3}}, {"b", {4}}, {"c", {4}}})),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than one way")));
@@ -106,7 +106,7 @@ TEST(ParameterIdsTest, FlatStateOfFsdpIsRefusedWithTheReason) {
                        HasSubstr("the model that gives ids their order is not in the same file")));
 }
 
-// A flattened optimizer, as DCP's flatten_optimizer_state_dict leaves it.
+// A flattened optimizer, as in the output of DCP's flatten_optimizer_state_dict.
 TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   TorchNode flat;
   flat.Add("state.a.weight.exp_avg", TorchNode::Tensor(0));
@@ -124,12 +124,12 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   ASSERT_OK_AND_ASSIGN(const std::string groups, ReadTorchOptimizer(flat, types, StateDict(), {}, sink));
   ASSERT_EQ(state.size(), 2);
   EXPECT_EQ(state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
-  EXPECT_EQ(state[1].second.dtype, DType::kFloat32);  // a step is float32, as torch writes it today
+  EXPECT_EQ(state[1].second.dtype, DType::kFloat32);  // a step is float32, as in today's torch
   EXPECT_EQ(groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
 }
 
-// State of "0" has no dimensions where that of "1" has: it is "scale" and not the frozen "c". "eta" is a number for
-// all.
+// The state of "0" has no dimensions, unlike the state of "1", so it is "scale" and not the frozen "c". "eta" is a
+// number for both.
 TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
   TorchNode optimizer;
   TorchNode* state = optimizer.Add("state", TorchNode());
@@ -155,11 +155,11 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   EXPECT_THAT(StateOfTree(root, types),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
-                             HasSubstr("TensorSourceOptions::flat_layout says it"))));
+                             HasSubstr("TensorSourceOptions::flat_layout provides it"))));
 }
 
 // The flat parameter of 2 ranks, 4 elements each, and slices of use_orig_params: "tied" is the second rank's slice of
-// "b" under another name, "mean" is a buffer, and "lost" has no element by which its parameter could be found.
+// "b" under another name, "mean" is a buffer, and "lost" has no element that could identify its parameter.
 TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
   const std::vector<std::pair<std::string, std::string>> elements = {
       {"_flat_param", "abcdefgh"}, {"a", "abc"}, {"b", ""}, {"tied", "efgh"}, {"mean", "efgg"}, {"lost", ""}};

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No standard says how a model and its optimizer are put into one file. The rules, in order:
+// No standard defines how a model and its optimizer are put into one file. The rules, in order:
 //
 //   1. an optimizer's state dict by itself, in any of its forms, is an optimizer without a model;
-//   2. the one member that is called like a model and holds a tensor is the model; the one that is called like an
-//      optimizer and has an optimizer's form is the optimizer. Two candidates are an error, not a choice;
-//   3. with neither, the whole dict is the model, but for its plain values;
+//   2. the one member that has a model's usual name and holds a tensor is the model; the one that has an optimizer's
+//      usual name and form is the optimizer. Two candidates are an error, not a choice;
+//   3. with neither, the whole dict is the model, except its plain values;
 //   4. everything else is an extra value, by its path.
 //
-// Names of nested dicts are joined by dots, as torch's own state_dict() names are. The model comes first: the
+// Names of nested dicts are joined by dots, as in torch's own state_dict() names. The model comes first, because the
 // optimizer's ids get their names from it.
 //
 // Flat parameters of FSDP1 (LOCAL state dicts) wait in flats_ until the whole model is known, and are then replaced by
-// the parameters that lie in them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
+// the parameters inside them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -45,7 +45,7 @@ bool HoldsTensor(const TorchNode& node) {
 
 absl::Status LayoutWanted(const std::string& name) {
   return absl::InvalidArgumentError(
-      absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not say where its parameters lie; ",
+      absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not record where its parameters are; ",
                    kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
 }
 
@@ -54,7 +54,7 @@ absl::Status OtherLayoutWanted(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
 }
 
-// Views can claim any size; up to here sums of bytes do not overflow.
+// Views can claim any size; within this limit sums of bytes do not overflow.
 absl::Status CheckTotal(const TorchLeafTypes& tensors) {
   constexpr int64_t kMaxBytes = int64_t{1} << 60;
   int64_t left = kMaxBytes;
@@ -72,8 +72,8 @@ absl::Status CheckTotal(const TorchLeafTypes& tensors) {
 class StateBuilder {
  public:
   StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options) : tensors_(tensors), options_(options) {
-    // A few more, for texts: one entry beyond what there is room for would have twice of all in memory. What is not
-    // used costs nothing.
+    // Reserves some extra for texts: growing past the reservation would hold two copies of the array. Unused capacity
+    // is never touched.
     const size_t room = tensors.size() + tensors.size() / 8 + 64;
     state_.contents.Reserve(room);
     state_.leaves.reserve(room);
@@ -105,13 +105,13 @@ class StateBuilder {
   }
 
  private:
-  // Texts at the end have leaves like the others.
+  // Texts at the end have (unused) leaves like the other entries.
   TorchState Finished() {
     state_.leaves.resize(state_.contents.entries().size());
     return std::move(state_);
   }
 
-  // Adds a tensor, or replaces the one of that key.
+  // Adds a tensor, or replaces the one with that key.
   void SetTensor(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf) {
     const std::optional<size_t> replaced = state_.contents.IndexOf(key);
     const size_t place = replaced.value_or(state_.contents.entries().size());
@@ -123,7 +123,7 @@ class StateBuilder {
     state_.leaves[place] = std::move(leaf);
   }
 
-  // The name of the member that has one of `names` and for which `is_one` is true; "" if there is none.
+  // The name of the member that has one of `names` and for which `is_one` is true; "" if there is no such member.
   template <typename Names>
   absl::StatusOr<std::string> FindSection(const TorchNode& root, const Names& names, bool (*is_one)(const TorchNode&)) {
     std::string found;
@@ -167,7 +167,7 @@ class StateBuilder {
     return AddTensor(StateKey::Model(name), node.tensor());
   }
 
-  // Replaces the flat parameters in flats_ by the parameters in them.
+  // Replaces the flat parameters in flats_ with the parameters inside them.
   absl::Status AddFlatParameters() {
     if (flats_.empty()) return absl::OkStatus();
     if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
@@ -190,10 +190,9 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // With use_orig_params DCP also stores the slice that some rank has of each parameter, under the parameter's name.
-  // The slices are removed: the flat parameters have all elements. A shared parameter has a slice under each of its
-  // names, and the layout lists only the first, so a slice under another name is found by its elements and becomes an
-  // alias.
+  // With use_orig_params DCP also stores some rank's slice of each parameter, under the parameter's name. These slices
+  // are removed: the flat parameters have all elements. A shared parameter has a slice under each of its names, and the
+  // layout lists only the first, so a slice under another name is found by its elements and becomes an alias.
   absl::Status RemoveSlices(const std::vector<FlatUnit>& units) {
     std::set<std::string> parameters;
     bool has_slices = false;
@@ -224,8 +223,9 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // The parameter that shares its elements with `tensor`, by comparing them with each rank's slice of each parameter;
-  // "" if `tensor` has no elements (ambiguous); nullopt if it is a buffer: no parameter has its elements, or several.
+  // The parameter that shares its elements with `tensor`, found by comparing them with each rank's slice of each
+  // parameter; "" if `tensor` has no elements (ambiguous); nullopt if it is a buffer: no parameter has its elements, or
+  // several do.
   absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
     const TorchLeafType type = tensors_[tensor];
     std::optional<std::string> found;
@@ -243,9 +243,8 @@ class StateBuilder {
     return found;
   }
 
-  // True if `tensor` has the elements of the slice that some rank has of `part`. FSDP1 cuts a flat parameter into equal
-  // shards, so the candidates are the parts of `part` in each shard; sizes rule out most of them before anything is
-  // read.
+  // True if `tensor` has the elements of some rank's slice of `part`. FSDP1 cuts a flat parameter into equal shards, so
+  // the candidates are the parts of `part` in each shard; sizes rule out most of them before anything is read.
   absl::StatusOr<bool> IsSliceOf(const FlatUnit::Part& part, int flat, int tensor) const {
     if (part.shape.numel() == 0) return false;
     const int64_t ranks = options_.flat.world_size;
@@ -279,7 +278,7 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // Values become texts and tensors stay tensors; a container that holds both is taken apart, with paths for names.
+  // Values become texts and tensors stay tensors; a container that holds both is split, with paths for names.
   absl::Status AddExtra(const std::string& name, const TorchNode& node) {
     const StateKey key = StateKey::Extra(name);
     if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());
@@ -314,7 +313,7 @@ class StateBuilder {
   const TorchLeafTypes& tensors_;
   const TorchStateOptions& options_;
   TorchState state_;
-  std::vector<uint32_t> first_names_;               // by identity: an entry of state_.contents, from 1; 0: none
+  std::vector<uint32_t> first_names_;               // by identity: entry of state_.contents, from 1; 0: unseen
   std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
 };
 

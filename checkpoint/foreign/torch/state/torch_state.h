@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateOfTree: which parts of a saved dict are the model, the optimizer and the rest. Recognised: a plain state dict;
-// {"model", "optim", "step", ...} under the usual spellings (model, state_dict, module, model_state_dict; optim,
-// optimizer, optimizer_state_dict, optim_state_dict); an optimizer's state dict by itself. All that is neither model
-// nor optimizer is an extra value. Pure, but for options.read.
+// StateOfTree: finds the model, the optimizer and the rest in a saved dict. Recognised: a plain state dict; {"model",
+// "optim", "step", ...} under the usual spellings (model, state_dict, module, model_state_dict; optim, optimizer,
+// optimizer_state_dict, optim_state_dict); an optimizer's state dict by itself. Everything that is neither model nor
+// optimizer is an extra value. Pure, except for options.read.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 
@@ -22,21 +22,21 @@ namespace fsdp {
 struct TorchState {
   std::string path = {};          // the file or directory, for messages; set by the source that owns the state
   StateDict contents;             // dtypes and whole shapes; tensors have no shards
-  std::vector<TorchLeaf> leaves;  // by entry of `contents`; those of texts mean nothing
+  std::vector<TorchLeaf> leaves;  // by entry of `contents`; unused for texts
   std::optional<int64_t> step;    // "step" of the file
 
-  // Where the elements of the tensor `key` come from. kNotFound names `path` and the key.
+  // The source of the elements of tensor `key`. kNotFound names `path` and the key.
   absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;
 
   // TensorSource::Read for every source of a TorchState: `read` reads the tensors of the tree, and the bytes of numbers
-  // are copied. `out` has room for interval.size() elements. kInvalidArgument for an interval outside of the tensor;
-  // errors of `read` as they are.
+  // are copied. `out` has room for interval.size() elements. kInvalidArgument for an interval outside the tensor;
+  // errors of `read` unchanged.
   absl::Status Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read, std::byte* out) const;
 };
 
-// Finds the state dict in `root`, which is taken apart on the way, and whose tensors have `types` by
+// Finds the state dict in `root`, which is consumed on the way, and whose tensors have `types`, indexed by
 // TorchNode::tensor(). Tensors in param_groups become a part of that text; flat parameters of FSDP1 are divided into
-// parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is no state dict, and for
+// parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is not a state dict, and for
 // optimizer state whose parameters cannot be identified (ids without an order, flat parameters without a layout);
 // kDataLoss for a name that occurs twice.
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch has written a tensor in several forms over the years, and each may be wrapped in others:
+// torch has written tensors in several forms over the years, and each may be wrapped in others:
 //
 //   _rebuild_tensor(storage, offset, sizes, strides)                                      "v1"
 //   _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks[, metadata])
@@ -26,7 +26,7 @@ namespace {
 
 using Kind = PickleKind;
 
-constexpr int kMaxWrappers = 8;  // parameters of parameters
+constexpr int kMaxWrappers = 8;  // a parameter can wrap a parameter
 
 absl::Status Broken(PickleValue value, const std::string& what) {
   return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: ", what));
@@ -42,7 +42,7 @@ bool IsParameter(PickleValue value) {
          value.is_call("torch._utils._rebuild_parameter_with_state") || value.is_call("torch.nn.parameter.Parameter");
 }
 
-// The call that makes the tensor itself; arguments are as in the table above.
+// The call that creates the tensor itself; arguments are as in the table above.
 struct TensorCall {
   std::string_view function;  // "v1", "v2" or "v3"
   PickleValue arguments;
@@ -55,7 +55,7 @@ std::optional<TensorCall> FindTensorCall(PickleValue callee, PickleValue argumen
   return std::nullopt;
 }
 
-// Looks through parameters and subclasses to the call that makes the tensor itself.
+// Looks through parameters and subclasses to the call that creates the tensor itself.
 absl::StatusOr<TensorCall> Unwrap(PickleValue value) {
   for (int i = 0; i < kMaxWrappers; ++i) {
     if (!value.is(Kind::kCall)) break;
@@ -65,7 +65,8 @@ absl::StatusOr<TensorCall> Unwrap(PickleValue value) {
       value = arguments.at(0);
       continue;
     }
-    // _rebuild_from_type_v2(function, type, arguments, state): what copy.deepcopy and attributes on tensors leave.
+    // _rebuild_from_type_v2(function, type, arguments, state): the result of copy.deepcopy and of attributes on
+    // tensors.
     if (!value.is_call("torch._tensor._rebuild_from_type_v2") || arguments.size() != 4) break;
     const auto call = FindTensorCall(arguments.at(0), arguments.at(2));
     const bool is_plain =
@@ -86,10 +87,10 @@ absl::StatusOr<int64_t> NotNegative(PickleValue value, const char* what) {
   return value.integer();
 }
 
-// {"conj": True}: the elements of the storage are not those of the tensor.
+// {"conj": True}: the elements of the storage are not the tensor's.
 absl::Status CheckMetadata(PickleValue metadata) {
   if (metadata.is(Kind::kNone)) return absl::OkStatus();
-  if (!metadata.is(Kind::kDict)) return Broken(metadata, "a tensor's metadata is no dict");
+  if (!metadata.is(Kind::kDict)) return Broken(metadata, "a tensor's metadata is not a dict");
   for (int64_t i = 0; i < metadata.size(); ++i) {
     const auto [name, value] = metadata.member(i);
     if (value.is(Kind::kBool) && !value.boolean()) continue;
@@ -105,13 +106,13 @@ absl::StatusOr<DType> DTypeOf(const TorchStorage& storage, const TensorCall& cal
     return Unsupported(call.arguments, "a tensor without a dtype in a storage without one");
   }
   const PickleValue global = call.arguments.at(6);
-  if (!global.is(Kind::kGlobal)) return Broken(global, "a tensor's dtype is no dtype");
+  if (!global.is(Kind::kGlobal)) return Broken(global, "a tensor's dtype is not a dtype");
   const absl::StatusOr<DType> dtype = DTypeOfGlobal(global.name());
   return dtype.ok() ? dtype : Unsupported(global, std::string(dtype.status().message()));
 }
 
-// The last element of the view lies in its storage. This is what keeps every later read inside of the storage's bytes,
-// so sums and products are checked for overflow.
+// Checks that the last element of the view is inside its storage. This check keeps every later read inside the
+// storage's bytes, so it tests sums and products for overflow.
 absl::Status CheckBounds(const TorchTensor& tensor, PickleValue value) {
   if (tensor.shape.numel() == 0) return absl::OkStatus();
   const int64_t capacity = tensor.storage.nbytes / SizeOf(tensor.dtype);
@@ -138,7 +139,7 @@ bool TorchTensor::is_contiguous() const {
   return true;
 }
 
-// CheckBounds has seen to it that nothing overflows.
+// CheckBounds has excluded overflow.
 int64_t TorchTensor::touched_bytes() const {
   if (shape.numel() == 0) return 0;
   int64_t last = 0;
@@ -163,7 +164,7 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(PickleValue value) {
     if (value.arguments().size() == 0) return std::vector<int64_t>();
     value = value.arguments().at(0);
   }
-  if (!value.is_sequence()) return Broken(value, "sizes that are no tuple");
+  if (!value.is_sequence()) return Broken(value, "sizes that are not a tuple");
   if (value.size() > kMaxTorchRank) {
     return Broken(value, absl::StrCat(value.size(), " dimensions, more than ", kMaxTorchRank));
   }
@@ -179,11 +180,11 @@ absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent) {
   const PickleValue id = persistent.at(0);
   const bool has_form = id.is(Kind::kTuple) && id.size() >= 5 && id.at(0).is(Kind::kString) &&
                         id.at(0).text() == "storage" && id.at(1).is(Kind::kGlobal) && id.at(2).is(Kind::kString);
-  if (!has_form) return Broken(persistent, "a persistent id that is no storage");
+  if (!has_form) return Broken(persistent, "a persistent id that is not a storage");
   if (id.size() > 5 && !id.at(5).is(Kind::kNone)) {
     return Unsupported(id, "a storage that is a view of another, as torch before 0.4 wrote them");
   }
-  // torch writes numbers. Any number of tensors may have the key of one storage, and each is looked up.
+  // torch writes numbers. Any number of tensors may have the key of one storage, and each one is looked up.
   constexpr size_t kMaxKeyBytes = 1024;
   if (id.at(2).text().size() > kMaxKeyBytes) {
     return Broken(id, absl::StrCat("a storage with a key of ", id.at(2).text().size(), " bytes"));

@@ -29,17 +29,19 @@ Shape TorchTensors::shape(size_t i) const {
   const Tensor& tensor = tensors_[i];
   std::array<int64_t, kMaxTorchRank> sizes;
   for (int d = 0; d < tensor.rank; ++d) sizes[d] = sizes_[tensor.sizes + d];
-  return *Shape::Create(absl::MakeConstSpan(sizes.data(), tensor.rank));  // it was a shape when it was added
+  return *Shape::Create(absl::MakeConstSpan(sizes.data(), tensor.rank));  // valid, since Add checked it
 }
 
 std::string_view TorchTensors::storage_key(uint32_t storage) const {
   const uint32_t place = storages_[storage].key;
+  // Blocks are never reallocated, so the returned views stay valid while keys are added.
   const char* const key = keys_[place / kKeyBlockBytes].get() + place % kKeyBlockBytes;
   uint16_t length = 0;
   std::memcpy(&length, key, sizeof(length));
   return {key + sizeof(length), length};
 }
 
+// Without storage.dtype, which only parsing needs: the size in bytes is known by now.
 TorchTensor TorchTensors::operator[](size_t i) const {
   const Tensor& packed = tensors_[i];
   TorchTensor tensor;
@@ -62,7 +64,7 @@ void TorchTensors::Place(uint32_t storage, int64_t offset, uint32_t crc) {
   storages_[storage].crc = crc;
 }
 
-// A seventeenth more than what a deque holds, as in pickle_builder.h.
+// A seventeenth more than a deque's contents, as in pickle_builder.h.
 int64_t TorchTensors::memory() const {
   return static_cast<int64_t>(tensors_.size() * sizeof(Tensor) + storages_.size() * sizeof(Storage) +
                               sizes_.size() * sizeof(int64_t)) *
@@ -70,6 +72,7 @@ int64_t TorchTensors::memory() const {
          static_cast<int64_t>(keys_.size() * kKeyBlockBytes);
 }
 
+// A call that cannot be read stays a value; TreeBuilder then calls Add and returns its error.
 std::optional<uint32_t> TorchTensorTaker::Take(PickleValue call) {
   if (!IsTorchTensor(call)) return std::nullopt;
   const absl::StatusOr<uint32_t> taken = Add(call);
@@ -82,6 +85,7 @@ int64_t TorchTensorTaker::memory() const {
 
 absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   const PickleValue made = UnwrapTorchTensor(value);
+  // A parameter around a tensor that was already taken adds nothing of its own.
   if (made.is(PickleKind::kObject)) return made.object();
   FSDP_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(value));
   FSDP_ASSIGN_OR_RETURN(const uint32_t storage, StorageOf(tensor.storage, value));
@@ -97,12 +101,13 @@ absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage
   if (at != storages_.end()) {
     const int64_t nbytes = tensors_.storage_bytes(*at);
     if (nbytes == storage.nbytes) return *at;
-    return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: a tensor says that its storage ",
-                                            Quote(storage.key), " has ", storage.nbytes, " bytes, and another says ",
+    return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: a tensor states that its storage ",
+                                            Quote(storage.key), " has ", storage.nbytes, " bytes, and another states ",
                                             nbytes));
   }
   const auto length = static_cast<uint16_t>(storage.key.size());  // ReadTorchStorage refuses long keys
   const size_t key_bytes = sizeof(length) + length;
+  // A key is never split between blocks; the rest of the old block stays unused.
   if (key_block_left_ < key_bytes) {
     key_block_left_ = kKeyBlockBytes;
     tensors_.keys_.emplace_back(new char[kKeyBlockBytes]);
@@ -115,13 +120,16 @@ absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage
   tensors_.storages_.push_back({.nbytes = storage.nbytes,
                                 .key = static_cast<uint32_t>((tensors_.keys_.size() - 1) * kKeyBlockBytes + in_block)});
   const auto number = static_cast<uint32_t>(tensors_.storage_count() - 1);
+  // After the key is in its block, which the set's hash reads.
   storages_.insert(number);
   return number;
 }
 
+// Strides are stored only if they are not row-major: nearly all tensors of a checkpoint are.
 uint32_t TorchTensorTaker::SizesOf(const TorchTensor& tensor, bool is_row_major) {
   const int rank = tensor.shape.rank();
   std::optional<uint32_t>& last = last_of_rank_[rank];
+  // Consecutive tensors often have equal shapes, for example the moments of one parameter.
   if (last && is_row_major && tensors_.shape(*last) == tensor.shape) return tensors_.tensors_[*last].sizes;
   const auto begin = static_cast<uint32_t>(tensors_.sizes_.size());
   const absl::Span<const int64_t> dims = tensor.shape.dims();
@@ -131,6 +139,7 @@ uint32_t TorchTensorTaker::SizesOf(const TorchTensor& tensor, bool is_row_major)
   return begin;
 }
 
+// storages_ hashes through tensors_, so it must be empty before the table moves.
 TorchTensors TorchTensorTaker::Finish() {
   storages_.clear();
   key_block_left_ = 0;

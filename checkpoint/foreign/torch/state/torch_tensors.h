@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTensors: the tensors of a pickle by number, and the storages that they are views of. A checkpoint may have a
-// million of them, so they are kept packed, in about 100 bytes each, and a TorchTensor is made when one is asked for.
+// TorchTensors: the tensors of a pickle by number, and the storages of which they are views. A checkpoint may have a
+// million of them, so they are packed into about 100 bytes each, and a TorchTensor is built on access.
 //
 // TorchTensorTaker: fills such a table while the pickle is parsed, so that the values of a tensor's call are never in
 // memory for more than one tensor.
@@ -23,7 +23,7 @@
 
 namespace fsdp {
 
-// Moves, does not copy. Tensors go by i < size(), storages by their number < storage_count().
+// Movable, not copyable. Tensors are indexed by i < size(), storages by their number < storage_count().
 class TorchTensors {
  public:
   bool empty() const { return tensors_.empty(); }
@@ -32,15 +32,15 @@ class TorchTensors {
   DType dtype(size_t i) const { return tensors_[i].dtype; }
   Shape shape(size_t i) const;
 
-  // The storage that a tensor is a view of: equal for two tensors of one key.
+  // The storage of which a tensor is a view: equal for two tensors with the same key.
   uint32_t storage_of(size_t i) const { return tensors_[i].storage; }
   size_t storage_count() const { return storages_.size(); }
-  // Lives as long as the table.
+  // Valid as long as the table exists.
   std::string_view storage_key(uint32_t storage) const;
   int64_t storage_bytes(uint32_t storage) const { return storages_[storage].nbytes; }
 
-  // Where the bytes of a storage lie, once the reader of a file has placed it: from that byte of the file on, with that
-  // CRC-32; 0: the file has none.
+  // Records the position of a storage's bytes, once the reader of a file has found it: from that byte of the file on,
+  // with that CRC-32; 0: the file does not have it.
   void Place(uint32_t storage, int64_t offset, uint32_t crc);
   int64_t storage_offset(uint32_t storage) const { return storages_[storage].offset; }
   uint32_t storage_crc(uint32_t storage) const { return storages_[storage].crc; }
@@ -54,25 +54,25 @@ class TorchTensors {
   struct Tensor {
     int64_t offset = 0;
     uint32_t storage = 0;
-    uint32_t sizes = 0;  // the first of its sizes in sizes_; behind them its strides, unless is_row_major
+    uint32_t sizes = 0;  // index in sizes_ of its sizes, followed by its strides unless is_row_major
     DType dtype = DType::kFloat32;
     uint8_t rank = 0;
     bool is_row_major = true;  // its strides are RowMajorStrides of its shape
-    uint32_t place = 0;        // of its value in the pickle, for messages while that is parsed
+    uint32_t place = 0;        // of its value in the pickle, for messages during parsing
   };
 
   struct Storage {
     int64_t nbytes = 0;
     int64_t offset = 0;  // in the file
     uint32_t crc = 0;
-    uint32_t key = 0;  // its place in keys_
+    uint32_t key = 0;  // its position in keys_
   };
 
   // Deques, because a vector takes three times as much while it grows.
   std::deque<Tensor> tensors_;
   std::deque<Storage> storages_;
   std::deque<int64_t> sizes_;
-  // Keys one behind the other in blocks, none in two of them: two bytes of length and the text.
+  // Consecutive keys in blocks, none split between two blocks: two bytes of length and the text.
   std::deque<std::unique_ptr<char[]>> keys_;
 };
 
@@ -83,20 +83,20 @@ class TorchTensorTaker final : public PickleObjects {
   TorchTensorTaker(const TorchTensorTaker&) = delete;
   TorchTensorTaker& operator=(const TorchTensorTaker&) = delete;
 
-  // The number of the tensor that `call` makes; a wrapper of a tensor that was taken, such as a parameter, is that
-  // tensor. nullopt for other calls, and for a tensor that cannot be read: Add of the value says why.
+  // The number of the tensor that `call` creates; a wrapper of a tensor that was taken, such as a parameter, is that
+  // tensor. nullopt for other calls, and for a tensor that cannot be read: Add of the value returns the reason.
   std::optional<uint32_t> Take(PickleValue call) override;
   int64_t place(uint32_t object) const override { return tensors_.tensors_[object].place; }
   int64_t memory() const override;
 
-  // The number of the tensor that `value` is or makes. Precondition: IsTensor(value). Errors are those of
-  // ReadTorchTensor; kDataLoss also for a storage to which two tensors give different sizes.
+  // The number of the tensor that `value` is or creates. Precondition: IsTensor(value). Errors as ReadTorchTensor;
+  // kDataLoss also for a storage to which two tensors assign different sizes.
   absl::StatusOr<uint32_t> Add(PickleValue value);
 
-  // True for a tensor that was taken, and for the calls that make one.
+  // True for a tensor that was taken, and for the calls that create one.
   static bool IsTensor(PickleValue value) { return value.is(PickleKind::kObject) || IsTorchTensor(value); }
 
-  // The table; the taker is empty then.
+  // Returns the table; the taker is empty afterwards.
   TorchTensors Finish();
 
  private:
@@ -116,12 +116,12 @@ class TorchTensorTaker final : public PickleObjects {
 
   // The number of a storage, which is added if its key is new.
   absl::StatusOr<uint32_t> StorageOf(const TorchStorage& storage, PickleValue value);
-  // The first of the sizes of `tensor` in the table; those of the last tensor of its rank, if they are the same.
+  // The index in sizes_ of the sizes of `tensor`; shared with the last tensor of its rank if they are equal.
   uint32_t SizesOf(const TorchTensor& tensor, bool is_row_major);
 
   TorchTensors tensors_;
   absl::flat_hash_set<uint32_t, Hash, Equal> storages_{0, Hash{&tensors_}, Equal{&tensors_}};  // by key
-  size_t key_block_left_ = 0;  // bytes of the last block that no key has
+  size_t key_block_left_ = 0;  // unused bytes of the last block
   std::array<std::optional<uint32_t>, kMaxTorchRank + 1> last_of_rank_ = {};
 };
 

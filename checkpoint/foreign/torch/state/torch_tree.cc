@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pickle is a graph, a tree is not: a value with many references becomes as many nodes. Two bounds keep a small
-// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and memory (pickle_budget.h), which every node
-// takes before it is made. A node also takes what later stages make of it, down to the report of a command, which is
-// more than the node itself: all of them have the full name of a tensor, whose length is the sum of the names on its
-// path.
+// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and memory (pickle_budget.h), which is taken for
+// every node before it is created. A node also takes the memory of its results in later stages, up to the report of a
+// command, which is more than the node itself: all of them have the full name of a tensor, whose length is the sum of
+// the names on its path.
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 
 #include <algorithm>
@@ -25,12 +25,12 @@ namespace {
 
 using Kind = PickleKind;
 
-// Bytes of a tensor that was not taken, and of all that is made of any tensor later, its names not counted.
+// Bytes of a tensor that was not taken, and of all later results for any tensor, without its names.
 constexpr int64_t kTensorBytes = 160;
 constexpr int64_t kLaterTensorBytes = 285;
 constexpr int64_t kLaterNames = 1;  // copies of its full name
 constexpr int64_t kBranchBytes = 128;
-constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its place in the index
+constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its entry in the index
 
 class TreeBuilder {
  public:
@@ -39,6 +39,7 @@ class TreeBuilder {
 
   absl::StatusOr<TorchNode> Build(PickleValue value, int depth) {
     if (depth == 0) {
+      // The table of tensors exists already; it counts once, at the root, and stays after the tree.
       const int64_t taken = tensors_.memory();
       FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(holds_tensor_.size()) + taken, taken));
     }
@@ -48,8 +49,8 @@ class TreeBuilder {
       FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value, budget_));
       return TorchNode::Value(std::move(json));
     }
-    const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // reserved before there is a member
-    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, 0));               // a tree goes while the state dict is made of it
+    const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // taken before a member exists
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, 0));               // freed while the state dict is built
     return value.is(Kind::kDict) ? BuildDict(value, depth) : BuildList(value, depth);
   }
 
@@ -91,6 +92,7 @@ class TreeBuilder {
     node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
       const auto [key, member] = value.member(i);
+      // Ids of parameters are ints. Other keys have no unambiguous text, and a name must identify its tensor.
       if (!key.is(Kind::kString) && !key.is(Kind::kInt)) {
         return absl::InvalidArgumentError(absl::StrCat("byte ", value.place(),
                                                        " of the pickle: a dict of tensors with ",
@@ -119,6 +121,7 @@ class TreeBuilder {
 
   absl::StatusOr<TorchNode> BuildMember(const std::string& name, PickleValue value, int depth) {
     const auto nbytes = static_cast<int64_t>(name.size());
+    // Once for the node's copy of the name, and once for the key that the state dict builds from it.
     FSDP_RETURN_IF_ERROR(budget_.Take(value, nbytes, nbytes));
     path_bytes_ += nbytes + 1;
     absl::StatusOr<TorchNode> child = Build(value, depth + 1);
@@ -157,8 +160,8 @@ TorchNode TorchNode::Value(PythonJson value) {
   return node;
 }
 
-// The index has the numbers of the members and hashes their names, so that no name is kept twice. A few members have
-// none: an optimizer has a branch of three for each parameter.
+// The index has the numbers of the members and hashes their names, so that no name is stored twice. A branch with few
+// members has no index: an optimizer has a branch of three for each parameter.
 struct TorchNode::Branch {
   struct Hash {
     using is_transparent = void;
@@ -177,7 +180,7 @@ struct TorchNode::Branch {
   using IndexSet = absl::flat_hash_set<uint32_t, Hash, Equal>;
   static constexpr size_t kMostWithoutIndex = 8;
 
-  // Makes the index once there will be more than a few members.
+  // Creates the index once there will be more than a few members.
   void MakeIndex(size_t count) {
     if (index != nullptr || count <= kMostWithoutIndex) return;
     index = std::make_unique<IndexSet>(0, Hash{&members}, Equal{&members});
@@ -208,6 +211,7 @@ TorchNode::TorchNode(const TorchNode& other)
       kind_(other.kind_),
       tensor_(other.tensor_),
       value_(other.value_ == nullptr ? nullptr : std::make_unique<PythonJson>(*other.value_)) {
+  // Numbers of members are equal in the copy, but the index hashes through the copy's own vector: Add builds a new one.
   Reserve(static_cast<int64_t>(other.members().size()));
   for (const auto& [name, member] : other.members()) Add(name, member);
 }
@@ -229,9 +233,11 @@ const PythonJson& TorchNode::value() const {
 absl::Status TorchNode::Consume(const std::function<absl::Status(const std::string& name, TorchNode& member)>& use) {
   if (branch_ == nullptr) return absl::OkStatus();
   const std::unique_ptr<Branch> branch = std::move(branch_);
+  // The index refers to members by number and name; it must be freed before the members change.
   branch->index = nullptr;
   for (Member& member : branch->members) {
     FSDP_RETURN_IF_ERROR(use(member.first, member.second));
+    // Frees each member before the next one is used: the results replace the tree piece by piece.
     member = Member();
   }
   return absl::OkStatus();
@@ -266,17 +272,17 @@ void TorchNode::Reserve(int64_t count) {
   branch_->MakeIndex(count);
 }
 
-// A null reader refuses every tensor, and the table of types is not asked.
+// A null reader refuses every tensor, so the table of types is never used.
 absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson(TorchLeafTypes(0, nullptr), nullptr); }
 
 absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const {
   if (kind_ == Kind::kValue) return value();
   if (kind_ == Kind::kTensor) {
-    if (read == nullptr) return absl::InvalidArgumentError("a tensor stands where a plain value is expected");
+    if (read == nullptr) return absl::InvalidArgumentError("a tensor instead of a plain value");
     const TorchLeafType& type = tensors[tensor_];
     if (type.shape.numel() > kMaxLiteralBytes / SizeOf(type.dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", type.shape.ToString(),
-                                                     " stands where a plain value is expected, or a small tensor"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a tensor of shape ", type.shape.ToString(), " instead of a plain value or a small tensor"));
     }
     FSDP_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(read, tensor_, type.dtype, {0, type.shape.numel()}));
     return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});

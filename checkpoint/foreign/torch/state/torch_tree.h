@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TorchTree: the values that torch.save or DCP stored, as nested dicts and lists whose leaves are tensors and plain
-// values. torch_state.h finds model and optimizer in a tree without knowing which format it came from.
+// values. torch_state.h finds model and optimizer in a tree without knowing the format it came from.
 //
-// From a file to a tensor that a program loads. Each stage adds one thing and does not know the stages after it:
+// From a file to a tensor that a program loads. Each stage adds one thing and does not depend on the stages after it:
 //
 //   ZipEntry "data.pkl"          zip/zip_directory.h    parse: names, sizes and offsets that agree with each other
 //         v
@@ -15,14 +15,14 @@
 //   TorchNode in a TorchTree     state/torch_tree.h     structure: branches; tensors by index; plain values as JSON
 //         v
 //   StateKey -> ShardedTensor,   state/torch_state.h    meaning of a name: model, optimizer state of a parameter, extra
-//   StateKey -> TorchLeaf                               value; dtype and whole shape; where the elements come from
+//   StateKey -> TorchLeaf                               value; dtype and whole shape; source of the elements
 //         |
 //         |  TorchTensorPart::tensor -> TorchTensor::storage.key
 //         v
 //   StoragePlace                 pt/torch_file.h        place: the byte range of the entry "data/KEY" in the file
 //
-// In a DCP directory .metadata takes the place of data.pkl, and DcpTensor (dcp/dcp_metadata.h) that of TorchTensor: its
-// chunks are small archives, each with one tensor, and the stages after it are the same.
+// In a DCP directory .metadata replaces data.pkl, and DcpTensor (dcp/dcp_metadata.h) replaces TorchTensor: its chunks
+// are small archives, each with one tensor, and the later stages are the same.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TREE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_TREE_H_
 
@@ -46,15 +46,15 @@
 
 namespace fsdp {
 
-// The properties of a tensor that decide its part in a state dict; the stages after the tree need no others.
+// The properties of a tensor that decide its part in a state dict; the stages after the tree need no other ones.
 struct TorchLeafType {
   DType dtype = DType::kFloat32;
   Shape shape;
   int identity = -1;  // equal for two names of one tensor (tied weights); -1: the tensor has one name
 };
 
-// The types of the tensors of a tree, by TorchNode::tensor(): those of a vector, which must outlive this, or made when
-// one is asked for, since a vector of a million takes 64 MB.
+// The types of the tensors of a tree, by TorchNode::tensor(): from a vector, which must outlive this, or computed on
+// each access, because a vector of a million takes 64 MB.
 class TorchLeafTypes {
  public:
   TorchLeafTypes(const std::vector<TorchLeafType>& types)  // NOLINT: implicit, a vector of types is one
@@ -76,20 +76,20 @@ using TorchTensorReader = std::function<absl::Status(int tensor, const Interval&
 // decide the meaning of a state dict: hyperparameters in param_groups, slices of use_orig_params.
 absl::StatusOr<std::string> ReadBytes(const TorchTensorReader& read, int tensor, DType dtype, const Interval& interval);
 
-// Elements of tensor `tensor` of the tree, from element `offset` on: nonzero for a parameter inside of a flat parameter
-// of FSDP1.
+// Elements of tensor `tensor` of the tree, from element `offset` on: nonzero for a parameter inside a flat parameter of
+// FSDP1.
 struct TorchTensorPart {
   int tensor = 0;
   int64_t offset = 0;
 };
 
-// A Python number in the pickle, such as the step of an old optimizer: its bytes as a scalar tensor, the first of
+// A Python number in the pickle, such as the step of an old optimizer: as a scalar tensor, whose bytes are the first of
 // these.
 struct TorchNumber {
   std::array<std::byte, 8> bytes = {};
 };
 
-// Where the elements of a tensor of the state come from.
+// The source of the elements of a tensor in the state.
 struct TorchLeaf {
   std::variant<TorchTensorPart, TorchNumber> source;
 
@@ -121,24 +121,24 @@ class TorchNode {
   // In the order of the file; empty unless this is a branch.
   const std::vector<Member>& members() const;
 
-  // Calls `use` for each member in turn and forgets it then: for a tree that is too large to be in memory together with
-  // what is made of it. Ends at the first error. The node has no members from the begin on.
+  // Calls `use` for each member in turn and frees it afterwards: for a tree that is too large to be in memory together
+  // with its results. Stops at the first error. The node has no members from the start of the call on.
   absl::Status Consume(const std::function<absl::Status(const std::string& name, TorchNode& member)>& use);
 
-  // The member `name`, or null. Constant time. Pointers live until the next Add.
+  // The member `name`, or null. Constant time. Pointers are valid until the next Add.
   const TorchNode* Find(const std::string& name) const;
   TorchNode* Find(const std::string& name);
 
   // Returns the new member, or null when the name is taken. Constant time.
   TorchNode* Add(const std::string& name, TorchNode node);
-  // Makes room for `count` members, so that adding them needs no more memory than they do.
+  // Makes room for `count` members, so that adding them allocates no more than they need.
   void Reserve(int64_t count);
 
   // The node as one value; kInvalidArgument when it holds a tensor.
   absl::StatusOr<PythonJson> ToJson() const;
 
-  // The node as one value, with its tensors as JsonOfTensor writes them. `tensors` and `read` go by the index of a
-  // tensor. kInvalidArgument for a tensor of more than kMaxLiteralBytes.
+  // The node as one value, with its tensors in JsonOfTensor's form. `tensors` and `read` take the index of a tensor.
+  // kInvalidArgument for a tensor of more than kMaxLiteralBytes.
   absl::StatusOr<PythonJson> ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const;
 
  private:
@@ -151,7 +151,7 @@ class TorchNode {
   std::unique_ptr<Branch> branch_;
 };
 
-// Deeper nesting is refused: reading recurses, and a hostile file must not choose how deep the stack gets.
+// Deeper nesting is refused: reading recurses, and a hostile file must not choose the depth of the stack.
 inline constexpr int kMaxTorchDepth = 48;
 
 struct TorchTree {
@@ -160,13 +160,14 @@ struct TorchTree {
 };
 
 // Parses the pickle at the start of `bytes` as torch.save wrote it, and builds its tree: Pickle::Parse and
-// TreeOfPickle, with the tensors taken while it is parsed. `bytes` may go then. Errors are those of the two.
+// TreeOfPickle, with the tensors taken while it is parsed. `bytes` is not needed afterwards. Errors as Pickle::Parse
+// and TreeOfPickle.
 absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes);
 
 // Builds the tree of the pickle's value. A value without a tensor in it becomes one kValue node, however large. Errors
-// are those of ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted
-// for nesting beyond kMaxTorchDepth, and for a tree that takes more memory than PickleMemoryLimit allows, with all that
-// is made of it. `taken`: the PickleObjects of the pickle; null: there were none.
+// as ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted for nesting
+// beyond kMaxTorchDepth, and for a tree that, with its results, takes more memory than PickleMemoryLimit allows.
+// `taken`: the PickleObjects of the pickle; null if it was parsed without them.
 absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken = nullptr);
 
 }  // namespace fsdp

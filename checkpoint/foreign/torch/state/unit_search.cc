@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The search. FSDP1 numbers its flat parameters in the order in which it visits modules: parents first, then children
-// in order. One walk in that order reads off every choice of units; all that the rest of the walk has to know of the
-// part behind it is the SearchState:
+// in order. One walk in that order covers every choice of units; the rest of the walk depends on the part before it
+// only by the SearchState:
 //
-//   next_size    how many flat parameters the units before have used up
-//   open_numel   elements of parameters that are in no unit yet, and go to the innermost unit around
+//   next_size    how many flat parameters the previous units have used up
+//   open_numel   elements of parameters that are in no unit yet, and go to the innermost enclosing unit
 //
-// A module is either no unit, and its elements stay open; or it is the unit of sizes[next_size], and the elements that
-// are open inside of it, padded for the ranks, must be that many. For sizes 90, 129, 129:
+// A module is either not a unit, and its elements stay open; or it is the unit of sizes[next_size], and the elements
+// that are open inside it, padded for the ranks, must be that many. For sizes 90, 129, 129:
 //
 //   ""  {embed 78}       unit 0: 78 + 12 = 90
-//   +- h                 no unit
+//   +- h                 not a unit
 //   |  +- h.0 {129}      unit 1
 //   |  +- h.1 {129}      unit 2
-//   +- norm {12}         no unit: its elements stay open, for ""
+//   +- norm {12}         not a unit: its elements stay open, for ""
 //
-// Choices that come to the same state have the same continuations, so they are merged: the first is kept, and the unit
+// Choices that lead to the same state have the same continuations, so they are merged: the first is kept, and the unit
 // names of one other that places parameters differently, its rival. A stack of n blocks then costs n states instead of
-// 2^n choices, and ambiguity is not lost: a result with a rival is refused, since a wrong guess would load moments into
-// the wrong parameters without a sign.
+// 2^n choices, and ambiguity is not lost: a result with a rival is refused, because a wrong guess would silently load
+// moments into the wrong parameters.
 //
-// Bounds: a walk ends where more elements are open than the unit around can hold, and no module may have more than
+// Bounds: a walk ends when more elements are open than the enclosing unit can hold, and no module may have more than
 // kMaxStates states. Models that wrap by any of torch's policies stay far below; beyond it the search gives up.
 #include "fsdp/checkpoint/foreign/torch/state/unit_search.h"
 
@@ -44,7 +44,7 @@ namespace {
 struct ModuleNode {
   std::string name;
   std::string structure;  // names, relative to this module, and shapes of all parameters: equal for equal blocks
-  int64_t own_numel = 0;  // elements of its own parameters, without those of children
+  int64_t own_numel = 0;  // elements of its own parameters, without its children's
   std::vector<std::unique_ptr<ModuleNode>> children;
 
   // ModuleList, Sequential: numbered children and no parameter of its own.
@@ -56,7 +56,7 @@ struct ModuleNode {
   }
 };
 
-// The tree of modules that the dots of the parameters' names spell, in the order of the parameters.
+// The tree of modules in the dotted names of the parameters, in the order of the parameters.
 std::unique_ptr<ModuleNode> ModuleTree(const std::vector<FlatLayout::Parameter>& parameters) {
   auto root = std::make_unique<ModuleNode>();
   for (const FlatLayout::Parameter& parameter : parameters) {
@@ -79,14 +79,14 @@ std::unique_ptr<ModuleNode> ModuleTree(const std::vector<FlatLayout::Parameter>&
   return root;
 }
 
-using ModuleSet = std::vector<const ModuleNode*>;  // those whose own parameters lie in one flat parameter
+using ModuleSet = std::vector<const ModuleNode*>;  // modules whose own parameters are in one flat parameter
 
 // One choice of units in a part of the model.
 struct UnitChoice {
   std::vector<std::string> units;
   std::vector<ModuleSet> modules;        // of each of `units`
-  ModuleSet open_modules;                // in none of them
-  std::vector<std::string> rival_units;  // another choice with the same state and another placement; empty: none
+  ModuleSet open_modules;                // in none of `units`
+  std::vector<std::string> rival_units;  // another choice with the same state and another placement; empty: no rival
 
   bool PlacesLike(const UnitChoice& choice) const {
     return modules == choice.modules && open_modules == choice.open_modules;
@@ -106,11 +106,11 @@ class UnitSearch {
  public:
   UnitSearch(const std::vector<int64_t>& sizes, int world_size) : sizes_(sizes), world_size_(world_size) {}
 
-  // Every choice in `module` and its children, from sizes_[next_size] on. The unit around has `room` elements; choices
-  // that leave more open are left out.
+  // Every choice in `module` and its children, from sizes_[next_size] on. The enclosing unit has `room` elements;
+  // choices that leave more open are dropped.
   ChoicesByState Choose(const ModuleNode& module, size_t next_size, int64_t room) {
     ChoicesByState choices = ChooseInside(module, next_size, room, Siblings::kIndependent);
-    // A module that only wraps one child places parameters as that child does.
+    // A module that only wraps one child places parameters like that child.
     const bool is_wrapper = module.own_numel == 0 && module.children.size() == 1;
     if (is_wrapper || next_size == sizes_.size()) return choices;
     const int64_t size = sizes_[next_size];
@@ -125,13 +125,13 @@ class UnitSearch {
     return choices;
   }
 
-  // The search gave up, and its choices are not all there are.
+  // True when the search gave up, and its choices are incomplete.
   bool is_exhausted() const { return is_exhausted_; }
 
  private:
   static constexpr size_t kMaxStates = 2000;
 
-  // kUniform: children of equal structure have equal units, as unit_search.h promises for lists that are units.
+  // kUniform: children of equal structure have equal units, as unit_search.h documents for lists that are units.
   enum class Siblings { kIndependent, kUniform };
 
   // By structure: the names of the units in each child of that structure, relative to the child.
@@ -166,7 +166,7 @@ class UnitSearch {
 
   // Every choice in the children of `module`, one child after the other; its own parameters are open.
   ChoicesByState ChooseInside(const ModuleNode& module, size_t next_size, int64_t room, Siblings siblings) {
-    // Uniform siblings remember what they chose, so that those after them can follow; otherwise there is one entry.
+    // Uniform siblings remember their choice, so that later ones can follow it; otherwise there is one entry.
     std::map<UnitsByStructure, ChoicesByState> before;
     if (module.own_numel <= room) {
       UnitChoice own;
@@ -204,7 +204,7 @@ class UnitSearch {
     return all;
   }
 
-  // Adds `choice`, or makes it the rival of the choice that has the state, if it places parameters differently.
+  // Adds `choice`, or makes it the rival of the choice with the same state, if it places parameters differently.
   void Add(const SearchState& state, UnitChoice choice, ChoicesByState& choices) {
     if (choices.size() >= kMaxStates) {
       is_exhausted_ = true;
@@ -225,7 +225,7 @@ absl::Status Unusable(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("flat layout: ", what));
 }
 
-// The first few of `items`, and the number of those that are left out.
+// The first few of `items`, and the number of the others.
 std::string Listed(const std::vector<std::string>& items) {
   constexpr size_t kMaxNamed = 8;
   const size_t named = std::min(items.size(), kMaxNamed);

@@ -35,15 +35,15 @@ TEST(UnitSearchTest, SizesTellTheUnits) {
   EXPECT_THAT(FindUnits(Blocks(), {90, 129, 129}, 3), IsOkAndHolds(ElementsAre("", "h.0", "h.1")));
   EXPECT_THAT(FindUnits(Blocks(), {348}, 1), IsOkAndHolds(ElementsAre("")));
   EXPECT_THAT(FindUnits(Blocks(), {90, 258}, 1), IsOkAndHolds(ElementsAre("", "h")));
-  // Units inside of units.
+  // Nested units.
   EXPECT_THAT(FindUnits(Blocks(), {90, 66, 63, 66, 63}, 1),
               IsOkAndHolds(ElementsAre("", "h.0", "h.0.up", "h.1", "h.1.up")));
 }
 
 TEST(UnitSearchTest, UnitsThatNoPolicyWouldChooseAreFoundToo) {
-  // By hand: the second part of the first block alone.
+  // Wrapped by hand: only the second part of the first block.
   EXPECT_THAT(FindUnits(Blocks(1), {156, 63}, 1), IsOkAndHolds(ElementsAre("", "h.0.up")));
-  // A Sequential of layers of different structure, of which one is wrapped apart.
+  // A Sequential whose layers have different structures and are wrapped separately.
   EXPECT_THAT(FindUnits({{"s.0.weight", {5, 3}}, {"s.2.weight", {2, 5}}, {"w", {7}}}, {7, 15, 10}, 1),
               IsOkAndHolds(ElementsAre("", "s.0", "s.2")));
 }
@@ -55,12 +55,12 @@ TEST(UnitSearchTest, SizesThatNoChoiceMakesAreAnError) {
 }
 
 TEST(UnitSearchTest, TwoChoicesAreAnErrorThatNamesThem) {
-  // One of two blocks of one structure, wrapped by hand: which?
+  // One of two equal blocks, wrapped by hand: the sizes do not reveal which one.
   EXPECT_THAT(FindUnits(Blocks(), {219, 129}, 1),
               StatusIs(StatusCode::kInvalidArgument,
                        HasSubstr("more than one choice of units makes flat parameters of 219, 129 elements: "
                                  "[\"\", \"h.1\"] and [\"\", \"h.0\"]")));
-  // Every other of four.
+  // Every second of four blocks.
   EXPECT_THAT(FindUnits(Blocks(4), {348, 129, 129}, 1),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("more than one")));
   // Modules of one size and different structure.
@@ -72,7 +72,7 @@ TEST(UnitSearchTest, TwoChoicesAreAnErrorThatNamesThem) {
 }
 
 TEST(UnitSearchTest, ChoicesThatPlaceEveryParameterAlikeAreOne) {
-  // "m" as a unit that holds what "m.x" would hold alone: one layout under two names.
+  // "m" as a unit that holds only the elements of "m.x": one layout under two names.
   EXPECT_THAT(FindUnits({{"w", {2}}, {"m.x.w", {3}}, {"m.y.w", {4}}}, {2, 3, 4}, 1), IsOkAndHolds(SizeIs(3)));
 }
 

@@ -1,6 +1,6 @@
 """check_view.py VIEW.h5 EXPECTED.json NAME: whether h5py finds every tensor of NAME in the view, with its bytes.
 
-Strided views are left out of a view. Exit status 77 where there is no h5py.
+Strided views are left out of a view. Exits with 77 if h5py is missing.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""check_with_torch.py PATH EXPECTED.json: whether torch reads what we wrote, and finds equal bits.
+"""check_with_torch.py PATH EXPECTED.json: whether torch reads our output, and finds equal bits.
 
 PATH is a .pt file, read by torch.load(weights_only=True), or a DCP directory, read by torch.distributed.checkpoint.load at
 1, 2 and 3 ranks into sharded tensors. EXPECTED.json: {"tensors": [{"path": [...], "dtype", "shape", "bytes": FILE}],
-"values": [{"path": [...], "value"}]}. Exit status 77 where there is no torch.
+"values": [{"path": [...], "value"}]}. Exits with 77 if torch is missing.
 """
 
 import json

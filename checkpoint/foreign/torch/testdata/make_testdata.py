@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the files of this folder with the real PyTorch: python3 make_testdata.py (needs torch 2.15; CPU and gloo).
 
-What each holds, and the SHA-256 of every tensor's row-major little-endian bytes, goes to expected.json, which the tests
-compare with. Nothing in it is typed in.
+The contents of each, and the SHA-256 of every tensor's row-major little-endian bytes, go to expected.json, with which
+the tests compare. Nothing in it is typed in.
 """
 
 import collections
@@ -152,7 +152,7 @@ def save_indexed():
 # DCP directories.
 
 class Plain(nn.Module):
-    """Net without what FSDP on a CPU cannot do: buffers stay, the batch norm goes."""
+    """Net without the parts that FSDP on a CPU cannot handle: buffers stay, the batch norm goes."""
 
     def __init__(self):
         super().__init__()
@@ -201,7 +201,7 @@ def save_dcp(rank, case, world_size, store, scratch):
     dcp.save({"model": state, "optim": optim, "step": 3}, checkpoint_id=case)
     dist.barrier()
     if rank == 0:
-        # What torch itself reads of it, in one process.
+        # The tensors that torch itself reads from it, in one process.
         from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
         dcp_to_torch_save(case, scratch)
     dist.barrier()
@@ -231,7 +231,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Units inside of a unit, whose sizes nothing divides."""
+    """Nested units, with sizes that nothing divides."""
 
     def __init__(self):
         super().__init__()
@@ -263,11 +263,11 @@ def save_flat(rank, orig, world_size, store, scratch):
         optimizer.step()
     FullyShardedDataParallel.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
     sharded = FullyShardedDataParallel.sharded_optim_state_dict(model, optimizer)
-    # What a rank loads into its optimizer, and saves of it: shards of flat parameters, or of parameters.
+    # The state that a rank loads into its optimizer and saves: shards of flat parameters, or of parameters.
     flat = FullyShardedDataParallel.flatten_sharded_optim_state_dict(sharded, model, optimizer)
     FullyShardedDataParallel.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(),
                                                  FullOptimStateDictConfig())
-    # Where use_orig_params is set, FULL optimizer state is wrong on a CPU (torch 2.15): the sharded one is right.
+    # With use_orig_params, FULL optimizer state is wrong on a CPU (torch 2.15): the sharded one is right.
     whole = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     optim = {"state": {}, "param_groups": sharded["param_groups"]}
     for name, state in sharded["state"].items():
@@ -319,7 +319,7 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 8,
 
 
 class Gpt2Part(nn.Module):
-    """Parameters and parts by the names and shapes, in the order, of GPT-2; what it computes only has gradients."""
+    """Parameters and parts by the names and shapes, in the order, of GPT-2; forward only makes gradients."""
 
     def __init__(self, shapes, **parts):
         super().__init__()
