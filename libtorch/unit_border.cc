@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/libtorch/unit_border.h"
 
+#include "fsdp/fsdp/units/unit_settings.h"
 #include "fsdp/libtorch/torch_tensor.h"
 
 namespace fsdp {

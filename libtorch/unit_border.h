@@ -8,10 +8,11 @@
 
 #include <optional>
 
-#include "fsdp/fsdp/units/unit_settings.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
+
+struct UnitSettings;
 
 struct UnitBorder {
   std::optional<at::ScalarType> input_type = {};   // floating-point inputs are cast to it

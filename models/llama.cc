@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/models/rope.h"
 #include "fsdp/nn/embedding.h"
 #include "fsdp/nn/last_dim.h"
 #include "fsdp/nn/linear.h"

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/models/config_reader.h"
+#include "fsdp/models/rope.h"
 #include "fsdp/tensor/shape.h"
 
 namespace fsdp {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/models/attention_kind.h"
-#include "fsdp/models/rope.h"
+#include "fsdp/models/rope_config.h"
 #include "fsdp/tensor/attributes.h"
 
 namespace fsdp {

@@ -185,8 +185,8 @@ int Main(int argc, char** argv) {
     PrintHelp(subcommand);
     return kExitDone;
   }
-  return ReportUsageError("ckpt",
-                          absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a subcommand; expected ", SubcommandNames())));
+  return ReportUsageError("ckpt", absl::InvalidArgumentError(absl::StrCat(
+                                      "\"", name, "\" is not a subcommand; expected ", SubcommandNames())));
 }
 
 }  // namespace

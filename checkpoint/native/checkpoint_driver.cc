@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/checkpoint_manifest.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/parity/parity_files.h"
@@ -30,24 +31,6 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The name of a file in `directory` that only a checkpoint of ours has; empty without one.
-std::string FindCheckpointFile(const std::string& directory) {
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
-    if (name == kCheckpointFileName || IsRankFileName(name)) return name;
-  }
-  return "";
-}
-
-// Only the manifest records which files belong to the checkpoint and what their bytes mean.
-absl::Status CheckManifestIsThere(const std::string& directory) {
-  if (HasEntry(directory, kManifestName)) return absl::OkStatus();
-  const std::string name = FindCheckpointFile(directory);
-  if (name.empty()) return absl::NotFoundError(absl::StrCat(kManifestName, " is missing in ", directory));
-  return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));
-}
 
 class Driver final : public FormatDriver {
  public:
@@ -148,11 +131,6 @@ class Writer final : public FormatWriter {
 };
 
 }  // namespace
-
-absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory) {
-  FSDP_RETURN_IF_ERROR(CheckManifestIsThere(directory));
-  return ReadManifest(PosixFileSystem(), directory);
-}
 
 const FormatDriver& CheckpointDriver() {
   // Never deleted, so that no static destructor runs while another thread still loads.

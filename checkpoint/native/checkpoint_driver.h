@@ -8,10 +8,7 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
-#include "absl/status/statusor.h"
-#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -23,11 +20,6 @@ struct Hdf5Target {
   std::optional<int> world_size = {};  // of SHARDED and LOCAL, 1 to 99999; default: the source's
   int parity = 0;                      // parity files of SHARDED and LOCAL; 0 for FULL, which has no rank files
 };
-
-// The manifest of a checkpoint directory, which has everything that a description of it needs. No other file is opened,
-// so this works when rank files are missing or damaged. kDataLoss, naming a remaining file, when the manifest is
-// missing.
-absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory);
 
 const FormatDriver& CheckpointDriver();
 const FormatDriver& CheckpointRootDriver();

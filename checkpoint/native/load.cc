@@ -9,6 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/checkpoint.h"
 #include "fsdp/checkpoint/native/checkpoint_driver.h"
+#include "fsdp/checkpoint/native/checkpoint_manifest.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 

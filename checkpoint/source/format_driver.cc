@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
 namespace {

@@ -22,12 +22,13 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
-#include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
+
+struct SourceDescription;
 
 // The properties of a path by which a driver recognises it: read once, for all drivers.
 struct PathProbe {

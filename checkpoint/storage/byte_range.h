@@ -17,6 +17,13 @@ inline constexpr int64_t kPageBytes = 4096;
 // The number of blocks of kBlockBytes in `nbytes` bytes.
 inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
 
+// The numbers that addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file does
+// not support direct I/O.
+struct DirectAlignment {
+  int64_t memory = 0;
+  int64_t offset = 0;  // of lengths too
+};
+
 // The bytes [offset, offset + nbytes) of a file.
 struct ByteRange {
   int64_t offset = 0;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {

@@ -15,9 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "fsdp/checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
+
+class WriteQueue;
 
 // An open regular file; the destructor closes it.
 class File {

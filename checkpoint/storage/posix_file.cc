@@ -24,6 +24,7 @@
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/cached_pages.h"
 #include "fsdp/checkpoint/storage/system_call.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {

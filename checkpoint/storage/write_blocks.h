@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

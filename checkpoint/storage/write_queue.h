@@ -58,13 +58,6 @@ class WriteQueue {
   virtual absl::Status Finish() = 0;
 };
 
-// The numbers that addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file does
-// not support direct I/O.
-struct DirectAlignment {
-  int64_t memory = 0;
-  int64_t offset = 0;  // of lengths too
-};
-
 // kNever: as on a kernel without io_uring, or on one that forbids it; for tests.
 enum class UringUse : uint8_t { kIfPossible, kNever };
 

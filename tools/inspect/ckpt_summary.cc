@@ -12,6 +12,7 @@
 #include "absl/flags/flag.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/native/checkpoint_manifest.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/object/open_store.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_source.h"
+#include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
 namespace {

@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 

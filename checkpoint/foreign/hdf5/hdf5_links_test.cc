@@ -16,6 +16,7 @@
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_source.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"

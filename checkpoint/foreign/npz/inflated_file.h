@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

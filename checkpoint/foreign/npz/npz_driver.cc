@@ -12,6 +12,7 @@
 #include "fsdp/checkpoint/foreign/npz/npz_writer.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/model_only.h"
+#include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
 namespace {

@@ -24,6 +24,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

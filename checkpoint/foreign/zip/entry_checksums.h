@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 #include "fsdp/tensor/interval.h"
 
 namespace fsdp {

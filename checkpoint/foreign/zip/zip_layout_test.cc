@@ -13,6 +13,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/source/nonfinite.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
 

@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 
 namespace fsdp {
+
+struct TorchWriteOptions;
 
 // One file that torch.load(weights_only=True) reads. No options.
 struct TorchTarget {};

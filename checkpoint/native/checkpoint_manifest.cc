@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/native/checkpoint_manifest.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+namespace fs = std::filesystem;
+
+std::string FindCheckpointFile(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name == kCheckpointFileName || IsRankFileName(name)) return name;
+  }
+  return "";
+}
+
+// Only the manifest says which files belong to the checkpoint and what their bytes mean.
+absl::Status CheckManifestIsThere(const std::string& directory) {
+  if (HasEntry(directory, kManifestName)) return absl::OkStatus();
+  const std::string name = FindCheckpointFile(directory);
+  if (name.empty()) return absl::NotFoundError(absl::StrCat(kManifestName, " is missing in ", directory));
+  return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));
+}
+
+absl::StatusOr<Manifest> ReadCheckpointManifest(const std::string& directory) {
+  FSDP_RETURN_IF_ERROR(CheckManifestIsThere(directory));
+  return ReadManifest(PosixFileSystem(), directory);
+}
+
+}  // namespace fsdp
