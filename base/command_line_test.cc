@@ -6,8 +6,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "fsdp/base/environment_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_environment.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/native/checkpoint.h"  // SaveCheckpoint, LatestCheckpoint, PruneCheckpoints
+#include "fsdp/checkpoint/native/native_checkpoint.h"  // SaveCheckpoint, LatestCheckpoint, PruneCheckpoints
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/load.h"  // LoadOptions
 #include "fsdp/tensor/state_dict.h"

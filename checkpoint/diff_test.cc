@@ -10,7 +10,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 

@@ -9,7 +9,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 

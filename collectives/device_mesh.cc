@@ -41,7 +41,7 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
 
 // Compares the meshes as texts: equal texts mean equal sizes and names.
 absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.AllGatherObject(mine));
   for (int rank = 0; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::InvalidArgumentError(
@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared
     return absl::InvalidArgumentError(
         "device mesh: the process group is null: expected the group of all ranks of the mesh");
   }
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group, CheckMesh(*group, sizes, names)));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group, CheckMesh(*group, sizes, names)));
   std::shared_ptr<DeviceMesh> mesh(new DeviceMesh());
   mesh->all_ = std::move(group);
   mesh->sizes_ = std::move(sizes);

@@ -33,7 +33,7 @@ TEST(DeviceMeshTest, TwoDimensionsAreRowsAndColumnsOfTheRanks) {
     EXPECT_EQ(shard->rank(), group->rank() % 3);
     EXPECT_EQ(mesh->group(0)->size(), 2);
     EXPECT_EQ(mesh->group(0)->rank(), group->rank() / 3);
-    FSDP_ASSIGN_OR_RETURN(const auto ranks, shard->GatherBlobs(std::to_string(group->rank())));
+    FSDP_ASSIGN_OR_RETURN(const auto ranks, shard->AllGatherObject(std::to_string(group->rank())));
     const int first = group->rank() / 3 * 3;
     for (int i = 0; i < 3; ++i) EXPECT_EQ(ranks[i], std::to_string(first + i));
     return absl::OkStatus();
@@ -75,7 +75,7 @@ TEST(DeviceMeshTest, UnknownDimensionIsAnErrorThatListsTheKnown) {
 
 // The ranks of `group`, as ranks of the mesh.
 absl::StatusOr<std::string> RanksOf(ProcessGroup& group, int rank) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, group.GatherBlobs(std::to_string(rank)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, group.AllGatherObject(std::to_string(rank)));
   std::string all;
   for (const std::string& one : ranks) all += one;
   return all;

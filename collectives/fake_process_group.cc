@@ -45,7 +45,7 @@ class FakeCollectives final : public BlockingCollectives {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t, std::string_view blob) override {
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(uint64_t, std::string_view blob) override {
     FSDP_RETURN_IF_ERROR(given_up());
     return std::vector<std::string>(size_, std::string(blob));
   }

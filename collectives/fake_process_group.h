@@ -8,7 +8,7 @@
 //   AllGather             copies the input to this rank's slice of the output; the other slices stay as they are
 //   ReduceScatter         copies this rank's slice of the input to the output, whatever the operation
 //   AllReduce, Broadcast  leave the tensor as it is
-//   GatherBlobs           this rank's blob, once for each rank: every peer agrees, and is on this host
+//   AllGatherObject           this rank's blob, once for each rank: every peer agrees, and is on this host
 #ifndef FSDP_COLLECTIVES_FAKE_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_FAKE_PROCESS_GROUP_H_
 

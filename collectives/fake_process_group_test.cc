@@ -84,10 +84,11 @@ TEST_F(FakeProcessGroupTest, AReductionIsThisRanksContribution) {
 
 TEST_F(FakeProcessGroupTest, EveryPeerAgrees) {
   Open({.rank = 3, .size = 1000});
-  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> blobs, group_->GatherBlobs("mine"));
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> blobs, group_->AllGatherObject("mine"));
   EXPECT_THAT(blobs, AllOf(SizeIs(1000), Each("mine")));
-  EXPECT_OK(AgreeOn(*group_, absl::OkStatus()));
-  EXPECT_THAT(AgreeOn(*group_, absl::DataLossError("bad")), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("bad")));
+  EXPECT_OK(AllReduceStatus(*group_, absl::OkStatus()));
+  EXPECT_THAT(AllReduceStatus(*group_, absl::DataLossError("bad")),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("bad")));
 }
 
 TEST_F(FakeProcessGroupTest, SizesAreCheckedAsByARealGroup) {
@@ -104,7 +105,7 @@ TEST_F(FakeProcessGroupTest, SizesAreCheckedAsByARealGroup) {
 TEST_F(FakeProcessGroupTest, ARankThatGaveUpCollectsNoMore) {
   Open({.rank = 4, .size = 8});
   group_->Abort(absl::CancelledError("enough"));
-  EXPECT_THAT(group_->GatherBlobs("x"), StatusIs(absl::StatusCode::kCancelled, HasSubstr("enough")));
+  EXPECT_THAT(group_->AllGatherObject("x"), StatusIs(absl::StatusCode::kCancelled, HasSubstr("enough")));
 }
 
 TEST_F(FakeProcessGroupTest, APartHasTheSizeThatWasNamedForIt) {
@@ -134,7 +135,7 @@ TEST_F(FakeProcessGroupTest, AJobGetsOneByTheNameOfTheBackendWithoutMeetingAnybo
   job.world_size = 16384;
   job.local_world_size = 8;
   job.local_ranks_are_known = true;
-  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> group, JoinProcessGroup(job, {.backend = "fake"}));
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup(job, {.backend = "fake"}));
   EXPECT_EQ(group->backend(), "fake");
   EXPECT_EQ(group->rank(), 17);
   EXPECT_EQ(group->size(), 16384);

@@ -47,7 +47,7 @@ absl::StatusOr<GroupHosts> FindHosts(const BlobGather& gather, const HostIdentit
 }
 
 absl::StatusOr<GroupHosts> FindHosts(ProcessGroup& group, std::string_view host_id) {
-  return FindHosts([&group](std::string_view blob) { return group.GatherBlobs(blob); },
+  return FindHosts([&group](std::string_view blob) { return group.AllGatherObject(blob); },
                    HostIdentity::OfThisProcess(host_id));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of JoinProcessGroup, with the data that each exchanges with the other ranks:
+// The steps of InitProcessGroup, with the data that each exchanges with the other ranks:
 //
 //   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
 //                                                               -> on several: CreateUcxTransport or, if asked for,
@@ -199,7 +199,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
                                                                        const InitOptions& options, JobTies& ties) {
   JobStore& job = *met.job;
   const HostLayout& layout = met.layout;
-  const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
+  const BlobGather gather = [&job](std::string_view blob) { return job.AllGatherObject(blob); };
   if (layout.hosts() > 1 && options.backend == "shm") {
     return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), OneOf({"net"}));
   }
@@ -258,10 +258,10 @@ std::shared_ptr<ProcessGroup> Hold(JobTies ties, const HostProcessGroup& control
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
-  return JoinProcessGroup(rendezvous, options);
+  return InitProcessGroup(rendezvous, options);
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& given, const InitOptions& options) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const Rendezvous& given, const InitOptions& options) {
   if (options.backend == "fake") return CreateFakeGroupOf(given, options);
   std::shared_ptr<Device> device;
   if (given.local_ranks_are_known) {
@@ -276,7 +276,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
   MetRank met{.rank = rendezvous.rank, .master_addr = rendezvous.master_addr, .layout = {}, .job = nullptr};
   FSDP_ASSIGN_OR_RETURN(met.job, JobStore::Open(rendezvous, options.join_timeout.value_or(options.timeout)));
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts,
-                        FindHosts([&met](std::string_view blob) { return met.job->GatherBlobs(blob); },
+                        FindHosts([&met](std::string_view blob) { return met.job->AllGatherObject(blob); },
                                   HostIdentity::OfThisProcess(options.host_id)));
   met.layout = hosts.layout;
   if (device == nullptr) {

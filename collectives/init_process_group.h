@@ -46,7 +46,7 @@ struct InitOptions {
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 
 // InitProcessGroup for a job that is known without the environment.
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
+absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options = {});
 
 }  // namespace fsdp

@@ -120,7 +120,7 @@ std::vector<std::string> TwoJobsOnOnePort(const std::string& name_of_a, const st
     answers->fetch_add(1);
     if (!group.ok()) return group.status();
     while (answers->load() < 4) absl::SleepFor(absl::Milliseconds(1));
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, (*group)->GatherBlobs(is_b ? "b" : "a"));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, (*group)->AllGatherObject(is_b ? "b" : "a"));
     return absl::UnknownError(absl::StrCat("joined ", blobs[0], blobs[1]));
   });
   std::vector<std::string> texts;
@@ -192,7 +192,7 @@ std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, const 
     rendezvous.rank = rank;
     FSDP_ASSIGN_OR_RETURN(
         const std::shared_ptr<ProcessGroup> group,
-        JoinProcessGroup(rendezvous, {.timeout = absl::Minutes(1), .backend = backend, .host_id = hosts[rank]}));
+        InitProcessGroup(rendezvous, {.timeout = absl::Minutes(1), .backend = backend, .host_id = hosts[rank]}));
     return rank_main(*group);
   });
 }
@@ -242,7 +242,7 @@ TEST(InitProcessGroupTest, ADeviceThatCannotBeMadeIsTheRanksErrorBeforeAnybodyMe
   Rendezvous job = NewJob(2);
   InitOptions options = {.timeout = absl::Minutes(1)};
   options.make_device = [](const Rendezvous&) { return absl::UnimplementedError("no such device"); };
-  EXPECT_THAT(JoinProcessGroup(job, options), StatusIs(absl::StatusCode::kUnimplemented, "no such device"));
+  EXPECT_THAT(InitProcessGroup(job, options), StatusIs(absl::StatusCode::kUnimplemented, "no such device"));
 }
 
 TEST(InitProcessGroupTest, ANetworkOnOneHostIsThereForTheAsking) {
@@ -308,7 +308,7 @@ TEST(InitProcessGroupTest, RanksThatDisagreeOnTheWorldSizeAreToldAtOnce) {
     rendezvous.rank = rank;
     rendezvous.world_size += rank;
     rendezvous.local_world_size += rank;
-    return JoinProcessGroup(rendezvous, {.timeout = absl::Seconds(1)}).status();
+    return InitProcessGroup(rendezvous, {.timeout = absl::Seconds(1)}).status();
   });
   EXPECT_THAT(results[1].status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 2, rank 1 has 3")));
@@ -318,15 +318,15 @@ TEST(InitProcessGroupTest, ABackendThatTheDeviceCannotHaveIsRefused) {
   Rendezvous job;
   InitOptions options;
   options.backend = "nccl";
-  EXPECT_THAT(JoinProcessGroup(job, options).status(),
+  EXPECT_THAT(InitProcessGroup(job, options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 1 rank on cpu: expected \"local\""));
   job.world_size = 2;
-  EXPECT_THAT(JoinProcessGroup(job, options).status(),
+  EXPECT_THAT(InitProcessGroup(job, options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "backend \"nccl\" for 2 ranks on cpu: expected \"shm\", \"net\", \"mpi\" or \"pigeons\""));
   job.world_size = 1;
   options.backend = "shm";
-  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, JoinProcessGroup(job, options));
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, InitProcessGroup(job, options));
   EXPECT_EQ(alone->backend(), "local");
 }
 

@@ -45,7 +45,7 @@
 #include "fsdp/collectives/job/rank_output.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/job/socket.h"
-#include "fsdp/collectives/rank_limit.h"
+#include "fsdp/collectives/self_launch.h"
 
 namespace fsdp {
 namespace {
@@ -99,8 +99,8 @@ class Job {
   // The time at which the loop must act without an event.
   absl::Time NextDeadline() const;
   void ReapEnded();
-  void NoteFailure(int local_rank);
-  void NoteSignal();
+  void RecordFailure(int local_rank);
+  void RecordSignal();
   void StopWhenTimeIsUp();
   void KillWhoseTimeIsUp();
   void Stop();
@@ -185,7 +185,7 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
   }
   // One pass, not until the end of the stream: a process that left its rank's group may keep the pipe open.
   PassOutput(signals, is_asked() ? absl::Now() + kLastOutput : absl::InfiniteFuture());
-  NoteSignal();
+  RecordSignal();
   if (result_.failed_rank >= 0) {
     const std::deque<std::string>& lines = ranks_[result_.failed_rank - FirstRank()]->last_lines.lines();
     result_.last_lines.assign(lines.begin(), lines.end());
@@ -269,11 +269,11 @@ void Job::ReapEnded() {
     }
   }
   if (failed >= 0) {
-    NoteFailure(failed);
+    RecordFailure(failed);
   }
 }
 
-void Job::NoteFailure(int local_rank) {
+void Job::RecordFailure(int local_rank) {
   if (result_.exit_code != 0) {
     return;
   }
@@ -288,7 +288,7 @@ void Job::NoteFailure(int local_rank) {
 // Decides whether the failure was caused by the signal. A rank that was killed by it or by this process, or that lost
 // such a peer, ended by the signal. A rank that crashed or failed in the work that it wanted to finish, such as a save,
 // did not, and neither did one that had failed before.
-void Job::NoteSignal() {
+void Job::RecordSignal() {
   const int code = result_.exit_code;
   const bool by_signal = code == kExitRestart || code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGKILL;
   if (!failed_after_signal_ || !by_signal) {
@@ -377,19 +377,6 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   Job job(options);
   FSDP_RETURN_IF_ERROR(job.Start());
   return job.Run(*signals);
-}
-
-absl::Status CheckNproc(int nproc) { return CheckRankCount(nproc, HostLimits::OfThisHost()); }
-
-std::string SelfPath() {
-  char path[4096];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path));
-  return std::string(path, static_cast<size_t>(std::max<ssize_t>(n, 0)));
-}
-
-bool InsideJob() {
-  const absl::StatusOr<Rendezvous> rendezvous = RendezvousFromEnvironment();
-  return !rendezvous.ok() || rendezvous->source != "single process";
 }
 
 }  // namespace fsdp

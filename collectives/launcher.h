@@ -59,17 +59,9 @@ struct LaunchResult {
 // rank fails the others of this host have a second to notice and print it, then get SIGTERM, and after `grace` SIGKILL;
 // the ranks of other hosts notice that their peers are gone. Call it before this process starts threads, which could
 // take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options and for more
-// ranks than the host holds (CheckNproc); kUnavailable if host 0 cannot listen at master_addr and master_port;
+// ranks than the host holds (rank_limit.h); kUnavailable if host 0 cannot listen at master_addr and master_port;
 // kNotFound for a program that does not exist, kPermissionDenied for one that cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
-
-// kInvalidArgument, naming the limit, if this host cannot hold this number of ranks. The rule is in rank_limit.h.
-absl::Status CheckNproc(int nproc);
-
-// For a program that starts itself again as ranks (--nproc): its own path, and whether the environment already makes it
-// a rank of a job.
-std::string SelfPath();
-bool InsideJob();
 
 }  // namespace fsdp
 

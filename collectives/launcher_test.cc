@@ -17,10 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/environment_testutil.h"
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_environment.h"
 #include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/self_launch.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -50,7 +50,7 @@ class CudaDevice final : public Device,
   int64_t allocated_bytes() const override { return memory_->allocated_bytes(); }
   int64_t peak_allocated_bytes() const override { return memory_->peak_allocated_bytes(); }
   void ResetPeak() override { memory_->ResetPeak(); }
-  void NoteAllocation(int64_t nbytes) override { memory_->Note(nbytes); }
+  void RecordAllocation(int64_t nbytes) override { memory_->Note(nbytes); }
 
  private:
   const int ordinal_;

@@ -108,7 +108,7 @@ TEST_F(CudaDeviceTest, CountsLiveBytesExactly) {
     const Buffer b = NewBuffer(24);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 64, 0u);
     EXPECT_EQ(device_->allocated_bytes(), 1024);
-    device_->NoteAllocation(100);
+    device_->RecordAllocation(100);
   }
   EXPECT_EQ(device_->allocated_bytes(), 100);
   EXPECT_EQ(device_->peak_allocated_bytes(), 1124);

@@ -147,7 +147,7 @@ absl::StatusOr<int> Restore(ManualUnits& units, Optimizer& optimizer) {
 
 // The mean over ranks of a number that each rank has.
 absl::StatusOr<float> MeanOf(float mine, ProcessGroup& group) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(absl::StrCat(mine)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.AllGatherObject(absl::StrCat(mine)));
   return std::accumulate(all.begin(), all.end(), 0.0f,
                          [](float sum, const std::string& one) { return sum + std::strtof(one.c_str(), nullptr); }) /
          all.size();

@@ -12,7 +12,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/fully_shard.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
 

@@ -11,8 +11,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/units/units_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -194,7 +194,7 @@ absl::StatusOr<WholeTensors> StepBy(const FsdpOptions& options, const NormCase& 
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     SetGradients(made, [&](int64_t i) { return i == 14 ? of.element_14 : 0.5f; });
     if (defer) {
-      FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
+      FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->ClipGradNormAsync(max_norm));
       made.optimizer->set_grad_factor(clip.coefficient());
     } else {
       FSDP_RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
@@ -243,7 +243,7 @@ TEST(DeferClipGradNormTest, TheStepHasTheBitsOfClippingBefore) {
           for (int step = 0; step < 2; ++step) {
             FSDP_RETURN_IF_ERROR(made.ComputeGradients(step).status());
             if (defer) {
-              FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
+              FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->ClipGradNormAsync(max_norm));
               EXPECT_EQ(clip.coefficient().defined(), !options.cpu_offload.offload_params);
               made.optimizer->set_grad_factor(clip.coefficient());
             } else {
@@ -266,7 +266,7 @@ TEST(DeferClipGradNormTest, TheNormIsClipGradNorms) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, MixedOptions()));
     FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1e-3f));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->ClipGradNormAsync(1e-3f));
     FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
     EXPECT_GT(norm, 0);
     EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF), IsOkAndHolds(norm)) << "gradients were scaled";
@@ -285,7 +285,7 @@ TEST(ClipGradNormErrorTest, NormTypesAndLimitsThatAreNoneAreRefused) {
       const auto refused =
           StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at least 0, or infinity to clip nothing"));
       EXPECT_THAT(made.model->ClipGradNorm(max_norm), refused);
-      EXPECT_THAT(made.model->DeferClipGradNorm(max_norm).status(), refused);
+      EXPECT_THAT(made.model->ClipGradNormAsync(max_norm).status(), refused);
     }
     return absl::OkStatus();
   }));

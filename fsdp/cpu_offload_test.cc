@@ -10,10 +10,10 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
-#include "fsdp/fsdp/test_fully_shard.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/fsdp/units/units_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
 

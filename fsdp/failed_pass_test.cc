@@ -14,7 +14,7 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/optim/adamw.h"
 #include "gmock/gmock-matchers.h"

@@ -6,7 +6,7 @@
 //
 //   found_inf->Begin(stream);
 //   found_inf->Check(loss, stream);                        // of each micro-step
-//   FSDP_ASSIGN_OR_RETURN(const GradClip clip, model->DeferClipGradNorm(1.0f));
+//   FSDP_ASSIGN_OR_RETURN(const GradClip clip, model->ClipGradNormAsync(1.0f));
 //   found_inf->CheckOnAllRanks(clip.norm_on_device(), stream);
 //   optimizer.set_found_inf(found_inf->flag());
 #ifndef FSDP_FSDP_FOUND_INF_H_

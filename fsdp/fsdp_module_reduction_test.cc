@@ -9,7 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/fsdp_module.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"

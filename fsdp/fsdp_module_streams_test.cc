@@ -14,7 +14,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/fsdp_module.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

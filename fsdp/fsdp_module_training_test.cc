@@ -14,8 +14,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/fsdp_module.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/optim/adamw.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -76,7 +76,7 @@ TEST(FsdpModuleTrainingTest, ClipGradNormScalesEveryGradientByTheNormOfTheWholeM
     FSDP_RETURN_IF_ERROR(trained.test.ForwardAndBackward());
     double squares = 0;
     for (const auto& [name, parameter] : trained.test.model->NamedParameters()) {
-      FSDP_ASSIGN_OR_RETURN(const Tensor whole, trained.root().FullGradient(name));
+      FSDP_ASSIGN_OR_RETURN(const Tensor whole, trained.root().GetFullGradient(name));
       EXPECT_EQ(whole.shape(), parameter->shape);
       for (const float value : ValuesOf(whole)) squares += double{value} * value;
     }
@@ -101,7 +101,7 @@ TEST(FsdpModuleTrainingTest, ADeferredClipGivesTheStepOfClippingBefore) {
     FSDP_ASSIGN_OR_RETURN(const Trained deferred, Trained::Make(group, 3));
     FSDP_RETURN_IF_ERROR(now.Step(0));
     FSDP_RETURN_IF_ERROR(deferred.test.ForwardAndBackward(0));
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, deferred.root().DeferClipGradNorm(0.5f));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, deferred.root().ClipGradNormAsync(0.5f));
     deferred.optimizer->set_grad_factor(clip.coefficient());
     FSDP_ASSIGN_OR_RETURN(const Tape tape, deferred.root().NewTape());
     FSDP_RETURN_IF_ERROR(deferred.optimizer->Step(tape.stream()));
@@ -290,8 +290,8 @@ TEST(FsdpModuleTrainingTest, CallsForBetweenPassesAreRefusedWithinOne) {
     const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("within a forward or backward"));
     FsdpModule& root = trained.root();
     EXPECT_THAT(root.ClipGradNorm(1).status(), refused);
-    EXPECT_THAT(root.DeferClipGradNorm(1).status(), refused);
-    EXPECT_THAT(root.FullGradient("2.bias").status(), refused);
+    EXPECT_THAT(root.ClipGradNormAsync(1).status(), refused);
+    EXPECT_THAT(root.GetFullGradient("2.bias").status(), refused);
     EXPECT_THAT(root.SummonFullParams().status(), refused);
     EXPECT_THAT(root.AddOptimStateDict(*trained.optimizer, state), refused);
     EXPECT_THAT(root.LoadOptimStateDict(state, *trained.optimizer).status(), refused);

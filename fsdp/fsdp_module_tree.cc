@@ -106,7 +106,7 @@ FsdpModuleTree::FsdpModuleTree(FsdpModule& root, std::vector<FsdpModule*> member
 absl::StatusOr<std::unique_ptr<FsdpModuleTree>> FsdpModuleTree::Create(FsdpModule& root) {
   std::unique_ptr<FsdpModuleTree> made(new FsdpModuleTree(root, MembersOf(root)));
   made->module_.AssignNames();
-  FSDP_RETURN_IF_ERROR(AgreeOn(*root.mesh()->all(), made->CheckMembers()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*root.mesh()->all(), made->CheckMembers()));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<UnitStore> units, made->CreateUnits());
   for (const FsdpModule* member : made->members_) SetControls(*member, *units);
   FSDP_ASSIGN_OR_RETURN(made->model_, ShardedModel::Create(made->module_, std::move(units),
@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<UnitStore>> FsdpModuleTree::CreateUnits() const {
     for (const auto& parameter : member->options().ignored_params) ignored.parameters.insert(parameter.get());
   }
   absl::StatusOr<Partition> partition = Partition::Of(module_, requests, ignored);
-  FSDP_RETURN_IF_ERROR(AgreeOn(*root_.mesh()->all(), partition.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*root_.mesh()->all(), partition.status()));
   ModelSettings settings{.units = {}, .agreement = AgreementOfMembers()};
   for (const UnitModule& unit : partition->units) settings.units.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
   for (const UnitModule& bare : partition->bare) settings.bare.push_back(SettingsOf(*FsdpModule::Of(*bare.module)));

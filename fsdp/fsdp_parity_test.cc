@@ -13,7 +13,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/units/reduction_rule.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/cross_entropy_loss.h"
@@ -73,7 +73,7 @@ class Reference {
     FSDP_ASSIGN_OR_RETURN(module_, MakeGpt2(OddGpt2Config()));
     module_->AssignNames();
     FSDP_RETURN_IF_ERROR(module_->Materialize(*device_, kSeed));
-    FSDP_ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module_, *device_));
+    FSDP_ASSIGN_OR_RETURN(const auto parameters, UnshardedParameters(*module_, *device_));
     for (const auto& parameter : parameters) parameters_.push_back(parameter.get());
     AdamW optimizer(AdamW::DecayMatricesOnly(parameters_, Hyperparameters()));
     for (int step = 0; step < kSteps; ++step) {

@@ -7,7 +7,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "fsdp/nn/embedding.h"
 #include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"

@@ -14,7 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fully_shard.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/nn/device_layer_ops.h"
@@ -57,7 +57,7 @@ absl::StatusOr<Weights> TrainReference(int replicas, int shards) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("reference"));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
   FSDP_RETURN_IF_ERROR(module->Materialize(*device, kSeed));
-  FSDP_ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module, *device));
+  FSDP_ASSIGN_OR_RETURN(const auto parameters, UnshardedParameters(*module, *device));
   std::vector<ShardedParameter*> pointers;
   std::vector<Tensor> block, total;  // sums over a block of ranks, and of their means
   for (const auto& parameter : parameters) {

@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel(std::move(module)));
   absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options, cut);
   // CheckAndCut is local; the ranks must agree on its result before the first collective of the rest.
-  FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
+  FSDP_RETURN_IF_ERROR(groups.AllReduceStatus(partition.status()));
   FSDP_RETURN_IF_ERROR(MakeHybridGroups(options, *partition, groups));
   const ModelSettings settings = SettingsOf(options, *partition);
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
@@ -209,7 +209,7 @@ std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const { re
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const StateDict& state,
                                                                          const Optimizer& optimizer) {
-  FSDP_RETURN_IF_ERROR(model_->units().groups().AgreeOn(CheckKeyedByName(state, optimizer)));
+  FSDP_RETURN_IF_ERROR(model_->units().groups().AllReduceStatus(CheckKeyedByName(state, optimizer)));
   return OptimSlices(model_->units(), state, SourceOf(*settings_, LoadStateDictOptions{}));
 }
 

@@ -12,7 +12,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/nn/module.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

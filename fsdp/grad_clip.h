@@ -3,7 +3,7 @@
 // GradClip: the result of clipping, which the device may still be computing. The optimizer's kernels read the
 // coefficient from device memory, so the host does not wait between norm and step.
 //
-//   FSDP_ASSIGN_OR_RETURN(GradClip clip, model->DeferClipGradNorm(1.0f));
+//   FSDP_ASSIGN_OR_RETURN(GradClip clip, model->ClipGradNormAsync(1.0f));
 //   optimizer.set_grad_factor(clip.coefficient());
 //   FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
 //   FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());

@@ -17,7 +17,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/manual_units.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

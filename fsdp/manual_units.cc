@@ -183,7 +183,7 @@ class ManualUnits::Progress final : public StepGate {
   absl::Status broken_;  // why no call can succeed until values are loaded
 };
 
-// Grows with every write that NoteChanged reports, so a changed sum means a changed shard.
+// Grows with every write that MarkChanged reports, so a changed sum means a changed shard.
 int64_t ManualUnits::Progress::Version() const {
   int64_t version = 0;
   for (const auto& unit : model_->units().units()) version += unit->shard_version();
@@ -266,9 +266,9 @@ ManualUnits::~ManualUnits() = default;
 
 absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups groups, const std::vector<UnitSpec>& units,
                                                                  int units_at_once, const FsdpOptions& options) {
-  // Before AgreeOn, which needs the groups.
+  // Before AllReduceStatus, which needs the groups.
   FSDP_RETURN_IF_ERROR(groups.Validate());
-  FSDP_RETURN_IF_ERROR(groups.AgreeOn(CheckArguments(units, units_at_once, options)));
+  FSDP_RETURN_IF_ERROR(groups.AllReduceStatus(CheckArguments(units, units_at_once, options)));
   if (options.shard_group_size.has_value()) {
     FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(*options.shard_group_size));
   } else if (IsHybrid(options.sharding_strategy) && groups.is_one_group()) {

@@ -173,7 +173,7 @@ TEST(ManualUnitsTest, AStepThatLeavesOutGradientsThatAreKeptIsAnError) {
     FSDP_RETURN_IF_ERROR(units->set_requires_gradient_sync(false));
     FSDP_RETURN_IF_ERROR(Backward(*units, 1));
     FSDP_RETURN_IF_ERROR(units->FinishBackward());
-    units->parameters()[0]->NoteChanged();  // what an optimizer's step does
+    units->parameters()[0]->MarkChanged();  // what an optimizer's step does
     EXPECT_THAT(units->FinishStep(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                               HasSubstr("stepped without the gradients of unit first")));
     return absl::OkStatus();
@@ -186,10 +186,10 @@ TEST(ManualUnitsTest, ClippingScalesToTheNormOverAllRanks) {
     Sgd optimizer(units->parameters(), SgdOptions{.lr = 1});
     FSDP_RETURN_IF_ERROR(Backward(*units, 2));
     FSDP_RETURN_IF_ERROR(units->FinishBackward());
-    FSDP_ASSIGN_OR_RETURN(const Tensor grad, units->FullGradient("b"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, units->GetFullGradient("b"));
     EXPECT_EQ(grad.shape(), Shape({3}));
     for (int i = 0; i < 3; ++i) EXPECT_EQ(grad.data_as<float>()[i], 2);
-    EXPECT_THAT(units->FullGradient("c").status(),
+    EXPECT_THAT(units->GetFullGradient("c").status(),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("gradient of \"c\"")));
     FSDP_ASSIGN_OR_RETURN(const float norm, units->ClipGradNorm(1));
     EXPECT_FLOAT_EQ(norm, 8);  // 16 gradients of 2
@@ -201,7 +201,7 @@ TEST(ManualUnitsTest, ClippingScalesToTheNormOverAllRanks) {
 
     FSDP_RETURN_IF_ERROR(Backward(*units, 2));
     FSDP_RETURN_IF_ERROR(units->FinishBackward());
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, units->DeferClipGradNorm(1));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, units->ClipGradNormAsync(1));
     optimizer.set_grad_factor(clip.coefficient());
     FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
     FSDP_RETURN_IF_ERROR(units->FinishStep());
@@ -316,8 +316,8 @@ TEST(ManualUnitsTest, ABackwardThatIsNotReducedOrNotFinishedIsNamed) {
     FSDP_RETURN_IF_ERROR(units->Reduce(1));
     const auto not_finished = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("call FinishBackward first"));
     EXPECT_THAT(units->ClipGradNorm(1).status(), not_finished);
-    EXPECT_THAT(units->DeferClipGradNorm(1).status(), not_finished);
-    EXPECT_THAT(units->FullGradient("w").status(), not_finished);
+    EXPECT_THAT(units->ClipGradNormAsync(1).status(), not_finished);
+    EXPECT_THAT(units->GetFullGradient("w").status(), not_finished);
     return units->FinishBackward();
   }));
 }

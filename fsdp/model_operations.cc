@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each operation is: the model, then its StepGate, which refuses the call within a step and waits for streams, then the
-// function of clip_grad_norm.h or state/ that does the work. DeferClipGradNorm is the exception, since it must not
+// function of clip_grad_norm.h or state/ that does the work. ClipGradNormAsync is the exception, since it must not
 // wait.
 #include "fsdp/fsdp/model_operations.h"
 
@@ -44,19 +44,19 @@ absl::StatusOr<ShardedModel*> ModelOperations::IdleModel(std::string_view call) 
 
 absl::StatusOr<float> ModelOperations::ClipGradNorm(float max_norm, double norm_type) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
-  // Idle, because the norm is read on the host; DeferClipGradNorm only needs the pass to be over.
+  // Idle, because the norm is read on the host; ClipGradNormAsync only needs the pass to be over.
   FSDP_RETURN_IF_ERROR(model->gate().CheckIdle(ClipCall(*model, "ClipGradNorm")));
   return ClipShardedGradNorm(*model, max_norm, norm_type);
 }
 
-absl::StatusOr<GradClip> ModelOperations::DeferClipGradNorm(float max_norm) {
+absl::StatusOr<GradClip> ModelOperations::ClipGradNormAsync(float max_norm) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
-  FSDP_RETURN_IF_ERROR(model->gate().CheckBetweenPasses(ClipCall(*model, "DeferClipGradNorm")));
+  FSDP_RETURN_IF_ERROR(model->gate().CheckBetweenPasses(ClipCall(*model, "ClipGradNormAsync")));
   return DeferClipShardedGradNorm(*model, max_norm);
 }
 
-absl::StatusOr<Tensor> ModelOperations::FullGradient(std::string_view parameter) {
-  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("FullGradient"));
+absl::StatusOr<Tensor> ModelOperations::GetFullGradient(std::string_view parameter) {
+  FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("GetFullGradient"));
   return GatherGradient(model->units(), parameter);
 }
 

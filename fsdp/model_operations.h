@@ -51,13 +51,13 @@ class ModelOperations {
   // Optimizer::set_grad_factor (grad_clip.h). If some gradient is one that the optimizer does not own or that is in
   // host memory, all gradients are scaled here as ClipGradNorm does, which blocks, and the result has no coefficient.
   // Collective.
-  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
+  absl::StatusOr<GradClip> ClipGradNormAsync(float max_norm);
 
   // A copy of the whole gradient of one parameter, by any of its names, on the model's device; undefined, as PyTorch's
   // grad is None, if no rank has one. A rank without one, if others have it, counts as zero. Communicates for the whole
   // unit of the parameter, whose memory it needs a second time meanwhile. kNotFound for a name that no unit has;
   // kFailedPrecondition for a unit that is frozen whole. Collective; blocks.
-  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
+  absl::StatusOr<Tensor> GetFullGradient(std::string_view parameter);
 
   // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
   // FULL and SHARDED copy them, LOCAL aliases this rank's slices. Buffers and ignored parameters are included whole,
@@ -66,7 +66,7 @@ class ModelOperations {
   // Without settings: this rank's rows of every parameter, which alias the model's memory (except for models with
   // tensor parallelism or with parameters that are cut on another dimension than 0: for these the call is collective,
   // and the rows are copies). The next forward computes with values that are written to them before it; for later
-  // writes see ShardedParameter::NoteChanged. Every rank must call it if units are unsharded, because these are
+  // writes see ShardedParameter::MarkChanged. Every rank must call it if units are unsharded, because these are
   // gathered again.
   absl::StatusOr<StateDict> GetStateDict();
 

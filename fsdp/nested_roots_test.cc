@@ -10,8 +10,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_nesting.h"
+#include "fsdp/fsdp/nesting_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -166,8 +166,8 @@ TEST(NestedRootsTest, AReplicatedRootBesideShardedOnesTrainsToTheSameBits) {
     FSDP_RETURN_IF_ERROR(ForwardAndBackward(*mixed, 0));
     FSDP_RETURN_IF_ERROR(ForwardAndBackward(*one, 0));
     for (const auto& [name, parameter] : mixed->module().NamedParameters()) {
-      FSDP_ASSIGN_OR_RETURN(const Tensor mine, mixed->FullGradient(name));
-      FSDP_ASSIGN_OR_RETURN(const Tensor expected, one->FullGradient(name));
+      FSDP_ASSIGN_OR_RETURN(const Tensor mine, mixed->GetFullGradient(name));
+      FSDP_ASSIGN_OR_RETURN(const Tensor expected, one->GetFullGradient(name));
       EXPECT_TRUE(std::equal(mine.data_as<float>(), mine.data_as<float>() + mine.numel(), expected.data_as<float>()))
           << name;
     }

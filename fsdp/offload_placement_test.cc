@@ -12,7 +12,7 @@
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@ absl::StatusOr<StateDict> ScatterFullOptimStateDict(const FullyShardedDataParall
   // The ranks agree before OptimSlices: the others would wait there for broadcasts that rank 0 never makes.
   const AllRanks ranks(ShardedModel::Of(model).units().groups());
   const bool absent = ranks.rank() == 0 && full == nullptr;
-  FSDP_RETURN_IF_ERROR(ranks.AgreeOn(
+  FSDP_RETURN_IF_ERROR(ranks.AllReduceStatus(
       absent ? absl::InvalidArgumentError("rank 0 has no full optimizer state dict to scatter") : absl::OkStatus()));
   const StateDict nothing;
   return OptimSlices(ShardedModel::Of(model).units(), full != nullptr ? *full : nothing, StateSource::kFullFirst);

@@ -15,8 +15,8 @@
 #include "fsdp/collectives/group/counting_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -43,7 +43,7 @@ absl::StatusOr<StateDict> OptimState(TestModel& made, const StateDictSettings& s
 void ExpectAreTheOptimizers(const StateDict& slices, Optimizer& optimizer) {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const ShardedParameter& parameter = *optimizer.parameters()[i];
-    for (const std::string& name : optimizer.StateNames()) {
+    for (const std::string& name : optimizer.state_names()) {
       const ShardedTensor* slice = slices.FindTensor(StateKey::OptimState(parameter.fqn, name));
       ASSERT_NE(slice, nullptr) << parameter.fqn;
       ASSERT_EQ(slice->shards.empty(), parameter.interval.empty());

@@ -11,8 +11,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/units/units_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"

@@ -11,7 +11,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -15,8 +15,8 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

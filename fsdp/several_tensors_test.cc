@@ -176,7 +176,7 @@ void ExpectTruth(const Wrap& wrap) {
       EXPECT_FALSE(grads[2].defined());
     }
     for (int p = 0; p < 6; ++p) {
-      FSDP_ASSIGN_OR_RETURN(const Tensor whole, model->FullGradient(kParameters[p]));
+      FSDP_ASSIGN_OR_RETURN(const Tensor whole, model->GetFullGradient(kParameters[p]));
       EXPECT_EQ(ValuesOf(whole), truth.parameters[p]) << kParameters[p];
     }
     return absl::OkStatus();

@@ -15,7 +15,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/optim/adamw.h"
 #include "gtest/gtest.h"
 

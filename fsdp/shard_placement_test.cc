@@ -18,8 +18,8 @@
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fully_shard.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"
@@ -274,7 +274,7 @@ TEST(ShardPlacementTest, SummonedParametersAreWholeAndEditsComeBack) {
     FSDP_ASSIGN_OR_RETURN(const Trained made, Trained::Make(group, Cut::kOther, {}));
     FSDP_ASSIGN_OR_RETURN(const Bytes before, made.Wholes());
     FSDP_RETURN_IF_ERROR(made.ForwardAndBackward(0));
-    FSDP_ASSIGN_OR_RETURN(const Tensor gradient, made.root->FullGradient("0.weight"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor gradient, made.root->GetFullGradient("0.weight"));
     {
       FSDP_ASSIGN_OR_RETURN(const auto guard, made.root->SummonFullParams({.with_grads = true}));
       for (const auto& [name, parameter] : made.model->NamedParameters()) {
@@ -292,7 +292,7 @@ TEST(ShardPlacementTest, SummonedParametersAreWholeAndEditsComeBack) {
       const auto* new_values = reinterpret_cast<const float*>(after.at(name).data());
       for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) EXPECT_EQ(new_values[i], old_values[i] + 1) << name;
     }
-    FSDP_ASSIGN_OR_RETURN(const Tensor edited, made.root->FullGradient("0.weight"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor edited, made.root->GetFullGradient("0.weight"));
     for (int64_t i = 0; i < edited.numel(); ++i) EXPECT_EQ(edited.data_as<float>()[i], static_cast<float>(i));
     return absl::OkStatus();
   }));

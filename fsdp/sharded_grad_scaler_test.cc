@@ -142,7 +142,7 @@ class CountingDevice final : public Device, private TensorOps {
   int64_t allocated_bytes() const override { return host_->allocated_bytes(); }
   int64_t peak_allocated_bytes() const override { return host_->peak_allocated_bytes(); }
   void ResetPeak() override { host_->ResetPeak(); }
-  void NoteAllocation(int64_t nbytes) override { host_->NoteAllocation(nbytes); }
+  void RecordAllocation(int64_t nbytes) override { host_->RecordAllocation(nbytes); }
 
   int scaled() const { return scaled_; }
   int checked() const { return checked_; }

@@ -65,7 +65,7 @@ absl::Status ShardedModel::Apply(Module& module, const std::function<absl::Statu
   FSDP_RETURN_IF_ERROR(gate().CheckIdle("Apply"));
   absl::Status first;
   Visit(module, *units_, fn, first);
-  return units_->groups().AgreeOn(first);
+  return units_->groups().AllReduceStatus(first);
 }
 
 }  // namespace fsdp

@@ -9,7 +9,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -173,11 +173,11 @@ TEST(ShareCommCtxTest, RootsOnTwoDevicesAreRefused) {
     const int rank = group->rank();
     FSDP_ASSIGN_OR_RETURN(kept[rank], Parts::Make(group, 1));
     roots[rank] = kept[rank].roots[0];
-    FSDP_RETURN_IF_ERROR(group->GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group->AllGatherObject("").status());
     if (rank == 0) {
       EXPECT_THAT(ShareCommCtx(roots), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is on another device")));
     }
-    FSDP_RETURN_IF_ERROR(group->GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group->AllGatherObject("").status());
     kept[rank] = Parts();
     return absl::OkStatus();
   }));

@@ -89,7 +89,7 @@ struct Bare {
     bare.module->AssignNames();
     FSDP_RETURN_IF_ERROR(bare.module->Materialize(device, 0));
     FSDP_ASSIGN_OR_RETURN(bare.ops, LayerOpsFor(device));
-    FSDP_ASSIGN_OR_RETURN(bare.parameters, WholeParameters(*bare.module, device));
+    FSDP_ASSIGN_OR_RETURN(bare.parameters, UnshardedParameters(*bare.module, device));
     std::vector<ShardedParameter*> pointers;
     for (const auto& parameter : bare.parameters) pointers.push_back(parameter.get());
     bare.optimizer = std::make_unique<AdamW>(pointers, AdamWOptions{});
@@ -124,10 +124,10 @@ absl::StatusOr<std::vector<double>> Medians(ProcessGroup& group, const std::vect
   std::vector<std::vector<double>> seconds(steps.size());
   for (int round = 0; round < kWarmUp + rounds; ++round) {
     for (size_t i = 0; i < steps.size(); ++i) {
-      FSDP_RETURN_IF_ERROR(group.GatherBlobs("start").status());
+      FSDP_RETURN_IF_ERROR(group.AllGatherObject("start").status());
       const auto start = std::chrono::steady_clock::now();
       FSDP_RETURN_IF_ERROR(steps[i]());
-      FSDP_RETURN_IF_ERROR(group.GatherBlobs("end").status());
+      FSDP_RETURN_IF_ERROR(group.AllGatherObject("end").status());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (round >= kWarmUp) seconds[i].push_back(took.count());
     }

@@ -4,7 +4,8 @@
 //
 //   ComputeGradients   PrepareReplay  the host's part of a step: checks, stale low-precision copies
 //                      capture or replay of forward, backward, collectives, norm and clipping coefficient
-//   Update             UploadScalars  learning rates and step counts, which captured kernels read from device memory
+//   Update             CopyScalarsToDevice  learning rates and step counts, which captured kernels read from device
+//   memory
 //                      capture or replay of the optimizer's pass, with the coefficient as its factor
 //
 // A capture records and does not run, so it is followed by a replay. State that the host keeps is not in the graph and
@@ -78,7 +79,7 @@ absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataPar
                                                              std::function<absl::Status()> forward_backward,
                                                              FoundInf* found_inf) {
   FSDP_RETURN_IF_ERROR(CheckCanCapture(ShardedModel::Of(model).units()));
-  FSDP_RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
+  FSDP_RETURN_IF_ERROR(optimizer.CopyScalarsToDevice(model.stream()));
   return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf));
 }
 
@@ -91,7 +92,7 @@ absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
 absl::Status StepGraph::IssueGradients(float max_grad_norm) {
   clip_.reset();
   FSDP_RETURN_IF_ERROR(forward_backward_());
-  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.ClipGradNormAsync(max_grad_norm));
   if (found_inf_ != nullptr) found_inf_->CheckOnAllRanks(clip.norm_on_device(), model_.stream());
   clip_.emplace(std::move(clip));
   return absl::OkStatus();
@@ -123,7 +124,7 @@ absl::Status StepGraph::Update() {
     FSDP_RETURN_IF_ERROR(IssueUpdate());
     ++updates_;
   } else {
-    FSDP_RETURN_IF_ERROR(optimizer_.UploadScalars(model_.stream()));
+    FSDP_RETURN_IF_ERROR(optimizer_.CopyScalarsToDevice(model_.stream()));
     if (update_ == nullptr) {
       FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return IssueUpdate(); }));
     } else {

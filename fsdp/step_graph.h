@@ -55,7 +55,7 @@ class StepGraph final {
   ~StepGraph();
 
   // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm as for
-  // DeferClipGradNorm. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
+  // ClipGradNormAsync. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
   // unsharded, or if the work cannot be captured. After an error the model must not be used any more. Collective.
   absl::Status ComputeGradients(float max_grad_norm);
 
@@ -63,7 +63,7 @@ class StepGraph final {
   const GradClip& clip() const { return *clip_; }
 
   // Issues the update by these gradients on the model's stream, and clears the gradients. Without a `found_inf` a norm
-  // that is not finite makes the gradients 0 or NaN, as DeferClipGradNorm's does.
+  // that is not finite makes the gradients 0 or NaN, as ClipGradNormAsync's does.
   absl::Status Update();
 
  private:

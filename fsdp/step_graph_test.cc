@@ -19,7 +19,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/fsdp/fully_shard.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/optim/sgd.h"
@@ -105,7 +105,7 @@ class Rig {
       return See(graph_->clip());
     }
     FSDP_RETURN_IF_ERROR(ForwardBackward());
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(max_norm_));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, model().ClipGradNormAsync(max_norm_));
     optimizer().set_grad_factor(clip.coefficient());
     FSDP_RETURN_IF_ERROR(optimizer().Step(model().stream()));
     optimizer().ZeroGrad();
@@ -312,7 +312,7 @@ TEST_F(StepGraphTest, StepsThatAreNotCapturedGoBetweenReplays) {
     FSDP_RETURN_IF_ERROR(rig.Steps(0, kCaptured + 2));
     const auto eager_step = [&]() -> absl::Status {
       FSDP_RETURN_IF_ERROR(rig.ForwardBackward());
-      FSDP_ASSIGN_OR_RETURN(const GradClip clip, rig.model().DeferClipGradNorm(kMaxNorm));
+      FSDP_ASSIGN_OR_RETURN(const GradClip clip, rig.model().ClipGradNormAsync(kMaxNorm));
       rig.optimizer().set_grad_factor(clip.coefficient());
       FSDP_RETURN_IF_ERROR(rig.optimizer().Step(rig.model().stream()));
       rig.optimizer().ZeroGrad();

@@ -41,7 +41,7 @@ class PriorityLog final : public Device, public PriorityDevice {
   int64_t allocated_bytes() const override { return inner_->allocated_bytes(); }
   int64_t peak_allocated_bytes() const override { return inner_->peak_allocated_bytes(); }
   void ResetPeak() override { inner_->ResetPeak(); }
-  void NoteAllocation(int64_t nbytes) override { inner_->NoteAllocation(nbytes); }
+  void RecordAllocation(int64_t nbytes) override { inner_->RecordAllocation(nbytes); }
 
   const std::vector<std::string>& urgent() const { return urgent_; }
   const std::vector<std::string>& others() const { return others_; }

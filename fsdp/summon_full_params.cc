@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> AnyHasGrad(const UnitStore& units
   for (const auto& unit : units.units()) {
     for (const auto& parameter : unit->sharded_parameters) mine += parameter->has_grad ? '1' : '0';
   }
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.AllGatherObject(mine));
   std::vector<std::vector<bool>> any;
   size_t at = 0;
   for (const auto& unit : units.units()) {

@@ -13,7 +13,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -173,11 +173,11 @@ TEST_P(SummonFullParamsTest, WithGradsGathersAndWritesBackGradients) {
 TEST_P(SummonFullParamsTest, OneGradientAloneIsGatheredWithTheSameBits) {
   for (const FsdpOptions& options : {OriginalOptions(), BlockOptions()}) {
     Run(options, [](TestModel& made) -> absl::Status {
-      EXPECT_THAT(made.model->FullGradient(made.model->parameters()[0]->fqn),
+      EXPECT_THAT(made.model->GetFullGradient(made.model->parameters()[0]->fqn),
                   IsOkAndHolds(testing::Property(&Tensor::defined, false)));
       FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
       for (const ShardedParameter* parameter : made.model->parameters()) {
-        FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->FullGradient(parameter->fqn));
+        FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->GetFullGradient(parameter->fqn));
         EXPECT_EQ(whole.shape(), parameter->shape);
         const Interval& mine = parameter->interval;
         const float* const of_whole = whole.data_as<float>() + mine.begin;

@@ -15,9 +15,9 @@
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_fully_shard.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

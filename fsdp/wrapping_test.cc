@@ -13,7 +13,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/nn/parameter.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"

@@ -43,7 +43,7 @@ void LocalShards::OnUse(int index, bool in_place) {
 
 void LocalShards::MarkUpdates() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (written_[i]) parameters_[i]->NoteChanged();
+    if (written_[i]) parameters_[i]->MarkChanged();
     written_[i] = false;
     // torch::optim's zero_grad() made the gradient undefined.
     if (!tensors_[i].grad().defined()) parameters_[i]->has_grad = false;

@@ -3,7 +3,7 @@
 // LocalShards: this rank's slices of parameters as leaf tensors for an optimizer of torch::optim. LibTorch and fsdp/
 // record in different ways that values were written and that there is a gradient; this keeps both records equal:
 //
-//   torch::optim wrote a slice (an operator in place)   -> ShardedParameter::NoteChanged
+//   torch::optim wrote a slice (an operator in place)   -> ShardedParameter::MarkChanged
 //   torch::optim's zero_grad made a gradient undefined  -> has_grad = false
 //   our ZeroGrad, or a failed backward: no has_grad     -> the tensor's gradient is undefined
 //   a backward reduced a gradient: has_grad             -> the tensor's gradient is a view of it

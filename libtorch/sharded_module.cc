@@ -33,8 +33,8 @@ absl::Status CheckUnits(const UnitFollower& follower, const UnitStore& units) {
 }
 
 // The modules that CallUnit may be given. kUnimplemented if a module of TorchScript would need it.
-absl::StatusOr<std::vector<UnitCallers::Called>> CalledModules(const UnitFollower& follower) {
-  std::vector<UnitCallers::Called> called;
+absl::StatusOr<std::vector<CallUnitRegistry::Called>> CalledModules(const UnitFollower& follower) {
+  std::vector<CallUnitRegistry::Called> called;
   // The root is node 0: ShardedModule::Forward calls it, not CallUnit.
   for (int node = 1; node < follower.num_nodes(); ++node) {
     const UnitBorder& border = follower.border_of(node);
@@ -168,7 +168,7 @@ absl::Status ShardedModule::Follow(const MirrorModule& mirror) {
     follower_ = UnitFollower::Create(model, mirror);
     FSDP_RETURN_IF_ERROR(CheckUnits(*follower_, model.units()));
     FSDP_ASSIGN_OR_RETURN(auto called, CalledModules(*follower_));
-    callers_ = std::make_unique<UnitCallers>(follower_, std::move(called));
+    callers_ = std::make_unique<CallUnitRegistry>(follower_, std::move(called));
     // The module reads its buffers from the mirror's memory, which has buffer_dtype.
     for (const MirroredBuffer& buffer : mirror.mirrored_buffers()) {
       at::Tensor tensor = buffer.tensor;

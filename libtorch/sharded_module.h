@@ -181,7 +181,7 @@ class ShardedModule final {
 
   std::unique_ptr<FullyShardedDataParallel> fsdp_;
   std::shared_ptr<UnitFollower> follower_;
-  std::unique_ptr<UnitCallers> callers_;
+  std::unique_ptr<CallUnitRegistry> callers_;
 };
 
 // FSDP1: shards `module` over `groups`, with FullyShardedDataParallel's options. Takes the values of its parameters,

@@ -10,8 +10,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
-#include "fsdp/libtorch/test_models.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -44,7 +44,7 @@ void ExpectUsable(ShardedModule& sharded, const TestModel& model) {
   const TestModel plain = MakeTestModel("transformer_encoder");
   plain.forward(plain.input(3)).square().sum().backward();
   for (const auto& item : plain.module->named_parameters()) {
-    const auto gradient = sharded.fsdp().FullGradient(item.key());
+    const auto gradient = sharded.fsdp().GetFullGradient(item.key());
     ASSERT_OK(gradient.status());
     const at::Tensor wanted = item.value().grad().contiguous();
     ASSERT_EQ(gradient->numel(), wanted.numel());
@@ -151,7 +151,7 @@ TEST(ShardedModuleErrorsTest, AStepBetweenForwardAndBackwardIsRefused) {
     ExpectUsable(sharded, model);
     at::Tensor kept;
     sharded.Forward([&] { kept = model.forward(model.input(0)); });
-    for (ShardedParameter* parameter : sharded.parameters()) parameter->NoteChanged();
+    for (ShardedParameter* parameter : sharded.parameters()) parameter->MarkChanged();
     EXPECT_THAT(ErrorOf([&] { kept.sum().backward(); }),
                 HasSubstr("changed after the forward that this backward is of"));
     ExpectUsable(sharded, model);

@@ -12,8 +12,8 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/libtorch/gpu_ranks_fixture.h"
-#include "fsdp/libtorch/test_models.h"
+#include "fsdp/libtorch/gpu_ranks_testutil.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
 

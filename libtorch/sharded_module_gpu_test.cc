@@ -9,10 +9,10 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/libtorch/gpu_ranks_fixture.h"
-#include "fsdp/libtorch/mixed_test_net.h"
+#include "fsdp/libtorch/gpu_ranks_testutil.h"
+#include "fsdp/libtorch/mixed_net_testutil.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
-#include "fsdp/libtorch/test_models.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"

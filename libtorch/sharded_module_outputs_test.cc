@@ -7,8 +7,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
-#include "fsdp/libtorch/test_models.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -83,8 +83,8 @@ TEST(ShardedModuleOutputsTest, AuxiliaryLossesKeptByTheModelHaveTheirGradients) 
         return out.right;
       });
       (y.sum() + 2 * auxiliary).backward();
-      FSDP_ASSIGN_OR_RETURN(const Tensor left, sharded->fsdp().FullGradient("left.bias"));
-      FSDP_ASSIGN_OR_RETURN(const Tensor right, sharded->fsdp().FullGradient("right.bias"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor left, sharded->fsdp().GetFullGradient("left.bias"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor right, sharded->fsdp().GetFullGradient("right.bias"));
       EXPECT_EQ(left.data_as<float>()[0], 6);
       EXPECT_EQ(right.data_as<float>()[0], 3);
       return absl::OkStatus();

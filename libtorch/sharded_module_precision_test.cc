@@ -8,9 +8,9 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/libtorch/mixed_test_net.h"
+#include "fsdp/libtorch/mixed_net_testutil.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
-#include "fsdp/libtorch/test_models.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -226,7 +226,7 @@ TEST(ShardedModulePrecisionTest, GradientsThatAnOperatorComputesWiderAreReducedS
         });
       };
       const auto expect_gradient = [&](float wanted) -> absl::Status {
-        FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("scale"));
+        FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().GetFullGradient("scale"));
         EXPECT_TRUE(at::equal(at::from_blob(gradient.data(), {4}), at::full({4}, wanted))) << wanted;
         return absl::OkStatus();
       };

@@ -16,7 +16,8 @@
 #include "fsdp/collectives/init_process_group.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/libtorch/test_models.h"
+#include "fsdp/collectives/self_launch.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/torch_optimizer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -65,7 +66,7 @@ absl::StatusOr<at::Tensor> DroppedGradient(const std::shared_ptr<ProcessGroup>& 
     y.square().sum().backward();
     return absl::OkStatus();
   }));
-  FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("in.weight"));
+  FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().GetFullGradient("in.weight"));
   return at::from_blob(gradient.data(), {64, 16}).clone();
 }
 
@@ -142,7 +143,7 @@ struct SplitRowsTrainer {
     const std::vector<at::Tensor>& local = sharded->LocalParameters();
     const int64_t mine = std::accumulate(local.begin(), local.end(), int64_t{0},
                                          [](int64_t sum, const at::Tensor& tensor) { return sum + tensor.numel(); });
-    FSDP_ASSIGN_OR_RETURN(const auto all, group->GatherBlobs(absl::StrCat(mine)));
+    FSDP_ASSIGN_OR_RETURN(const auto all, group->AllGatherObject(absl::StrCat(mine)));
     int64_t sum = 0, one = 0;
     for (const std::string& text : all) sum += absl::SimpleAtoi(text, &one) ? one : 0;
     return sum;

@@ -10,9 +10,9 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/called_module.h"
-#include "fsdp/libtorch/mixed_test_net.h"
+#include "fsdp/libtorch/mixed_net_testutil.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
-#include "fsdp/libtorch/test_models.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

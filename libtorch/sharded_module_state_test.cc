@@ -8,8 +8,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/libtorch/test_models.h"
-#include "fsdp/libtorch/test_optimizers.h"
+#include "fsdp/libtorch/models_testutil.h"
+#include "fsdp/libtorch/optimizers_testutil.h"
 #include "fsdp/libtorch/torch_optimizer.h"
 #include "fsdp/libtorch/torch_tensor.h"
 #include "gmock/gmock-matchers.h"
@@ -100,7 +100,7 @@ TEST(TorchOptimizerErrorsTest, HyperparametersAreCheckedByNameAndRange) {
   }));
 }
 
-// DeferClipGradNorm leaves the scaling to the optimizer.
+// ClipGradNormAsync leaves the scaling to the optimizer.
 TEST(TorchOptimizerErrorsTest, ADeferredClipScalesTheStepAndNotTheGradient) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     TorchValues values[2];
@@ -112,7 +112,7 @@ TEST(TorchOptimizerErrorsTest, ADeferredClipScalesTheStepAndNotTheGradient) {
         return absl::OkStatus();
       }));
       if (deferred) {
-        FSDP_ASSIGN_OR_RETURN(const GradClip clip, trainer.sharded->fsdp().DeferClipGradNorm(0.5f));
+        FSDP_ASSIGN_OR_RETURN(const GradClip clip, trainer.sharded->fsdp().ClipGradNormAsync(0.5f));
         trainer.optimizer->set_grad_factor(clip.coefficient());
       } else {
         FSDP_RETURN_IF_ERROR(trainer.sharded->fsdp().ClipGradNorm(0.5f).status());

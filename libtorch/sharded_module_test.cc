@@ -13,7 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/libtorch/test_models.h"
+#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -306,7 +306,7 @@ TEST(ShardedModuleTest, ClippingIsThatOfLibTorch) {
       }));
       FSDP_ASSIGN_OR_RETURN(const float ours, sharded->fsdp().ClipGradNorm(0.5f));
       EXPECT_NEAR(ours, norm, 1e-5 * norm);
-      FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().FullGradient("layers.0.weight"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor gradient, sharded->fsdp().GetFullGradient("layers.0.weight"));
       const at::Tensor wanted = plain.module->named_parameters()["layers.0.weight"].grad().contiguous();
       for (int64_t i = 0; i < wanted.numel(); ++i) {
         EXPECT_NEAR(gradient.data_as<float>()[i], wanted.data_ptr<float>()[i], 1e-6);

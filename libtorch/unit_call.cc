@@ -31,18 +31,18 @@ Table& Units() {
 
 }  // namespace
 
-UnitCallers::UnitCallers(const std::shared_ptr<UnitFollower>& follower, std::vector<Called> called)
+CallUnitRegistry::CallUnitRegistry(const std::shared_ptr<UnitFollower>& follower, std::vector<Called> called)
     : called_(std::move(called)) {
   const std::lock_guard<std::mutex> lock(Units().mutex);
   for (const Called& one : called_) Units().entries[one.module] = {follower, one.node, one.border};
 }
 
-UnitCallers::~UnitCallers() {
+CallUnitRegistry::~CallUnitRegistry() {
   const std::lock_guard<std::mutex> lock(Units().mutex);
   for (const Called& one : called_) Units().entries.erase(one.module);
 }
 
-UnitCall::UnitCall(const torch::nn::Module& module) {
+CallUnitScope::CallUnitScope(const torch::nn::Module& module) {
   const std::lock_guard<std::mutex> lock(Units().mutex);
   const auto entry = Units().entries.find(&module);
   if (entry == Units().entries.end()) return;
@@ -51,9 +51,9 @@ UnitCall::UnitCall(const torch::nn::Module& module) {
   border_ = entry->second.border;
 }
 
-UnitCall::~UnitCall() = default;
+CallUnitScope::~CallUnitScope() = default;
 
-at::Tensor UnitCall::CastInput(const at::Tensor& input) {
+at::Tensor CallUnitScope::CastInput(const at::Tensor& input) {
   if (follower_ == nullptr) return input;
   const auto type = border_.InputType(follower_->training());
   if (!type.has_value() || !input.is_floating_point()) return input;
@@ -62,13 +62,13 @@ at::Tensor UnitCall::CastInput(const at::Tensor& input) {
   return input.to(*type);
 }
 
-at::Tensor UnitCall::CastOutput(const at::Tensor& output) const {
+at::Tensor CallUnitScope::CastOutput(const at::Tensor& output) const {
   if (follower_ == nullptr) return output;
   const auto type = border_.restores ? input_type_ : border_.output_type;
   return type.has_value() ? CastFloating(output, *type) : output;
 }
 
-std::vector<at::Tensor> UnitCall::Recompute(
+std::vector<at::Tensor> CallUnitScope::Recompute(
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> forward,
     const std::vector<at::Tensor>& inputs) const {
   // Weakly: autograd's graph keeps this function, and must not keep the sharded module alive.
@@ -82,16 +82,16 @@ std::vector<at::Tensor> UnitCall::Recompute(
   return fsdp::Recompute(follower_, as_unit, inputs);
 }
 
-UnitCall::Within::Within(std::shared_ptr<UnitFollower> follower, int node)
+CallUnitScope::Within::Within(std::shared_ptr<UnitFollower> follower, int node)
     : follower_(std::move(follower)), node_(node) {
   if (follower_ != nullptr) follower_->BeginCall(node_);
 }
 
-UnitCall::Within::~Within() {
+CallUnitScope::Within::~Within() {
   if (follower_ != nullptr) follower_->EndCall(node_);
 }
 
-void UnitCall::Within::Close() const {
+void CallUnitScope::Within::Close() const {
   if (follower_ != nullptr) follower_->LeaveCalled(node_);
 }
 

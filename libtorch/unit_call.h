@@ -32,12 +32,12 @@ namespace fsdp {
 class UnitFollower;
 
 // One call of one module. For CallUnit.
-class UnitCall final {
+class CallUnitScope final {
  public:
-  explicit UnitCall(const torch::nn::Module& module);
-  ~UnitCall();
-  UnitCall(const UnitCall&) = delete;
-  UnitCall& operator=(const UnitCall&) = delete;
+  explicit CallUnitScope(const torch::nn::Module& module);
+  ~CallUnitScope();
+  CallUnitScope(const CallUnitScope&) = delete;
+  CallUnitScope& operator=(const CallUnitScope&) = delete;
 
   at::Tensor CastInput(const at::Tensor& input);
   at::Tensor CastOutput(const at::Tensor& output) const;
@@ -60,7 +60,7 @@ class UnitCall final {
   // While it lives, the unit may compute.
   class Within final {
    public:
-    explicit Within(const UnitCall& call) : Within(call.follower_, call.node_) {}
+    explicit Within(const CallUnitScope& call) : Within(call.follower_, call.node_) {}
     Within(std::shared_ptr<UnitFollower> follower, int node);
     ~Within();
     Within(const Within&) = delete;
@@ -97,7 +97,7 @@ template <typename Unit, typename... Inputs>
 auto CallUnit(Unit&& unit, const Inputs&... inputs) {
   auto& impl = ImplOf(unit);
   using Output = std::decay_t<decltype(impl.forward(inputs...))>;
-  UnitCall call(impl);
+  CallUnitScope call(impl);
   std::tuple<std::decay_t<Inputs>...> arguments(inputs...);
   MapTensors(arguments, [&call](const at::Tensor& tensor) { return call.CastInput(tensor); });
   const auto forward = [&impl](auto& given) {
@@ -129,17 +129,17 @@ auto CallUnit(Unit&& unit, const Inputs&... inputs) {
 }
 
 // The follower of each module, for CallUnit. Held by the ShardedModule.
-class UnitCallers final {
+class CallUnitRegistry final {
  public:
   struct Called {
     const torch::nn::Module* module = nullptr;
     int node = -1;
     UnitBorder border = {};
   };
-  UnitCallers(const std::shared_ptr<UnitFollower>& follower, std::vector<Called> called);
-  ~UnitCallers();
-  UnitCallers(const UnitCallers&) = delete;
-  UnitCallers& operator=(const UnitCallers&) = delete;
+  CallUnitRegistry(const std::shared_ptr<UnitFollower>& follower, std::vector<Called> called);
+  ~CallUnitRegistry();
+  CallUnitRegistry(const CallUnitRegistry&) = delete;
+  CallUnitRegistry& operator=(const CallUnitRegistry&) = delete;
 
  private:
   const std::vector<Called> called_;

@@ -10,7 +10,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/models/causal_lm.h"
-#include "fsdp/models/test_language_model.h"
+#include "fsdp/models/language_model_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -22,11 +22,11 @@ absl::StatusOr<std::unique_ptr<Module>> Make(const Gpt2Config& config) { return 
 absl::StatusOr<std::unique_ptr<Module>> Make(const LlamaConfig& config) { return MakeLlama(config); }
 std::string ConfigJson(const Gpt2Config& config) { return Gpt2ConfigJson(config); }
 std::string ConfigJson(const LlamaConfig& config) { return LlamaConfigJson(config); }
-Attributes AttributesOf(const Gpt2Config& config) { return Gpt2Attributes(config); }
-Attributes AttributesOf(const LlamaConfig& config) { return LlamaAttributes(config); }
+RunMetadata AttributesOf(const Gpt2Config& config) { return Gpt2Attributes(config); }
+RunMetadata AttributesOf(const LlamaConfig& config) { return LlamaAttributes(config); }
 // No number of a trained model depends on these.
-Attributes OtherAttributesOf(const Gpt2Config& config) { return {{"initializer_range", config.initializer_range}}; }
-Attributes OtherAttributesOf(const LlamaConfig& config) {
+RunMetadata OtherAttributesOf(const Gpt2Config& config) { return {{"initializer_range", config.initializer_range}}; }
+RunMetadata OtherAttributesOf(const LlamaConfig& config) {
   return {{"initializer_range", config.initializer_range}, {"max_position_embeddings", config.max_position_embeddings}};
 }
 AttentionShape HeadsOf(const Gpt2Config& config) {
@@ -70,14 +70,14 @@ std::string CausalLmConfigJson(const CausalLmConfig& config) {
   return std::visit([](const auto& kind) { return ConfigJson(kind); }, config);
 }
 
-Attributes CausalLmAttributes(const CausalLmConfig& config) {
-  Attributes attributes = std::visit([](const auto& kind) { return AttributesOf(kind); }, config);
+RunMetadata CausalLmAttributes(const CausalLmConfig& config) {
+  RunMetadata attributes = std::visit([](const auto& kind) { return AttributesOf(kind); }, config);
   // The two kinds share field names, so the kind itself must be compared too.
   attributes["model_type"] = std::string(std::visit([](const auto& kind) { return ModelType(kind); }, config));
   return attributes;
 }
 
-Attributes OtherCausalLmAttributes(const CausalLmConfig& config) {
+RunMetadata OtherCausalLmAttributes(const CausalLmConfig& config) {
   return std::visit([](const auto& kind) { return OtherAttributesOf(kind); }, config);
 }
 

@@ -18,7 +18,7 @@
 #include "fsdp/models/gpt2_config.h"
 #include "fsdp/models/llama_config.h"
 #include "fsdp/nn/module.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -50,11 +50,11 @@ std::string CausalLmConfigJson(const CausalLmConfig& config);
 
 // "model_type", and the fields of the config that change the numbers of a trained model (Gpt2Attributes,
 // LlamaAttributes). Models with equal attributes compute the same from the same parameters.
-Attributes CausalLmAttributes(const CausalLmConfig& config);
+RunMetadata CausalLmAttributes(const CausalLmConfig& config);
 
 // The other fields of the config, on which no number of a trained model depends: initializer_range, and Llama's
 // max_position_embeddings.
-Attributes OtherCausalLmAttributes(const CausalLmConfig& config);
+RunMetadata OtherCausalLmAttributes(const CausalLmConfig& config);
 
 // The number of tokens in the vocabulary: every token of the data must be below it.
 int64_t VocabSize(const CausalLmConfig& config);

@@ -92,7 +92,7 @@ TEST(CausalLmAttributesTest, TheKindOfModelIsOneOfThem) {
   EXPECT_EQ(CausalLmAttributes(Gpt2Config()).at("model_type"), AttributeValue("gpt2"));
   EXPECT_EQ(CausalLmAttributes(LlamaConfig()).at("model_type"), AttributeValue("llama"));
   EXPECT_EQ(OtherCausalLmAttributes(LlamaConfig()),
-            (Attributes{{"initializer_range", 0.02}, {"max_position_embeddings", 2048}}));
+            (RunMetadata{{"initializer_range", 0.02}, {"max_position_embeddings", 2048}}));
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ absl::Status ConfigReader::Refuse(std::initializer_list<const char*> fields) con
   return absl::OkStatus();
 }
 
-absl::Status ConfigReader::NoteDropout(std::initializer_list<const char*> fields, double default_value,
-                                       std::vector<std::string>* notes) const {
+absl::Status ConfigReader::AddDropoutNote(std::initializer_list<const char*> fields, double default_value,
+                                          std::vector<std::string>* notes) const {
   for (const char* field : fields) {
     double value = default_value;
     if (Find(field) != nullptr) FSDP_RETURN_IF_ERROR(Double(field, &value));

@@ -46,8 +46,8 @@ class ConfigReader {
 
   // Adds a sentence to `notes`, which may be null, for each of `fields`, dropout rates, that is not 0 in the file or,
   // if absent, by `default_value`. These models have no dropout.
-  absl::Status NoteDropout(std::initializer_list<const char*> fields, double default_value,
-                           std::vector<std::string>* notes) const;
+  absl::Status AddDropoutNote(std::initializer_list<const char*> fields, double default_value,
+                              std::vector<std::string>* notes) const;
 
   // kInvalidArgument: "gpt2 config: n_layer is -1, wanted ...".
   absl::Status Wrong(std::string_view field, const Json& value, std::string_view wanted) const;

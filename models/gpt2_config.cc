@@ -65,7 +65,8 @@ absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<st
   // Here, because parsing a file accepts any integers.
   FSDP_RETURN_IF_ERROR(CheckGpt2Config(config));
   // Hugging Face trains with a dropout of 0.1 if the file does not name a rate.
-  FSDP_RETURN_IF_ERROR(reader.NoteDropout({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));
+  FSDP_RETURN_IF_ERROR(
+      reader.AddDropoutNote({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));
   return config;
 }
 
@@ -133,7 +134,7 @@ std::string Gpt2ConfigJson(const Gpt2Config& config) {
   return json.dump(2) + "\n";
 }
 
-Attributes Gpt2Attributes(const Gpt2Config& config) {
+RunMetadata Gpt2Attributes(const Gpt2Config& config) {
   return {{"vocab_size", config.vocab_size},
           {"n_positions", config.n_positions},
           {"n_embd", config.n_embd},

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/models/attention_kind.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -78,7 +78,7 @@ std::string Gpt2ConfigJson(const Gpt2Config& config);
 // The fields above by their names: a checkpoint must agree about them for its parameters to be the same model. Without
 // initializer_range, on which only random weights depend, and attention. An n_inner of 0 is replaced by the actual
 // width.
-Attributes Gpt2Attributes(const Gpt2Config& config);
+RunMetadata Gpt2Attributes(const Gpt2Config& config);
 
 }  // namespace fsdp
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/models/golden_data.h"
+#include "fsdp/models/golden_data_testutil.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/nn/device_layer_ops.h"
@@ -46,7 +46,7 @@ class Training {
                           ParseGpt2Config(ReadTestFile("models/testdata/gpt2_tiny/config.json"), nullptr));
     FSDP_ASSIGN_OR_RETURN(model_, MakeGpt2(config));
     FSDP_RETURN_IF_ERROR(model_->Materialize(*device_, /*seed=*/0));
-    FSDP_ASSIGN_OR_RETURN(parameters_, WholeParameters(*model_, *device_));
+    FSDP_ASSIGN_OR_RETURN(parameters_, UnshardedParameters(*model_, *device_));
     FSDP_ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
     FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
     const std::map<std::string, std::vector<float>> weights =

@@ -113,7 +113,7 @@ absl::StatusOr<LlamaConfig> ParseLlamaConfig(std::string_view json, std::vector<
   LlamaConfig config;
   FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
   FSDP_RETURN_IF_ERROR(CheckLlamaConfig(config));
-  FSDP_RETURN_IF_ERROR(reader.NoteDropout({"attention_dropout"}, /*default_value=*/0, notes));
+  FSDP_RETURN_IF_ERROR(reader.AddDropoutNote({"attention_dropout"}, /*default_value=*/0, notes));
   return config;
 }
 
@@ -195,9 +195,9 @@ std::string LlamaConfigJson(const LlamaConfig& config) {
   return json.dump(2) + "\n";
 }
 
-Attributes LlamaAttributes(const LlamaConfig& config) {
-  Attributes attributes = RopeAttributes(config.rope);
-  attributes.merge(Attributes{
+RunMetadata LlamaAttributes(const LlamaConfig& config) {
+  RunMetadata attributes = RopeAttributes(config.rope);
+  attributes.merge(RunMetadata{
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/models/attention_kind.h"
 #include "fsdp/models/rope_config.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -89,7 +89,7 @@ std::string LlamaConfigJson(const LlamaConfig& config);
 // rope_scaling the fields that its type uses): a checkpoint must agree about them for its parameters to be the same
 // model. Without initializer_range, max_position_embeddings and attention, on which no number of a trained model
 // depends. Counts of 0 are replaced by their actual values.
-Attributes LlamaAttributes(const LlamaConfig& config);
+RunMetadata LlamaAttributes(const LlamaConfig& config);
 
 }  // namespace fsdp
 

@@ -10,8 +10,8 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/models/gpt2.h"
+#include "fsdp/models/language_model_testutil.h"
 #include "fsdp/models/llama.h"
-#include "fsdp/models/test_language_model.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -144,8 +144,8 @@ Json RopeScalingJson(const RopeConfig& rope) {
   return json;
 }
 
-Attributes RopeAttributes(const RopeConfig& rope) {
-  Attributes attributes = {{"rope_type", TypeName(rope)}, {"rope_theta", rope.theta}};
+RunMetadata RopeAttributes(const RopeConfig& rope) {
+  RunMetadata attributes = {{"rope_type", TypeName(rope)}, {"rope_theta", rope.theta}};
   if (rope.type == RopeConfig::Type::kDefault) return attributes;
   VisitScaling(rope, [&](const char* name, auto value) { attributes[absl::StrCat("rope_scaling.", name)] = value; });
   return attributes;

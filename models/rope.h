@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/models/config_reader.h"
 #include "fsdp/models/rope_config.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -28,7 +28,7 @@ absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope);
 ConfigReader::Json RopeScalingJson(const RopeConfig& rope);
 
 // rope_type and rope_theta, and the fields of rope_scaling that the type uses ("rope_scaling.factor", ...).
-Attributes RopeAttributes(const RopeConfig& rope);
+RunMetadata RopeAttributes(const RopeConfig& rope);
 
 // The head_dim / 2 frequencies, with Hugging Face's bits. Precondition: head_dim is even, and CheckRope is OK.
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim);

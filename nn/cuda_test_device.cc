@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/check.h"
 #include "fsdp/cuda/cuda_device.h"
-#include "fsdp/nn/test_device.h"
+#include "fsdp/nn/device_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/nn/test_device.h"
+#include "fsdp/nn/device_testutil.h"
 #include "fsdp/tensor/each_target.h"
 #include "fsdp/tensor/host_device.h"
 

@@ -8,8 +8,8 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/nn/device_layer_ops.h"
-#include "fsdp/nn/test_device.h"
-#include "fsdp/nn/test_tensor.h"
+#include "fsdp/nn/device_testutil.h"
+#include "fsdp/nn/tensor_testutil.h"
 #include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
 

@@ -7,11 +7,11 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/nn/device_testutil.h"
 #include "fsdp/nn/initializer.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/tape.h"
-#include "fsdp/nn/test_device.h"
-#include "fsdp/nn/test_tensor.h"
+#include "fsdp/nn/tensor_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

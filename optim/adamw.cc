@@ -5,8 +5,8 @@
 // and rounded once.
 //
 // In a captured step the scalars cannot be arguments, since a replay repeats its arguments: learning rate and bias
-// corrections would keep the values of the capture. There the kernels read them from live_scalars_, which UploadScalars
-// fills before each replay.
+// corrections would keep the values of the capture. There the kernels read them from live_scalars_, which
+// CopyScalarsToDevice fills before each replay.
 #include "fsdp/optim/adamw.h"
 
 #include <cmath>
@@ -108,7 +108,7 @@ absl::Status AdamW::Step(Stream& stream) {
   }
   FSDP_ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   if (IsCapturing(stream) && !live_scalars_.defined()) {
-    return absl::FailedPreconditionError("a step of AdamW is captured before UploadScalars was called");
+    return absl::FailedPreconditionError("a step of AdamW is captured before CopyScalarsToDevice was called");
   }
   std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {
@@ -122,7 +122,7 @@ absl::Status AdamW::Step(Stream& stream) {
   return absl::OkStatus();
 }
 
-absl::Status AdamW::UploadScalars(Stream& stream) {
+absl::Status AdamW::CopyScalarsToDevice(Stream& stream) {
   FSDP_RETURN_IF_ERROR(CheckGroups());
   const auto count = static_cast<int64_t>(parameters().size());
   const int64_t nbytes = count * static_cast<int64_t>(sizeof(AdamWScalars));

@@ -59,7 +59,7 @@ class AdamW final : public Optimizer {
 
   // Both: kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
-  absl::Status UploadScalars(Stream& stream) override;
+  absl::Status CopyScalarsToDevice(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 

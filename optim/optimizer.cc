@@ -66,7 +66,7 @@ Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, 
 Optimizer::Optimizer(Optimizer&&) = default;
 Optimizer::~Optimizer() = default;
 
-const std::vector<std::string>& Optimizer::StateNames() const { return state_->names(); }
+const std::vector<std::string>& Optimizer::state_names() const { return state_->names(); }
 
 absl::StatusOr<Tensor> Optimizer::State(size_t index, std::string_view name, bool create) {
   return state_->Find(index, name, create);
@@ -120,7 +120,7 @@ TensorExtras Optimizer::ExtrasOf(size_t index) const {
 void Optimizer::FinishStep(const std::vector<size_t>& indices) {
   for (const size_t i : indices) {
     ++steps_[i];
-    parameters_[i]->NoteChanged();
+    parameters_[i]->MarkChanged();
     parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
   }
   // Both are for one step.
@@ -140,7 +140,7 @@ void Optimizer::CountReplay() {
   FinishStep(std::vector<size_t>(updated_));
 }
 
-absl::Status Optimizer::UploadScalars(Stream&) {
+absl::Status Optimizer::CopyScalarsToDevice(Stream&) {
   return absl::UnimplementedError("this optimizer's steps cannot be captured in a graph: AdamW's can");
 }
 

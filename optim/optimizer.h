@@ -59,7 +59,7 @@ class Optimizer {
   // For a Step that is captured (tensor/work_graph.h): copies the scalars of the next step, which depend on learning
   // rate and step count, to device memory, on `stream`, for the captured kernels to read. Call before the step is
   // captured and before each replay. kUnimplemented for an optimizer whose steps cannot be captured.
-  virtual absl::Status UploadScalars(Stream& stream);
+  virtual absl::Status CopyScalarsToDevice(Stream& stream);
 
   // Counts a replay of the Step that was captured last. The capture itself counted the first replay.
   void CountReplay();
@@ -71,7 +71,7 @@ class Optimizer {
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
-  const std::vector<std::string>& StateNames() const;
+  const std::vector<std::string>& state_names() const;
 
   // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
   // parameter's first step, unless `create`, which makes it (zero).

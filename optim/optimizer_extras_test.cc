@@ -10,7 +10,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
-#include "fsdp/optim/optimizer_fixture.h"
+#include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/ops.h"
@@ -103,7 +103,7 @@ TEST_F(OptimizerExtrasTest, AFactorThatIsNotFiniteOr0IsAFactor) {
       ASSERT_OK(without->Step(*stream_));
       ASSERT_OK(stream_->Synchronize());
       EXPECT_EQ(values_of(folded->data), values_of(scaled->data)) << factor;
-      for (const std::string& name : with->StateNames()) {
+      for (const std::string& name : with->state_names()) {
         EXPECT_EQ(values_of(*with->State(0, name)), values_of(*without->State(0, name))) << factor;
       }
     }
@@ -142,7 +142,7 @@ TEST_F(OptimizerExtrasTest, AStepThatFoundInfChangesNothingAndCanBeTakenBack) {
         ExpectCopyIsCurrent(*skipped);
         with->TakeBackStep();
         EXPECT_EQ(with->step_count(0), step);
-        for (const std::string& name : with->StateNames()) {
+        for (const std::string& name : with->state_names()) {
           EXPECT_EQ(with->State(0, name)->defined(), step > 0) << name;
         }
         // As if it had not been.
@@ -152,7 +152,7 @@ TEST_F(OptimizerExtrasTest, AStepThatFoundInfChangesNothingAndCanBeTakenBack) {
         ASSERT_OK(without->Step(*stream_));
         ASSERT_OK(stream_->Synchronize());
         ExpectSameBits(skipped->data, Get(plain->data));
-        for (const std::string& name : with->StateNames()) {
+        for (const std::string& name : with->state_names()) {
           ExpectSameBits(*with->State(0, name), Get(*without->State(0, name)));
         }
       }
@@ -173,7 +173,8 @@ TEST_F(OptimizerExtrasTest, FoundInfCountsForOneStep) {
   EXPECT_NE(Get(parameter->data), before);
 }
 
-// UploadScalars renews the scalars of a captured step before each replay, whatever they were when it was captured.
+// CopyScalarsToDevice renews the scalars of a captured step before each replay, whatever they were when it was
+// captured.
 TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
   if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -192,7 +193,7 @@ TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
         ASSERT_OK(stream_->Synchronize());
         continue;
       }
-      ASSERT_OK(with.UploadScalars(*stream_));
+      ASSERT_OK(with.CopyScalarsToDevice(*stream_));
       if (graph == nullptr) {
         ASSERT_OK(with.SetHyperparameter("lr", 100.0));  // is not what the graph has
         with.set_grad_factor(factor);
@@ -212,8 +213,9 @@ TEST_F(OptimizerExtrasTest, ACapturedStepWantsItsScalarsUploaded) {
   if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
   const auto parameter = Make(DType::kFloat32, 5);
   AdamW optimizer({parameter.get()}, {});
-  EXPECT_THAT(CaptureWork(*stream_, [&] { return optimizer.Step(*stream_); }),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("captured before UploadScalars was called")));
+  EXPECT_THAT(
+      CaptureWork(*stream_, [&] { return optimizer.Step(*stream_); }),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("captured before CopyScalarsToDevice was called")));
 }
 
 TEST_F(OptimizerExtrasTest, AReplayedStepIsCounted) {
@@ -234,7 +236,7 @@ TEST_F(OptimizerExtrasTest, AReplayedStepIsCounted) {
 TEST_F(OptimizerExtrasTest, SgdsStepsCannotBeCaptured) {
   const auto parameter = Make(DType::kFloat32, 5);
   Sgd optimizer({parameter.get()}, {});
-  EXPECT_THAT(optimizer.UploadScalars(*stream_),
+  EXPECT_THAT(optimizer.CopyScalarsToDevice(*stream_),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("steps cannot be captured")));
 }
 

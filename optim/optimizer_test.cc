@@ -11,7 +11,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
-#include "fsdp/optim/optimizer_fixture.h"
+#include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
@@ -225,9 +225,9 @@ TEST_F(OptimizerTest, HyperparametersOfOneGroupLeaveTheOthers) {
 
 TEST_F(OptimizerTest, StateNamesAreTorchs) {
   const auto parameter = MakeParameter(*device_, "w", 5, 0);
-  EXPECT_THAT(AdamW({parameter.get()}, {}).StateNames(), ElementsAre("exp_avg", "exp_avg_sq"));
-  EXPECT_THAT(Sgd({parameter.get()}, {.momentum = 0.9}).StateNames(), ElementsAre("momentum_buffer"));
-  EXPECT_THAT(Sgd({parameter.get()}, {}).StateNames(), IsEmpty());
+  EXPECT_THAT(AdamW({parameter.get()}, {}).state_names(), ElementsAre("exp_avg", "exp_avg_sq"));
+  EXPECT_THAT(Sgd({parameter.get()}, {.momentum = 0.9}).state_names(), ElementsAre("momentum_buffer"));
+  EXPECT_THAT(Sgd({parameter.get()}, {}).state_names(), IsEmpty());
   AdamW optimizer({parameter.get()}, {});
   EXPECT_THAT(optimizer.State(0, "momentum_buffer"),
               StatusIs(absl::StatusCode::kInvalidArgument,

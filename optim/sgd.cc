@@ -94,7 +94,7 @@ absl::Status Sgd::Step(Stream& stream) {
     // Before Create, which makes the buffer exist.
     const bool first = !state().exists(i);
     Tensor momentum_buffer;
-    if (!StateNames().empty()) {
+    if (!state_names().empty()) {
       FSDP_RETURN_IF_ERROR(state().Create(i));
       momentum_buffer = state().slice(0, i);
     }
@@ -132,7 +132,7 @@ absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, doubl
     return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
                                                    "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
   }
-  if (name == "momentum" && value != 0 && StateNames().empty()) {
+  if (name == "momentum" && value != 0 && state_names().empty()) {
     return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
   }
   return ValidateGroup(group, options);

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device) {
+absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> UnshardedParameters(Module& module, Device& device) {
   std::vector<std::unique_ptr<ShardedParameter>> whole;
   std::set<const Parameter*> done;
   for (const auto& [name, parameter] : module.NamedParameters()) {

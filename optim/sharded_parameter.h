@@ -45,7 +45,7 @@ struct ShardedParameter {
 
   // Call after changing `data` other than by an optimizer, so that copies of the old values are not used again. Ranks
   // that share the parameter must all call it, because they gather the new values together.
-  void NoteChanged() {
+  void MarkChanged() {
     ++version;
     compute_copy_current = false;
   }
@@ -54,7 +54,7 @@ struct ShardedParameter {
 // For training without FSDP: the parameters of a module that was materialised on `device`, whole, shared ones once,
 // with gradients bound and has_grad set. Frozen parameters are left out. kFailedPrecondition names a parameter that is
 // not bound.
-absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device);
+absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> UnshardedParameters(Module& module, Device& device);
 
 }  // namespace fsdp
 

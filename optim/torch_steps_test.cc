@@ -12,7 +12,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
-#include "fsdp/optim/optimizer_fixture.h"
+#include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

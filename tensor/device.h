@@ -49,14 +49,14 @@ class Device {
   // The kernels of tensor/ops.h on this device.
   virtual const TensorOps& ops() const = 0;
 
-  // Bytes held by live buffers of Allocate and NoteAllocation, now and at their highest since ResetPeak.
+  // Bytes held by live buffers of Allocate and RecordAllocation, now and at their highest since ResetPeak.
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t peak_allocated_bytes() const = 0;
   // Sets the peak to the present amount.
   virtual void ResetPeak() = 0;
 
   // Counts memory that another owner (a process group's shared heap) took on this device's behalf; negative when freed.
-  virtual void NoteAllocation(int64_t nbytes) = 0;
+  virtual void RecordAllocation(int64_t nbytes) = 0;
 };
 
 }  // namespace fsdp

@@ -32,7 +32,7 @@ class HostDevice final : public Device, public std::enable_shared_from_this<Host
   int64_t allocated_bytes() const override { return memory_->allocated_bytes(); }
   int64_t peak_allocated_bytes() const override { return memory_->peak_allocated_bytes(); }
   void ResetPeak() override { memory_->ResetPeak(); }
-  void NoteAllocation(int64_t nbytes) override { memory_->Note(nbytes); }
+  void RecordAllocation(int64_t nbytes) override { memory_->Note(nbytes); }
 
   int kernel_threads() const { return kernel_threads_; }
 

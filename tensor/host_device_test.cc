@@ -63,9 +63,9 @@ TEST(HostDeviceTest, CountsLiveBytesExactly) {
 TEST(HostDeviceTest, CountsMemoryOfOtherOwners) {
   auto device = CreateHostDevice();
   ASSERT_OK_AND_ASSIGN(const Buffer own, device->Allocate(10));
-  device->NoteAllocation(1000);
+  device->RecordAllocation(1000);
   EXPECT_EQ(device->allocated_bytes(), 1010);
-  device->NoteAllocation(-1000);
+  device->RecordAllocation(-1000);
   EXPECT_EQ(device->allocated_bytes(), 10);
   EXPECT_EQ(device->peak_allocated_bytes(), 1010);
 }

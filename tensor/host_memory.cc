@@ -122,7 +122,7 @@ void HostMemory::Free(void* data, int64_t nbytes, size_t size) {
   Blocks surplus;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    NoteLocked(-nbytes);
+    RecordLocked(-nbytes);
     if (size >= kKeptFrom) {
       live_ -= static_cast<int64_t>(size);
       if (cache_freed_) {
@@ -164,14 +164,14 @@ HostMemory::Blocks HostMemory::TakeSurplus() {
   return surplus;
 }
 
-void HostMemory::NoteLocked(int64_t nbytes) {
+void HostMemory::RecordLocked(int64_t nbytes) {
   allocated_ += nbytes;
   peak_ = std::max(peak_, allocated_);
 }
 
 void HostMemory::Note(int64_t nbytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  NoteLocked(nbytes);
+  RecordLocked(nbytes);
 }
 
 int64_t HostMemory::allocated_bytes() const {

@@ -69,7 +69,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // Moves out the blocks that were kept longest, until live and kept bytes together are within the bound.
   Blocks TakeSurplus();
 
-  void NoteLocked(int64_t nbytes);
+  void RecordLocked(int64_t nbytes);
 
   const bool cache_freed_;
 

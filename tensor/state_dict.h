@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
@@ -113,7 +113,7 @@ class StateDict {
 
   // Facts about the state that its tensors do not show, such as the config of the model (attributes.h); empty if
   // nothing is known. For saving: facts to record. Loading sets them to the recorded ones.
-  Attributes attributes;
+  RunMetadata attributes;
 
  private:
   // The slot that holds the place of `key`, or the free slot for it. Precondition: there are slots.

@@ -18,7 +18,7 @@
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/tests/golden_case.h"
+#include "fsdp/tests/golden_case_testutil.h"
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/learning_rate.h"

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/tests/golden_case.h"
+#include "fsdp/tests/golden_case_testutil.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 // The float64 reference against PyTorch in float64: it judges other runs, so it must be right itself.
 #include "fsdp/tests/gpt2_float64.h"
 
-#include "fsdp/tests/golden_case.h"
+#include "fsdp/tests/golden_case_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/async_saver.h"
 #include "fsdp/checkpoint/source/device_read.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"

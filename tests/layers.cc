@@ -34,11 +34,10 @@ std::string RoomOf(const std::string& path) {
 // Tests, benchmarks, fixtures and fakes are in the folder of the production code that they serve, and recognised by
 // their names; Bazel's `testonly` keeps production code from depending on them.
 bool IsForTests(const std::string& path) {
-  static constexpr absl::string_view kBeginnings[] = {"test_",      "fake_",     "fault_",     "golden",
-                                                      "recording_", "counting_", "reference_", "state_collector",
-                                                      "sha256",     "byte_file"};
-  static constexpr absl::string_view kEnds[] = {"_test",        "_benchmark", "_fixture", "_faults",
-                                                "_test_device", "_matchers",  "_runner"};
+  static constexpr absl::string_view kBeginnings[] = {"test_",      "fake_",     "fault_",
+                                                      "recording_", "counting_", "reference_"};
+  static constexpr absl::string_view kEnds[] = {"_test",   "_testutil",    "_benchmark",
+                                                "_faults", "_test_device", "_matchers"};
   const std::string name = path.substr(path.rfind('/') + 1);
   const std::string stem = name.substr(0, name.find('.'));
   return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
@@ -273,7 +272,7 @@ std::set<std::string> ParseGuide(const std::string& markdown) {
 }
 
 // Rules end with a line that is ")", so the text between two of them has one rule, after comments and load statements.
-// Attributes are recognised by their indentation, which separates them from attributes of nested calls.
+// RunMetadata are recognised by their indentation, which separates them from attributes of nested calls.
 std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text) {
   std::vector<BuildTarget> targets;
   const std::vector<std::string> defaults = ListAfter(text, "default_visibility = ");

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "fsdp/base/test_files.h"
+#include "fsdp/base/file_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -159,13 +159,9 @@ TEST(GuideTest, AnIncludeOfAPrivateHeaderIsNamed) {
 }
 
 TEST(GuideTest, PublicHeadersHaveNamesOfTheirOwn) {
-  // The first is for any format, the second for our own; fsdp/fsdp.h forwards to the other; a module's state is loaded
-  // before it is sharded, or never sharded.
-  EXPECT_THAT(
-      FaultsOfNames(ParseGuide(ReadFile(SourceTree() / "docs/headers.md"))),
-      ElementsAre("one name for several headers: fsdp/checkpoint/checkpoint.h, fsdp/checkpoint/native/checkpoint.h",
-                  "one name for several headers: fsdp/fsdp.h, fsdp/fsdp/fsdp.h",
-                  "one name for several headers: fsdp/fsdp/module_state.h, fsdp/nn/module_state.h"));
+  // The first forwards to the second, so that a program begins with fsdp/fsdp.h.
+  EXPECT_THAT(FaultsOfNames(ParseGuide(ReadFile(SourceTree() / "docs/headers.md"))),
+              ElementsAre("one name for several headers: fsdp/fsdp.h, fsdp/fsdp/fsdp.h"));
 }
 
 TEST(GuideTest, HeadersWithOneNameAreNamed) {

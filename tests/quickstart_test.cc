@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fsdp/base/child_process.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"

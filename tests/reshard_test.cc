@@ -9,13 +9,13 @@
 #include <string>
 #include <tuple>
 
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

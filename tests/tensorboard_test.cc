@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/tests/train_gpt_run.h"
-#include "fsdp/train/test_event_reader.h"
+#include "fsdp/train/event_reader_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

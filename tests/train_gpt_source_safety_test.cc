@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -15,8 +15,8 @@
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/path.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

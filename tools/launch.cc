@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/collectives/launcher.h"
+#include "fsdp/collectives/self_launch.h"
 
 ABSL_FLAG(int, nproc, 0, "ranks to start on this host");
 ABSL_FLAG(int, nnodes, 1, "hosts of the job; each runs launch, with the same flags except --node_rank");

@@ -181,7 +181,7 @@ class AsyncSaveBenchmark {
     const absl::Time start = absl::Now();
     while (true) {
       FSDP_ASSIGN_OR_RETURN(const double seconds, Step());
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> known, group_->GatherBlobs(done ? "1" : "0"));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> known, group_->AllGatherObject(done ? "1" : "0"));
       if (known[0] == "1") return absl::ToDoubleSeconds(absl::Now() - start);
       steps.push_back(seconds);
       ++last_steps_;

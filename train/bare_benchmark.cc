@@ -62,7 +62,7 @@ class BareTraining {
     FSDP_RETURN_IF_ERROR(bare->model_->Materialize(device, options.fsdp.init_seed));
     FSDP_ASSIGN_OR_RETURN(bare->ops_, LayerOpsFor(device));
     FSDP_ASSIGN_OR_RETURN(bare->stream_, device.CreateStream("compute"));
-    FSDP_ASSIGN_OR_RETURN(bare->parameters_, WholeParameters(*bare->model_, device));
+    FSDP_ASSIGN_OR_RETURN(bare->parameters_, UnshardedParameters(*bare->model_, device));
     std::vector<ShardedParameter*> pointers;
     for (const auto& parameter : bare->parameters_) pointers.push_back(parameter.get());
     bare->optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(pointers, options.adamw));

@@ -9,7 +9,7 @@
 //   4. uploader_        gets the new step (with --upload, on rank 0), and uploads it in its own thread.
 //      DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
 //                       In this order a good checkpoint exists at every instant.
-//   5. AgreeOn          an error of the deletion on rank 0 is returned on every rank.
+//   5. AllReduceStatus          an error of the deletion on rank 0 is returned on every rank.
 //
 // In the background step 4 runs on the saver's thread of rank 0 (`committed`), the only user of superseded_ from the
 // first asynchronous save on; has_damaged_ is atomic because the main thread writes it.
@@ -116,7 +116,8 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
     FSDP_ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
   } else {
     if (options_.rank0_only) {
-      FSDP_RETURN_IF_ERROR(AgreeOn(model_.group(), model_.group().rank() == 0 ? CheckRoomOnRank0() : absl::OkStatus()));
+      FSDP_RETURN_IF_ERROR(
+          AllReduceStatus(model_.group(), model_.group().rank() == 0 ? CheckRoomOnRank0() : absl::OkStatus()));
     }
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
     FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
@@ -152,9 +153,9 @@ absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
   ProcessGroup& group = model_.group();
   absl::StatusOr<std::vector<std::string>> remaining = std::vector<std::string>();
   if (group.rank() == 0) remaining = SetAsideOnRank0(step);
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, remaining.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, remaining.status()));
   // All ranks must know the names: each checks for them before the next save.
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*remaining, ",")));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.AllGatherObject(absl::StrJoin(*remaining, ",")));
   damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
   has_damaged_ = !damaged_.empty();
   return absl::OkStatus();
@@ -195,7 +196,7 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   if (uploader_ != nullptr) uploader_->Add(last_);
   if (model_.group().rank() == 0) deleted = DeleteOld(last_);
   superseded_.clear();
-  FSDP_RETURN_IF_ERROR(AgreeOn(model_.group(), deleted));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(model_.group(), deleted));
   return absl::StrCat("saved ", last_);
 }
 

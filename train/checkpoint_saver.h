@@ -67,7 +67,7 @@ class CheckpointSaver {
                   EarlierCheckpoints earlier);
 
   // The attributes of all checkpoints that are saved from now on, the same on every rank.
-  void set_attributes(Attributes attributes) { attributes_ = std::move(attributes); }
+  void set_attributes(RunMetadata attributes) { attributes_ = std::move(attributes); }
 
   // The scaler whose state checkpoints hold; owned by the caller, and must outlive the saver. Null without a scaler.
   void set_grad_scaler(const ShardedGradScaler* scaler) { scaler_ = scaler; }
@@ -118,7 +118,7 @@ class CheckpointSaver {
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   const ShardedGradScaler* scaler_ = nullptr;
-  Attributes attributes_;
+  RunMetadata attributes_;
   std::vector<std::string> superseded_;
   std::vector<std::string> damaged_;
   std::atomic<bool> has_damaged_;  // read by the thread that deletes

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
-#include "fsdp/train/test_event_reader.h"
+#include "fsdp/train/event_reader_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

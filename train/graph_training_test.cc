@@ -17,7 +17,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/train/metrics.h"
-#include "fsdp/train/training_fixture.h"
+#include "fsdp/train/training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

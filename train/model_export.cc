@@ -89,7 +89,7 @@ absl::Status ExportModel(const std::string& directory, const CausalLmConfig& con
     written = WriteWeights(directory, state, target, model.group().size());
     if (written.ok()) written = WriteText(JoinPath(directory, kModelConfigName), CausalLmConfigJson(config));
   }
-  return AgreeOn(model.group(), written);
+  return AllReduceStatus(model.group(), written);
 }
 
 }  // namespace fsdp

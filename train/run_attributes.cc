@@ -43,7 +43,7 @@ std::string DigestOfTokens(std::string_view bytes) {
   return absl::StrCat("xxh3-128-of-", kSampledBlocks, "-blocks:", builder.Finish().ToHex());
 }
 
-// Attributes are UTF-8; the user's input need not be.
+// RunMetadata are UTF-8; the user's input need not be.
 std::string Utf8Of(const std::string& text) { return CheckUtf8(text, "").ok() ? text : absl::CEscape(text); }
 
 // The path as given by the user.
@@ -75,7 +75,7 @@ std::vector<std::string> KnownNames(const std::string& model_type) {
     llama.rope.type = RopeConfig::Type::kLlama3;  // the type with the most fields
     config = llama;
   }
-  Attributes all = InSection("model", CausalLmAttributes(config));
+  RunMetadata all = InSection("model", CausalLmAttributes(config));
   all.merge(InSection("model", OtherCausalLmAttributes(config)));
   all.merge(OptionAttributes(TrainOptions(), 1, DeviceType::kCpu));
   std::vector<std::string> names = {kPath, "data.bytes", "data.token_bytes", kDigest};
@@ -86,7 +86,7 @@ std::vector<std::string> KnownNames(const std::string& model_type) {
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
 
 // The sections of `differences` that `saved` has no attributes of.
-std::set<std::string> SectionsWithout(const Attributes& saved, const std::vector<AttributeDifference>& differences) {
+std::set<std::string> SectionsWithout(const RunMetadata& saved, const std::vector<AttributeDifference>& differences) {
   std::set<std::string> sections;
   for (const AttributeDifference& difference : differences) sections.insert(SectionOf(difference.name));
   for (const auto& [name, value] : saved) sections.erase(SectionOf(name));
@@ -105,13 +105,13 @@ std::string DescribeDifference(const std::string& checkpoint, const RestoreOptio
   return absl::StrCat("differs from ", checkpoint, ": ", text);
 }
 
-absl::StatusOr<Attributes> DecodeBlob(const std::string& blob) {
+absl::StatusOr<RunMetadata> DecodeBlob(const std::string& blob) {
   FSDP_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(blob));
   return DecodeAttributes(document);
 }
 
 // OK if rank `rank` trains as rank 0 does: nothing may differ except the path of its tokens.
-absl::Status CheckSameRun(const Attributes& first, const Attributes& other, int rank) {
+absl::Status CheckSameRun(const RunMetadata& first, const RunMetadata& other, int rank) {
   // The digest first: its message explains the likely cause, files that differ between hosts.
   if (first.at(kDigest) != other.at(kDigest)) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -134,18 +134,18 @@ bool OptimizerCasts(const FsdpOptions& options, DeviceType device) {
 
 }  // namespace
 
-Attributes DataAttributes(const TrainOptions& options, const TokenData& data) {
+RunMetadata DataAttributes(const TrainOptions& options, const TokenData& data) {
   return {{kPath, PathOf(options)},
           {"data.bytes", static_cast<int64_t>(data.bytes().size())},
           {"data.token_bytes", data.token_bytes()},
           {kDigest, DigestOfTokens(data.bytes())}};
 }
 
-Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceType device) {
+RunMetadata OptionAttributes(const TrainOptions& options, int world_size, DeviceType device) {
   const FsdpOptions& fsdp = options.fsdp;
   const MixedPrecision& precision = fsdp.mixed_precision;
   // The options that results depend on, so flags about speed, memory or output are missing.
-  const Attributes attributes = {
+  const RunMetadata attributes = {
       {"nproc", world_size},
       {"device", device == DeviceType::kCpu ? "cpu" : "cuda"},
       {"steps", options.learning_rate.steps},
@@ -178,7 +178,7 @@ Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceT
   return InSection("options", attributes);
 }
 
-RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const Attributes& data,
+RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const RunMetadata& data,
                              const ProcessGroup& group) {
   RestoreOptions run;
   // Models with equal attributes compute the same; a difference here is refused.
@@ -191,16 +191,16 @@ RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& 
   return run;
 }
 
-Attributes ModelAttributes(const Attributes& attributes) {
-  Attributes model;
+RunMetadata ModelAttributes(const RunMetadata& attributes) {
+  RunMetadata model;
   for (const auto& [name, value] : attributes) {
     if (IsIn("model", name)) model.emplace(name, value);
   }
   return model;
 }
 
-Attributes AllAttributes(const RestoreOptions& run) {
-  Attributes all = run.required;
+RunMetadata AllAttributes(const RestoreOptions& run) {
+  RunMetadata all = run.required;
   all.insert(run.listed.begin(), run.listed.end());
   return all;
 }
@@ -256,12 +256,12 @@ std::vector<std::string> DescribeDifferences(const std::string& checkpoint, cons
 
 // All attributes are gathered in one call; every rank has all of them, and finds the same error.
 absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group) {
-  const Attributes mine = AllAttributes(run);
+  const RunMetadata mine = AllAttributes(run);
   FSDP_RETURN_IF_ERROR(CheckAttributes(mine));
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(EncodeAttributes(mine, "")));
-  FSDP_ASSIGN_OR_RETURN(const Attributes first, DecodeBlob(blobs[0]));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.AllGatherObject(EncodeAttributes(mine, "")));
+  FSDP_ASSIGN_OR_RETURN(const RunMetadata first, DecodeBlob(blobs[0]));
   for (size_t rank = 1; rank < blobs.size(); ++rank) {
-    FSDP_ASSIGN_OR_RETURN(const Attributes other, DecodeBlob(blobs[rank]));
+    FSDP_ASSIGN_OR_RETURN(const RunMetadata other, DecodeBlob(blobs[rank]));
     FSDP_RETURN_IF_ERROR(CheckSameRun(first, other, static_cast<int>(rank)));
   }
   // Paths may differ between ranks, but a checkpoint records one.

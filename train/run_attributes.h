@@ -21,7 +21,7 @@
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/models/causal_lm.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/train/token_data.h"
 #include "fsdp/train/train_options.h"
 
@@ -31,21 +31,21 @@ namespace fsdp {
 // it covers 64 blocks of 1 MiB, the first, the last and others at equal distances, and is named
 // "xxh3-128-of-64-blocks:<hex>": a file of any size is digested in less than a second, and a difference between these
 // blocks is not noticed.
-Attributes DataAttributes(const TrainOptions& options, const TokenData& data);
+RunMetadata DataAttributes(const TrainOptions& options, const TokenData& data);
 
 // The section `options`, of a run with `world_size` ranks on `device`.
-Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceType device);
+RunMetadata OptionAttributes(const TrainOptions& options, int world_size, DeviceType device);
 
 // The attributes for a restore: `required` is the model, `listed` the rest, `allowed` is options.allow; `saved` is
 // empty.
-RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const Attributes& data,
+RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const RunMetadata& data,
                              const ProcessGroup& group);
 
 // The attributes in the section `model`.
-Attributes ModelAttributes(const Attributes& attributes);
+RunMetadata ModelAttributes(const RunMetadata& attributes);
 
 // All attributes of `run`, as a checkpoint records them.
-Attributes AllAttributes(const RestoreOptions& run);
+RunMetadata AllAttributes(const RestoreOptions& run);
 
 // The names that --allow=`text` lists, separated by commas and spaces, for a model of kind `model_type`. A name is an
 // attribute's, "model.n_head", or the part after its section, "n_head"; a section means all its attributes.

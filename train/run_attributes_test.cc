@@ -62,14 +62,14 @@ TEST(DataAttributesTest, PathSizeAndWidthOfTheTokensAreRecorded) {
   TrainOptions options;
   options.tokens = path;
   ASSERT_OK_AND_ASSIGN(const TokenData data, TokenData::FromTokenFile(path));
-  const Attributes attributes = DataAttributes(options, data);
+  const RunMetadata attributes = DataAttributes(options, data);
   EXPECT_EQ(attributes.at("data.bytes"), AttributeValue(8));
   EXPECT_EQ(attributes.at("data.token_bytes"), AttributeValue(4));
   EXPECT_THAT(std::get<std::string>(attributes.at("data.path")), HasSubstr("/\\377.u32"));  // attributes are UTF-8
 }
 
 // Runs AgreeOnAttributes on two ranks, with `first` on rank 0 and `second` on rank 1; *agreed is rank 1's result.
-absl::Status Agree(const Attributes& first, const Attributes& second, Attributes* agreed = nullptr) {
+absl::Status Agree(const RunMetadata& first, const RunMetadata& second, RunMetadata* agreed = nullptr) {
   return RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     RestoreOptions run;
     run.listed = {{"data.path", "t.u16"}, {"data.digest", "xxh3-128:aa"}};
@@ -88,7 +88,7 @@ TEST(AgreeOnAttributesTest, RanksThatReadOtherTokensAreRefused) {
 }
 
 TEST(AgreeOnAttributesTest, EqualTokensInTwoPlacesAreRecordedWithThePathOfRank0) {
-  Attributes agreed;
+  RunMetadata agreed;
   ASSERT_OK(Agree({{"data.path", "/scratch/rank0/t.u16"}}, {{"data.path", "/scratch/rank1/t.u16"}}, &agreed));
   EXPECT_EQ(agreed.at("data.path"), AttributeValue("/scratch/rank0/t.u16"));
 }
@@ -103,7 +103,7 @@ TEST(OptionAttributesTest, ADefaultHasTheNameThatTheFlagHas) {
   TrainOptions options;
   options.max_grad_norm = 0.1;
   options.fsdp.init_seed = ~uint64_t{0};
-  const Attributes attributes = OptionAttributes(options, 3, DeviceType::kCpu);
+  const RunMetadata attributes = OptionAttributes(options, 3, DeviceType::kCpu);
   EXPECT_EQ(attributes.at("options.nproc"), AttributeValue(3));
   EXPECT_EQ(attributes.at("options.param_dtype"), AttributeValue("float32"));
   EXPECT_EQ(attributes.at("options.max_grad_norm"), AttributeValue(0.1));
@@ -152,7 +152,7 @@ TEST(ParseAllowedTest, EveryAttributeOfARunIsKnown) {
     for (const char* kind : {"gpt2", "llama"}) {
       FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config,
                             CausalLmPreset(kind, kind == std::string("gpt2") ? "gpt2-tiny" : "llama-3.1-8b"));
-      const Attributes data = {{"data.path", ""}, {"data.bytes", 1}, {"data.token_bytes", 1}, {"data.digest", ""}};
+      const RunMetadata data = {{"data.path", ""}, {"data.bytes", 1}, {"data.token_bytes", 1}, {"data.digest", ""}};
       const RestoreOptions run = RunAttributes(TrainOptions(), config, data, *group);
       for (const auto& [name, value] : AllAttributes(run)) EXPECT_OK(ParseAllowed(name, kind)) << name;
     }

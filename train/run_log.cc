@@ -111,7 +111,7 @@ absl::Status RunLog::FinishTrace() {
   const std::vector<TraceSpan> mine = events_ != nullptr ? std::exchange(spans_, {}) : trace_->Spans();
   // Collective, so every rank takes part, though only rank 0 needs the spans.
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(group_, mine));
-  FSDP_RETURN_IF_ERROR(AgreeOn(group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
   if (is_rank0()) {
     Say("traced to %s%s", options_.trace, trace_->full() || left_out_ ? "; it has the beginning of the run only" : "");
   }

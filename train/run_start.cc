@@ -182,7 +182,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
-  FSDP_ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options, ProveCheckpoint, start));
+  FSDP_ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options, CheckIsOurCheckpoint, start));
   FSDP_RETURN_IF_ERROR(RefuseSuperseded(start, options));
   FSDP_RETURN_IF_ERROR(remote.RefuseBeyond(start.step));
   return start;
@@ -236,9 +236,9 @@ absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLay
   if (group.rank() == 0) found = FindOnRank0(options, layout);
   if (group.rank() == 0 && found.ok() && !found->resumed()) ReadInitialModel(options, *found);
   // An error of rank 0 must end all ranks, which wait for its message.
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, found.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, found.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                        group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));
+                        group.AllGatherObject(group.rank() == 0 ? Encode(*found) : ""));
   return Decode(blobs[0]);
 }
 

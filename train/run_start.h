@@ -27,7 +27,7 @@ struct RunStart {
 
   // The attributes recorded in `checkpoint`, or, without a checkpoint, the model's attributes recorded in
   // options.init_from; empty if none are recorded.
-  Attributes saved;
+  RunMetadata saved;
 
   // The parameters that were frozen in the run that saved `checkpoint`.
   std::vector<std::string> frozen;

@@ -21,10 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// GatherBlobs is for small texts, so spans are sent in pieces of this size.
+// AllGatherObject is for small texts, so spans are sent in pieces of this size.
 constexpr size_t kBytesPerRound = 512 << 10;
 
-// Text, since GatherBlobs sends texts.
+// Text, since AllGatherObject sends texts.
 // One line for each span: begin, end, stream, name. Names contain no tab or newline.
 std::string Encode(const std::vector<TraceSpan>& spans) {
   std::string text;
@@ -121,7 +121,8 @@ absl::StatusOr<std::vector<std::vector<TraceSpan>>> GatherSpans(ProcessGroup& gr
   for (bool more = true; more;) {
     // A rank receives its own pieces too, so their length is its position.
     const size_t sent = std::min(texts[group.rank()].size(), text.size());
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> pieces, group.GatherBlobs(text.substr(sent, kBytesPerRound)));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
+                          group.AllGatherObject(text.substr(sent, kBytesPerRound)));
     more = false;
     for (size_t rank = 0; rank < pieces.size(); ++rank) {
       texts[rank] += pieces[rank];

@@ -32,6 +32,7 @@
 #include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/launcher.h"
+#include "fsdp/collectives/self_launch.h"
 #include "fsdp/train/rank_device.h"
 #include "fsdp/train/stop_signal.h"
 #include "fsdp/train/train_options.h"
@@ -76,7 +77,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(Rendezvous& job, const Tra
     job = known;
     return CreateRankDevice(known, train.device);
   };
-  return JoinProcessGroup(Rendezvous(job), options);
+  return InitProcessGroup(Rendezvous(job), options);
 }
 
 absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {

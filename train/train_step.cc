@@ -196,7 +196,7 @@ Event TrainStep::Report() {
 
 absl::Status TrainStep::Clip(float max_grad_norm) {
   const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("clip_grad_norm"); });
-  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.ClipGradNormAsync(max_grad_norm));
   clip_.reset();
   clip_.emplace(std::move(clip));
   return absl::OkStatus();

@@ -23,7 +23,7 @@
 #include "fsdp/tensor/ops.h"
 #include "fsdp/train/sharded_model.h"
 #include "fsdp/train/train_options.h"
-#include "fsdp/train/training_fixture.h"
+#include "fsdp/train/training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -120,7 +120,7 @@ struct Rig {
     std::string state;
     for (size_t i = 0; i < optimizer->parameters().size(); ++i) {
       FSDP_RETURN_IF_ERROR(Append(optimizer->parameters()[i]->data, state));
-      for (const std::string& name : optimizer->StateNames()) {
+      for (const std::string& name : optimizer->state_names()) {
         FSDP_ASSIGN_OR_RETURN(const Tensor value, optimizer->State(i, name));
         FSDP_RETURN_IF_ERROR(Append(value, state));
       }

@@ -2,7 +2,8 @@
 //
 // A run, in the order of its collective calls. Every rank makes the same ones:
 //
-//   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AgreeOn makes one rank's error
+//   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AllReduceStatus makes one rank's
+//   error
 //                  every rank's, so that no rank waits in a collective for one that has returned. Rank 0 makes sure
 //                  that no output would harm an input (run_outputs.h), and all ranks that they are one run
 //                  (run_attributes.h).
@@ -13,7 +14,7 @@
 //   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
 //                  last, only on rank 0, the wait for uploads.
 //
-// A rank that fails outside of AgreeOn aborts the group, which ends the others' waits with its error.
+// A rank that fails outside of AllReduceStatus aborts the group, which ends the others' waits with its error.
 #include "fsdp/train/trainer.h"
 
 #include <unistd.h>
@@ -138,19 +139,19 @@ absl::Status Trainer::Build() {
   FSDP_RETURN_IF_ERROR(OpenData());
   FSDP_RETURN_IF_ERROR(BuildModel());
   FSDP_RETURN_IF_ERROR(FillModel());
-  return AgreeOn(*group_, OpenLog());
+  return AllReduceStatus(*group_, OpenLog());
 }
 
 absl::Status Trainer::OpenData() {
   std::vector<std::string> notes;
   absl::StatusOr<CausalLmConfig> config = CheckedConfig(options_, &notes);
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, config.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, config.status()));
   config_ = *std::move(config);
   // After the config, whose vocabulary bounds the tokens.
   absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, data.status()));
-  FSDP_RETURN_IF_ERROR(
-      AgreeOn(*group_, is_rank0() && !options_.print_schedule ? CheckRunOutputs(options_, *data) : absl::OkStatus()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, data.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(
+      *group_, is_rank0() && !options_.print_schedule ? CheckRunOutputs(options_, *data) : absl::OkStatus()));
   run_ = RunAttributes(options_, config_, DataAttributes(options_, *data), *group_);
   FSDP_RETURN_IF_ERROR(AgreeOnAttributes(run_, *group_));
   batches_ = std::make_unique<BatchLoader>(*std::move(data), BatchShape{.batch_size = options_.batch_size,
@@ -189,14 +190,14 @@ absl::Status Trainer::FillModel() {
     FSDP_ASSIGN_OR_RETURN(load_options.io_threads, LoadThreads(*group_));
   }
   const absl::StatusOr<FlatLayout> layout = ModelLayout(options_.flat_layout, model_->module());
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, layout.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, layout.status()));
   load_options.flat_layout = *layout;
   FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
   FSDP_RETURN_IF_ERROR(CheckParity(options_, group_->size()));
   const bool reads_init_from = is_rank0() && !start_.resumed();
   FSDP_RETURN_IF_ERROR(
-      AgreeOn(*group_, reads_init_from ? CheckReplacedSteps(options_, start_.superseded) : absl::OkStatus()));
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
+      AllReduceStatus(*group_, reads_init_from ? CheckReplacedSteps(options_, start_.superseded) : absl::OkStatus()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
   if (!options_.checkpoint_dir.empty() && group_->size() > 1) {
     FSDP_RETURN_IF_ERROR(CheckSharedRoot(PosixFileSystem(), options_.checkpoint_dir, *group_));
   }
@@ -207,7 +208,7 @@ absl::Status Trainer::FillModel() {
   saver_->set_attributes(AllAttributes(run_));
   saver_->set_grad_scaler(scaler_.get());
   // Before the restore, so that keys or an endpoint that are wrong are found without a long load.
-  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
   run_.saved = start_.saved;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
@@ -217,7 +218,7 @@ absl::Status Trainer::FillModel() {
       return LoadCheckpoint(source, present, load_options);
     };
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, optimizer_.get(), load));
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, RestoreScaler()));
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, RestoreScaler()));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
       return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);

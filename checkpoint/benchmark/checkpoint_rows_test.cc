@@ -9,7 +9,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/benchmark/paired_rows.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

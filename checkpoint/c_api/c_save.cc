@@ -23,9 +23,9 @@ namespace {
 
 constexpr int kMostThreads = 1024;
 
-// Like AgreeOn, but in a group of one rank the error stays unchanged, without a prefix.
+// Like AllReduceStatus, but in a group of one rank the error stays unchanged, without a prefix.
 absl::Status AgreeAmong(CallbackGroup& group, const absl::Status& mine) {
-  return group.size() == 1 ? mine : AgreeOn(group, mine);
+  return group.size() == 1 ? mine : AllReduceStatus(group, mine);
 }
 
 // Sets the options that a caller has given; the others keep their values.

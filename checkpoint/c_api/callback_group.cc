@@ -19,8 +19,8 @@ struct Blobs {
 
 void Take(void* sink, int32_t rank, const void* blob, int64_t bytes) {
   auto& blobs = *static_cast<Blobs*>(sink);
-  // Called by the program, in the middle of its own function: an error is kept for GatherBlobs, since nothing can be
-  // returned or thrown from here.
+  // Called by the program, in the middle of its own function: an error is kept for AllGatherObject, since nothing can
+  // be returned or thrown from here.
   if (rank < 0 || rank >= static_cast<int32_t>(blobs.by_rank.size()) || bytes < 0 || (bytes > 0 && blob == nullptr)) {
     blobs.is_outside = true;
     return;
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<CallbackGroup>> CallbackGroup::Create(const fsdp_
   return std::unique_ptr<CallbackGroup>(new CallbackGroup(group));
 }
 
-absl::StatusOr<std::vector<std::string>> CallbackGroup::GatherBlobs(std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> CallbackGroup::AllGatherObject(std::string_view blob) {
   if (group_.world_size == 1) return std::vector<std::string>{std::string(blob)};
   Blobs blobs;
   blobs.by_rank.resize(group_.world_size);
@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<std::string>> CallbackGroup::GatherBlobs(std::string_
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CallbackGroup::Split(int color, int key) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> colors, GatherBlobs(absl::StrCat("split ", color)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> colors, AllGatherObject(absl::StrCat("split ", color)));
   for (const std::string& other : colors) {
     if (other == colors[0]) continue;
     return absl::UnimplementedError("a group of callbacks is not split into parts");

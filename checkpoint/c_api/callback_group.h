@@ -33,7 +33,7 @@ class CallbackGroup final : public ProcessGroup {
   void Barrier(Stream& stream) override { Refuse(stream); }
 
   // kUnavailable when the program's function fails; kInternal when it does not give every rank's blob exactly once.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override;
 
   // For a saver, which needs all ranks in their order; kUnimplemented otherwise. The new group has the same callback.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "fsdp/base/child_process.h"
-#include "fsdp/base/test_files.h"
+#include "fsdp/base/file_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

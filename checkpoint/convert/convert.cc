@@ -117,7 +117,7 @@ absl::Status CheckIsNoSource(const std::string& source, const std::string& desti
 }
 
 // Only our own format stores attributes.
-void NoteAttributes(const StateDict& source, const FormatTarget& target, std::vector<std::string>& notes) {
+void RecordAttributes(const StateDict& source, const FormatTarget& target, std::vector<std::string>& notes) {
   if (source.attributes.empty() || DriverOf(target).traits().is_ours) return;
   const size_t count = source.attributes.size();
   notes.push_back(absl::StrCat(count, count == 1 ? " attribute" : " attributes",
@@ -192,7 +192,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
-  NoteAttributes(source->contents(), target, *notes);
+  RecordAttributes(source->contents(), target, *notes);
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,
                               .io_threads = options.io_threads,

@@ -100,7 +100,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Attributes are facts about the run that trained these values, whatever their names and dtypes are now.
+  // RunMetadata are facts about the run that trained these values, whatever their names and dtypes are now.
   void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
 
   absl::StatusOr<ConvertPlan> Finish() && {

@@ -29,7 +29,7 @@ struct ConvertPlan {
 };
 
 // Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
-// new names; param_groups, aliases and units follow. Attributes stay as they are. `dtype` applies to floating-point
+// new names; param_groups, aliases and units follow. RunMetadata stay as they are. `dtype` applies to floating-point
 // model tensors. `model_only` leaves out optimizer and extra values. kInvalidArgument for two names that become one
 // (both are named), for a filter that leaves no tensor, and for a param_groups text that is not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,

@@ -71,7 +71,7 @@ bool IsAtWork(const std::string& name) {
 bool IsRoot(const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(directory);
   return steps.ok() && std::any_of(steps->begin(), steps->end(), [&](const std::string& step) {
-           return ProveCheckpoint(PosixFileSystem(), JoinPath(directory, step)).ok();
+           return CheckIsOurCheckpoint(PosixFileSystem(), JoinPath(directory, step)).ok();
          });
 }
 

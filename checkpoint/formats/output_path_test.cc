@@ -11,7 +11,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

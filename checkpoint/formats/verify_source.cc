@@ -108,7 +108,7 @@ class SourceVerification {
     }
     if (values.nonfinite.any()) report_.nonfinite.push_back({tensor.key->ToString(), values.nonfinite});
     if (values.extent.left_out == 0) return;
-    report_.not_wholly_read.push_back({tensor.key->ToString(), values.extent.numel, values.extent.left_out});
+    report_.partly_read.push_back({tensor.key->ToString(), values.extent.numel, values.extent.left_out});
   }
 
   // Keeps only the first error of a tensor (Status::Update): otherwise a damaged file would be reported once per piece.

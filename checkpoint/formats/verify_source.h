@@ -14,7 +14,7 @@ namespace fsdp {
 
 // Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem in the
 // report, and the others are still read. ReadBound (expansion.h) bounds the bytes that are read; a tensor that it cuts
-// off is listed in not_wholly_read.
+// off is listed in partly_read.
 absl::StatusOr<VerifyReport> VerifySource(const TensorSource& source, const VerifyOptions& options = {});
 
 }  // namespace fsdp

@@ -38,7 +38,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
-#include "fsdp/checkpoint/foreign/zip/byte_file.h"
+#include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "fsdp/checkpoint/fuzz/reseal.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"

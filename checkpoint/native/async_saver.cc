@@ -22,7 +22,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/streaming_copy.h"
-#include "fsdp/checkpoint/native/checkpoint.h"
+#include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/tensor/stream.h"
 
 namespace fsdp {
@@ -234,7 +234,7 @@ void AsyncSaver::Work() {
 absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   SaveOptions save = options_.save;
   if (options_.incremental && !base_.empty()) save.base = base_;
-  const absl::Status copied = on_gpu() ? AgreeOn(*group_, pending.copied.Synchronize()) : absl::OkStatus();
+  const absl::Status copied = on_gpu() ? AllReduceStatus(*group_, pending.copied.Synchronize()) : absl::OkStatus();
   pending.source = StateDict();
   FSDP_RETURN_IF_ERROR(copied);
   // New writers for each save, since throttling that was lifted stays lifted. If the system has no threads left,
@@ -251,7 +251,7 @@ absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   base_ = *saved;
   if (options_.committed) {
     const absl::Status status = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, status));
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, status));
   }
   return saved;
 }

@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/repair/repair.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -29,7 +29,7 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 3;
 
-Attributes Example() {
+RunMetadata Example() {
   return {{"model.n_head", 4},
           {"model.activation_function", "gelu_new"},
           {"model.layer_norm_epsilon", 1e-5},
@@ -54,10 +54,10 @@ std::string Save(StateDictType type, const SaveOptions& options = {}) {
   return root + "/step-00000001";
 }
 
-Attributes Described(const std::string& path) {
+RunMetadata Described(const std::string& path) {
   const absl::StatusOr<StateDict> contents = DescribeCheckpoint(path);
   EXPECT_OK(contents);
-  return contents.ok() ? contents->attributes : Attributes();
+  return contents.ok() ? contents->attributes : RunMetadata();
 }
 
 absl::Status SaveOnRanks(const std::function<void(int rank, StateDict&)>& change) {

@@ -51,7 +51,7 @@ class Driver final : public FormatDriver {
   bool OwnsFileName(const std::string& name) const override { return IsCheckpointFileName(name); }
 
   bool IsCheckpointDirectory(const std::string& directory) const override {
-    return ProveCheckpoint(PosixFileSystem(), directory).ok();
+    return CheckIsOurCheckpoint(PosixFileSystem(), directory).ok();
   }
 };
 

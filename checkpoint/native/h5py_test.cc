@@ -14,8 +14,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 

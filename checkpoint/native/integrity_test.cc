@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/native/checkpoint.h"
 #include "fsdp/checkpoint/native/checkpoint_driver.h"
 #include "fsdp/checkpoint/native/checkpoint_manifest.h"
+#include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 

@@ -12,7 +12,7 @@
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/group/counting_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-more-matchers.h"

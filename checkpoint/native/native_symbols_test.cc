@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/child_process.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -53,15 +53,15 @@ bool IsInUse(const std::string& path) {
   return !lock.ok() || !(*lock)->locked();
 }
 
-// ProveCheckpoint rejects files and links: only a directory can be a step.
+// CheckIsOurCheckpoint rejects files and links: only a directory can be a step.
 absl::Status AddSteps(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
   for (const std::string& name : names) {
-    const absl::Status proof = ProveCheckpoint(PosixFileSystem(), JoinPath(root, name));
+    const absl::Status proof = CheckIsOurCheckpoint(PosixFileSystem(), JoinPath(root, name));
     if (proof.ok()) {
       plan.steps.push_back({.name = name, .bytes = FreedBytes({JoinPath(root, name)})});
     } else {
-      plan.left.push_back({name, std::string(proof.message())});
+      plan.unproven.push_back({name, std::string(proof.message())});
     }
   }
   return absl::OkStatus();
@@ -73,7 +73,7 @@ absl::Status AddLeftovers(const std::string& root, RetentionPlan& plan) {
   for (const Leftover& found : leftovers) {
     if (!ParseStepName(found.checkpoint)) continue;
     if (!found.proof.ok()) {
-      plan.left.push_back({found.name, std::string(found.proof.message())});
+      plan.unproven.push_back({found.name, std::string(found.proof.message())});
       continue;
     }
     const std::string path = JoinPath(root, found.name);
@@ -88,9 +88,9 @@ absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
   for (const std::string& name : names) {
     const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
     if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name)) {
-      plan.left.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
+      plan.unproven.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
     } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {
-      plan.left.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});
+      plan.unproven.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});
     }
   }
   return absl::OkStatus();
@@ -135,7 +135,7 @@ void KeepWhatHoldsOthersFiles(const std::string& root, RetentionPlan& plan) {
     if (deletable.ok()) continue;
     step.keep = true;
     step.reason = std::string(deletable.message());
-    plan.left.push_back({step.name, step.reason});
+    plan.unproven.push_back({step.name, step.reason});
   }
 }
 
@@ -158,7 +158,7 @@ int64_t FreedBy(const std::string& root, const RetentionPlan& plan) {
   for (const Step& step : plan.steps) {
     if (!step.keep) paths.push_back(JoinPath(root, step.name));
   }
-  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
+  for (const RetentionPlan::Unprovenover& leftover : plan.leftovers) {
     if (!leftover.in_use) paths.push_back(JoinPath(root, leftover.name));
   }
   return FreedBytes(paths);
@@ -194,7 +194,7 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     }
   }
   KeepWhatHoldsOthersFiles(root, plan);
-  std::sort(plan.left.begin(), plan.left.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(plan.unproven.begin(), plan.unproven.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   plan.freed_bytes = FreedBy(root, plan);
   return plan;
 }
@@ -204,7 +204,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
   const absl::Status deleted = DeleteSteps(files, root, plan);
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
-  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
+  for (const RetentionPlan::Unprovenover& leftover : plan.leftovers) {
     // A save may have begun to use it since the plan was made, so RemoveLeftover tries its lock again.
     if (!leftover.in_use) FSDP_RETURN_IF_ERROR(RemoveLeftover(files, root, leftover.name).status());
   }
@@ -218,7 +218,7 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   policy.keep_every = keep_every;
   policy.good = RetentionPolicy::Good::kComplete;
   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
-  for (const RetentionPlan::Left& entry : plan.left) {
+  for (const RetentionPlan::Unproven& entry : plan.unproven) {
     if (left != nullptr) left->push_back(absl::StrCat(JoinPath(root, entry.name), " is left in place: ", entry.reason));
   }
   if (plan.steps.empty()) return absl::OkStatus();

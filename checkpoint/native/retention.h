@@ -55,16 +55,16 @@ struct RetentionPlan {
 
   // An entry whose name resembles a step or a leftover but that is not proven to be one; or a step that holds a file
   // that no save wrote. Neither is deleted.
-  struct Left {
+  struct Unproven {
     std::string name;
     std::string reason;  // "it holds notes.txt and no manifest.json of this project"
   };
 
   std::vector<Step> steps;  // oldest first
   std::vector<Leftover> leftovers;
-  std::vector<Left> left;   // by name
-  bool has_good = false;    // some step is good; if not, no step is deleted
-  int64_t freed_bytes = 0;  // by all deletions together (FreedBytes)
+  std::vector<Unproven> unproven;  // by name
+  bool has_good = false;           // some step is good; if not, no step is deleted
+  int64_t freed_bytes = 0;         // by all deletions together (FreedBytes)
 };
 
 // Changes nothing. Blocks while it verifies, if the policy asks for that. kInvalidArgument for a policy that keeps no
@@ -78,7 +78,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
 
 // PlanRetention and ApplyRetention for a saver, after each save: with the policy kComplete, without leftovers, which
 // the next save removes. Steps that another process is changing are left to the next call, without an error. `left`, if
-// not null, gets a sentence for each RetentionPlan::Left.
+// not null, gets a sentence for each RetentionPlan::Unproven.
 absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0,
                               std::vector<std::string>* left = nullptr);
 

@@ -12,10 +12,10 @@
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/retention.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/fault_file_system.h"
 #include "fsdp/checkpoint/storage/fault_series.h"
 #include "fsdp/checkpoint/storage/path.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 

@@ -25,9 +25,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/native/checkpoint.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/checkpoint/native/save/checkpoint_body.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/save/save_agreement.h"
@@ -46,8 +46,8 @@ class AllRanks final : public SaveGroup {
   explicit AllRanks(ProcessGroup& group) : group_(group) {}
 
   int rank() const override { return group_.rank(); }
-  absl::Status Agree(const absl::Status& mine) override { return AgreeOn(group_, mine); }
-  absl::StatusOr<std::vector<std::string>> Gather(std::string blob) override { return group_.GatherBlobs(blob); }
+  absl::Status Agree(const absl::Status& mine) override { return AllReduceStatus(group_, mine); }
+  absl::StatusOr<std::vector<std::string>> Gather(std::string blob) override { return group_.AllGatherObject(blob); }
 
  private:
   ProcessGroup& group_;
@@ -149,7 +149,7 @@ class Save {
   absl::Status CheckReplaced() const {
     const std::string path = JoinPath(root_, StepName(step_));
     if (!options_.overwrite || !files_.Exists(path)) return absl::OkStatus();
-    const absl::Status proof = ProveCheckpoint(files_, path);
+    const absl::Status proof = CheckIsOurCheckpoint(files_, path);
     if (absl::IsFailedPrecondition(proof)) {
       return absl::FailedPreconditionError(
           absl::StrCat(path, " is not a checkpoint of this project and is not overwritten: ", proof.message(),

@@ -10,9 +10,9 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/save/save_agreement.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -336,10 +336,10 @@ TEST(SaveErrorsTest, ARankThatDiesDuringTheSaveLeavesNothingBehind) {
     }
     // Rank 2 takes part until the directory exists, and then exits.
     FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanSave(state));
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    FSDP_RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, {}, plan)).status());
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    FSDP_RETURN_IF_ERROR(group->GatherBlobs(EncodeSharedDirectory({})).status());
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(group->AllGatherObject(EncodeFacts(1, state.type, {}, plan)).status());
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(group->AllGatherObject(EncodeSharedDirectory({})).status());
     return absl::AbortedError("killed");
   });
   EXPECT_THAT(ran, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 of 3: killed")));

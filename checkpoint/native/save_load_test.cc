@@ -10,7 +10,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -33,7 +33,8 @@ int64_t BytesIn(const std::string& directory) {
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
   if (!files.Exists(from)) return absl::NotFoundError(absl::StrCat(from, " does not exist"));
-  // Not ProveCheckpoint: a step whose manifest and records are all damaged may be renamed too, since nothing is lost.
+  // Not CheckIsOurCheckpoint: a step whose manifest and records are all damaged may be renamed too, since nothing is
+  // lost.
   const absl::Status proof = ProveLeftover(files, from);
   if (absl::IsFailedPrecondition(proof)) {
     return absl::FailedPreconditionError(absl::StrCat(from, " is not a checkpoint of this project: ", proof.message()));

@@ -10,10 +10,10 @@
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/retention.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/fault_file_system.h"
 #include "fsdp/checkpoint/storage/fault_series.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 

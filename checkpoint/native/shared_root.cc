@@ -32,14 +32,14 @@ absl::Status MakeProbe(FileSystem& files, const std::string& path, std::string_v
 
 absl::Status CheckSharedRoot(FileSystem& files, const std::string& root, ProcessGroup& group) {
   const std::string own = group.rank() == 0 ? NewNonce() : "";
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> nonces, group.GatherBlobs(own));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> nonces, group.AllGatherObject(own));
   const std::string& nonce = nonces[0];
   const std::string path = JoinPath(root, absl::StrCat(".shared-", nonce));
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, group.rank() == 0 ? MakeProbe(files, path, nonce) : absl::OkStatus()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, group.rank() == 0 ? MakeProbe(files, path, nonce) : absl::OkStatus()));
   // Reading, not Exists: a stale NFS cache may list a name whose contents are missing.
   const absl::StatusOr<std::string> seen = ReadFile(files, path, static_cast<int64_t>(nonce.size()));
   const bool sees = seen.ok() && *seen == nonce;
-  absl::StatusOr<std::vector<std::string>> hosts = group.GatherBlobs(absl::StrCat(sees ? "+" : "-", HostName()));
+  absl::StatusOr<std::vector<std::string>> hosts = group.AllGatherObject(absl::StrCat(sees ? "+" : "-", HostName()));
   // Removed after the gather, when every rank has looked, and before any error is returned, so that no probe stays.
   const absl::Status removed = group.rank() == 0 ? files.Unlink(path) : absl::OkStatus();
   FSDP_RETURN_IF_ERROR(hosts.status());
@@ -48,7 +48,7 @@ absl::Status CheckSharedRoot(FileSystem& files, const std::string& root, Process
     const std::string& host = (*hosts)[rank];
     if (host[0] == '-') blind.push_back(absl::StrCat("rank ", rank, " (", Printable(host.substr(1)), ")"));
   }
-  if (blind.empty()) return AgreeOn(group, removed);
+  if (blind.empty()) return AllReduceStatus(group, removed);
   return absl::FailedPreconditionError(absl::StrCat(
       root, ": ", absl::StrJoin(blind, ", "), " of ", hosts->size(), " ranks do not see what rank 0 (",
       Printable(hosts->front().substr(1)),

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/async_saver.h"
-#include "fsdp/checkpoint/native/checkpoint.h"
+#include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/tensor/tensor.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "fsdp/checkpoint/foreign/torch/sha256.h"
+#include "fsdp/checkpoint/foreign/torch/sha256_testutil.h"
 
 namespace fsdp {
 namespace {

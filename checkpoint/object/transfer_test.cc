@@ -24,9 +24,9 @@
 #include "fsdp/checkpoint/object/s3_store.h"
 #include "fsdp/checkpoint/object/upload.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/path.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/zip/byte_file.h"
+#include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "fsdp/checkpoint/storage/write_queue.h"
 #include "gtest/gtest.h"
 

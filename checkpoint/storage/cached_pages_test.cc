@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

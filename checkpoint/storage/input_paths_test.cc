@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -14,10 +14,10 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/parallel_reads.h"
 #include "fsdp/checkpoint/storage/write_queue.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

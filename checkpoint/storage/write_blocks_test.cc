@@ -6,8 +6,8 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

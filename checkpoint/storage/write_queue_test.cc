@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

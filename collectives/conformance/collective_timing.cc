@@ -36,7 +36,7 @@ double HalfQuartileDistance(std::vector<double> values) {
 // The largest of the ranks' values. All ranks get the same number, because each takes the largest of the same blobs.
 absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                        group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
+                        group.AllGatherObject({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
   double slowest = 0;
   for (const std::string& blob : blobs) {
     double theirs = 0;

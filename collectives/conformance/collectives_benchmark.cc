@@ -33,6 +33,7 @@
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/collectives/self_launch.h"
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(int, nproc, 2, "ranks on this machine");
@@ -147,7 +148,7 @@ absl::Status MeasureAll(ProcessGroup& group, SocketWire* wire) {
 absl::StatusOr<std::unique_ptr<SocketWire>> MakeWire(ProcessGroup& group, const Rendezvous& rendezvous,
                                                      const std::string& host_id) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                        group.GatherBlobs(HostIdentity::OfThisProcess(host_id).ToBlob()));
+                        group.AllGatherObject(HostIdentity::OfThisProcess(host_id).ToBlob()));
   std::vector<std::string> hosts;
   for (const std::string& blob : blobs) hosts.push_back(HostIdentity::FromBlob(blob).kernel);
   return SocketWire::Create(group, HostLayout::Of(hosts), rendezvous.master_addr);
@@ -161,7 +162,7 @@ absl::Status RunAsRank() {
   } else if (const char* const host_id = getenv("FSDP_HOSTID"); host_id != nullptr) {
     options.host_id = host_id;
   }
-  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, options));
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup(rendezvous, options));
   std::unique_ptr<SocketWire> wire;
   if (absl::GetFlag(FLAGS_wire)) {
     FSDP_ASSIGN_OR_RETURN(wire, MakeWire(*group, rendezvous, options.host_id));

@@ -39,7 +39,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupAcrossHosts(ProcessGrou
   auto net = std::make_unique<NetCollectives>(std::move(parts.transport), meeting.device(), NetOptions{timeout});
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
                         CreateLayeredCollectives(std::move(net), layout,
-                                                 [&](std::string_view blob) { return meeting.GatherBlobs(blob); }));
+                                                 [&](std::string_view blob) { return meeting.AllGatherObject(blob); }));
   return CreateNcclGroup(std::make_unique<HostProcessGroup>(std::move(collectives)), std::move(parts.device), timeout,
                          layout.hosts());
 }

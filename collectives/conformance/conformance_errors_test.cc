@@ -177,7 +177,7 @@ TEST_P(ConformanceErrorsTest, AnAbortReachesBlockedPeers) {
 TEST_P(ConformanceErrorsTest, ABrokenGroupSaysSo) {
   const auto errors = Errors([&](ProcessGroup& group, Stream& stream) {
     group.AllReduce(Floats(group, 4 + group.rank()), ReduceOp::kSum, stream);
-    EXPECT_THAT(group.GatherBlobs("").status(),
+    EXPECT_THAT(group.AllGatherObject("").status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("gather_blobs #2: the group is broken"), HasSubstr("all_reduce #1"))));
     EXPECT_THAT(group.Split(0, 0).status(),
@@ -232,8 +232,9 @@ TEST_P(ConformanceErrorsTest, ARankThatLeavesIsNamed) {
 TEST_P(ConformanceErrorsTest, AgreeOnGivesTheLowestRanksErrorToAll) {
   std::vector<absl::Status> agreed(static_cast<size_t>(size()));
   EXPECT_OK(GetParam().Run([&](std::shared_ptr<ProcessGroup> group) {
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    agreed[group->rank()] = AgreeOn(*group, group->rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad bytes"));
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group, absl::OkStatus()));
+    agreed[group->rank()] =
+        AllReduceStatus(*group, group->rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad bytes"));
     return absl::OkStatus();
   }));
   EXPECT_THAT(agreed, Each(StatusIs(absl::StatusCode::kDataLoss, absl::StrCat("rank 1 of ", size(), ": bad bytes"))));

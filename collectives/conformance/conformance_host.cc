@@ -23,7 +23,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
   return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(meeting->rank(), size, meeting->device(),
-                                          [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+                                          [&](std::string_view blob) { return meeting->AllGatherObject(blob); }));
     const auto group =
         std::make_shared<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), timeout));
     const absl::Status status = rank_main(group);

@@ -39,7 +39,7 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
                           CreateLayeredCollectives(
                               std::move(net), LayoutOf(under_test),
-                              [&](std::string_view blob) { return meeting->GatherBlobs(blob); }, route));
+                              [&](std::string_view blob) { return meeting->AllGatherObject(blob); }, route));
     const auto group = std::make_shared<HostProcessGroup>(std::move(collectives));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {

@@ -320,7 +320,7 @@ TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
       const auto blob_of = [&](int r) {
         return std::string(most * (group->size() - 1 - r) / group->size(), static_cast<char>('a' + r));
       };
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group->GatherBlobs(blob_of(group->rank())));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group->AllGatherObject(blob_of(group->rank())));
       for (int r = 0; r < group->size(); ++r) {
         if (blobs[r] != blob_of(r)) {
           return absl::DataLossError(absl::StrCat("the blob of rank ", r, " has ", blobs[r].size(), " bytes"));
@@ -335,7 +335,7 @@ TEST_P(ConformanceTest, SplitMakesGroupsByColorInKeyOrder) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     // Odd and even ranks separately, each in reverse order.
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, -group.rank()));
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->AllGatherObject(absl::StrCat(group.rank())));
     for (int r = 0; r < half->size(); ++r) {
       const int last = group.size() - 1 - (group.size() - 1 - group.rank()) % 2;
       if (blobs[r] != absl::StrCat(last - 2 * r)) {
@@ -355,7 +355,7 @@ TEST_P(ConformanceTest, SplitGroupsSplitAgain) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> same, group->Split(0, 0));
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> alone, same->Split(group->rank(), 0));
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, alone->GatherBlobs("me"));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, alone->AllGatherObject("me"));
     const bool right = same->rank() == group->rank() && alone->size() == 1 && blobs.size() == 1;
     return right ? absl::OkStatus() : absl::DataLossError("wrong members");
   }));

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/collectives/conformance/conformance.h"
 #include "fsdp/collectives/conformance/process_ranks.h"
 #include "fsdp/collectives/host/shm_fabric.h"
@@ -160,7 +160,7 @@ TEST(FaultsTest, ARankThatNeverComesIsNamedByTheRendezvous) {
     }
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
-    return JoinProcessGroup(rendezvous, {.timeout = absl::Milliseconds(300)}).status();
+    return InitProcessGroup(rendezvous, {.timeout = absl::Milliseconds(300)}).status();
   });
   for (int r = 0; r < 2; ++r) {
     EXPECT_THAT(results[r].status,
@@ -171,7 +171,7 @@ TEST(FaultsTest, ARankThatNeverComesIsNamedByTheRendezvous) {
 
 TEST(FaultsTest, TheRendezvousHasATimeoutOfItsOwn) {
   Rendezvous job = NewJob(2);
-  EXPECT_THAT(JoinProcessGroup(job, {.timeout = absl::Minutes(10), .join_timeout = absl::Milliseconds(50)}),
+  EXPECT_THAT(InitProcessGroup(job, {.timeout = absl::Minutes(10), .join_timeout = absl::Milliseconds(50)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("rank 0 of 2: rendezvous waited 50ms; missing ranks: 1")));
 }
@@ -179,7 +179,7 @@ TEST(FaultsTest, TheRendezvousHasATimeoutOfItsOwn) {
 TEST(FaultsTest, AbsentRank0IsNamedByTheRendezvous) {
   Rendezvous job = NewJob(2);
   job.rank = 1;
-  EXPECT_THAT(JoinProcessGroup(job, {.timeout = absl::Milliseconds(50)}),
+  EXPECT_THAT(InitProcessGroup(job, {.timeout = absl::Milliseconds(50)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("rank 1 of 2: rendezvous waited 50ms; missing ranks: 0, which serves the store")));
 }
@@ -205,7 +205,7 @@ TEST(FaultsTest, NothingStaysBehindWhenEveryProcessIsKilled) {
     }
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(rank, kRanks, CreateHostDevice(),
-                                          [&](std::string_view blob) { return store->GatherBlobs(blob); }));
+                                          [&](std::string_view blob) { return store->AllGatherObject(blob); }));
     FSDP_RETURN_IF_ERROR(fabric->Allocate(1 << 20).status());
     raise(SIGKILL);
     return absl::OkStatus();

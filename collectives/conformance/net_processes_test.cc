@@ -41,7 +41,7 @@ std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, absl::
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
-                          JoinProcessGroup(rendezvous, {.timeout = timeout, .backend = "net", .host_id = hosts[rank]}));
+                          InitProcessGroup(rendezvous, {.timeout = timeout, .backend = "net", .host_id = hosts[rank]}));
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     return rank_main(*group, *stream);
   });
@@ -90,7 +90,7 @@ TEST_P(NetProcessesTest, DataBlobsAndSubgroupsArrive) {
            }));
          }
          FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, 0));
-         FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
+         FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->AllGatherObject(absl::StrCat(group.rank())));
          const std::string second = blobs.size() > 1 ? absl::StrCat(group.rank() % 2 + 2) : "none";
          if (second != "none" && blobs[1] != second) return absl::DataLossError(absl::StrCat("blob ", blobs[1]));
          half->AllReduce(own, ReduceOp::kMax, stream);
@@ -184,7 +184,7 @@ TEST_F(NetFaultsTest, AReceiveOfWhichAPartHasArrivedEndsWhenItsSenderIsKilled) {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Minutes(1)));
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                           CreateUcxTransport(rank, 2, {.timeout = absl::Minutes(1)},
-                                             [&](std::string_view blob) { return store->GatherBlobs(blob); }));
+                                             [&](std::string_view blob) { return store->AllGatherObject(blob); }));
     const CollectiveId what = {.op = CollectiveOp::kAllGather, .sequence = 1};
     std::vector<std::byte> bytes(64 << 20);  // more than sockets hold
     const auto nbytes = static_cast<int64_t>(bytes.size());

@@ -123,7 +123,7 @@ std::vector<RankResult> RunProcessRanks(
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
     rendezvous.local_rank = rank;
-    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, {.timeout = timeout}));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, InitProcessGroup(rendezvous, {.timeout = timeout}));
     return rank_main(std::move(group));
   });
 }

@@ -33,8 +33,8 @@ Rendezvous NewJob(int world_size);
 // after all others have ended. Blocks; results are by rank. There is no timeout: `rank_main` must return or be killed.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
 
-// RunProcesses with a group of all ranks, created by JoinProcessGroup. `timeout`: for joining, and of each collective.
-// A rank that cannot join reports the error of JoinProcessGroup.
+// RunProcesses with a group of all ranks, created by InitProcessGroup. `timeout`: for joining, and of each collective.
+// A rank that cannot join reports the error of InitProcessGroup.
 std::vector<RankResult> RunProcessRanks(
     int world_size, absl::Duration timeout,
     const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);

@@ -104,15 +104,15 @@ absl::StatusOr<std::unique_ptr<SocketWire>> SocketWire::Create(ProcessGroup& gro
   }
   // The port is known only after the listener exists, so ranks agree on its success before the address is exchanged.
   // The other ranks take part in both gathers, so that an error of an end is an error of all.
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, port.status()));
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ports, group.GatherBlobs(absl::StrCat(*port)));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, port.status()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ports, group.AllGatherObject(absl::StrCat(*port)));
   absl::Status status;
   if (group.rank() == wire->end(0)) status = wire->Accept(listener->get());
   int number = 0;
   if (group.rank() == wire->end(1) && absl::SimpleAtoi(ports[wire->end(0)], &number)) {
     status = wire->Connect(master_addr, number);
   }
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, status));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, status));
   return wire;
 }
 

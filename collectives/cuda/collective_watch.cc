@@ -148,7 +148,7 @@ bool CollectiveWatch::Exchange() {
     bytes = mine_.Encode();
     mine_.calls.clear();
   }
-  const absl::StatusOr<std::vector<std::string>> gathered = control_->GatherBlobs(bytes);
+  const absl::StatusOr<std::vector<std::string>> gathered = control_->AllGatherObject(bytes);
   absl::StatusOr<std::vector<Heartbeat>> beats = std::vector<Heartbeat>();
   if (!gathered.ok()) beats = gathered.status();
   for (int r = 0; beats.ok() && r < size_; ++r) {

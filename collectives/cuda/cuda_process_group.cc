@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Create(std::uniq
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> heartbeats, control->Split(0, control->rank()));
   std::unique_ptr<CudaProcessGroup> group(
       new CudaProcessGroup(std::move(control), std::move(communicator), std::move(device), times));
-  // Releases a rank that is blocked in GatherBlobs.
+  // Releases a rank that is blocked in AllGatherObject.
   const auto broken = [control = group->control_](const absl::Status& error) { control->Abort(error); };
   group->watch_ = std::make_unique<CollectiveWatch>(std::move(heartbeats), group->communicator_, times, broken);
   return group;
@@ -117,7 +117,7 @@ void CudaProcessGroup::Follow(Stream& stream) {
 }
 
 // The first captured call of a graph adds an observer to it, which turns each replay into one numbered, watched call.
-void CudaProcessGroup::NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording) {
+void CudaProcessGroup::MarkCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording) {
   if (!communicator_->CanCapture()) {
     recording->Note(absl::FailedPreconditionError(
         absl::StrCat(CollectiveOpName(id.op), " of ", size(), " ranks cannot be captured: backend ",
@@ -165,7 +165,7 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
   std::vector<Buffer> uses;
   absl::Status arguments;
   for (const Call& call : calls) {
-    on.capturing() ? NoteCaptured(call.id, on.recording()) : watch_->Begin(call.id, call.spec, stream.Record());
+    on.capturing() ? MarkCaptured(call.id, on.recording()) : watch_->Begin(call.id, call.spec, stream.Record());
     arguments.Update(call.arguments);
     uses.insert(uses.end(), {call.input.buffer(), call.output.buffer()});
     if (call.spec.count == 0 && call.spec.op != CollectiveOp::kBarrier) continue;
@@ -201,7 +201,7 @@ bool CudaProcessGroup::IsDividedAfter(const CollectiveSpec& spec) const {
 
 // Blobs go over the host group, but count as a call of this group: if a peer makes another call instead, the watch
 // reports the disagreement immediately. The host group would only find a rank missing at its deadline.
-absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> CudaProcessGroup::AllGatherObject(std::string_view blob) {
   const CollectiveId id = {.op = CollectiveOp::kGatherBlobs, .sequence = ++issued_};
   const absl::Status before = last_.Synchronize();
   FSDP_RETURN_IF_ERROR(watch_->Refuse(id));
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
     return watch_->Refuse(id);
   }
   watch_->Begin(id, {.op = id.op, .count = static_cast<int64_t>(blob.size())}, Event());
-  absl::StatusOr<std::vector<std::string>> blobs = control_->GatherBlobs(blob);
+  absl::StatusOr<std::vector<std::string>> blobs = control_->AllGatherObject(blob);
   watch_->End(id, Event());
   if (blobs.ok()) return blobs;
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
@@ -223,7 +223,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
 // Not a call of this group: the watch, which compares the calls of ranks in order, does not see it.
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobsUnordered(std::string_view blob) {
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
-  absl::StatusOr<std::vector<std::string>> blobs = control_->GatherBlobs(blob);
+  absl::StatusOr<std::vector<std::string>> blobs = control_->AllGatherObject(blob);
   if (blobs.ok()) return blobs;
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
   const absl::Status error =
@@ -233,12 +233,12 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobsUnordered(
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color, int key) {
-  const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
-  // GatherBlobs waits for this rank's collectives, so once all ranks have gathered, none is running on any rank.
+  const BlobGather gather = [this](std::string_view blob) { return AllGatherObject(blob); };
+  // AllGatherObject waits for this rank's collectives, so once all ranks have gathered, none is running on any rank.
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members);
-  FSDP_RETURN_IF_ERROR(fsdp::AgreeOn(gather, communicator.status()));
+  FSDP_RETURN_IF_ERROR(fsdp::AllReduceStatus(gather, communicator.status()));
   return Create(std::move(control), *std::move(communicator), device_, times_);
 }
 

@@ -61,7 +61,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   bool CanCapture() const override { return communicator_->CanCapture(); }
 
   // Waits for all collectives that were issued before, then gathers over `control`.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override;
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override;
   // Blocks until the collectives of all ranks have ended; the part has its own communicator and watch.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
@@ -96,7 +96,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   void Follow(Stream& stream);
 
   // Counts a call that becomes part of the graph of `recording`; sets the recording's error if it cannot be captured.
-  void NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording);
+  void MarkCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording);
 
   const std::shared_ptr<ProcessGroup> control_;
   const std::shared_ptr<CudaCommunicator> communicator_;

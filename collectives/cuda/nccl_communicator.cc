@@ -88,10 +88,10 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
   absl::StatusOr<int> ordinal = CudaOrdinal(*device);
   absl::Status mine = ordinal.status();
   if (mine.ok() && control.rank() == 0) mine = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-  FSDP_RETURN_IF_ERROR(AgreeOn(control, mine));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(control, mine));
   FSDP_ASSIGN_OR_RETURN(
       const std::vector<std::string> ids,
-      control.GatherBlobs(control.rank() == 0 ? std::string_view(id.internal, sizeof(id.internal)) : ""));
+      control.AllGatherObject(control.rank() == 0 ? std::string_view(id.internal, sizeof(id.internal)) : ""));
   if (ids[0].size() != sizeof(id.internal)) return absl::InternalError("rank 0 gave no id of a communicator");
   std::memcpy(id.internal, ids[0].data(), sizeof(id.internal));
 
@@ -100,7 +100,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&made->barrier_, sizeof(int32_t)), "cudaMalloc", *ordinal));
   ncclConfig_t config = Config();
   const int rank = control.rank();
-  FSDP_RETURN_IF_ERROR(AgreeOn(control, made->Make("ncclCommInitRankConfig", [&] {
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(control, made->Make("ncclCommInitRankConfig", [&] {
     return ncclCommInitRankConfig(&made->comm_, made->size_, id, rank, &config);
   })));
   return made;
@@ -263,7 +263,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
         absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes; ", device_->allocated_bytes(),
                      " bytes are in use: ", NcclStatus(result, "ncclMemAlloc", nullptr).message()));
   }
-  device_->NoteAllocation(nbytes);
+  device_->RecordAllocation(nbytes);
   void* registration = nullptr;
   const absl::Status registered =
       Make("ncclCommRegister", [&] { return ncclCommRegister(comm_, data, size, &registration); });
@@ -284,7 +284,7 @@ void NcclCommunicator::Free(void* data, int64_t nbytes, void* registration) {
   cudaSetDevice(ordinal_);
   ncclMemFree(data);
   cudaGetLastError();
-  device_->NoteAllocation(-nbytes);
+  device_->RecordAllocation(-nbytes);
 }
 
 absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const std::vector<int>& members) {

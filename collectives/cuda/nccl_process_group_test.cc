@@ -69,9 +69,9 @@ class NcclProcessGroupTest : public testing::Test {
 TEST_F(NcclProcessGroupTest, AnAsynchronousErrorOfOneRankIsToldToAll) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     FSDP_RETURN_IF_ERROR(AllReduceOnce(group, stream));
-    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.AllGatherObject("").status());
     if (group.rank() == 1) SetFakeNcclFaults({.rank = 1, .async_error = ncclRemoteError});
-    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.AllGatherObject("").status());
     return AllReduceOnce(group, stream);
   });
   for (int r = 0; r < kRanks; ++r) {
@@ -219,7 +219,7 @@ TEST_F(NcclGraphTest, ReplaysCommunicateInTheOrderOfTheGroup) {
       FSDP_RETURN_IF_ERROR(ExpectElements(group, captured.sum, [&](int64_t) { return 3 * step + 3; }));
       FSDP_RETURN_IF_ERROR(ExpectElements(group, captured.gathered, [&](int64_t) { return 3 * (3 * step + 3); }));
     }
-    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.AllGatherObject("").status());
     return AllReduceOnce(group, stream);
   });
   for (const absl::Status& result : results) EXPECT_OK(result);
@@ -231,7 +231,7 @@ TEST_F(NcclGraphTest, ARankThatDoesNotReplayIsNamedAtTheDeadline) {
         FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
         if (group.rank() != 2) captured.graph->Replay();
         // Rank 2, which does not replay, gets the error at its next call.
-        if (group.rank() == 2) return group.GatherBlobs("").status();
+        if (group.rank() == 2) return group.AllGatherObject("").status();
         return stream.Synchronize();
       },
       absl::Milliseconds(300));
@@ -248,7 +248,7 @@ TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
     captured.graph->Replay();
     FSDP_RETURN_IF_ERROR(stream.Synchronize());
     FSDP_RETURN_IF_ERROR(captured.other->Synchronize());
-    return group.GatherBlobs("").status();  // rank 1's replay may end before the others report theirs
+    return group.AllGatherObject("").status();  // rank 1's replay may end before the others report theirs
   });
   for (const absl::Status& result : results) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -259,7 +259,7 @@ TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
 TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
-    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.AllGatherObject("").status());
     group.Abort(absl::DataLossError("had enough"));
     captured.graph->Replay();
     return stream.Synchronize();
@@ -289,13 +289,13 @@ TEST_F(NcclProcessGroupTest, AHostThatIsLostIsNamedAndTheCommunicatorsOfTheOther
     FSDP_ASSIGN_OR_RETURN(
         std::unique_ptr<BlockingCollectives> collectives,
         CreateLayeredCollectives(std::move(net), HostLayout::Of({"host-a", "host-a", "host-b", "host-b"}),
-                                 [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+                                 [&](std::string_view blob) { return meeting->AllGatherObject(blob); }));
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> group,
                           CreateNcclGroup(std::make_unique<HostProcessGroup>(std::move(collectives)), std::move(device),
                                           absl::Minutes(1), /*hosts=*/2));
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     FSDP_RETURN_IF_ERROR(AllReduceOnce(*group, *stream));
-    FSDP_RETURN_IF_ERROR(meeting->GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(meeting->AllGatherObject("").status());
     if (rank >= 2) {
       lost = true;
       network.Lose(rank);
@@ -319,9 +319,9 @@ class CountedRounds final : public ForwardingProcessGroup {
   CountedRounds(std::shared_ptr<ProcessGroup> inner, std::atomic<int>* rounds, bool is_part = false)
       : ForwardingProcessGroup(std::move(inner)), rounds_(rounds), is_part_(is_part) {}
 
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override {
     if (is_part_) ++*rounds_;
-    return inner().GatherBlobs(blob);
+    return inner().AllGatherObject(blob);
   }
 
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
@@ -346,7 +346,8 @@ int RoundsOnHosts(int hosts) {
     const absl::Time end = absl::Now() + absl::Milliseconds(100);
     bool is_over = false;
     while (!is_over) {
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group->GatherBlobs(absl::Now() < end ? "on" : "over"));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                            group->AllGatherObject(absl::Now() < end ? "on" : "over"));
       is_over = all[0] == "over" || all[1] == "over";
     }
     most = std::max(most.load(), rounds.load());

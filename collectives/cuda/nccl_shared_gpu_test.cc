@@ -76,7 +76,7 @@ TEST(NcclSharedGpuTest, AKernelThatSpinsIsAbortedWhenRanksDiffer) {
       RunOnOneGpu(2, absl::Seconds(3), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
         FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
         FSDP_RETURN_IF_ERROR(UseGroup(*group));
-        if (group->rank() == 1) return group->GatherBlobs("").status();
+        if (group->rank() == 1) return group->AllGatherObject("").status();
         group->Barrier(*stream);
         return stream->Synchronize();
       });

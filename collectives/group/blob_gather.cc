@@ -13,7 +13,7 @@ namespace fsdp {
 
 // A blob is empty for OK; else it is one byte with the code and then the message. Every rank sees the same blobs, so
 // all report the error of the same rank, the lowest that has one.
-absl::Status AgreeOn(const BlobGather& gather, const absl::Status& mine) {
+absl::Status AllReduceStatus(const BlobGather& gather, const absl::Status& mine) {
   std::string blob;
   if (!mine.ok()) {
     blob = absl::StrCat(std::string(1, static_cast<char>(mine.code())), mine.message());
@@ -28,8 +28,8 @@ absl::Status AgreeOn(const BlobGather& gather, const absl::Status& mine) {
   return absl::OkStatus();
 }
 
-// Each blob is "color key". A rank that is in another call of the gather, such as AgreeOn, sends something else: the
-// ranks have then diverged.
+// Each blob is "color key". A rank that is in another call of the gather, such as AllReduceStatus, sends something
+// else: the ranks have then diverged.
 absl::StatusOr<std::vector<int>> SplitMembers(const BlobGather& gather, int color, int key) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(absl::StrCat(color, " ", key)));
   std::vector<std::pair<int, int>> key_and_rank;

@@ -22,8 +22,8 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
   // `inner`, the group to count, must not be null.
   using ForwardingProcessGroup::ForwardingProcessGroup;
 
-  // Since the last Reset: collectives that were issued; calls of GatherBlobs and Split; bytes that this rank passed to
-  // GatherBlobs.
+  // Since the last Reset: collectives that were issued; calls of AllGatherObject and Split; bytes that this rank passed
+  // to AllGatherObject.
   int collectives() const { return collectives_; }
   int control_calls() const { return control_calls_; }
   int64_t gathered_bytes() const { return gathered_bytes_; }
@@ -54,13 +54,13 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     inner().Barrier(stream);
   }
   // The control plane. Abort is forwarded without being counted.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override {
     ++control_calls_;
     // Counts this rank's blob only, not the blobs that it receives.
     gathered_bytes_ += static_cast<int64_t>(blob.size());
-    return inner().GatherBlobs(blob);
+    return inner().AllGatherObject(blob);
   }
-  // Counts as GatherBlobs.
+  // Counts as AllGatherObject.
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
     ++control_calls_;
     gathered_bytes_ += static_cast<int64_t>(blob.size());

@@ -39,8 +39,8 @@ class ForwardingProcessGroup : public ProcessGroup {
   void Broadcast(const Tensor& t, int root, Stream& stream) override { inner_->Broadcast(t, root, stream); }
   void Barrier(Stream& stream) override { inner_->Barrier(stream); }
   // Blocks as the other group does.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
-    return inner_->GatherBlobs(blob);
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override {
+    return inner_->AllGatherObject(blob);
   }
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
     return inner_->GatherBlobsUnordered(blob);

@@ -6,8 +6,8 @@
 namespace fsdp {
 
 // Gathers over the group's own control plane.
-absl::Status AgreeOn(ProcessGroup& group, const absl::Status& mine) {
-  return AgreeOn([&group](std::string_view blob) { return group.GatherBlobs(blob); }, mine);
+absl::Status AllReduceStatus(ProcessGroup& group, const absl::Status& mine) {
+  return AllReduceStatus([&group](std::string_view blob) { return group.AllGatherObject(blob); }, mine);
 }
 
 }  // namespace fsdp

@@ -67,14 +67,14 @@ class ProcessGroup {
   virtual void Barrier(Stream& stream) = 0;
 
   // Control plane: every rank's `blob`, by rank; blocking, for small data (plans, digests, statuses).
-  virtual absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) = 0;
 
-  // GatherBlobs for data that hosts have before their streams catch up: a group on GPUs does not wait for the
+  // AllGatherObject for data that hosts have before their streams catch up: a group on GPUs does not wait for the
   // collectives that were issued before, so it may be called in every step, and while a step is captured (it is then
-  // not part of the graph). It is not compared with the calls of peers: a GatherBlobs of a peer would get this blob, so
-  // blobs should identify their contents.
+  // not part of the graph). It is not compared with the calls of peers: a AllGatherObject of a peer would get this
+  // blob, so blobs should identify their contents.
   virtual absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) {
-    return GatherBlobs(blob);
+    return AllGatherObject(blob);
   }
 
   // A group of the ranks that passed the same `color`, ordered by `key`, then by rank; every rank of this group must
@@ -91,7 +91,7 @@ class ProcessGroup {
 
 // Control-plane agreement: OK on every rank if every rank's `mine` is OK; else, on every rank, the error of the lowest
 // rank that has one, prefixed "rank 2 of 4: ". Blocking.
-absl::Status AgreeOn(ProcessGroup& group, const absl::Status& mine);
+absl::Status AllReduceStatus(ProcessGroup& group, const absl::Status& mine);
 
 }  // namespace fsdp
 

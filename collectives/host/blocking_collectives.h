@@ -4,8 +4,8 @@
 // HostProcessGroup puts them on streams. Each way of moving bytes between hosts' memories implements this interface:
 // HostCollectives for ranks that read each other's memory, net/ for ranks that send messages.
 //
-// Run, GatherBlobs, Split and AwaitReaders are called by one thread at a time, in an order that all ranks share; the
-// other functions by any thread.
+// Run, AllGatherObject, Split and AwaitReaders are called by one thread at a time, in an order that all ranks share;
+// the other functions by any thread.
 #ifndef FSDP_COLLECTIVES_HOST_BLOCKING_COLLECTIVES_H_
 #define FSDP_COLLECTIVES_HOST_BLOCKING_COLLECTIVES_H_
 
@@ -46,7 +46,7 @@ class BlockingCollectives {
   virtual absl::Status Run(uint64_t sequence, const Collective& collective) = 0;
 
   // Every rank's blob, by rank; blobs may have any size. The same errors as Run.
-  virtual absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> AllGatherObject(uint64_t sequence, std::string_view blob) = 0;
 
   // The collectives of `members`, ranks of this group that include this one, in their new order. Every rank of this
   // group calls it at the same time, each with its own set, all sets disjoint; `gather` gathers over this group.

@@ -117,7 +117,7 @@ absl::Status HostCollectives::RunRange(const Collective& collective, int64_t beg
   return any_direct_ ? barrier_.Await(id_) : absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> HostCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
   Collective collective;
   collective.spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
   collective.input = reinterpret_cast<const std::byte*>(blob.data());

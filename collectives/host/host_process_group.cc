@@ -108,19 +108,19 @@ absl::Status HostProcessGroup::BrokenError(uint64_t ticket, CollectiveOp op) con
                                         ": the group is broken since its first error"));
 }
 
-absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> HostProcessGroup::AllGatherObject(std::string_view blob) {
   const uint64_t ticket = line_.Take();
   return line_.Serve(ticket, [&]() -> absl::StatusOr<std::vector<std::string>> {
     if (!broken_.ok()) {
       return BrokenError(ticket, CollectiveOp::kGatherBlobs);
     }
-    absl::StatusOr<std::vector<std::string>> blobs = collectives_->GatherBlobs(ticket, blob);
+    absl::StatusOr<std::vector<std::string>> blobs = collectives_->AllGatherObject(ticket, blob);
     return blobs.ok() ? std::move(blobs) : Fail(blobs.status());
   });
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> HostProcessGroup::Split(int color, int key) {
-  const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
+  const BlobGather gather = [this](std::string_view blob) { return AllGatherObject(blob); };
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> part, collectives_->Split(members, gather));
   return std::make_unique<HostProcessGroup>(std::move(part));

@@ -41,9 +41,9 @@ class HostProcessGroup final : public ProcessGroup {
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
   void Broadcast(const Tensor& t, int root, Stream& stream) override;
   void Barrier(Stream& stream) override;
-  // GatherBlobs and Split wait for their turn among the collectives that were issued before, then block until all ranks
-  // have called.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  // AllGatherObject and Split wait for their turn among the collectives that were issued before, then block until all
+  // ranks have called.
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   // Only the first call has an effect. Any thread.
   void Abort(const absl::Status& reason) override { collectives_->GiveUp(reason); }

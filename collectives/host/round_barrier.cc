@@ -141,7 +141,7 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
 }
 
 // For a complete round. A rank that gave up after this round does not fail it: this rank may be about to return the
-// same error by itself, such as AgreeOn's.
+// same error by itself, such as AllReduceStatus's.
 absl::Status RoundBarrier::CheckNobodyGaveUp(const CollectiveId& what) const {
   for (int r = 0; r < size_; ++r) {
     const RankControl& theirs = control_.rank(r);

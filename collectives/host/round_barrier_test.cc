@@ -67,7 +67,8 @@ TEST_F(RoundBarrierTest, NoRankBeginsToReadWhenARankHasFailed) {
   first_.AwaitReaders();
 }
 
-// Protects AgreeOn: a rank that returns the agreed error, and aborts, must not keep a slower one from receiving it.
+// Protects AllReduceStatus: a rank that returns the agreed error, and aborts, must not keep a slower one from receiving
+// it.
 TEST_F(RoundBarrierTest, GivingUpAfterARoundDoesNotFailThatRound) {
   for (int repeat = 0; repeat < 200; ++repeat) {
     const auto fabrics = CreateLocalFabrics({CreateHostDevice(), CreateHostDevice()});

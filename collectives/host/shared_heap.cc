@@ -56,7 +56,7 @@ absl::StatusOr<Buffer> SharedHeap::Allocate(int64_t nbytes) {
                                                      " bytes: wanted ", nbytes, ", in use ", device_->allocated_bytes(),
                                                      ": ", status.message()));
   }
-  device_->NoteAllocation(nbytes);
+  device_->RecordAllocation(nbytes);
   return Buffer(memory_.data() + *offset, nbytes,
                 [heap = shared_from_this(), offset = *offset, size, nbytes] { heap->Free(offset, size, nbytes); });
 }
@@ -109,7 +109,7 @@ void SharedHeap::Return(int64_t offset, int64_t size) {
 void SharedHeap::Free(int64_t offset, int64_t size, int64_t nbytes) {
   memory_.Decommit(offset, size);  // before the range can be taken again
   Return(offset, size);
-  device_->NoteAllocation(-nbytes);
+  device_->RecordAllocation(-nbytes);
 }
 
 }  // namespace fsdp

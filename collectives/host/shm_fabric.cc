@@ -145,7 +145,7 @@ absl::Status ShmFabric::ShareGroupMemory(int creator, const BlobGather& gather) 
   if (rank_ != 0) {
     memory = MapGroupMemory(offers[creator], creator, size());
   }
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, memory.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, memory.status()));
   group_.emplace(*std::move(memory));
   return absl::OkStatus();
 }
@@ -201,7 +201,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> CreateShmFabric(int rank, int size, std:
   FSDP_ASSIGN_OR_RETURN(Buffer first_page, peers->own->Allocate(sizeof(uint64_t)));
   FSDP_ASSIGN_OR_RETURN(const HeapOffer offer, OfferHeap(*peers->own, first_page));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(ToBlob(offer)));
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, MapPeers(blobs, *peers)));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, MapPeers(blobs, *peers)));
   std::vector<int> members(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     members[r] = r;

@@ -291,7 +291,7 @@ absl::Status JobStore::CheckJob(const StoreMember& holder) const {
       absl::StrCat("this is job \"", holder.job, "\" (", holder.ToString(), "), not \"", me_.job, "\""));
 }
 
-absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> JobStore::AllGatherObject(std::string_view blob) {
   absl::StatusOr<std::vector<std::string>> blobs = store_->Gather(absl::StrCat("gather/", gathers_++), blob, deadline_);
   if (absl::IsDeadlineExceeded(blobs.status())) {
     return NameMissing(blobs.status());

@@ -14,8 +14,8 @@
 // The other ranks try both until one answers as this job's store. If all ranks are on one host by the environment and
 // MASTER_PORT is not free, the local socket is enough.
 //
-//   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
-//   rank r             Connect --> GatherBlobs ... --> Close: Leave
+//   rank 0   Serve --> Connect --> AllGatherObject ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
+//   rank r             Connect --> AllGatherObject ... --> Close: Leave
 //
 // Watch may replace Close: connection and server then belong to a JobWatch.
 //
@@ -57,7 +57,7 @@ class JobStore {
 
   // Every rank's blob, by rank. All ranks must call it the same number of times. kDeadlineExceeded names the missing
   // ranks, once `timeout` has passed since Open; kUnavailable names a rank that has gone.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob);
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob);
 
   // Every rank calls it when it does not need the store any more. On rank 0 it blocks until the others have called it
   // too.

@@ -2,9 +2,9 @@
 //
 // Store: a key/value store that the ranks of a job use before they have a process group, as torch.distributed's
 // TCPStore. Rank 0's process serves it (store_server.h); all ranks, including rank 0, are clients. For values of some
-// kilobytes; after a group exists, use its GatherBlobs. On local sockets the server checks the user of a client; on TCP
-// it does not authenticate clients: use it on trusted networks only. Thread-safe; calls of one Store run one after the
-// other.
+// kilobytes; after a group exists, use its AllGatherObject. On local sockets the server checks the user of a client; on
+// TCP it does not authenticate clients: use it on trusted networks only. Thread-safe; calls of one Store run one after
+// the other.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_STORE_H_
 

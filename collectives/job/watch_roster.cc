@@ -47,18 +47,18 @@ void WatchRoster::Leave(int rank) {
 
 void WatchRoster::Lose(int rank, bool is_silent, absl::Time now) {
   if (ranks_[rank].state != State::kHere) return;
-  NoteLoss(rank, is_silent ? State::kSilent : State::kGone,
-           now + (is_silent ? kIntervalsTogether * ranks_[rank].interval : kTogether));
+  RecordLoss(rank, is_silent ? State::kSilent : State::kGone,
+             now + (is_silent ? kIntervalsTogether * ranks_[rank].interval : kTogether));
 }
 
 void WatchRoster::GiveUp(int rank, std::string_view reason) {
   if (ranks_[rank].state != State::kHere) return;
-  NoteLoss(rank, State::kGaveUp, absl::InfinitePast());
+  RecordLoss(rank, State::kGaveUp, absl::InfinitePast());
   // The reason is not stored, so the verdict is formed here and does not wait for Look.
   if (first_->rank == rank && verdict_.empty()) verdict_ = absl::StrCat(Describe(*first_), Printable(reason));
 }
 
-void WatchRoster::NoteLoss(int rank, State state, absl::Time verdict_at) {
+void WatchRoster::RecordLoss(int rank, State state, absl::Time verdict_at) {
   ranks_[rank].state = state;
   // Later losses change only the state of their ranks; Describe uses it to see whether a whole host is lost.
   if (!first_.has_value()) first_ = {.rank = rank, .verdict_at = verdict_at};

@@ -73,7 +73,7 @@ class WatchRoster {
     absl::Time verdict_at;
   };
 
-  void NoteLoss(int rank, State state, absl::Time verdict_at);
+  void RecordLoss(int rank, State state, absl::Time verdict_at);
   std::string Describe(const Loss& loss) const;
 
   std::vector<Rank> ranks_;

@@ -140,7 +140,7 @@ class MpiTransport final : public Transport {
   absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
                         absl::Duration timeout);
   void Started(Messages& messages, int error);
-  void NoteFailure(Messages& messages, const Message& message, int error);
+  void RecordFailure(Messages& messages, const Message& message, int error);
   // Test message `i`, or the first messages until one is not done: kDataLoss for a message of another size. MPI
   // advances the others too.
   absl::Status Test(Messages& messages, size_t i, const PeerWait& wait);
@@ -191,13 +191,13 @@ void MpiTransport::Start(const Send& send, Messages& messages) {
 }
 
 void MpiTransport::Started(Messages& messages, int error) {
-  if (error != 0) NoteFailure(messages, messages.messages.back(), error);
+  if (error != 0) RecordFailure(messages, messages.messages.back(), error);
 }
 
 // A send to a rank that left may fail without harm: if this rank needs a message from it, the receive fails.
-void MpiTransport::NoteFailure(Messages& messages, const Message& message, int error) {
+void MpiTransport::RecordFailure(Messages& messages, const Message& message, int error) {
   if (message.wanted == 0 && states_.has_left(message.peer)) return;
-  states_.NoteLost(message.peer, MpiReason(error));
+  states_.MarkLost(message.peer, MpiReason(error));
   messages.failed.insert(message.peer);
 }
 
@@ -253,7 +253,7 @@ absl::Status MpiTransport::Test(Messages& messages, size_t i, const PeerWait& wa
     if (Mpi().is_truncation(error) != 0) {
       return wait.WrongSize(message.peer, absl::StrCat("more than ", message.wanted), message.wanted);
     }
-    NoteFailure(messages, message, error);
+    RecordFailure(messages, message, error);
     return absl::OkStatus();
   }
   if (request != FSDP_MPI_NO_REQUEST || message.wanted == 0) return absl::OkStatus();
@@ -265,9 +265,9 @@ void MpiTransport::ReadNotices() {
   while (const std::optional<MpiLastMessage> last = communicator_->ReceiveLast()) {
     const absl::StatusOr<Notice> notice = Notice::Parse(last->text);
     if (notice.ok()) {
-      states_.NoteNotice(last->peer, *notice);
+      states_.RecordNotice(last->peer, *notice);
     } else {
-      states_.NoteLost(last->peer, std::string(notice.status().message()));
+      states_.MarkLost(last->peer, std::string(notice.status().message()));
     }
   }
 }
@@ -295,7 +295,7 @@ void MpiTransport::Tell(const Notice& notice) {
   if (has_told_) return;
   has_told_ = true;
   if (notice.kind == Notice::Kind::kGaveUp) {
-    states_.NoteNotice(rank_, notice);
+    states_.RecordNotice(rank_, notice);
     communicator_->Fail();
   }
   communicator_->SendLast(notice.ToBytes());
@@ -364,12 +364,12 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(const MpiCommunicator* parent, c
   };
   absl::StatusOr<std::pair<GroupOffers, std::vector<int>>> parsed = parse();
   // From here on all members create the communicator, or none does.
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, parsed.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, parsed.status()));
   auto& [offers, mpi_ranks] = *parsed;
   absl::StatusOr<std::unique_ptr<MpiCommunicator>> communicator =
       parent == nullptr ? MpiCommunicator::Create(Mpi().world(), mpi_ranks)
                         : MpiCommunicator::Create(parent->handle(), members);
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, communicator.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, communicator.status()));
   const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
   return std::make_unique<MpiTransport>(rank, std::move(offers), options, *std::move(communicator));
 }

@@ -42,7 +42,9 @@ class MpiTransportTest : public testing::Test {
     store_.reset();
   }
 
-  static absl::StatusOr<std::vector<std::string>> Gather(std::string_view blob) { return store_->GatherBlobs(blob); }
+  static absl::StatusOr<std::vector<std::string>> Gather(std::string_view blob) {
+    return store_->AllGatherObject(blob);
+  }
 
   static int rank() { return rendezvous_.rank; }
   static absl::StatusOr<std::unique_ptr<Transport>> Create(const MpiTransportOptions& options = {.place = "here"}) {

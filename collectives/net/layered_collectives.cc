@@ -79,8 +79,8 @@ absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collec
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> LayeredCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
-  if (!meeting_) return net_->GatherBlobs(sequence, blob);
+absl::StatusOr<std::vector<std::string>> LayeredCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
+  if (!meeting_) return net_->AllGatherObject(sequence, blob);
   const CollectiveSpec spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
   FSDP_RETURN_IF_ERROR(meeting_->Meet(sequence, spec));
   return net_->MoveBlobs(blob);

@@ -37,7 +37,7 @@ class LayeredCollectives final : public BlockingCollectives {
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return host_->Allocate(nbytes); }
 
   absl::Status Run(uint64_t sequence, const Collective& collective) override;
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(uint64_t sequence, std::string_view blob) override;
   // Ranks of one host get collectives of backend "shm".
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;

@@ -42,7 +42,7 @@ absl::StatusOr<int64_t> BytesBetweenHosts(const std::vector<std::string>& identi
     FSDP_ASSIGN_OR_RETURN(
         const std::unique_ptr<BlockingCollectives> collectives,
         CreateLayeredCollectives(
-            std::move(net), layout, [&](std::string_view b) { return meeting->GatherBlobs(b); }, route));
+            std::move(net), layout, [&](std::string_view b) { return meeting->AllGatherObject(b); }, route));
     return rank_main(*collectives);
   }));
   std::vector<int> hosts;
@@ -235,7 +235,7 @@ TEST(LayeredCollectivesTest, PartsAreWhatTheirHostsAllow) {
   EXPECT_OK(BytesBetweenHosts({"a", "a", "b", "b"}, [](BlockingCollectives& collectives) -> absl::Status {
     const int rank = collectives.rank();
     uint64_t sequence = 0;
-    const BlobGather gather = [&](std::string_view blob) { return collectives.GatherBlobs(++sequence, blob); };
+    const BlobGather gather = [&](std::string_view blob) { return collectives.AllGatherObject(++sequence, blob); };
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<BlockingCollectives> host,
                           collectives.Split(rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}, gather));
     EXPECT_EQ(host->backend(), "shm");

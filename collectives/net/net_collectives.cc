@@ -314,7 +314,7 @@ absl::Status NetCollectives::AllReduce(const Collective& collective) {
   return ExchangeInSteps({.steps = chunks + kStepsUnderWay, .begin = begin, .end = end});
 }
 
-absl::StatusOr<std::vector<std::string>> NetCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> NetCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
   FSDP_RETURN_IF_ERROR(Meet(sequence, {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())}));
   return MoveBlobs(blob);
 }

@@ -38,7 +38,7 @@ class NetCollectives final : public BlockingCollectives {
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
 
   absl::Status Run(uint64_t sequence, const Collective& collective) override;
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(uint64_t sequence, std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
 
@@ -47,9 +47,9 @@ class NetCollectives final : public BlockingCollectives {
   void Depart() override;
   int first_rank_to_give_up() const override { return transport_->first_rank_to_give_up(); }
 
-  // The parts of Run and GatherBlobs. Meet blocks until all ranks have come to collective number `sequence`, and fails
-  // unless they have equal specs; Move and MoveBlobs move the agreed data; Complete records that this rank has done its
-  // part. Exchange is the transport's, for the collective of the last Meet.
+  // The parts of Run and AllGatherObject. Meet blocks until all ranks have come to collective number `sequence`, and
+  // fails unless they have equal specs; Move and MoveBlobs move the agreed data; Complete records that this rank has
+  // done its part. Exchange is the transport's, for the collective of the last Meet.
   absl::Status Meet(uint64_t sequence, const CollectiveSpec& spec);
   absl::Status Move(const Collective& collective);
   absl::StatusOr<std::vector<std::string>> MoveBlobs(std::string_view blob);

@@ -52,7 +52,7 @@ PeerStates::PeerStates(int rank, std::vector<std::string> names) : rank_(rank) {
   }
 }
 
-void PeerStates::NoteNotice(int peer, const Notice& notice) {
+void PeerStates::RecordNotice(int peer, const Notice& notice) {
   Peer& theirs = peers_[peer];
   // A rank's own notice says more than its connection, which it closes when it leaves.
   if (theirs.presence != Presence::kPresent && theirs.presence != Presence::kLost) {
@@ -68,7 +68,7 @@ void PeerStates::NoteNotice(int peer, const Notice& notice) {
   first_to_give_up_ = first_to_give_up_ < 0 ? peer : first_to_give_up_;
 }
 
-void PeerStates::NoteLost(int peer, std::string_view reason) {
+void PeerStates::MarkLost(int peer, std::string_view reason) {
   Peer& theirs = peers_[peer];
   if (theirs.presence == Presence::kPresent) {
     theirs.presence = Presence::kLost;

@@ -46,8 +46,8 @@ class PeerStates {
 
   // Record the state of `peer`, which may be this rank. Only the first call for a rank has an effect, except that a
   // notice replaces a loss: the two may be learned in either order.
-  void NoteNotice(int peer, const Notice& notice);
-  void NoteLost(int peer, std::string_view reason);
+  void RecordNotice(int peer, const Notice& notice);
+  void MarkLost(int peer, std::string_view reason);
 
   bool is_present(int peer) const { return peers_[peer].presence == Presence::kPresent; }
   bool has_left(int peer) const { return peers_[peer].presence == Presence::kLeft; }

@@ -61,7 +61,7 @@ TEST(PeerStatesTest, NobodyIsMissedBeforeTheDeadline) {
 
 TEST(PeerStatesTest, ARankThatLeftIsMissedByThoseWhoWaitForItAlone) {
   PeerStates states = FourRanks();
-  states.NoteNotice(2, {.kind = Notice::Kind::kLeft});
+  states.RecordNotice(2, {.kind = Notice::Kind::kLeft});
   EXPECT_OK(states.Check(kWhat, {1, 3}, kNotYet, kTimeout));
   EXPECT_OK(states.CheckNobodyGaveUp(kWhat));
   EXPECT_THAT(states.Check(kWhat, {1, 2}, kNotYet, kTimeout),
@@ -70,8 +70,8 @@ TEST(PeerStatesTest, ARankThatLeftIsMissedByThoseWhoWaitForItAlone) {
 
 TEST(PeerStatesTest, AllLostRanksAreNamed) {
   PeerStates states = FourRanks();
-  states.NoteLost(3, "connection reset");
-  states.NoteLost(2, "endpoint timeout");
+  states.MarkLost(3, "connection reset");
+  states.MarkLost(2, "endpoint timeout");
   EXPECT_OK(states.Check(kWhat, {1}, kNotYet, kTimeout));
   EXPECT_THAT(
       states.Check(kWhat, {3}, kNotYet, kTimeout),
@@ -82,7 +82,7 @@ TEST(PeerStatesTest, AllLostRanksAreNamed) {
 
 TEST(PeerStatesTest, ARankThatGaveUpReleasesAllWhoWait) {
   PeerStates states = FourRanks();
-  states.NoteNotice(3, GaveUp(9, absl::DataLossError("bad bytes")));
+  states.RecordNotice(3, GaveUp(9, absl::DataLossError("bad bytes")));
   EXPECT_THAT(states.Check(kWhat, {1}, kNotYet, kTimeout),
               StatusIs(absl::StatusCode::kDataLoss, "rank 0 of 4: all_gather #7: rank 3 (host-b) gave up: bad bytes"));
   EXPECT_EQ(states.first_rank_to_give_up(), 3);
@@ -90,7 +90,7 @@ TEST(PeerStatesTest, ARankThatGaveUpReleasesAllWhoWait) {
 
 TEST(PeerStatesTest, ACollectiveThatIsOverFailsOnlyIfARankGaveUpInItOrBefore) {
   PeerStates states = FourRanks();
-  states.NoteNotice(3, GaveUp(8, absl::DataLossError("bad bytes")));
+  states.RecordNotice(3, GaveUp(8, absl::DataLossError("bad bytes")));
   EXPECT_OK(states.CheckNobodyGaveUp(kWhat));
   EXPECT_THAT(states.CheckNobodyGaveUp({.op = CollectiveOp::kBarrier, .sequence = 8}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("barrier #8: rank 3 (host-b) gave up")));
@@ -98,28 +98,28 @@ TEST(PeerStatesTest, ACollectiveThatIsOverFailsOnlyIfARankGaveUpInItOrBefore) {
 
 TEST(PeerStatesTest, WhatIsKnownFirstStays) {
   PeerStates states = FourRanks();
-  states.NoteNotice(1, {.kind = Notice::Kind::kLeft});
-  states.NoteLost(1, "connection reset");
-  states.NoteNotice(1, GaveUp(1, absl::DataLossError("bad bytes")));
+  states.RecordNotice(1, {.kind = Notice::Kind::kLeft});
+  states.MarkLost(1, "connection reset");
+  states.RecordNotice(1, GaveUp(1, absl::DataLossError("bad bytes")));
   EXPECT_TRUE(states.has_left(1));
   EXPECT_EQ(states.first_rank_to_give_up(), -1);
 }
 
 TEST(PeerStatesTest, ANoticeReplacesALoss) {
   PeerStates states = FourRanks();
-  states.NoteLost(1, "connection reset");
-  states.NoteNotice(1, {.kind = Notice::Kind::kLeft});
+  states.MarkLost(1, "connection reset");
+  states.RecordNotice(1, {.kind = Notice::Kind::kLeft});
   EXPECT_THAT(states.Check(kWhat, {1}, kNotYet, kTimeout),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 (host-a) left the group")));
-  states.NoteLost(2, "connection reset");
-  states.NoteNotice(2, GaveUp(1, absl::DataLossError("bad bytes")));
+  states.MarkLost(2, "connection reset");
+  states.RecordNotice(2, GaveUp(1, absl::DataLossError("bad bytes")));
   EXPECT_THAT(states.Check(kWhat, {2}, kNotYet, kTimeout),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 2 (host-b) gave up: bad bytes")));
 }
 
 TEST(PeerStatesTest, TheOwnAbortIsThisRanks) {
   PeerStates states = FourRanks();
-  states.NoteNotice(0, GaveUp(1, absl::CancelledError("had enough")));
+  states.RecordNotice(0, GaveUp(1, absl::CancelledError("had enough")));
   EXPECT_THAT(states.CheckNobodyGaveUp(kWhat),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("this rank gave up: had enough")));
 }

@@ -49,7 +49,7 @@ class ThreadNetwork::State {
     lost[r] = true;
     for (PeerStates& of_peer : states) {
       // The rank itself does not notice, as with a real network that is cut on the way.
-      if (of_peer.rank() != r) of_peer.NoteLost(r, "connection reset");
+      if (of_peer.rank() != r) of_peer.MarkLost(r, "connection reset");
     }
     changed.notify_all();
     for (const auto& [members, weak] : parts) {
@@ -108,7 +108,7 @@ class ThreadNetwork::Rank final : public Transport {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     // A lost rank's notice does not arrive, like a notice over a broken connection.
     if (state_->lost[rank_]) return;
-    for (PeerStates& states : state_->states) states.NoteNotice(rank_, notice);
+    for (PeerStates& states : state_->states) states.RecordNotice(rank_, notice);
     state_->changed.notify_all();
   }
 

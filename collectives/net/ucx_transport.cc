@@ -135,7 +135,7 @@ class UcxTransport final : public Transport {
 absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses) {
   worker_ = std::move(worker);
   FSDP_RETURN_IF_ERROR(
-      worker_->Connect(addresses, [this](int peer, std::string_view reason) { states_.NoteLost(peer, reason); }));
+      worker_->Connect(addresses, [this](int peer, std::string_view reason) { states_.MarkLost(peer, reason); }));
   std::vector<Nonce> theirs(addresses.size());
   std::vector<Send> sends;
   std::vector<Receive> receives;
@@ -247,7 +247,7 @@ absl::Status UcxTransport::Settle(UnderWay& messages, const PeerWait& wait, std:
     }
     // A send to a rank that left may fail without harm: if this rank needs a message from it, the receive fails.
     if (message.status != UCS_OK && !(states_.has_left(message.peer) && !is_receive)) {
-      states_.NoteLost(message.peer, UcxReason(message.status));
+      states_.MarkLost(message.peer, UcxReason(message.status));
       missing.push_back(message.peer);
     }
   }
@@ -266,9 +266,9 @@ void UcxTransport::ReadNotices() {
     const absl::StatusOr<Notice> parsed =
         Notice::Parse({reinterpret_cast<const char*>(notice.bytes.data()), notice.message.received});
     if (parsed.ok()) {
-      states_.NoteNotice(notice.message.peer, *parsed);
+      states_.RecordNotice(notice.message.peer, *parsed);
     } else {
-      states_.NoteLost(notice.message.peer, std::string(parsed.status().message()));
+      states_.MarkLost(notice.message.peer, std::string(parsed.status().message()));
     }
   }
 }
@@ -335,7 +335,7 @@ void UcxTransport::Tell(const Notice& notice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_told_) return;
   has_told_ = true;
-  if (notice.kind == Notice::Kind::kGaveUp) states_.NoteNotice(rank_, notice);
+  if (notice.kind == Notice::Kind::kGaveUp) states_.RecordNotice(rank_, notice);
   last_words_ = notice.ToBytes();
   for (int r = 0; r < size(); ++r) {
     if (r == rank_ || !states_.is_present(r)) continue;
@@ -437,7 +437,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> cont
     return transport;
   };
   absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, transport.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, transport.status()));
   return std::unique_ptr<Transport>(*std::move(transport));
 }
 
@@ -450,7 +450,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(int rank, int size
         absl::StrCat(size, " ranks, at most ", kMaxRanks, " can send each other messages"));
   }
   absl::StatusOr<std::shared_ptr<UcxContext>> context = UcxContext::Create(options.interface);
-  FSDP_RETURN_IF_ERROR(AgreeOn(gather, context.status()));
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, context.status()));
   std::vector<int> members(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) members[r] = r;
   return Join(*std::move(context), members, rank, options, gather);

@@ -42,7 +42,7 @@ class UcxTransportTest : public testing::Test {
     return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
       FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                             CreateUcxTransport(meeting->rank(), size, {.place = "here", .timeout = kTimeout},
-                                               [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+                                               [&](std::string_view blob) { return meeting->AllGatherObject(blob); }));
       return rank_main(*transport, *meeting);
     });
   }
@@ -177,7 +177,7 @@ TEST_F(UcxTransportTest, AMessageOfAnotherSizeIsAnError) {
       } else {
         exchanged = transport.Exchange({}, {{{0, Bytes(bytes), 8}}}, kWhat, kTimeout);
       }
-      FSDP_RETURN_IF_ERROR(meeting.GatherBlobs("").status());
+      FSDP_RETURN_IF_ERROR(meeting.AllGatherObject("").status());
       return exchanged;
     });
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 1 of 2: all_gather #7: rank 0 sent")));
@@ -193,7 +193,7 @@ TEST_F(UcxTransportTest, AMissingRankIsNamedAtTheDeadline) {
           StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 0 of 3: all_gather #7 waited 100ms; missing ranks: 2"));
       transport.AwaitSends();
     }
-    return meeting.GatherBlobs("").status();
+    return meeting.AllGatherObject("").status();
   }));
 }
 
@@ -207,7 +207,7 @@ TEST_F(UcxTransportTest, ANoticeEndsAWait) {
                   StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 1 (here) gave up: bad bytes")));
       EXPECT_EQ(transport.first_rank_to_give_up(), 1);
     }
-    return meeting.GatherBlobs("").status();
+    return meeting.AllGatherObject("").status();
   }));
 }
 
@@ -231,7 +231,7 @@ TEST_F(UcxTransportTest, APartIsATransportOfItsOwn) {
     const int first = transport.rank() % 2;
     FSDP_ASSIGN_OR_RETURN(
         const std::unique_ptr<Transport> half,
-        transport.Split({first + 2, first}, [&](std::string_view blob) { return meeting.GatherBlobs(blob); }));
+        transport.Split({first + 2, first}, [&](std::string_view blob) { return meeting.AllGatherObject(blob); }));
     EXPECT_EQ(half->rank(), transport.rank() < 2 ? 1 : 0);
     EXPECT_EQ(half->size(), 2);
     FSDP_RETURN_IF_ERROR(ExchangeTexts(*half, 5000));
@@ -288,7 +288,7 @@ TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
     for (int i = 0; i < 5; ++i) {
       FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, 100000));
     }
-    return meeting.GatherBlobs("").status();
+    return meeting.AllGatherObject("").status();
   }));
 }
 
@@ -296,7 +296,7 @@ TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
 TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
   std::string address;
   const auto listen = [&](ProcessGroup& meeting, std::string_view blob) -> absl::StatusOr<std::vector<std::string>> {
-    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> blobs, meeting.GatherBlobs(blob));
+    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> blobs, meeting.AllGatherObject(blob));
     if (meeting.rank() == 0 && blobs[0].size() > 40) {
       address = blobs[0].substr(blobs[0].find('\n', blobs[0].find('\n', 16) + 1) + 1);
     }
@@ -318,7 +318,7 @@ TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
       }
       for (int i = 0; i < 1000; ++i) stranger->Progress();
     }
-    FSDP_RETURN_IF_ERROR(meeting->GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(meeting->AllGatherObject("").status());
     for (int i = 0; i < 10; ++i) {
       FSDP_RETURN_IF_ERROR(ExchangeTexts(*transport, 1024));
       if (stranger != nullptr) stranger->Progress();

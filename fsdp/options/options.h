@@ -90,7 +90,7 @@ struct FsdpOptions {
   // Let the optimizer write each parameter twice in one pass, in float32 and in bfloat16, for units whose param_dtype
   // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
   // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes
-  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call NoteChanged(); otherwise
+  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call MarkChanged(); otherwise
   // the write is ignored by the next all-gather. Not set: on for units on a GPU, on which a pass over the parameters
   // costs most compared with the rest of a step.
   std::optional<bool> optimizer_casts = {};

@@ -6,9 +6,9 @@
 
 namespace fsdp {
 
-absl::StatusOr<std::vector<AttributeDifference>> CheckSavedAttributes(const Attributes& saved,
+absl::StatusOr<std::vector<AttributeDifference>> CheckSavedAttributes(const RunMetadata& saved,
                                                                       const RestoreOptions& options) {
-  Attributes current = options.required;
+  RunMetadata current = options.required;
   current.insert(options.listed.begin(), options.listed.end());
   std::vector<AttributeDifference> differences = CompareAttributes(saved, current);
   std::vector<std::string> refused;

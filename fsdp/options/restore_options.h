@@ -11,18 +11,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
 struct RestoreOptions {
   // The attributes of the state to load, if the caller knows them beforehand: a refusal then changes nothing. Empty:
   // the attributes that `load` sets in the state dict, compared after it.
-  Attributes saved = {};
+  RunMetadata saved = {};
 
-  // Attributes of this run. One of `required` must have the saved value; one of `listed` may have another.
-  Attributes required = {};
-  Attributes listed = {};
+  // RunMetadata of this run. One of `required` must have the saved value; one of `listed` may have another.
+  RunMetadata required = {};
+  RunMetadata listed = {};
 
   // Names in `required` whose values may still differ.
   std::set<std::string> allowed = {};
@@ -32,7 +32,7 @@ struct RestoreOptions {
 // counts as different, and is never refused: a state that was saved without attributes is loaded, and its values are
 // unknown. The same holds for an attribute that only `saved` has. kFailedPrecondition names each attribute of
 // `required` that has two values and is not allowed, with both. Pure.
-absl::StatusOr<std::vector<AttributeDifference>> CheckSavedAttributes(const Attributes& saved,
+absl::StatusOr<std::vector<AttributeDifference>> CheckSavedAttributes(const RunMetadata& saved,
                                                                       const RestoreOptions& options);
 
 }  // namespace fsdp

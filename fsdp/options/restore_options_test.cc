@@ -34,7 +34,7 @@ std::vector<std::string> Lines(const absl::StatusOr<std::vector<AttributeDiffere
 }
 
 TEST(RestoreOptionsTest, ARequiredDifferenceIsRefusedByNameWithBothValues) {
-  const Attributes saved = {{"model.n_head", 3}, {"model.activation_function", "gelu_new"}, {"options.lr", 0.1}};
+  const RunMetadata saved = {{"model.n_head", 3}, {"model.activation_function", "gelu_new"}, {"options.lr", 0.1}};
   EXPECT_THAT(CheckSavedAttributes(saved, Example()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("model.n_head was 3 when it was saved, and is 4 here"),
@@ -45,7 +45,7 @@ TEST(RestoreOptionsTest, ARequiredDifferenceIsRefusedByNameWithBothValues) {
 TEST(RestoreOptionsTest, AnAllowedDifferenceIsReturned) {
   RestoreOptions options = Example();
   options.allowed = {"model.n_head"};
-  const Attributes saved = {{"model.n_head", 3}, {"model.activation_function", "relu"}, {"options.lr", 0.1}};
+  const RunMetadata saved = {{"model.n_head", 3}, {"model.activation_function", "relu"}, {"options.lr", 0.1}};
   EXPECT_THAT(Lines(CheckSavedAttributes(saved, options)),
               ElementsAre("model.n_head: 3 -> 4", "options.lr: 0.1 -> 0.5"));
 }
@@ -57,7 +57,7 @@ TEST(RestoreOptionsTest, WhatWasNotRecordedIsReturnedAndNotRefused) {
 }
 
 TEST(RestoreOptionsTest, EqualAttributesDoNotDiffer) {
-  const Attributes saved = {{"model.n_head", 4}, {"model.activation_function", "relu"}, {"options.lr", 0.5}};
+  const RunMetadata saved = {{"model.n_head", 4}, {"model.activation_function", "relu"}, {"options.lr", 0.5}};
   EXPECT_THAT(Lines(CheckSavedAttributes(saved, Example())), IsEmpty());
 }
 

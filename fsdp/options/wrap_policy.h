@@ -29,7 +29,7 @@ namespace fsdp {
 
 // The question that a callable policy answers about one module. Each module gets two questions: whether to recurse,
 // before its children, and whether to wrap it, after them.
-struct WrapQuestion {
+struct WrapCandidate {
   Module& module;
 
   // True: "look below `module`?"; if the answer is no, it and all modules below it are not wrapped. False: "wrap it?"
@@ -44,7 +44,7 @@ struct WrapQuestion {
   bool shares_parameters = false;
 };
 
-using WrapFunction = std::function<bool(const WrapQuestion& question)>;
+using WrapFunction = std::function<bool(const WrapCandidate& question)>;
 
 // nullopt: `module` is not a unit. Otherwise the options in which its unit differs from the root's.
 using CustomWrapFunction = std::function<std::optional<UnitOverrides>(Module& module)>;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/module_list.h"
@@ -144,7 +144,7 @@ TEST(WrapPolicyTest, ACallableThatDoesNotRecurseLeavesTheSubtree) {
   TestSequence root;
   root.AddSequence("Closed")->AddLinear(3, 5);
   root.AddSequence("Open")->AddLinear(3, 5);
-  const WrapFunction policy = [](const WrapQuestion& question) {
+  const WrapFunction policy = [](const WrapCandidate& question) {
     return !question.recurse || question.module.type_name() != "Closed";
   };
   EXPECT_THAT(Selected(root, policy), ElementsAre("1", "1.0"));

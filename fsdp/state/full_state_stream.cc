@@ -42,7 +42,7 @@ class FullState {
       Name(StateKey::Model(tensor.fqn), tensor.dtype, tensor.data.shape(), all);
     }
     for (int u = 0; u < units_.size(); ++u) {
-      for (const std::string& name : StateNames()) AddNames(u, name, all);
+      for (const std::string& name : state_names()) AddNames(u, name, all);
       AddNames(u, kOptimStep, all);
     }
     if (shards_) {
@@ -62,7 +62,7 @@ class FullState {
       FSDP_RETURN_IF_ERROR(VisitGathered(
           u, [](const std::string& fqn) { return StateKey::Model(fqn); }, false));
       if (!shards_ || !shards_->has_state(u)) continue;
-      for (const std::string& name : StateNames()) {
+      for (const std::string& name : state_names()) {
         FSDP_RETURN_IF_ERROR(shards_->Gather(u, name, gather));
         FSDP_RETURN_IF_ERROR(VisitGathered(
             u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, true));
@@ -71,12 +71,12 @@ class FullState {
     }
     FSDP_RETURN_IF_ERROR(VisitReplicated());
     // A failed visitor is reported only here, when no rank waits for a gather any more.
-    return gather.ranks().AgreeOn(visited_);
+    return gather.ranks().AllReduceStatus(visited_);
   }
 
  private:
-  std::vector<std::string> StateNames() const {
-    return shards_ ? shards_->optimizer().StateNames() : std::vector<std::string>();
+  std::vector<std::string> state_names() const {
+    return shards_ ? shards_->optimizer().state_names() : std::vector<std::string>();
   }
 
   int64_t Steps(int unit, size_t index) const { return shards_ ? shards_->steps(unit, index) : 0; }
@@ -100,7 +100,7 @@ class FullState {
   void AddUnmanagedNames(size_t index, StateDict& all) const {
     const ShardedParameter& parameter = *shards_->optimizer().parameters()[index];
     if (shards_->optimizer().step_count(index) == 0) return;
-    for (const std::string& name : StateNames()) {
+    for (const std::string& name : state_names()) {
       Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32, parameter.shape, all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
@@ -151,7 +151,7 @@ class FullState {
     for (const size_t i : shards_->unmanaged()) {
       const ShardedParameter& parameter = *optimizer.parameters()[i];
       if (optimizer.step_count(i) == 0) continue;
-      for (const std::string& name : StateNames()) {
+      for (const std::string& name : state_names()) {
         FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards_->Slice(i, name));
         FSDP_RETURN_IF_ERROR(
             VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));

@@ -10,8 +10,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/models/gpt2.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -118,7 +118,7 @@ TEST(FullStateStreamErrorTest, AVisitorsErrorIsEveryRanksAndEndsTheVisits) {
       return absl::ResourceExhaustedError("disk full");
     });
     // The group lives on.
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(AllReduceStatus(*group, absl::OkStatus()));
     return streamed;
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("disk full")));

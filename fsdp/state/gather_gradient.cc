@@ -52,7 +52,7 @@ absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view f
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const ShardedParameter& own = *unit.sharded_parameters[index];
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> have, gather->ranks().GatherBlobs(own.has_grad ? "1" : "0"));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> have, gather->ranks().AllGatherObject(own.has_grad ? "1" : "0"));
   if (std::count(have.begin(), have.end(), "1") == 0) return Tensor();
   if (!own.has_grad && !own.interval.empty()) Clear(own, gather->stream());
   const Tensor& shard = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;

@@ -208,7 +208,7 @@ absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const Incomp
   const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                        ranks.GatherBlobs(std::string(packed.begin(), packed.end())));
+                        ranks.AllGatherObject(std::string(packed.begin(), packed.end())));
   IncompatibleKeys all;
   for (size_t rank = 0; rank < (first_only ? 1 : blobs.size()); ++rank) {
     const nlohmann::json part = nlohmann::json::from_msgpack(blobs[rank], /*strict=*/true, /*allow_exceptions=*/false);
@@ -286,7 +286,7 @@ absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& u
   absl::Status checked = load.Check(ranks);
   IncompatibleKeys keys = load.Keys();
   if (from != StateSource::kLocal) {
-    FSDP_RETURN_IF_ERROR(ranks.AgreeOn(checked));
+    FSDP_RETURN_IF_ERROR(ranks.AllReduceStatus(checked));
     FSDP_ASSIGN_OR_RETURN(keys, UnionOfKeys(ranks, keys, from == StateSource::kFullFirst));
   }
   FSDP_RETURN_IF_ERROR(checked);

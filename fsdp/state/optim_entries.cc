@@ -109,7 +109,7 @@ absl::StatusOr<OptimEntries> AgreeOnEntries(const AllRanks& ranks, const StateDi
   if (from == StateSource::kFull || from == StateSource::kLocal) return mine;
   // Other ranks' state dicts are ignored, but they take part in the exchange.
   if (from == StateSource::kFullFirst && ranks.rank() != 0) mine = OptimEntries();
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.GatherBlobs(Encode(mine)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.AllGatherObject(Encode(mine)));
   FSDP_ASSIGN_OR_RETURN(OptimEntries first, Decode(blobs[0]));
   if (from == StateSource::kFullFirst) return first;
   for (size_t rank = 1; rank < blobs.size(); ++rank) {

@@ -53,13 +53,13 @@ OptimShards::OptimShards(const UnitStore& units, Optimizer& optimizer) : units_(
 }
 
 absl::Status OptimShards::Agree(const AllRanks& ranks) const {
-  // Local errors first: if one rank returned early, the others would wait in GatherBlobs.
-  FSDP_RETURN_IF_ERROR(ranks.AgreeOn(CheckStates()));
+  // Local errors first: if one rank returned early, the others would wait in AllGatherObject.
+  FSDP_RETURN_IF_ERROR(ranks.AllReduceStatus(CheckStates()));
   Steps mine;
   for (const auto& [fqn, i] : index_) {
     if (optimizer_.step_count(i) > 0) mine[fqn] = optimizer_.step_count(i);
   }
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(nlohmann::json(mine).dump()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.AllGatherObject(nlohmann::json(mine).dump()));
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
     // The maps are sorted, so equal state has equal text, and only ranks that differ are parsed.
     if (all[rank] == all[0]) continue;
@@ -76,7 +76,7 @@ absl::Status OptimShards::Agree(const AllRanks& ranks) const {
 absl::Status OptimShards::CheckStates() const {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     if (optimizer_.step_count(i) == 0) continue;
-    for (const std::string& name : optimizer_.StateNames()) FSDP_RETURN_IF_ERROR(Slice(i, name).status());
+    for (const std::string& name : optimizer_.state_names()) FSDP_RETURN_IF_ERROR(Slice(i, name).status());
   }
   return absl::OkStatus();
 }

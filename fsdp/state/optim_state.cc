@@ -31,7 +31,7 @@ class OptimStateWriter {
   absl::Status AddGathered(int u) {
     if (!shards_.has_state(u)) return absl::OkStatus();
     const Unit& unit = units_.unit(u);
-    for (const std::string& name : shards_.optimizer().StateNames()) {
+    for (const std::string& name : shards_.optimizer().state_names()) {
       FSDP_RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
       for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
         if (shards_.steps(u, i) == 0) continue;
@@ -55,7 +55,7 @@ class OptimStateWriter {
     Optimizer& optimizer = shards_.optimizer();
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0 || !Receives()) return absl::OkStatus();
-    for (const std::string& name : optimizer.StateNames()) {
+    for (const std::string& name : optimizer.state_names()) {
       FSDP_ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
       if (form_.offload_to_cpu && slice.numel() > 0) {
         FSDP_ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
@@ -126,7 +126,7 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
   LiveOptimState live;
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const ShardedParameter& parameter = *optimizer.parameters()[i];
-    for (const std::string& name : optimizer.StateNames()) {
+    for (const std::string& name : optimizer.state_names()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
       state.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, /*replica=*/0));
     }
@@ -143,7 +143,7 @@ absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const 
     optimizer.set_step_count(i, steps == kNotFilled ? 0 : static_cast<int64_t>(steps));
     if (steps != kNotFilled) continue;
     const Device& device = *optimizer.parameters()[i]->device;
-    for (const std::string& name : optimizer.StateNames()) {
+    for (const std::string& name : optimizer.state_names()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name));
       // Nothing uses the memory: Restore has waited for all streams.
       if (device.type() == DeviceType::kCpu) {

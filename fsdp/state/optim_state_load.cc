@@ -107,7 +107,7 @@ class OptimLoad {
   absl::Status CheckComplete(size_t index) const {
     if (present_[index].states.empty()) return absl::OkStatus();
     std::vector<std::string> missing;
-    std::vector<std::string> wanted = optimizer_.StateNames();
+    std::vector<std::string> wanted = optimizer_.state_names();
     wanted.push_back(kOptimStep);
     for (const std::string& name : wanted) {
       if (present_[index].states.count(name) == 0) missing.push_back(name);
@@ -119,7 +119,7 @@ class OptimLoad {
 
   // Zeroes the states that earlier steps left for a parameter that the state dict does not mention.
   absl::Status Forget(size_t index, StateGather& gather) {
-    for (const std::string& name : optimizer_.StateNames()) {
+    for (const std::string& name : optimizer_.state_names()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
       if (slice.defined()) gather.device().ops().Zero(slice, gather.stream());
     }
@@ -150,7 +150,7 @@ absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, 
   OptimLoad load(*reader, units, optimizer);
   if (planned.ok()) planned = load.Plan();
   if (planned.ok() && strict) planned = CheckExpected(load.unexpected());
-  FSDP_RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AgreeOn(planned));
+  FSDP_RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AllReduceStatus(planned));
   if (reader->param_groups()) FSDP_RETURN_IF_ERROR(LoadParamGroups(*reader->param_groups(), optimizer));
   FSDP_RETURN_IF_ERROR(load.Run(*reader));
   FSDP_RETURN_IF_ERROR(reader->gather().Synchronize());

@@ -88,7 +88,7 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
   const absl::Status checked = CheckAll(*reader);
   // Under these two sources nothing is exchanged, so an error stays on its rank.
   const bool alone = from == StateSource::kFull || from == StateSource::kLocal;
-  FSDP_RETURN_IF_ERROR(alone ? checked : reader->gather().ranks().AgreeOn(checked));
+  FSDP_RETURN_IF_ERROR(alone ? checked : reader->gather().ranks().AllReduceStatus(checked));
   StateDict slices = EmptyStateDict(units);
   slices.type = StateDictType::kLocal;
   for (const OptimStateReader::Item& item : reader->items()) {

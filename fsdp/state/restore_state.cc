@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<AttributeDifference>> RestoreState(
     FSDP_ASSIGN_OR_RETURN(live, LiveOptimState::AddTo(wanted, *optimizer));
   }
   std::vector<AttributeDifference> differences;
-  FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(LoadAndCompare(load, options, wanted, differences)));
+  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(LoadAndCompare(load, options, wanted, differences)));
   if (live.has_value()) FSDP_RETURN_IF_ERROR(live->Commit(*optimizer, stream));
   return differences;
 }

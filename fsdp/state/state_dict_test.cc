@@ -9,8 +9,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -133,7 +133,7 @@ struct Refused {
 };
 
 // Restores on two ranks; `load` sets `saved` as attributes.
-Refused RestoreWith(const Attributes& saved, const RestoreOptions& options) {
+Refused RestoreWith(const RunMetadata& saved, const RestoreOptions& options) {
   Refused refused;
   std::atomic<bool> was_loaded = false;
   refused.status = RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {

@@ -12,8 +12,8 @@
 #include "fsdp/collectives/group/forwarding_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/state/state_collector.h"
-#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

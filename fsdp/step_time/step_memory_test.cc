@@ -11,7 +11,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

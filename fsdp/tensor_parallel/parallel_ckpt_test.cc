@@ -15,7 +15,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/tensor_parallel/test_parallel_model.h"
+#include "fsdp/fsdp/tensor_parallel/parallel_model_testutil.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -12,7 +12,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/tensor_parallel/test_parallel_model.h"
+#include "fsdp/fsdp/tensor_parallel/parallel_model_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -118,7 +118,7 @@ TEST_P(ParallelInitTest, SyncModuleStatesMakesCopiesEqualWhateverTheSeeds) {
     for (const ShardedParameter* parameter : model->parameters()) {
       if (parameter->part) continue;
       const std::string mine(parameter->data.data_as<const char>(), parameter->data.nbytes());
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, made.tp->GatherBlobs(mine));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, made.tp->AllGatherObject(mine));
       EXPECT_THAT(all, testing::Each(mine)) << parameter->fqn;
     }
     return absl::OkStatus();

@@ -19,7 +19,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/tensor_parallel/test_parallel_model.h"
+#include "fsdp/fsdp/tensor_parallel/parallel_model_testutil.h"
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/host_device.h"
@@ -48,7 +48,7 @@ absl::StatusOr<Reference> TrainInOneProcess(int dp) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Module> module, MakeParallelModule(nullptr));
   module->AssignNames();
   FSDP_RETURN_IF_ERROR(module->Materialize(*device, 11));
-  FSDP_ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module, *device));
+  FSDP_ASSIGN_OR_RETURN(const auto parameters, UnshardedParameters(*module, *device));
   std::vector<ShardedParameter*> all;
   for (const auto& parameter : parameters) all.push_back(parameter.get());
   Sgd sgd(all, {.lr = 0.1});
@@ -131,7 +131,7 @@ TEST_P(TensorParallelTest, LossesAndEveryGradientEqualOneProcessWithinTheBound) 
       EXPECT_NEAR(loss, reference->losses[step][made.dp_rank()], kBound) << step;
       for (const auto& [name, gradient] : reference->first_gradients) {
         if (step != 0) break;
-        FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->FullGradient(name));
+        FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->GetFullGradient(name));
         ExpectNear(gradient, whole, name);
       }
       FSDP_RETURN_IF_ERROR(sgd.Step(made.model->stream()));
@@ -148,7 +148,7 @@ TEST_P(TensorParallelTest, TheNormOfClippingCountsEveryElementOnce) {
     FSDP_RETURN_IF_ERROR(LossOf(made.model->module(), 0, made.dp_rank(), tape).status());
     double squares = 0, largest = 0;
     for (const ShardedParameter* parameter : made.model->parameters()) {
-      FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->FullGradient(parameter->fqn));
+      FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->GetFullGradient(parameter->fqn));
       EXPECT_EQ(whole.shape(), parameter->whole_shape());
       for (int64_t i = 0; i < whole.numel(); ++i) {
         squares += std::pow(whole.data_as<float>()[i], 2);
@@ -158,7 +158,7 @@ TEST_P(TensorParallelTest, TheNormOfClippingCountsEveryElementOnce) {
     const auto norm = static_cast<float>(std::sqrt(squares));
     EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF), IsOkAndHolds(testing::FloatNear(norm, 1e-5f * norm)));
     EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, HUGE_VAL), IsOkAndHolds(static_cast<float>(largest)));
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(HUGE_VALF));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->ClipGradNormAsync(HUGE_VALF));
     EXPECT_THAT(clip.Norm(), IsOkAndHolds(testing::FloatNear(norm, 1e-5f * norm)));
     return absl::OkStatus();
   }));
@@ -172,7 +172,7 @@ TEST_P(TensorParallelTest, CopiesOfAParameterStayEqualInEveryBit) {
     for (const ShardedParameter* parameter : made.model->parameters()) {
       if (parameter->part) continue;
       const std::string mine(parameter->data.data_as<const char>(), parameter->data.nbytes());
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, tp->GatherBlobs(mine));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, tp->AllGatherObject(mine));
       for (const std::string& other : all) EXPECT_EQ(other, mine) << parameter->fqn;
     }
     return absl::OkStatus();

@@ -14,7 +14,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/fsdp/tensor_parallel/test_parallel_model.h"
+#include "fsdp/fsdp/tensor_parallel/parallel_model_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -97,7 +97,7 @@ TEST_P(ParallelTrainingTest, CopiesStayEqualInEveryBitInMixedPrecision) {
       EXPECT_EQ(parameter->data.dtype(), DType::kFloat32);
       if (parameter->part) continue;
       const std::string mine(parameter->data.data_as<const char>(), parameter->data.nbytes());
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, tp->GatherBlobs(mine));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, tp->AllGatherObject(mine));
       EXPECT_THAT(all, Each(mine)) << parameter->fqn;
     }
     return absl::OkStatus();

@@ -9,8 +9,8 @@
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
-#include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/units/units_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

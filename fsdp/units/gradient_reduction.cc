@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
                                                                              const MemoryPlan& plan,
                                                                              UnitStreams& streams) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, streams));
-  FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(made->Allocate()));
+  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(made->Allocate()));
   return made;
 }
 

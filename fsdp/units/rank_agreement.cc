@@ -103,7 +103,7 @@ absl::Status RankAgreement::Check(const ShardGroups& groups) const {
     absl::StrAppend(&lines, subject, std::string(1, kSeparator), value, "\n");
   }
   // The lists are equal on nearly every run, so they are sent whole and compared as strings first.
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(groups).GatherBlobs(lines));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(groups).AllGatherObject(lines));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const std::vector<std::string> first = absl::StrSplit(all[0], '\n'), other = absl::StrSplit(all[rank], '\n');

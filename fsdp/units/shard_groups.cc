@@ -24,7 +24,7 @@ namespace fsdp {
 namespace {
 
 absl::Status CheckEqualIn(ProcessGroup& group, const std::string& blob, std::string_view what) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(blob));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.AllGatherObject(blob));
   // Every rank has all blobs, so all of them return the same error.
   for (int rank = 0; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -133,10 +133,10 @@ const std::shared_ptr<ProcessGroup>& ShardGroups::RootGroup(ShardingStrategy roo
   return all_ == nullptr || (IsHybrid(root_strategy) && has_hybrid()) ? shard_ : all_;
 }
 
-absl::Status ShardGroups::AgreeOn(const absl::Status& mine) const {
-  if (everyone() != nullptr) return fsdp::AgreeOn(*everyone(), mine);
+absl::Status ShardGroups::AllReduceStatus(const absl::Status& mine) const {
+  if (everyone() != nullptr) return fsdp::AllReduceStatus(*everyone(), mine);
   // The shard group first: its result, which may be another rank's error, then goes to all replicas.
-  return fsdp::AgreeOn(*replicate_, fsdp::AgreeOn(*shard_, mine));
+  return fsdp::AllReduceStatus(*replicate_, fsdp::AllReduceStatus(*shard_, mine));
 }
 
 absl::Status ShardGroups::CheckEqual(const std::string& blob, std::string_view what) const {
@@ -157,8 +157,8 @@ int AllRanks::size() const {
   return groups_.replicate()->size() * groups_.shard()->size();
 }
 
-absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobs(std::string_view blob) const {
-  return GatherBy(&ProcessGroup::GatherBlobs, blob);
+absl::StatusOr<std::vector<std::string>> AllRanks::AllGatherObject(std::string_view blob) const {
+  return GatherBy(&ProcessGroup::AllGatherObject, blob);
 }
 
 absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobsUnordered(std::string_view blob) const {

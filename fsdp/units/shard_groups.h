@@ -107,7 +107,7 @@ class ShardGroups {
   ProcessGroup& any() const { return all_ ? *all_ : *shard_; }
 
   // The first error of any rank, in the order of ranks, on all of them. Collective; blocks.
-  absl::Status AgreeOn(const absl::Status& mine) const;
+  absl::Status AllReduceStatus(const absl::Status& mine) const;
 
   // OK if every rank passes the same `blob`. Otherwise kFailedPrecondition; the message begins with `what` and shows
   // two blobs that differ. Collective; blocks.
@@ -135,7 +135,7 @@ class AllRanks {
   int size() const;
 
   // Every rank's blob, by rank. Collective; blocks.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) const;
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) const;
 
   // The same by ProcessGroup::GatherBlobsUnordered.
   absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) const;
@@ -143,8 +143,8 @@ class AllRanks {
   // Sets all of `tensors` to rank 0's, in one exchange. Collective.
   void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;
 
-  // As ShardGroups::AgreeOn.
-  absl::Status AgreeOn(const absl::Status& mine) const { return groups_.AgreeOn(mine); }
+  // As ShardGroups::AllReduceStatus.
+  absl::Status AllReduceStatus(const absl::Status& mine) const { return groups_.AllReduceStatus(mine); }
 
  private:
   using Gather = absl::StatusOr<std::vector<std::string>> (ProcessGroup::*)(std::string_view blob);

@@ -65,9 +65,10 @@ class OnHost final : public ForwardingProcessGroup {
   OnHost(std::shared_ptr<ProcessGroup> inner, std::string host)
       : ForwardingProcessGroup(std::move(inner)), host_(std::move(host)) {}
 
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+  absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override {
     const bool tells_host = blob == HostIdentity::OfThisProcess("").ToBlob();
-    return inner().GatherBlobs(tells_host ? HostIdentity{.name = host_, .kernel = host_}.ToBlob() : std::string(blob));
+    return inner().AllGatherObject(tells_host ? HostIdentity{.name = host_, .kernel = host_}.ToBlob()
+                                              : std::string(blob));
   }
 
  private:
@@ -138,7 +139,7 @@ TEST(ShardGroupsTest, AgreementReachesEveryRankOfAPair) {
     FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2, 2}, {"replicate", "shard"}));
     const ShardGroups groups(std::pair(mesh->group(1), mesh->group(0)));
     const absl::Status mine = group->rank() == 3 ? absl::InternalError("lost") : absl::OkStatus();
-    EXPECT_THAT(groups.AgreeOn(mine), StatusIs(absl::StatusCode::kInternal, HasSubstr("lost")));
+    EXPECT_THAT(groups.AllReduceStatus(mine), StatusIs(absl::StatusCode::kInternal, HasSubstr("lost")));
     return absl::OkStatus();
   }));
 }

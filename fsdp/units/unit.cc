@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A UnitStore is made in steps, each of which all ranks finish or fail together (AgreeOn): if only one rank failed, the
-// others would wait in their next collective.
+// A UnitStore is made in steps, each of which all ranks finish or fail together (AllReduceStatus): if only one rank
+// failed, the others would wait in their next collective.
 //
 //   Adopt     local   partition + settings -> units with groups, dtypes and layouts, no memory
 //   compare   coll.   RankAgreement: ranks whose units differ would match up wrong collectives later
@@ -218,7 +218,7 @@ bool Unit::trainable() const {
 }
 
 void Unit::MarkShardChanged() const {
-  for (const auto& parameter : sharded_parameters) parameter->NoteChanged();
+  for (const auto& parameter : sharded_parameters) parameter->MarkChanged();
 }
 
 int64_t Unit::shard_version() const {
@@ -238,10 +238,10 @@ absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition
   std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
   store->host_ = CreateHostDevice();
   if (HasParts(partition)) FSDP_RETURN_IF_ERROR(store->groups_.UseTensorParallelism());
-  FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
+  FSDP_RETURN_IF_ERROR(store->groups_.AllReduceStatus(store->Adopt(partition, settings)));
   FSDP_RETURN_IF_ERROR(RankAgreement::Of(*store, settings, init).Check(store->groups_));
   FSDP_RETURN_IF_ERROR(store->SplitPostForwardGroups());
-  FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Fill(partition, init)));
+  FSDP_RETURN_IF_ERROR(store->groups_.AllReduceStatus(store->Fill(partition, init)));
   return store;
 }
 
@@ -254,7 +254,7 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
         MaterializeUnit(unit, unit.settings.param_init_fn ? unit.settings.param_init_fn : init.param_init_fn);
     if (init.sync_module_states) {
       // The broadcast is collective, so an error of one rank's function must reach all ranks before it.
-      FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
+      FSDP_RETURN_IF_ERROR(groups_.AllReduceStatus(made));
       made = SyncParameters(unit, unit.groups, init.seed, *stream);
       if (made.ok()) made = SyncCopies(unit, groups_.tensor_parallel(), *stream);
     }

@@ -25,7 +25,7 @@ absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& par
   stream.CopyAsync(view.data(), replaced.data(), replaced.nbytes());
   stream.Run([replaced] { return absl::OkStatus(); });  // holds its memory until the copy has run
   parameter.data = view;
-  parameter.NoteChanged();
+  parameter.MarkChanged();
   return absl::OkStatus();
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/fsdp/wrap/manual_wrap.h"
 #include "fsdp/fsdp/wrap/partition.h"
 #include "gmock/gmock-matchers.h"

@@ -11,8 +11,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/nn/cudnn/fake_cudnn.h"
-#include "fsdp/nn/test_device.h"
-#include "fsdp/nn/test_tensor.h"
+#include "fsdp/nn/device_testutil.h"
+#include "fsdp/nn/tensor_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/nn/device_testutil.h"
 #include "fsdp/nn/host/host_layer_ops.h"
-#include "fsdp/nn/test_device.h"
-#include "fsdp/nn/test_tensor.h"
+#include "fsdp/nn/tensor_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

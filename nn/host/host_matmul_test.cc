@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/nn/test_tensor.h"
+#include "fsdp/nn/tensor_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -63,7 +63,7 @@ void OperandCheck::Fail(std::string_view problem) {
 }
 
 void OperandCheck::Note(std::string_view name, const Tensor& t) {
-  NotePlace(name, t);
+  RecordPlace(name, t);
   // Not a failure yet: FailsOn decides, because only some kernels, and only on GPUs, take padded rows.
   if (!t.is_contiguous() && padded_.empty()) {
     padded_ =
@@ -71,7 +71,7 @@ void OperandCheck::Note(std::string_view name, const Tensor& t) {
   }
 }
 
-void OperandCheck::NotePlace(std::string_view name, const Tensor& t) {
+void OperandCheck::RecordPlace(std::string_view name, const Tensor& t) {
   if (!t.defined()) return;
   if (!first_.has_value()) {
     first_ = Place{name, t.device()};

@@ -59,7 +59,7 @@ class OperandCheck {
   };
 
   void Note(std::string_view name, const Tensor& t);
-  void NotePlace(std::string_view name, const Tensor& t);
+  void RecordPlace(std::string_view name, const Tensor& t);
   void CheckPlaces(const DeviceId& wanted);
 
   std::string_view kernel_;

@@ -30,7 +30,8 @@ namespace {
 absl::Status Run(std::string_view mode) {
   FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Seconds(60)));
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, store->GatherBlobs(HostIdentity::OfThisProcess("").name));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                        store->AllGatherObject(HostIdentity::OfThisProcess("").name));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobWatch> watch, store->Watch());
   std::printf("rank %d pid %d met %s\n", rendezvous.rank, getpid(), absl::StrJoin(hosts, " ").c_str());
   std::fflush(stdout);

@@ -173,7 +173,7 @@ absl::Status Measure() {
   }
   std::vector<double> bare_seconds, sharded_seconds, at_operators_seconds;
   const auto timed = [&](auto& run, int step, std::vector<double>& seconds) -> absl::Status {
-    FSDP_RETURN_IF_ERROR(group->GatherBlobs("").status());  // all ranks begin together
+    FSDP_RETURN_IF_ERROR(group->AllGatherObject("").status());  // all ranks begin together
     const absl::Time start = absl::Now();
     FSDP_RETURN_IF_ERROR(run.Step(step));
     seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start));

@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(ShardedModule& sharded,
 }
 
 absl::StatusOr<double> MeanOverRanks(const at::Tensor& loss, ProcessGroup& group) {
-  FSDP_ASSIGN_OR_RETURN(const auto all, group.GatherBlobs(absl::StrFormat("%.17g", loss.item<double>())));
+  FSDP_ASSIGN_OR_RETURN(const auto all, group.AllGatherObject(absl::StrFormat("%.17g", loss.item<double>())));
   double sum = 0;
   for (const std::string& one : all) sum += std::strtod(one.c_str(), nullptr);
   return sum / all.size();

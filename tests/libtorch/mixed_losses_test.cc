@@ -76,7 +76,7 @@ absl::Status TrainAsPython(const std::string& name, bool whole, std::shared_ptr<
     loss.backward();
     optimizer.step();
     optimizer.zero_grad();
-    FSDP_ASSIGN_OR_RETURN(const auto all, group->GatherBlobs(absl::StrFormat("%.17g", loss.item<double>())));
+    FSDP_ASSIGN_OR_RETURN(const auto all, group->AllGatherObject(absl::StrFormat("%.17g", loss.item<double>())));
     double sum = 0;
     for (const std::string& one : all) sum += std::strtod(one.c_str(), nullptr);
     EXPECT_NEAR(sum / all.size(), losses[step], ToleranceOf(golden) * losses[step]) << name << ", step " << step;

@@ -3,7 +3,7 @@
 // The output and exit status of ckpt diff; checkpoint/diff_test.cc tests the search for differences.
 #include <filesystem>
 
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/torch/golden.h"
+#include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

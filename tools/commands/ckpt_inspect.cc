@@ -57,7 +57,7 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
     FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
   }
   for (const auto& [key, values] : statistics) {
-    if (values.unread > 0) summary.not_wholly_read.push_back({key, values.numel, values.unread});
+    if (values.unread > 0) summary.partly_read.push_back({key, values.numel, values.unread});
   }
   // After the reading: the manifest takes as much memory as the source.
   summary.FillManifest();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fsdp/checkpoint/foreign/hdf5/foreign_hdf5.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

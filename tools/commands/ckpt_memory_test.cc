@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/checkpoint/foreign/torch/many_tensors.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

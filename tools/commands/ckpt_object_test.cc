@@ -12,7 +12,7 @@
 #include "fsdp/checkpoint/object/curl_library.h"
 #include "fsdp/checkpoint/object/fake_object_store.h"
 #include "fsdp/checkpoint/object/fake_s3_server.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 class CkptOptionsTest : public CkptTest {
  protected:
   // A checkpoint of one tensor without elements, with `attributes`; its path.
-  std::string Save(const std::string& name, const Attributes& attributes) {
+  std::string Save(const std::string& name, const RunMetadata& attributes) {
     StateDict state;
     ShardedTensor empty;
     empty.shape = Shape({0});
@@ -37,8 +37,8 @@ class CkptOptionsTest : public CkptTest {
   }
 };
 
-const Attributes& Example() {
-  static const auto* attributes = new Attributes{
+const RunMetadata& Example() {
+  static const auto* attributes = new RunMetadata{
       {"model.activation_function", "relu"}, {"model.n_head", 4}, {"model.pad_token_id", {}}, {"options.lr", 1e-3}};
   return *attributes;
 }
@@ -60,7 +60,7 @@ TEST_F(CkptOptionsTest, InspectOfAFileOfBeforeSaysThatNothingIsRecorded) {
 }
 
 TEST_F(CkptOptionsTest, DiffOptionsHasALineForEachDifferenceAndExitsWithOne) {
-  Attributes other = Example();
+  RunMetadata other = Example();
   other["model.n_head"] = 3;
   other["options.lr"] = 0.5;
   other["options.new"] = true;

@@ -63,7 +63,7 @@ std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run
                                  {"in_use", leftover.in_use}});
   }
   json["left"] = Json::array();
-  for (const auto& left : plan.left) json["left"].push_back({{"name", left.name}, {"reason", left.reason}});
+  for (const auto& left : plan.unproven) json["left"].push_back({{"name", left.name}, {"reason", left.reason}});
   json["set_aside"] = Json::array();
   for (const SetAsideStep& step : pruning.set_aside) {
     json["set_aside"].push_back({{"name", step.name}, {"bytes", step.nbytes}});
@@ -88,7 +88,7 @@ void PrintText(const Pruning& pruning, bool dry_run) {
                                 : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
   }
   // Names from others may contain bytes that a terminal interprets.
-  for (const auto& left : plan.left) {
+  for (const auto& left : plan.unproven) {
     std::printf("%-12s  %s  %s\n", "left", Printable(left.name).c_str(), left.reason.c_str());
   }
   for (const SetAsideStep& step : pruning.set_aside) {
@@ -112,7 +112,7 @@ absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& po
   FSDP_ASSIGN_OR_RETURN(pruning.set_aside, ListSetAside(root));
   FSDP_ASSIGN_OR_RETURN(pruning.plan, PlanRetention(root, policy));
   const RetentionPlan& plan = pruning.plan;
-  if (plan.steps.empty() && plan.leftovers.empty() && plan.left.empty() && pruning.set_aside.empty()) {
+  if (plan.steps.empty() && plan.leftovers.empty() && plan.unproven.empty() && pruning.set_aside.empty()) {
     return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint: expected step-* directories in it"));
   }
   if (!dry_run) FSDP_RETURN_IF_ERROR(ApplyRetention(files, root, plan));

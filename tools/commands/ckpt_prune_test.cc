@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

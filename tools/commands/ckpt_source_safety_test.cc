@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/torch/golden.h"
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

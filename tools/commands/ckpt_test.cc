@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/tools/commands/ckpt_runner.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -31,7 +31,8 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::string dst = Path("dst");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
-      {{"frobnicate", model}, "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
+      {{"frobnicate", model},
+       "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},

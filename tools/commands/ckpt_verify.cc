@@ -119,7 +119,7 @@ std::string ToJson(const Verdict& verdict) {
     json["nonfinite"].push_back({{"tensor", name}, {"nan", count.nan}, {"inf", count.inf}});
   }
   json["not_wholly_read"] = Json::array();
-  for (const auto& [name, read, unread] : report.not_wholly_read) {
+  for (const auto& [name, read, unread] : report.partly_read) {
     json["not_wholly_read"].push_back({{"tensor", name}, {"read", read}, {"unread", unread}});
   }
   json["left_out"] = verdict.left_out;
@@ -134,7 +134,7 @@ std::string ToJson(const Verdict& verdict) {
 // The sentence claims no more than the format allows to be checked.
 std::string Conclusion(const Verdict& verdict) {
   if (verdict.is_ours) return "every digest matches";
-  if (const size_t tensors = verdict.report.not_wholly_read.size(); tensors > 0) {
+  if (const size_t tensors = verdict.report.partly_read.size(); tensors > 0) {
     return absl::StrCat("the structure is sound, but ", tensors, " tensors were not wholly read");
   }
   if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
@@ -158,14 +158,14 @@ void PrintNonFinite(const VerifyReport& report) {
 // Listed like the tensors that are not finite: a NaN in one of these may have been missed.
 void PrintNotWhollyRead(const VerifyReport& report) {
   constexpr size_t kNamed = 16;
-  const size_t named = std::min(kNamed, report.not_wholly_read.size());
+  const size_t named = std::min(kNamed, report.partly_read.size());
   for (size_t i = 0; i < named; ++i) {
-    const auto& [name, read, unread] = report.not_wholly_read[i];
+    const auto& [name, read, unread] = report.partly_read[i];
     std::printf("not wholly read: %s: %lld elements of %lld\n", Printable(name).c_str(), static_cast<long long>(read),
                 static_cast<long long>(read + unread));
   }
-  if (report.not_wholly_read.size() == named) return;
-  std::printf("not wholly read: %zu more tensors\n", report.not_wholly_read.size() - named);
+  if (report.partly_read.size() == named) return;
+  std::printf("not wholly read: %zu more tensors\n", report.partly_read.size() - named);
 }
 
 void PrintText(const Verdict& verdict, const std::string& asked_for) {

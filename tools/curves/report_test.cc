@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/tools/curves/line_chart.h"
 #include "fsdp/tools/curves/report_page.h"
 #include "gmock/gmock-matchers.h"

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -66,7 +66,7 @@ struct CheckpointSummary {
   std::vector<std::string> left_out;
 
   // Filled if statistics were read (--html), in the order of the names.
-  std::vector<NotWhollyRead> not_wholly_read = {};
+  std::vector<NotWhollyRead> partly_read = {};
 
   const FormatTraits& traits() const { return format->traits(); }
 

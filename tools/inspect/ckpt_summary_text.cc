@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/attribute_json.h"
@@ -129,7 +129,7 @@ std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares
 }
 
 // The facts that the run recorded about itself, one per line.
-std::string AttributesText(const Attributes& attributes) {
+std::string AttributesText(const RunMetadata& attributes) {
   if (attributes.empty()) {
     return "attributes  none: it does not record the config, the data and the options of the run that saved it\n";
   }
@@ -164,7 +164,7 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest, int64_t st
 }
 
 // Null if the checkpoint records none.
-Json AttributesJson(const Attributes& attributes) {
+Json AttributesJson(const RunMetadata& attributes) {
   Json json;
   for (const auto& [name, value] : attributes) json[name] = AttributeJson(value);
   return json;
@@ -213,7 +213,7 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
     absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
   }
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
-  absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.not_wholly_read),
+  absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.partly_read),
                   FilesText(manifest, shares.files));
   // The list of tensors may be larger than memory, so it is passed on tensor by tensor.
   sink(text);
@@ -258,7 +258,7 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
   json["metadata"] = summary.metadata;
   json["left_out"] = summary.left_out;
   json["not_wholly_read"] = Json::array();
-  for (const NotWhollyRead& tensor : summary.not_wholly_read) {
+  for (const NotWhollyRead& tensor : summary.partly_read) {
     json["not_wholly_read"].push_back(
         {{"tensor", tensor.key.ToString()}, {"read", tensor.read}, {"unread", tensor.unread}});
   }

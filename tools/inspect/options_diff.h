@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/tensor/attributes.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
 namespace fsdp {

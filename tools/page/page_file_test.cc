@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/base/test_files.h"
+#include "fsdp/base/file_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

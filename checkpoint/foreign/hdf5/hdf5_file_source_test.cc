@@ -10,7 +10,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/source_description.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -17,7 +17,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/source_description.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

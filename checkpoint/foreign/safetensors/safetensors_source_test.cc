@@ -10,8 +10,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

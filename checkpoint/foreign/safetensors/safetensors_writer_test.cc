@@ -8,8 +8,8 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_writer.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"

@@ -4,13 +4,13 @@
 // file. Pickles, zip directories and DCP metadata, mutated from the real PyTorch's.
 #include <random>
 
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
-#include "fsdp/checkpoint/foreign/torch/golden.h"
+#include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
-#include "fsdp/checkpoint/foreign/zip/byte_file.h"
+#include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/zip/byte_file.h"
+#include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

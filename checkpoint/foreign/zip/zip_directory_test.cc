@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/torch/golden.h"
-#include "fsdp/checkpoint/foreign/zip/byte_file.h"
+#include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/format/rest_digest.h"
-#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

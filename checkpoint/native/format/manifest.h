@@ -91,7 +91,7 @@ struct SaveIdentity {
   std::string producer;  // name and version of the program
 
   // StateDict::attributes. Like the texts, they are only in the first writer's record.
-  Attributes attributes = {};
+  RunMetadata attributes = {};
 };
 
 // Values and the files that hold their bytes: the part that a manifest, a record and the result of a writer share.

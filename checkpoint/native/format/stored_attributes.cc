@@ -55,7 +55,7 @@ absl::StatusOr<AttributeValue> DecodeValue(const json& value) {
 
 }  // namespace
 
-absl::Status CheckAttributes(const Attributes& attributes) {
+absl::Status CheckAttributes(const RunMetadata& attributes) {
   if (attributes.size() > kMaxAttributes) {
     return absl::InvalidArgumentError(
         absl::StrCat(attributes.size(), " attributes, expected at most ", kMaxAttributes));
@@ -74,7 +74,7 @@ absl::Status CheckAttributes(const Attributes& attributes) {
   return absl::OkStatus();
 }
 
-std::string EncodeAttributes(const Attributes& attributes, const std::string& indent) {
+std::string EncodeAttributes(const RunMetadata& attributes, const std::string& indent) {
   std::string out = "{";
   const char* separator = "\n";
   for (const auto& [name, value] : attributes) {
@@ -86,9 +86,9 @@ std::string EncodeAttributes(const Attributes& attributes, const std::string& in
   return absl::StrCat(out, "\n", indent, "}");
 }
 
-absl::StatusOr<Attributes> DecodeAttributes(const json& object) {
+absl::StatusOr<RunMetadata> DecodeAttributes(const json& object) {
   if (!object.is_object()) return absl::DataLossError("member \"attributes\" is not an object");
-  Attributes attributes;
+  RunMetadata attributes;
   for (const auto& [name, member] : object.items()) {
     absl::StatusOr<AttributeValue> value = DecodeValue(member);
     if (!value.ok()) return absl::DataLossError(absl::StrCat(Named(name), ": ", value.status().message()));

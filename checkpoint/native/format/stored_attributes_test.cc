@@ -19,9 +19,9 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::StatusOr<Attributes> Decode(const std::string& text) { return DecodeAttributes(nlohmann::json::parse(text)); }
+absl::StatusOr<RunMetadata> Decode(const std::string& text) { return DecodeAttributes(nlohmann::json::parse(text)); }
 
-Manifest ManifestWith(const Attributes& attributes) {
+Manifest ManifestWith(const RunMetadata& attributes) {
   Manifest manifest;
   manifest.save = {.id = "0123456789abcdef0123456789abcdef",
                    .step = 1,
@@ -34,17 +34,17 @@ Manifest ManifestWith(const Attributes& attributes) {
 }
 
 TEST(StoredAttributesTest, AValueKeepsItsTypeAndEveryBit) {
-  const Attributes attributes = {{"bool", false},
-                                 {"double", 10000.0},
-                                 {"denormal", std::numeric_limits<double>::denorm_min()},
-                                 {"least", std::numeric_limits<int64_t>::min()},
-                                 {"most", std::numeric_limits<int64_t>::max()},
-                                 {"null", AttributeValue()},
-                                 {"text \"\\\n", "α \"\\\n\t"},
-                                 {"third", 1.0 / 3}};
-  ASSERT_OK_AND_ASSIGN(const Attributes decoded, Decode(EncodeAttributes(attributes, "  ")));
+  const RunMetadata attributes = {{"bool", false},
+                                  {"double", 10000.0},
+                                  {"denormal", std::numeric_limits<double>::denorm_min()},
+                                  {"least", std::numeric_limits<int64_t>::min()},
+                                  {"most", std::numeric_limits<int64_t>::max()},
+                                  {"null", AttributeValue()},
+                                  {"text \"\\\n", "α \"\\\n\t"},
+                                  {"third", 1.0 / 3}};
+  ASSERT_OK_AND_ASSIGN(const RunMetadata decoded, Decode(EncodeAttributes(attributes, "  ")));
   EXPECT_EQ(decoded, attributes);
-  ASSERT_OK_AND_ASSIGN(const Attributes zero, Decode(EncodeAttributes({{"zero", -0.0}}, "")));
+  ASSERT_OK_AND_ASSIGN(const RunMetadata zero, Decode(EncodeAttributes({{"zero", -0.0}}, "")));
   EXPECT_TRUE(std::signbit(std::get<double>(zero.at("zero"))));
 }
 
@@ -54,7 +54,7 @@ TEST(StoredAttributesTest, AManifestHasOneMemberALineSortedByName) {
       text,
       HasSubstr("\"writers\": 1,\n  \"attributes\": {\n    \"model.n_head\": 4,\n    \"options.lr\": 0.001\n  },\n"));
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, DecodeManifest(text));
-  EXPECT_EQ(manifest.save.attributes, (Attributes{{"model.n_head", 4}, {"options.lr", 0.001}}));
+  EXPECT_EQ(manifest.save.attributes, (RunMetadata{{"model.n_head", 4}, {"options.lr", 0.001}}));
   EXPECT_EQ(EncodeManifest(manifest), text);
 }
 

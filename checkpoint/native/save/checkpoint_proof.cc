@@ -93,7 +93,7 @@ bool IsProbe(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory) {
+absl::Status CheckIsOurCheckpoint(FileSystem& files, const std::string& directory) {
   FSDP_RETURN_IF_ERROR(CheckIsDirectory(directory));
   if (HasManifestMark(files, JoinPath(directory, kManifestName))) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
@@ -104,7 +104,7 @@ absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory) {
 }
 
 absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
-  FSDP_RETURN_IF_ERROR(ProveCheckpoint(files, directory));
+  FSDP_RETURN_IF_ERROR(CheckIsOurCheckpoint(files, directory));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   for (const std::string& name : names) {
     const bool is_named_by_a_save = IsCheckpointFileName(name) || IsLeftByFileSystem(name);
@@ -118,7 +118,7 @@ absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
 }
 
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory) {
-  const absl::Status proven = ProveCheckpoint(files, directory);
+  const absl::Status proven = CheckIsOurCheckpoint(files, directory);
   if (proven.ok() || TypeOf(directory) != fs::file_type::directory) return proven;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   // Weaker than a proof by contents: only for names with a nonce, and for SetAsideCheckpoint, which deletes nothing.

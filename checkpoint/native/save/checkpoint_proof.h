@@ -21,16 +21,16 @@ namespace fsdp {
 // kFailedPrecondition otherwise, with a message about the actual contents, without the path: "it holds notes.txt and no
 // manifest.json of this project". Reads the beginning of the manifest; only if that does not decide, the beginning of
 // every page of the rank files.
-absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory);
+absl::Status CheckIsOurCheckpoint(FileSystem& files, const std::string& directory);
 
 // Before a proven checkpoint is deleted or replaced: OK when it is proven and holds only files that saves and repairs
 // write, or that NFS or FUSE keep of deleted ones. kFailedPrecondition names another entry that would be deleted with
 // it: "it holds notes.txt, which no save wrote: move that out first".
 absl::Status ProveDeletable(FileSystem& files, const std::string& directory);
 
-// Like ProveCheckpoint, for a directory with the name (and nonce) of an interrupted save or deletion. It may have no
-// manifest yet, or no longer. So it is also OK when it is empty, or when every file in it has a name that a save gives,
-// or that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
+// Like CheckIsOurCheckpoint, for a directory with the name (and nonce) of an interrupted save or deletion. It may have
+// no manifest yet, or no longer. So it is also OK when it is empty, or when every file in it has a name that a save
+// gives, or that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory);
 
 }  // namespace fsdp

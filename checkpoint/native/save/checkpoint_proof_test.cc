@@ -10,8 +10,8 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -30,7 +30,7 @@ class CheckpointProofTest : public testing::Test {
   }
 
   void ExpectUnproven(const std::string& path, const std::string& why) const {
-    EXPECT_THAT(ProveCheckpoint(files_, path), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why)));
+    EXPECT_THAT(CheckIsOurCheckpoint(files_, path), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why)));
   }
 
   std::string MakeDirectory(const std::string& name, const std::vector<std::pair<std::string, std::string>>& files) {
@@ -46,11 +46,11 @@ class CheckpointProofTest : public testing::Test {
 };
 
 TEST_F(CheckpointProofTest, AManifestProvesItUndamagedOrNot) {
-  EXPECT_OK(ProveCheckpoint(files_, path_));
+  EXPECT_OK(CheckIsOurCheckpoint(files_, path_));
   const std::string manifest = ReadFile(path_ + "/manifest.json");
   for (const char* name : {"rank-00000-of-00002.h5", "rank-00001-of-00002.h5"}) fs::remove(path_ + "/" + name);
   WriteAll(path_ + "/manifest.json", manifest.substr(0, 200));
-  EXPECT_OK(ProveCheckpoint(files_, path_));
+  EXPECT_OK(CheckIsOurCheckpoint(files_, path_));
   WriteAll(path_ + "/manifest.json", manifest.substr(0, 20));
   ExpectUnproven(path_, "neither its manifest.json nor a record in a rank file is one of this project");
 }
@@ -58,7 +58,7 @@ TEST_F(CheckpointProofTest, AManifestProvesItUndamagedOrNot) {
 TEST_F(CheckpointProofTest, ARecordProvesItWithoutAManifest) {
   fs::remove(path_ + "/manifest.json");
   fs::remove(path_ + "/rank-00000-of-00002.h5");
-  EXPECT_OK(ProveCheckpoint(files_, path_));
+  EXPECT_OK(CheckIsOurCheckpoint(files_, path_));
   WriteAll(path_ + "/rank-00001-of-00002.h5", std::string(100'000, '\0'));
   ExpectUnproven(path_, "neither its manifest.json nor a record");
 }
@@ -74,7 +74,7 @@ TEST_F(CheckpointProofTest, ARankFileCountsByItsExactNameAndHdf5sSignature) {
     fs::rename(path_ + "/" + name, file);
   }
   fs::rename(file, path_ + "/rank-00001-of-00002.step-00000007.h5");  // as an incremental save links it
-  EXPECT_OK(ProveCheckpoint(files_, path_));
+  EXPECT_OK(CheckIsOurCheckpoint(files_, path_));
   fs::rename(path_ + "/rank-00001-of-00002.step-00000007.h5", file);
   bytes[0] = 'x';
   WriteAll(file, bytes);
@@ -112,7 +112,7 @@ TEST_F(CheckpointProofTest, FilesThatTheFileSystemLeftDoNotKeepALeftover) {
   const std::string name = ".step-00000001.tmp-0123456789abcdef";
   MakeDirectory(name, {{"rank-00000-of-00002.h5", "torn"}, {".nfs000000000001", ""}, {".fuse_hidden00000001", ""}});
   EXPECT_OK(ProveLeftover(files_, root_ + "/" + name));
-  EXPECT_FALSE(ProveCheckpoint(files_, root_ + "/" + name).ok());
+  EXPECT_FALSE(CheckIsOurCheckpoint(files_, root_ + "/" + name).ok());
   fs::create_directory(root_ + "/" + name + "/.nfs000000000002");  // not a file
   EXPECT_FALSE(ProveLeftover(files_, root_ + "/" + name).ok());
   fs::remove(root_ + "/" + name + "/.nfs000000000002");

@@ -43,15 +43,15 @@ absl::Status CheckTexts(const json& first, const json& other, int rank) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Attributes> AttributesIn(const json& facts) {
+absl::StatusOr<RunMetadata> AttributesIn(const json& facts) {
   FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(facts["attributes"].get<std::string>()));
   return DecodeAttributes(document);
 }
 
 absl::Status CheckAttributesEqual(const json& first, const json& other, int rank) {
   if (first["attributes"] == other["attributes"]) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const Attributes saved, AttributesIn(first));
-  FSDP_ASSIGN_OR_RETURN(const Attributes differing, AttributesIn(other));
+  FSDP_ASSIGN_OR_RETURN(const RunMetadata saved, AttributesIn(first));
+  FSDP_ASSIGN_OR_RETURN(const RunMetadata differing, AttributesIn(other));
   // The JSON texts differ; compare values, to name the first attribute that does.
   const std::vector<AttributeDifference> differences = CompareAttributes(saved, differing);
   if (differences.empty()) return absl::OkStatus();  // 0.0 and -0.0

@@ -24,7 +24,7 @@ struct SavePlan {
   // False if the rank holds tensors and all of them are copies that other ranks write.
   bool is_writer = true;
 
-  Attributes attributes;
+  RunMetadata attributes;
 
   // The digest of all names, dtypes and shapes, in order: equal on ranks that hold parts of the same tensors.
   Digest tensors_digest;

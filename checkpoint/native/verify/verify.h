@@ -63,7 +63,7 @@ struct VerifyReport {
 
   // Tensors that VerifySource read only in part, because overlapping views of one storage exceed ReadBound
   // (expansion.h). The unread elements may hold NaN or damage. Not a problem by itself.
-  std::vector<PartlyReadTensor> not_wholly_read;
+  std::vector<PartlyReadTensor> partly_read;
 };
 
 // Blocks until all is read. kNotFound or kInvalidArgument when `path` is not a checkpoint of ours. Damage is in the

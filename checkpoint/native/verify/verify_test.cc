@@ -11,8 +11,8 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/honest_metadata.h"
-#include "fsdp/checkpoint/foreign/torch/golden.h"
+#include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

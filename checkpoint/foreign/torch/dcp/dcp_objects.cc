@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attributes are looked up by name, so that fields which newer versions of torch add do not matter. Classes are
+// RunMetadata are looked up by name, so that fields which newer versions of torch add do not matter. Classes are
 // recognised only by their own names, because their modules have moved between versions of torch.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_objects.h"
 

@@ -59,7 +59,7 @@ void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
   items.resize(node.begin + (size_t{1} << node.room));
 }
 
-void PickleBuilder::NoteAppend(uint32_t container) {
+void PickleBuilder::RecordAppend(uint32_t container) {
   constexpr size_t kMost = 32;
   const size_t node = container - Pickle::kFirstNode;
   // Keeps both numbers rising: a container appended to now replaces all entries of younger containers.
@@ -79,14 +79,14 @@ bool PickleBuilder::OlderWasAppended(size_t first) const {
 }
 
 void PickleBuilder::Append(uint32_t container, uint32_t item) {
-  NoteAppend(container);
+  RecordAppend(container);
   Pickle::Node& node = NodeOf(container);
   MakeRoom(node, int64_t{node.size} + 1);
   pickle_.items_[node.begin + node.size++] = item;
 }
 
 void PickleBuilder::Append(uint32_t container, const Ids& stack, size_t first) {
-  NoteAppend(container);
+  RecordAppend(container);
   Pickle::Node& node = NodeOf(container);
   MakeRoom(node, node.size + static_cast<int64_t>(stack.size() - first));
   for (size_t i = first; i < stack.size(); ++i) pickle_.items_[node.begin + node.size++] = stack[i];

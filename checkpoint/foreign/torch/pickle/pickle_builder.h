@@ -103,7 +103,7 @@ class PickleBuilder {
     size_t container = 0;  // its node
     size_t nodes = 0;
   };
-  void NoteAppend(uint32_t container);
+  void RecordAppend(uint32_t container);
   // Whether a node below `first` was appended to since the node `first` was created.
   bool OlderWasAppended(size_t first) const;
 
