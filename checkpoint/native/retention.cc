@@ -158,7 +158,7 @@ int64_t FreedBy(const std::string& root, const RetentionPlan& plan) {
   for (const Step& step : plan.steps) {
     if (!step.keep) paths.push_back(JoinPath(root, step.name));
   }
-  for (const RetentionPlan::Unprovenover& leftover : plan.leftovers) {
+  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
     if (!leftover.in_use) paths.push_back(JoinPath(root, leftover.name));
   }
   return FreedBytes(paths);
@@ -204,7 +204,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
   const absl::Status deleted = DeleteSteps(files, root, plan);
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
-  for (const RetentionPlan::Unprovenover& leftover : plan.leftovers) {
+  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
     // A save may have begun to use it since the plan was made, so RemoveLeftover tries its lock again.
     if (!leftover.in_use) FSDP_RETURN_IF_ERROR(RemoveLeftover(files, root, leftover.name).status());
   }
