@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
