@@ -41,7 +41,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"verify", model, "--tensors"}, "ckpt verify has no flag --tensors"},
       {{"convert", model}, "DST is missing"},
       {{"diff", model}, "B is missing"},
-      {{"prune", dst}, "--keep_last must say"},
+      {{"prune", dst}, "--keep_last: expected a number of steps"},
       {{"prune", dst, "--keep_last=0"}, "--keep_last: expected a number of steps, 1 or more"},
       {{"prune", dst, "--keep_last=1", "--keep_every=-2"}, "--keep_every=-2, expected 0 or more"},
       {{"diff", model, model, "--atol=-1"}, "--atol=-1 --rtol=0, expected numbers of 0 and more"},

@@ -149,7 +149,7 @@ TEST(TorchWriterTest, GroupsSayWhatPyTorchWantsToKnow) {
       groups.dump(),
       R"([{"params":["w"],"lr":0.1,"betas":{"__python__":"tuple","items":[0.9,0.99]},"amsgrad":false,"maximize":false,)"
       R"("foreach":null,"capturable":false,"differentiable":false,"fused":null,"decoupled_weight_decay":true}])");
-  EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no JSON array")));
+  EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not a JSON array")));
 }
 
 // An Adam with "decoupled_weight_decay" would be an AdamW; RMSprop has no "dampening".
