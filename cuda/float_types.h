@@ -110,7 +110,7 @@ struct TypeTag {
 };
 
 // Calls `f` with the tag of the type of a float32, bfloat16 or float16 activation. Any other dtype counts as float32;
-// CheckedLayerOps has refused it. Each call compiles `f` three times.
+// LayerOps has refused it. Each call compiles `f` three times.
 template <typename F>
 auto WithActivationType(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());

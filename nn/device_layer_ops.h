@@ -13,11 +13,11 @@
 
 namespace fsdp {
 
-// The host's kernels: oneDNN matrix products, vectorised loops, behind CheckedLayerOps. `kernel_threads` as in
-// HostDeviceOptions. Keep one object for many steps: it keeps the primitives that oneDNN compiled for each shape.
+// The host's kernels: oneDNN matrix products, vectorised loops. `kernel_threads` as in HostDeviceOptions. Keep one
+// object for many steps: it keeps the primitives that oneDNN compiled for each shape.
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads);
 
-// The kernels of `device`, which check their operands; kUnimplemented if the program has no kernels for the device.
+// The kernels of `device`; kUnimplemented if the program has no kernels for the device.
 absl::StatusOr<std::shared_ptr<const LayerOps>> LayerOpsFor(const Device& device);
 
 }  // namespace fsdp

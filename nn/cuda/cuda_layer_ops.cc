@@ -56,7 +56,7 @@ void Issue(const char* kernel, std::initializer_list<const Tensor*> operands, St
 }
 
 void Fail(Stream& stream, absl::Status status) {
-  // Through the stream, not returned, so that the error comes after the errors of earlier work (checked_layer_ops.cc).
+  // Through the stream, not returned, so that the error comes after the errors of earlier work (layer_ops.cc).
   stream.Run([status = std::move(status)] { return status; });
 }
 
@@ -142,15 +142,15 @@ CudaLayerOps::CudaLayerOps(int ordinal)
       matmul_(std::make_shared<CudaMatmul>()),
       fused_attention_(std::make_unique<CudaFusedAttention>()) {}
 
-void CudaLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
+void CudaLayerOps::DoEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
   absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
   if (!failure.ok()) return Fail(stream, failure.status());
   Issue("embedding", {&tokens, &table, &out}, stream,
         [=, failure = *failure](CUstream_st* s) { CudaEmbedding(tokens, table, out, failure->refusal(), s); });
 }
 
-void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
-                                     const Tensor& grad_table, Stream& stream) const {
+void CudaLayerOps::DoEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                       const Tensor& grad_table, Stream& stream) const {
   IssueWithWorkspace("embedding backward",
                      EmbeddingBackwardBytes(tokens.numel(), grad_table.shape().dim(1), grad_table.dtype()),
                      {&tokens, &grad_out, &grad_table}, stream, [=](std::byte* memory, CUstream_st* s) {
@@ -160,7 +160,7 @@ void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
 
 int64_t CudaLayerOps::RowStride(DType dtype, int64_t columns) const { return AlignedRowStride(dtype, columns); }
 
-void CudaLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+void CudaLayerOps::DoCopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
   const RowCopy copy = {.from = x.data(),
                         .from_stride = x.row_stride(),
                         .to = out.data(),
@@ -171,8 +171,8 @@ void CudaLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) 
   Issue("copy of rows", {&x, &out}, stream, [copy](CUstream_st* s) { CudaCopyRows(copy, s); });
 }
 
-void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
-                          const MatmulOptions& options, Stream& stream) const {
+void CudaLayerOps::DoMatmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                            const MatmulOptions& options, Stream& stream) const {
   // Strides come from the tensors, whose rows may be padded.
   const Gemm gemm = {.m = c.shape().dim(0),
                      .n = c.shape().dim(1),
@@ -200,116 +200,116 @@ void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
            });
 }
 
-void CudaLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+void CudaLayerOps::DoBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
   IssueWithWorkspace(
       "bias backward", ColumnSumsBytes(grad_out.shape().dim(0), grad_bias.numel()), {&grad_out, &grad_bias}, stream,
       [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsFloats(memory), s); });
 }
 
-void CudaLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
+void CudaLayerOps::DoAdd(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
   Issue("add", {&a, &b, &out}, stream, [=](CUstream_st* s) { CudaAdd(a, b, out, s); });
 }
 
-void CudaLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
-                             const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+void CudaLayerOps::DoLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                               const Tensor& mean, const Tensor& rstd, Stream& stream) const {
   // Without a residual the kernel reads x as it is, and writes no sum.
-  AddLayerNorm({x, Tensor(), Tensor()}, weight, bias, eps, out, mean, rstd, stream);
+  DoAddLayerNorm({x, Tensor(), Tensor()}, weight, bias, eps, out, mean, rstd, stream);
 }
 
-void CudaLayerOps::AddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
-                                const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+void CudaLayerOps::DoAddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
+                                  const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const {
   Issue("layer norm", {&input.x, &input.residual, &input.sum, &weight, &bias, &out, &mean, &rstd}, stream,
         [=](CUstream_st* s) { CudaLayerNorm(input, weight, bias, eps, out, mean, rstd, s); });
 }
 
-void CudaLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
-                           Stream& stream) const {
-  AddRmsNorm({x, Tensor(), Tensor()}, weight, eps, out, rstd, stream);
+void CudaLayerOps::DoRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                             Stream& stream) const {
+  DoAddRmsNorm({x, Tensor(), Tensor()}, weight, eps, out, rstd, stream);
 }
 
-void CudaLayerOps::AddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
-                              const Tensor& rstd, Stream& stream) const {
+void CudaLayerOps::DoAddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,
+                                const Tensor& rstd, Stream& stream) const {
   Issue("rms norm", {&input.x, &input.residual, &input.sum, &weight, &out, &rstd}, stream,
         [=](CUstream_st* s) { CudaRmsNorm(input, weight, eps, out, rstd, s); });
 }
 
-void CudaLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                     const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                                     const Tensor& grad_bias, Stream& stream) const {
+void CudaLayerOps::DoLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
+                                       const Tensor& mean, const Tensor& rstd, const Tensor& grad_x,
+                                       const Tensor& grad_weight, const Tensor& grad_bias, Stream& stream) const {
   IssueNormBackward("layer norm backward", {grad_out, x, weight, mean, rstd, Tensor()},
                     {grad_x, grad_weight, grad_bias}, stream);
 }
 
-void CudaLayerOps::AddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
-                                        const Tensor& weight, const Tensor& mean, const Tensor& rstd,
-                                        const NormGrads& grads, Stream& stream) const {
+void CudaLayerOps::DoAddLayerNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                          const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                                          const NormGrads& grads, Stream& stream) const {
   IssueNormBackward("layer norm backward", {grad_out, sum, weight, mean, rstd, grad_sum}, grads, stream);
 }
 
-void CudaLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                                   const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+void CudaLayerOps::DoRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                     const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
   IssueNormBackward("rms norm backward", {grad_out, x, weight, Tensor(), rstd, Tensor()},
                     {grad_x, grad_weight, Tensor()}, stream);
 }
 
-void CudaLayerOps::AddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
-                                      const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
-                                      Stream& stream) const {
+void CudaLayerOps::DoAddRmsNormBackward(const Tensor& grad_out, const Tensor& grad_sum, const Tensor& sum,
+                                        const Tensor& weight, const Tensor& rstd, const NormGrads& grads,
+                                        Stream& stream) const {
   IssueNormBackward("rms norm backward", {grad_out, sum, weight, Tensor(), rstd, grad_sum}, grads, stream);
 }
 
-void CudaLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
+void CudaLayerOps::DoActivate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
   Issue("activation", {&x, &out}, stream, [=](CUstream_st* s) { CudaActivate(kind, x, out, s); });
 }
 
-void CudaLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
-                                    Stream& stream) const {
+void CudaLayerOps::DoActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x,
+                                      const Tensor& grad_x, Stream& stream) const {
   Issue("activation backward", {&grad_out, &x, &grad_x}, stream,
         [=](CUstream_st* s) { CudaActivateBackward(kind, grad_out, x, grad_x, s); });
 }
 
-void CudaLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
-                                 Stream& stream) const {
+void CudaLayerOps::DoActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                                   Stream& stream) const {
   Issue("gated activation", {&gate, &up, &out}, stream,
         [=](CUstream_st* s) { CudaActivateGated(kind, gate, up, out, s); });
 }
 
-void CudaLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
-                                         const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
-                                         Stream& stream) const {
+void CudaLayerOps::DoActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
+                                           const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
+                                           Stream& stream) const {
   Issue("gated activation backward", {&grad_out, &gate, &up, &grad_gate, &grad_up}, stream,
         [=](CUstream_st* s) { CudaActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, s); });
 }
 
-void CudaLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
+void CudaLayerOps::DoDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
   Issue("dropout", {&x, &out}, stream, [=](CUstream_st* s) { CudaDropout(x, mask, out, s); });
 }
 
-void CudaLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
-                          Stream& stream) const {
+void CudaLayerOps::DoUnfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                            Stream& stream) const {
   Issue("unfold", {&image, &columns}, stream, [=](CUstream_st* s) { CudaUnfold(image, shape, columns, s); });
 }
 
-void CudaLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
-                        Stream& stream) const {
+void CudaLayerOps::DoFold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                          Stream& stream) const {
   Issue("fold", {&columns, &image}, stream, [=](CUstream_st* s) { CudaFold(columns, shape, image, s); });
 }
 
-void CudaLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
-                             const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
+void CudaLayerOps::DoRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                               const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   Issue("rotation", {&q, &k, &v, &rotation, &qkv}, stream,
         [=](CUstream_st* s) { CudaRotateQkv(q, k, v, rotation, shape, qkv, s); });
 }
 
-void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
-                                     const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
-                                     Stream& stream) const {
+void CudaLayerOps::DoRotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                       const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                       Stream& stream) const {
   Issue("rotation backward", {&grad_qkv, &rotation, &grad_q, &grad_k, &grad_v}, stream,
         [=](CUstream_st* s) { CudaRotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, s); });
 }
 
-void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
-                                   const Tensor& statistics, Stream& stream) const {
+void CudaLayerOps::DoCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                                     const Tensor& statistics, Stream& stream) const {
   // cuDNN first: it returns false without putting work on the stream for calls that it does not serve.
   if (fused_attention_->Forward(qkv, shape, out, statistics, CudaStream::Of(stream))) return;
   if (!HasKernels(shape, qkv.dtype(), stream)) return;
@@ -320,9 +320,9 @@ void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
   });
 }
 
-void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
-                                           const Tensor& statistics, const AttentionShape& shape,
-                                           const Tensor& grad_qkv, Stream& stream) const {
+void CudaLayerOps::DoCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
+                                             const Tensor& statistics, const AttentionShape& shape,
+                                             const Tensor& grad_qkv, Stream& stream) const {
   if (fused_attention_->Backward({grad_out, qkv, out, statistics, grad_qkv}, shape, CudaStream::Of(stream))) return;
   if (!HasKernels(shape, qkv.dtype(), stream)) return;
   if (IsOnline(shape, qkv.dtype())) {
@@ -342,16 +342,16 @@ std::string CudaLayerOps::AttentionKernels(const AttentionShape& shape, DType dt
   return fused_attention_->Describe(shape, dtype, ordinal_);
 }
 
-void CudaLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
-                                  const Tensor& out, const Tensor& statistics, Stream& stream) const {
+void CudaLayerOps::DoCrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                                    const Tensor& out, const Tensor& statistics, Stream& stream) const {
   if (!HasKernels(shape, stream)) return;
   Issue("cross attention", {&operands.q, &operands.k, &operands.v, &operands.key_mask, &out, &statistics}, stream,
         [=](CUstream_st* s) { CudaCrossAttention(operands, shape, out, statistics, s); });
 }
 
-void CudaLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
-                                          const Tensor& statistics, const CrossAttentionShape& shape,
-                                          const CrossAttentionGrads& grads, Stream& stream) const {
+void CudaLayerOps::DoCrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                            const Tensor& statistics, const CrossAttentionShape& shape,
+                                            const CrossAttentionGrads& grads, Stream& stream) const {
   if (!HasKernels(shape, stream)) return;
   IssueWithWorkspace(
       "cross attention backward", CrossAttentionBackwardBytes(shape),
@@ -361,20 +361,20 @@ void CudaLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAtt
       });
 }
 
-void CudaLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
-                                const Tensor& statistics, Stream& stream) const {
+void CudaLayerOps::DoCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                  const Tensor& statistics, Stream& stream) const {
   IssueCrossEntropy("cross entropy", {logits, targets, loss, statistics}, stream,
                     [](const CrossEntropyOperands& operands, CUstream_st* s) { CudaCrossEntropy(operands, s); });
 }
 
-void CudaLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
-                                        float scale, const Tensor& grad_logits, Stream& stream) const {
+void CudaLayerOps::DoCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
+                                          float scale, const Tensor& grad_logits, Stream& stream) const {
   Issue("cross entropy backward", {&logits, &targets, &statistics, &grad_logits}, stream,
         [=](CUstream_st* s) { CudaCrossEntropyBackward(logits, targets, statistics, scale, grad_logits, s); });
 }
 
-void CudaLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
-                                            const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+void CudaLayerOps::DoCrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
+                                              const Tensor& loss, const Tensor& statistics, Stream& stream) const {
   IssueCrossEntropy("cross entropy with gradient", {logits, targets, loss, statistics}, stream,
                     [scale](const CrossEntropyOperands& operands, CUstream_st* s) {
                       CudaCrossEntropyWithGradient(operands, scale, s);

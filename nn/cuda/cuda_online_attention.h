@@ -3,8 +3,8 @@
 // Causal attention in 16 bits on a CUDA device under AttentionRounding::kOnline, after FlashAttention-2 (arXiv
 // 2307.08691): one pass over the keys forward, and backward a kernel for grad_q and one for grad_k and grad_v, so that
 // every sum has one owner and one order. cuda_attention.h has the kernels for float32 and for the other roundings.
-// CheckedLayerOps has checked the operands; kernels are put on `stream`, of the current device, and errors are the
-// thread's last CUDA error.
+// LayerOps has checked the operands; kernels are put on `stream`, of the current device, and errors are the thread's
+// last CUDA error.
 #ifndef FSDP_NN_CUDA_CUDA_ONLINE_ATTENTION_H_
 #define FSDP_NN_CUDA_CUDA_ONLINE_ATTENTION_H_
 

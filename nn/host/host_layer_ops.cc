@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-// CheckedLayerOps has made sure that `t` is a matrix.
+// LayerOps has made sure that `t` is a matrix.
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
@@ -47,12 +47,12 @@ HostLayerOps::HostLayerOps(int kernel_threads)
       // With heads on several threads, a product must not start a team inside each of them.
       head_matmul_(kernel_threads == 1 ? matmul_ : std::make_shared<HostMatmul>(1)) {}
 
-void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
+void HostLayerOps::DoEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
   stream.Run([=] { return HostEmbedding(tokens, table, out); });
 }
 
-void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
-                                     const Tensor& grad_table, Stream& stream) const {
+void HostLayerOps::DoEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                       const Tensor& grad_table, Stream& stream) const {
   stream.Run([=] {
     // One thread: rows of the table may have any number of terms, and each must be summed in order.
     HostEmbeddingBackward(tokens, grad_out, padding_idx, grad_table);
@@ -60,8 +60,8 @@ void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
   });
 }
 
-void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
-                          const MatmulOptions& options, Stream& stream) const {
+void HostLayerOps::DoMatmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                            const MatmulOptions& options, Stream& stream) const {
   stream.Run([=, matmul = matmul_] {
     // Operands are dense here, so the columns of each are the distance between its rows. Only attention has strided
     // ones.
@@ -83,14 +83,14 @@ void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
   });
 }
 
-void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+void HostLayerOps::DoBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     HostBiasBackward(grad_out, grad_bias, threads);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
+void HostLayerOps::DoAdd(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     // Pieces split at elements: each element's result depends only on its own inputs, so any split gives the same bits.
     ParallelFor(threads, a.numel(), kElementGrain,
@@ -99,8 +99,8 @@ void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stre
   });
 }
 
-void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
-                             const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+void HostLayerOps::DoLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                               const Tensor& mean, const Tensor& rstd, Stream& stream) const {
   stream.Run([=, threads = threads_, columns = weight.numel()] {
     ParallelFor(threads, mean.numel(), RowGrain(columns), [&](int, Interval rows) {
       HostLayerNorm(RowPiece(x, rows, columns), weight, bias, eps, RowPiece(out, rows, columns), Piece(mean, rows),
@@ -110,17 +110,17 @@ void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor
   });
 }
 
-void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                     const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                                     const Tensor& grad_bias, Stream& stream) const {
+void HostLayerOps::DoLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
+                                       const Tensor& mean, const Tensor& rstd, const Tensor& grad_x,
+                                       const Tensor& grad_weight, const Tensor& grad_bias, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, threads);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
-                           Stream& stream) const {
+void HostLayerOps::DoRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                             Stream& stream) const {
   stream.Run([=, threads = threads_, columns = weight.numel()] {
     ParallelFor(threads, rstd.numel(), RowGrain(columns), [&](int, Interval rows) {
       HostRmsNorm(RowPiece(x, rows, columns), weight, eps, RowPiece(out, rows, columns), Piece(rstd, rows));
@@ -129,15 +129,15 @@ void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, con
   });
 }
 
-void HostLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                                   const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+void HostLayerOps::DoRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                     const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, threads);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
+void HostLayerOps::DoActivate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, x.numel(), kElementGrain,
                 [&](int, Interval i) { HostActivate(kind, Piece(x, i), Piece(out, i)); });
@@ -145,8 +145,8 @@ void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& 
   });
 }
 
-void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
-                                    Stream& stream) const {
+void HostLayerOps::DoActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x,
+                                      const Tensor& grad_x, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, x.numel(), kElementGrain, [&](int, Interval i) {
       HostActivateBackward(kind, Piece(grad_out, i), Piece(x, i), Piece(grad_x, i));
@@ -155,8 +155,8 @@ void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out,
   });
 }
 
-void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
-                                 Stream& stream) const {
+void HostLayerOps::DoActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                                   Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, gate.numel(), kElementGrain,
                 [&](int, Interval i) { HostActivateGated(kind, Piece(gate, i), Piece(up, i), Piece(out, i)); });
@@ -164,9 +164,9 @@ void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const 
   });
 }
 
-void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
-                                         const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
-                                         Stream& stream) const {
+void HostLayerOps::DoActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
+                                           const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
+                                           Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, gate.numel(), kElementGrain, [&](int, Interval i) {
       HostActivateGatedBackward(kind, Piece(grad_out, i), Piece(gate, i), Piece(up, i), Piece(grad_gate, i),
@@ -176,7 +176,7 @@ void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad
   });
 }
 
-void HostLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
+void HostLayerOps::DoDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, x.numel(), kElementGrain, [&](int, Interval i) {
       DropoutMask of_piece = mask;
@@ -188,24 +188,24 @@ void HostLayerOps::Dropout(const Tensor& x, const DropoutMask& mask, const Tenso
   });
 }
 
-void HostLayerOps::Unfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
-                          Stream& stream) const {
+void HostLayerOps::DoUnfold(const Tensor& image, const ConvolutionShape& shape, const Tensor& columns,
+                            Stream& stream) const {
   stream.Run([=] {
     HostUnfold(image, shape, columns);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::Fold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
-                        Stream& stream) const {
+void HostLayerOps::DoFold(const Tensor& columns, const ConvolutionShape& shape, const Tensor& image,
+                          Stream& stream) const {
   stream.Run([=] {
     HostFold(columns, shape, image);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
-                             const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
+void HostLayerOps::DoRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                               const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     // By sequence, because positions, and so angles, restart with each one.
     ParallelFor(threads, shape.batch, /*grain=*/1, [&](int, Interval batch) {
@@ -218,9 +218,9 @@ void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, 
   });
 }
 
-void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
-                                     const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
-                                     Stream& stream) const {
+void HostLayerOps::DoRotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                       const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                       Stream& stream) const {
   stream.Run([=, threads = threads_] {
     ParallelFor(threads, shape.batch, /*grain=*/1, [&](int, Interval batch) {
       const Interval rows = {batch.begin * shape.seq_len, batch.end * shape.seq_len};
@@ -232,8 +232,8 @@ void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
   });
 }
 
-void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
-                                   const Tensor& statistics, Stream& stream) const {
+void HostLayerOps::DoCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                                     const Tensor& statistics, Stream& stream) const {
   // Allocated before the work is put on the stream, so that a failure takes its place there.
   const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
@@ -242,9 +242,9 @@ void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
   });
 }
 
-void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
-                                           const Tensor& statistics, const AttentionShape& shape,
-                                           const Tensor& grad_qkv, Stream& stream) const {
+void HostLayerOps::DoCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out,
+                                             const Tensor& statistics, const AttentionShape& shape,
+                                             const Tensor& grad_qkv, Stream& stream) const {
   const Tensor scratch = Scratch(AttentionScratchBytes(shape, qkv.dtype(), threads_), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = head_matmul_, threads = threads_] {
@@ -252,8 +252,8 @@ void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor&
   });
 }
 
-void HostLayerOps::CrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
-                                  const Tensor& out, const Tensor& statistics, Stream& stream) const {
+void HostLayerOps::DoCrossAttention(const CrossAttentionOperands& operands, const CrossAttentionShape& shape,
+                                    const Tensor& out, const Tensor& statistics, Stream& stream) const {
   const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, out.dtype(), threads_), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = head_matmul_, threads = threads_] {
@@ -261,9 +261,9 @@ void HostLayerOps::CrossAttention(const CrossAttentionOperands& operands, const 
   });
 }
 
-void HostLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
-                                          const Tensor& statistics, const CrossAttentionShape& shape,
-                                          const CrossAttentionGrads& grads, Stream& stream) const {
+void HostLayerOps::DoCrossAttentionBackward(const Tensor& grad_out, const CrossAttentionOperands& operands,
+                                            const Tensor& statistics, const CrossAttentionShape& shape,
+                                            const CrossAttentionGrads& grads, Stream& stream) const {
   const Tensor scratch = Scratch(CrossAttentionScratchBytes(shape, grad_out.dtype(), threads_), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = head_matmul_, threads = threads_] {
@@ -271,27 +271,27 @@ void HostLayerOps::CrossAttentionBackward(const Tensor& grad_out, const CrossAtt
   });
 }
 
-void HostLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
-                                const Tensor& statistics, Stream& stream) const {
+void HostLayerOps::DoCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                  const Tensor& statistics, Stream& stream) const {
   stream.Run([=, threads = threads_] { return HostCrossEntropy(logits, targets, loss, statistics, threads); });
 }
 
-void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
-                                        float scale, const Tensor& grad_logits, Stream& stream) const {
+void HostLayerOps::DoCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
+                                          float scale, const Tensor& grad_logits, Stream& stream) const {
   stream.Run([=, threads = threads_] {
     HostCrossEntropyBackward(logits, targets, statistics, scale, grad_logits, threads);
     return absl::OkStatus();
   });
 }
 
-void HostLayerOps::CrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
-                                            const Tensor& loss, const Tensor& statistics, Stream& stream) const {
+void HostLayerOps::DoCrossEntropyWithGradient(const Tensor& logits, const Tensor& targets, float scale,
+                                              const Tensor& loss, const Tensor& statistics, Stream& stream) const {
   // Two pieces of work in stream order; the second reads the statistics of the first and overwrites the logits.
-  CrossEntropy(logits, targets, loss, statistics, stream);
-  CrossEntropyBackward(logits, targets, statistics, scale, logits, stream);
+  DoCrossEntropy(logits, targets, loss, statistics, stream);
+  DoCrossEntropyBackward(logits, targets, statistics, scale, logits, stream);
 }
 
-void HostLayerOps::CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
+void HostLayerOps::DoCopyRows(const Tensor& x, const Tensor& out, Stream& stream) const {
   // Contiguous on hosts, whose RowStride adds no padding.
   stream.CopyAsync(out.data(), x.data(), x.nbytes());
 }
