@@ -12,7 +12,7 @@
 namespace fsdp {
 
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads) {
-  return std::make_shared<HostLayerOps>(kernel_threads);
+  return NewHostLayerOps(kernel_threads);
 }
 
 // The host's kernels are linked into every program. Others are found by the registry, so that nn/ does not need CUDA,

@@ -8,9 +8,10 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/nn/cuda/cuda_layer_ops.h"
 #include "fsdp/nn/cudnn/fake_cudnn.h"
+#include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/device_testutil.h"
+#include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/nn/tensor_testutil.h"
 #include "fsdp/tensor/work_graph.h"
 #include "gmock/gmock-matchers.h"
@@ -90,14 +91,14 @@ TEST_F(CudaFusedAttentionTest, EqualsFloat64) {
 
 TEST_F(CudaFusedAttentionTest, LayerOpsCallIt) {
   const Call call(kShape, DType::kBFloat16);
-  const CudaLayerOps ops(0);
+  const std::shared_ptr<const LayerOps> ops = *LayerOpsFor(*TestDevice());
   const int before = CountFakeCudnn().executions;
-  ops.CausalAttention(call.qkv, call.shape, call.out, call.statistics, *stream_);
-  ops.CausalAttentionBackward(call.grad_out, call.qkv, call.out, call.statistics, call.shape, call.grad_qkv, *stream_);
+  ops->CausalAttention(call.qkv, call.shape, call.out, call.statistics, *stream_);
+  ops->CausalAttentionBackward(call.grad_out, call.qkv, call.out, call.statistics, call.shape, call.grad_qkv, *stream_);
   ASSERT_OK(stream_->Synchronize());
   EXPECT_EQ(CountFakeCudnn().executions, before + 2);
   call.ExpectRight();
-  EXPECT_EQ(ops.AttentionKernels(call.shape, call.dtype), "cuDNN 9.19.0");
+  EXPECT_EQ(ops->AttentionKernels(call.shape, call.dtype), "cuDNN 9.19.0");
 }
 
 TEST_F(CudaFusedAttentionTest, APlanIsMadeOncePerShape) {

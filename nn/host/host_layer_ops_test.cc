@@ -16,7 +16,7 @@ TEST(HostLayerOpsTest, OperandsAreCheckedWhoeverMadeTheObject) {
   const std::shared_ptr<Device> device = TestDevice();
   const std::unique_ptr<Stream> stream = *device->CreateStream("test");
   const Tensor three = TestTensor(DType::kFloat32, {3}, {1, 2, 3}), four = TestTensor(DType::kFloat32, {4}, Doubles(4));
-  HostLayerOps(/*kernel_threads=*/1).Add(three, four, three, *stream);
+  NewHostLayerOps(/*kernel_threads=*/1)->Add(three, four, three, *stream);
   EXPECT_THAT(stream->Synchronize(),
               StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("add: b [4], wanted 3 elements")));
 }

@@ -23,7 +23,7 @@ class HostLayerOpsThreadsTest : public testing::TestWithParam<DType> {
   template <typename Call>
   std::vector<Tensor> OnOneAndOnThree(const Call& call) {
     std::vector<Tensor> outputs;
-    for (const HostLayerOps* ops : {&one_, &three_}) {
+    for (const LayerOps* ops : {one_.get(), three_.get()}) {
       for (const Tensor& output : call(*ops)) outputs.push_back(output);
     }
     EXPECT_OK(stream_->Synchronize());
@@ -43,14 +43,14 @@ class HostLayerOpsThreadsTest : public testing::TestWithParam<DType> {
   Tensor Output(const Shape& shape) const { return NanTensor(GetParam(), shape); }
 
   const std::shared_ptr<Device> device_ = TestDevice();
-  const HostLayerOps one_{1}, three_{3};
+  const std::unique_ptr<const LayerOps> one_ = NewHostLayerOps(1), three_ = NewHostLayerOps(3);
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };
 
 TEST_P(HostLayerOpsThreadsTest, ElementwiseKernelsHaveTheSameBits) {
   const Tensor a = Random({kRows, kColumns}, 1), b = Random({kRows, kColumns}, 2), c = Random({kRows, kColumns}, 3);
   const auto output = [&] { return Output({kRows, kColumns}); };
-  ExpectSameBits([&](const HostLayerOps& ops) {
+  ExpectSameBits([&](const LayerOps& ops) {
     const std::vector<Tensor> out = {output(), output(), output(), output(), output(), output(), output()};
     const ActivationKind kind = ActivationKind::kGeluTanh;
     ops.Add(a, b, out[0], *stream_);
@@ -65,7 +65,7 @@ TEST_P(HostLayerOpsThreadsTest, ElementwiseKernelsHaveTheSameBits) {
 
 TEST_P(HostLayerOpsThreadsTest, NormsHaveTheSameBitsForward) {
   const Tensor x = Random({kRows, kColumns}, 1), weight = Random({kColumns}, 2), bias = Random({kColumns}, 3);
-  ExpectSameBits([&](const HostLayerOps& ops) {
+  ExpectSameBits([&](const LayerOps& ops) {
     const Tensor out = Output({kRows, kColumns}), rms = Output({kRows, kColumns});
     const Tensor mean = NanTensor(DType::kFloat64, {kRows}), rstd = NanTensor(DType::kFloat64, {kRows});
     const Tensor rms_rstd = NanTensor(DType::kFloat64, {kRows});
@@ -80,7 +80,7 @@ TEST_P(HostLayerOpsThreadsTest, SumsOverRowsAreThoseOfOneThreadToRounding) {
   const Doubles zeros(kColumns, 0.0);
   const Tensor mean = TestTensor(DType::kFloat64, {kRows}, Doubles(kRows, 0.01));
   const Tensor rstd = TestTensor(DType::kFloat64, {kRows}, Doubles(kRows, 0.9));
-  const std::vector<Tensor> outputs = OnOneAndOnThree([&](const HostLayerOps& ops) {
+  const std::vector<Tensor> outputs = OnOneAndOnThree([&](const LayerOps& ops) {
     const auto sums = [&] { return TestTensor(GetParam(), {kColumns}, zeros); };
     const std::vector<Tensor> out = {
         Output({kRows, kColumns}), Output({kRows, kColumns}), sums(), sums(), sums(), sums(),
@@ -106,7 +106,7 @@ TEST_P(HostLayerOpsThreadsTest, RotationAndAttentionHaveTheSameBits) {
   const Tensor q = Random({rows, shape.q_width()}, 1), k = Random({rows, shape.kv_width()}, 2);
   const Tensor v = Random({rows, shape.kv_width()}, 3), rotation = Random({shape.seq_len, shape.head_dim}, 4);
   const Tensor grad = Random({rows, shape.q_width()}, 5);
-  ExpectSameBits([&](const HostLayerOps& ops) {
+  ExpectSameBits([&](const LayerOps& ops) {
     const Tensor qkv = Output({rows, shape.qkv_width()}), out = Output({rows, shape.q_width()});
     const Tensor grad_qkv = Output({rows, shape.qkv_width()}), grad_q = Output({rows, shape.q_width()});
     const Tensor grad_k = Output({rows, shape.kv_width()}), grad_v = Output({rows, shape.kv_width()});
@@ -126,7 +126,7 @@ TEST_P(HostLayerOpsThreadsTest, CrossAttentionHasTheSameBits) {
   const CrossAttentionOperands operands = {Random({queries, shape.q_width()}, 1), Random({keys, shape.kv_width()}, 2),
                                            Random({keys, shape.kv_width()}, 3), Tensor()};
   const Tensor grad = Random({queries, shape.q_width()}, 4);
-  ExpectSameBits([&](const HostLayerOps& ops) {
+  ExpectSameBits([&](const LayerOps& ops) {
     const Tensor out = Output({queries, shape.q_width()});
     const CrossAttentionGrads grads = {Output({queries, shape.q_width()}), Output({keys, shape.kv_width()}),
                                        Output({keys, shape.kv_width()})};
@@ -142,7 +142,7 @@ TEST_P(HostLayerOpsThreadsTest, CrossEntropyIsThatOfOneThread) {
   std::vector<int32_t> classes(kRows);
   for (int64_t r = 0; r < kRows; ++r) classes[r] = static_cast<int32_t>(r * 31 % kColumns);
   const Tensor targets = TokenTensor(classes, {kRows});
-  const std::vector<Tensor> outputs = OnOneAndOnThree([&](const HostLayerOps& ops) {
+  const std::vector<Tensor> outputs = OnOneAndOnThree([&](const LayerOps& ops) {
     const std::vector<Tensor> out = {NanTensor(DType::kFloat32, {1}), NanTensor(DType::kFloat32, {kRows, 2}),
                                      Output({kRows, kColumns})};
     ops.CrossEntropy(logits, targets, out[0], out[1], *stream_);
