@@ -128,6 +128,24 @@ TEST_F(LayerOpsErrorsTest, HeadsThatFormNoGroupsAreRefused) {
                        HasSubstr("attention: num_heads 3 is not a multiple of num_kv_heads 2")));
 }
 
+// A shape that was never filled in; the check of groups divided by its number of heads.
+TEST_F(LayerOpsErrorsTest, AttentionWithoutHeadsIsRefused) {
+  const Tensor any = Zeros(kF32, {2, 4});
+  const CrossAttentionOperands operands = {any, any, any, Tensor()};
+  const std::function<void(Stream&)> calls[] = {
+      [&](Stream& stream) { ops_->CausalAttention(any, {}, any, any, stream); },
+      [&](Stream& stream) { ops_->CausalAttentionBackward(any, any, any, any, {}, any, stream); },
+      [&](Stream& stream) { ops_->CrossAttention(operands, {}, any, any, stream); },
+      [&](Stream& stream) { ops_->CrossAttentionBackward(any, operands, any, {}, {}, stream); },
+  };
+  for (const auto& call : calls) {
+    const std::unique_ptr<Stream> stream = *device_->CreateStream("refusal");
+    call(*stream);
+    EXPECT_THAT(stream->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("num_heads 0 is not a multiple of num_kv_heads 0")));
+  }
+}
+
 TEST_F(LayerOpsErrorsTest, OddHeadsAndShortTablesCannotBeRotated) {
   const auto rotate = [this](const AttentionShape& shape, int64_t positions) {
     const int64_t rows = shape.batch * shape.seq_len, d = shape.head_dim;

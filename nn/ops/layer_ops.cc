@@ -31,9 +31,11 @@ int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) 
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
 // With grouped queries, heads i * group to (i + 1) * group - 1 of q read head i of k and v, so the division must be
-// exact.
-void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
-  if (shape.num_heads % shape.kv_heads() == 0) return;
+// exact. `Shape` is the shape of either attention.
+template <typename Shape>
+void CheckGroups(const Shape& shape, OperandCheck& check) {
+  // Without heads kv_heads() is 0, which nothing is divided by.
+  if (shape.num_heads > 0 && shape.num_heads % shape.kv_heads() == 0) return;
   check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
 }
 
@@ -52,9 +54,7 @@ void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor
 void CheckCrossAttention(const CrossAttentionShape& shape, const CrossAttentionOperands& operands, const Tensor& heads,
                          const Tensor& statistics, OperandCheck& check) {
   check.FloatDType({&operands.q, &operands.k, &operands.v, &heads});
-  if (shape.num_heads < 1 || shape.num_heads % shape.kv_heads() != 0) {
-    check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
-  }
+  CheckGroups(shape, check);
   check.Numel("q", operands.q, shape.batch * shape.q_len * shape.q_width());
   check.Numel("k", operands.k, shape.batch * shape.kv_len * shape.kv_width());
   check.Numel("v", operands.v, shape.batch * shape.kv_len * shape.kv_width());
