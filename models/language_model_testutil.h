@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests: a host device that models run on, and the loss of a model.
+// For tests: a host device that models run on, the loss of a model and its gradient.
 #ifndef FSDP_MODELS_LANGUAGE_MODEL_TESTUTIL_H_
 #define FSDP_MODELS_LANGUAGE_MODEL_TESTUTIL_H_
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -44,6 +45,35 @@ class LanguageModelTest : public testing::Test {
     }
     FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     return *loss.data_as<float>();
+  }
+
+  // The loss of `model`, which this materialises. Expects that the gradient fits, by finite differences of the float32
+  // loss along it; `distance` is in parameter space.
+  absl::StatusOr<double> LossWhoseGradientFits(Module& model, double distance) {
+    FSDP_RETURN_IF_ERROR(model.Materialize(*device_, /*seed=*/5));
+    const std::vector<int32_t> tokens = {1, 10, 3, 3, 0, 7, 2, 9, 4, 1};
+    FSDP_ASSIGN_OR_RETURN(const double loss, Loss(model, tokens, {2, 5}, /*backward=*/true));
+    double squares = 0;
+    for (const auto& [name, parameter] : model.NamedParameters()) {
+      if (parameter->fqn != name) continue;
+      for (int64_t i = 0; i < parameter->grad.numel(); ++i) squares += std::pow(parameter->grad.data_as<float>()[i], 2);
+    }
+    const double step = distance / std::sqrt(squares);
+    const auto move = [&](double factor) {
+      for (const auto& [name, parameter] : model.NamedParameters()) {
+        if (parameter->fqn != name) continue;
+        for (int64_t i = 0; i < parameter->data.numel(); ++i) {
+          parameter->data.data_as<float>()[i] +=
+              static_cast<float>(factor * step * parameter->grad.data_as<float>()[i]);
+        }
+      }
+    };
+    move(1);
+    FSDP_ASSIGN_OR_RETURN(const double up, Loss(model, tokens, {2, 5}, /*backward=*/false));
+    move(-2);
+    FSDP_ASSIGN_OR_RETURN(const double down, Loss(model, tokens, {2, 5}, /*backward=*/false));
+    EXPECT_NEAR((up - down) / (2 * step), squares, 2e-3 * squares);
+    return loss;
   }
 
   const std::shared_ptr<Device> device_ = CreateHostDevice();
