@@ -33,6 +33,7 @@
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 #include "fsdp/collectives/fake_process_group.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"

@@ -19,6 +19,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/conformance/conformance.h"
 #include "fsdp/collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/net/transport_backend.h"

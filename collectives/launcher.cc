@@ -42,6 +42,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/forwarded_signals.h"
 #include "fsdp/collectives/job/job_identity.h"
+#include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/job/rank_output.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/job/socket.h"
@@ -123,8 +124,10 @@ absl::Status Job::Start() {
   FileDescriptor listener;
   int port = options_.master_port;
   if (options_.node_rank == 0) {
-    FSDP_ASSIGN_OR_RETURN(
-        listener, options_.nnodes > 1 ? ListenTcpForHosts(MasterAddress(), port) : ListenTcp(MasterAddress(), port));
+    absl::StatusOr<FileDescriptor> opened =
+        options_.nnodes > 1 ? ListenTcpForHosts(MasterAddress(), port) : ListenTcp(MasterAddress(), port);
+    if (!opened.ok()) return NameHolder(opened.status(), MasterAddress(), port);
+    listener = *std::move(opened);
     FSDP_ASSIGN_OR_RETURN(port, ListeningPort(listener.get()));
   }
   launch_id_ = options_.nnodes > 1 ? "" : NewLaunchId(port);

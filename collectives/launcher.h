@@ -59,8 +59,9 @@ struct LaunchResult {
 // rank fails the others of this host have a second to notice and print it, then get SIGTERM, and after `grace` SIGKILL;
 // the ranks of other hosts notice that their peers are gone. Call it before this process starts threads, which could
 // take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options and for more
-// ranks than the host holds (rank_limit.h); kUnavailable if host 0 cannot listen at master_addr and master_port;
-// kNotFound for a program that does not exist, kPermissionDenied for one that cannot be executed.
+// ranks than the host holds (rank_limit.h); kUnavailable if host 0 cannot listen at master_addr and master_port, naming
+// the job and process that hold the port if they are a job's; kNotFound for a program that does not exist,
+// kPermissionDenied for one that cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 }  // namespace fsdp

@@ -21,6 +21,8 @@
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/job/store_member.h"
+#include "fsdp/collectives/job/store_server.h"
 #include "fsdp/collectives/self_launch.h"
 #include "gtest/gtest.h"
 
@@ -119,13 +121,29 @@ TEST(LauncherTest, HostsThatDoNotFitAreRefused) {
   EXPECT_THAT(Launch(nameless), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a master address")));
 }
 
+TEST(LauncherTest, APortThatAnotherJobHasIsNamedWithThatJobAndItsProcess) {
+  ASSERT_OK_AND_ASSIGN(FileDescriptor listener, ListenTcp("127.0.0.1", 0));
+  LaunchOptions options = Shell(1, "true");
+  options.master_port = ListeningPort(listener.get()).value();
+  std::vector<FileDescriptor> listeners;
+  listeners.push_back(std::move(listener));
+  const StoreMember holder = StoreMember::OfThisProcess("run 5", 0, 4);
+  ASSERT_OK_AND_ASSIGN(const auto server, StoreServer::Start(std::move(listeners), holder));
+  EXPECT_THAT(Launch(options),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       absl::StrCat("cannot listen on 127.0.0.1:", options.master_port,
+                                    ": Address already in use; job \"run 5\" (", holder.ToString(), ") holds it")));
+}
+
 TEST(LauncherTest, APortThatAnotherProgramHasIsNamedBeforeAnyRankStarts) {
   ASSERT_OK_AND_ASSIGN(const FileDescriptor holder, ListenTcp("127.0.0.1", 0));
   LaunchOptions options = Shell(1, "true");
   options.master_port = ListeningPort(holder.get()).value();
   EXPECT_THAT(Launch(options),
               StatusIs(absl::StatusCode::kUnavailable,
-                       absl::StrCat("cannot listen on 127.0.0.1:", options.master_port, ": Address already in use")));
+                       absl::StrCat("cannot listen on 127.0.0.1:", options.master_port,
+                                    ": Address already in use; the program that holds it is no job's store: \"ss "
+                                    "-ltnp\" lists it")));
 }
 
 TEST(LauncherTest, OnlyRank0GetsTheListeningSocket) {

@@ -10,8 +10,9 @@
 //   launch --nnodes=2 --node_rank=0 --master_addr=host-a --master_port=29500 --nproc=4 -- train_gpt --steps=100
 //
 // Exit status: the status of the first rank that failed, 128 + n if signal n killed it or ended this program, 124 if
-// the time was up, 1 if the program cannot be started, 2 for a wrong command line. Ranks of train_gpt exit with 75 to
-// ask for a restart.
+// the time was up, 1 if the program cannot be started, 2 for a wrong command line, 75 if the port of --master_port is
+// not to be had, now: another job or program holds it, or the name of host 0 has no address. Ranks of train_gpt exit
+// with 75 too, to ask for a restart.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/exit_code.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/self_launch.h"
 
@@ -93,7 +95,7 @@ int Main(int argc, char** argv) {
   }
   if (!result.ok()) {
     std::fprintf(stderr, "launch: %s\n", std::string(result.status().message()).c_str());
-    return kExitFailed;
+    return ExitCodeOf(result.status());
   }
   return Report(*result);
 }

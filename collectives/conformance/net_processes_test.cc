@@ -154,6 +154,17 @@ TEST_F(NetFaultsTest, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
+// Protects the ranks that share memory with the stopped one: it is alive, so they learn of it from the watch only.
+TEST_F(NetFaultsTest, AStoppedRankEndsTheWaitsOfBothHostsWithin12Seconds) {
+  const absl::Time start = absl::Now();
+  const std::vector<RankResult> results = RunWithVictim(absl::Minutes(5), [] { raise(SIGSTOP); });
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("does not answer")));
+    EXPECT_THAT(std::string(results[r].status.message()), ContainsRegex(kVictimsName));
+    EXPECT_LT(results[r].at - start, absl::Seconds(12) + absl::Seconds(8)) << "joining and a busy machine add to it";
+  }
+}
+
 // All-gathers of 32 MiB; in the middle of one, the victim's main thread sends `signal` to its process.
 std::vector<RankResult> RunWithVictimInMidMessage(absl::Duration timeout, int signal) {
   return RunOnHosts({"a", "a", "b", "b"}, timeout, [&](ProcessGroup& group, Stream& stream) -> absl::Status {

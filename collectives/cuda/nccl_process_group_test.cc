@@ -19,6 +19,7 @@
 #include "fsdp/collectives/cuda/fake_nccl.h"
 #include "fsdp/collectives/group/coalesced_calls.h"
 #include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/thread_transport.h"

@@ -61,12 +61,13 @@ const std::byte* OwnData(const Collective& c, int rank) {
 
 }  // namespace
 
-HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names)
+HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names,
+                                 PeerWatch watch)
     : fabric_(std::move(fabric)),
       control_(fabric_->control()),
       rank_(fabric_->rank()),
       size_(fabric_->size()),
-      barrier_(*fabric_, timeout, std::move(names)),
+      barrier_(*fabric_, timeout, std::move(names), std::move(watch)),
       specs_(static_cast<size_t>(size_)),
       sources_(static_cast<size_t>(size_)),
       rows_(static_cast<size_t>(size_)) {}
@@ -154,7 +155,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> HostCollectives::Split(cons
 absl::StatusOr<std::unique_ptr<HostCollectives>> HostCollectives::SplitHost(const std::vector<int>& members,
                                                                             const BlobGather& gather, RankNames names) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> part, fabric_->Split(members, gather));
-  return std::make_unique<HostCollectives>(std::move(part), timeout(), std::move(names));
+  return std::make_unique<HostCollectives>(std::move(part), timeout(), std::move(names), barrier_.watch());
 }
 
 int HostCollectives::first_rank_to_give_up() const {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/host/fabric.h"
 #include "fsdp/collectives/host/round_barrier.h"
@@ -37,8 +38,9 @@ struct HostSum {
 class HostCollectives final : public BlockingCollectives {
  public:
   // `timeout`: for each round of a collective, see RoundBarrier. `names`: for errors, if the fabric is only a part of
-  // the group that the program sees.
-  HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names = {});
+  // the group that the program sees. `watch`: asked by every wait, here and in parts of this group.
+  HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names = {},
+                  PeerWatch watch = nullptr);
 
   std::string_view backend() const override { return fabric_->backend(); }
   int rank() const override { return rank_; }

@@ -7,9 +7,10 @@
 //      sleepers, if there are any.
 //   2. It spins for a bounded time, if every rank can have a core.
 //   3. It sleeps on `arrivals` in slices. After each slice it checks, in this order: is the round complete; did a
-//      missing rank die or leave; did a rank give up; is the deadline past. Because of this order all survivors report
-//      a dead rank as dead, even if the first of them has already given up for that reason; and a rank may leave while
-//      slower ones are still in the last round that it arrived at.
+//      missing rank die or leave; did a rank give up; does the job's watch miss a rank; is the deadline past. Because
+//      of this order all survivors report a dead rank as dead, even if the first of them has already given up for that
+//      reason; and a rank may leave while slower ones are still in the last round that it arrived at. A rank that is
+//      stopped, or that waits for a lost one on another host, is alive here: only the watch tells.
 //
 // Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
 // the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,
@@ -27,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/host/futex.h"
 
@@ -48,12 +50,13 @@ int AvailableCores() {
 
 }  // namespace
 
-RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names)
+RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names, PeerWatch watch)
     : fabric_(fabric),
       control_(fabric.control()),
       size_(fabric.size()),
       timeout_(timeout),
       names_(std::move(names)),
+      watch_(std::move(watch)),
       may_spin_(fabric.size() <= AvailableCores()) {}
 
 absl::Status RoundBarrier::Await(const CollectiveId& what, absl::Duration grace) {
@@ -131,6 +134,9 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
   }
   if (const uint32_t aborted_by = control_.group().aborted_by.load(std::memory_order_acquire); aborted_by != 0) {
     return GivenUp(what, static_cast<int>(aborted_by) - 1);
+  }
+  if (watch_ != nullptr) {
+    FSDP_RETURN_IF_ERROR(Annotate(watch_(absl::ZeroDuration()), Prefix(what)));
   }
   if (absl::Now() - start >= timeout_ && !missing.empty()) {
     const auto append_number = [&](std::string* out, int r) { absl::StrAppend(out, NumberOf(r)); };

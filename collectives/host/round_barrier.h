@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/host/fabric.h"
 
 namespace fsdp {
@@ -36,7 +37,7 @@ struct RankNames {
 
 class RoundBarrier {
  public:
-  RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names = {});
+  RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names = {}, PeerWatch watch = nullptr);
 
   // The parity of the pair that this rank writes for the next Await, and of the pair that it reads since the last one.
   int write_parity() const { return static_cast<int>((round_ + 1) % 2); }
@@ -44,8 +45,8 @@ class RoundBarrier {
 
   // Arrives at the next round and blocks until all ranks have arrived. `what` is for errors, which name the ranks:
   // kUnavailable if a missing rank died or left, noticed after at most 50 ms; the code of the rank that gave up, if one
-  // did; kDeadlineExceeded after the timeout and `grace`, which is for a rank whose peers may themselves wait for
-  // others.
+  // did; the error of the watch, as late; kDeadlineExceeded after the timeout and `grace`, which is for a rank whose
+  // peers may themselves wait for others.
   absl::Status Await(const CollectiveId& what, absl::Duration grace = absl::ZeroDuration());
 
   // Bracket every read of memory that peers published, so that they can wait for this rank before they free it. Begin
@@ -63,6 +64,7 @@ class RoundBarrier {
   void Depart();
 
   absl::Duration timeout() const { return timeout_; }
+  const PeerWatch& watch() const { return watch_; }
 
  private:
   // Await spins, then sleeps; CheckPeers finds the reasons to stop waiting.
@@ -82,6 +84,7 @@ class RoundBarrier {
   const int size_;
   const absl::Duration timeout_;
   const RankNames names_;
+  const PeerWatch watch_;
   const bool may_spin_;  // before sleeping; false if there are more ranks than cores
   uint32_t round_ = 0;   // the last round that completed, or, in Await, the round that this rank arrived at
 

@@ -84,6 +84,27 @@ TEST_F(RoundBarrierTest, GivingUpAfterARoundDoesNotFailThatRound) {
   }
 }
 
+// Protects a host of which a rank is stopped: the rank is alive, and nothing in shared memory tells that it is lost.
+TEST_F(RoundBarrierTest, TheWatchEndsAWaitForARankThatIsAlive) {
+  const PeerWatch watch = [](absl::Duration) {
+    return absl::UnavailableError("rank 3 (host-b, pid 5) does not answer");
+  };
+  RoundBarrier watched(*fabrics_[0], absl::Minutes(10), {.numbers = {2, 3}, .group_size = 4}, watch);
+  EXPECT_THAT(watched.Await(kWhat), StatusIs(absl::StatusCode::kUnavailable,
+                                             "rank 2 of 4: barrier #7: rank 3 (host-b, pid 5) does not answer"));
+}
+
+TEST_F(RoundBarrierTest, ARoundThatIsCompleteIsNoErrorWhateverTheWatchSays) {
+  const PeerWatch watch = [](absl::Duration) { return absl::UnavailableError("rank 1 is gone"); };
+  RoundBarrier watched(*fabrics_[0], absl::Minutes(10), {}, watch);
+  std::thread peer([this] { EXPECT_OK(second_.Await(kWhat)); });
+  while (fabrics_[1]->control().rank(1).arrived == 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_OK(watched.Await(kWhat));
+  peer.join();
+}
+
 TEST_F(RoundBarrierTest, GivingUpBeforeARoundFailsItForAll) {
   second_.GiveUp(absl::InternalError("before"));
   std::thread peer([this] { EXPECT_THAT(second_.Await(kWhat), StatusIs(absl::StatusCode::kInternal)); });

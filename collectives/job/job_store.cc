@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/agent_store.h"
 #include "fsdp/collectives/job/socket.h"
@@ -321,6 +322,17 @@ absl::StatusOr<std::unique_ptr<JobWatch>> JobStore::Watch(const WatchOptions& op
 absl::Status JobStore::Close() {
   FSDP_RETURN_IF_ERROR(store_->Leave());
   return server_ == nullptr ? absl::OkStatus() : server_->AwaitLeave(deadline_);
+}
+
+absl::Status NameHolder(const absl::Status& error, const std::string& host, int port) {
+  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, absl::Now() + kQuestion);
+  if (!socket.ok()) return error;
+  const absl::StatusOr<StoreMember> holder =
+      Store::WhoServes(*std::move(socket), StoreMember::OfThisProcess("", 0, 1), absl::Now() + kQuestion);
+  const std::string who =
+      holder.ok() ? absl::StrCat("job \"", Printable(holder->job), "\" (", Printable(holder->ToString()), ") holds it")
+                  : absl::StrCat("the program that holds it is no job's store: \"ss -ltnp\" lists it");
+  return WithMessage(error, absl::StrCat(error.message(), "; ", who));
 }
 
 }  // namespace fsdp

@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/collectives/group/blob_gather.h"
@@ -109,6 +110,10 @@ class JobStore {
   std::unique_ptr<Store> store_;
   int gathers_ = 0;
 };
+
+// `error`, the failure to listen on a port, with the holder of the port: the job and process of a store that answers
+// there within a second, or how to find any other program. Unchanged if nothing accepts connections there.
+absl::Status NameHolder(const absl::Status& error, const std::string& host, int port);
 
 }  // namespace fsdp
 

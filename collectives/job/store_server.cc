@@ -57,18 +57,22 @@ StoreFrame Error(const absl::Status& status) { return Error(status.code(), std::
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(std::vector<FileDescriptor> listeners,
                                                                 StoreMember self) {
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop.ok()) {
+  FileDescriptor spare(eventfd(0, EFD_CLOEXEC));
+  if (!stop.ok() || !spare.ok()) {
     return absl::ResourceExhaustedError("store: no descriptor left for its server");
   }
-  std::unique_ptr<StoreServer> server(new StoreServer(std::move(listeners), std::move(stop), std::move(self)));
+  std::unique_ptr<StoreServer> server(
+      new StoreServer(std::move(listeners), std::move(stop), std::move(spare), std::move(self)));
   server->thread_ = std::thread([serving = server.get()] { serving->Serve(); });
   return server;
 }
 
-StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self)
+StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, FileDescriptor spare,
+                         StoreMember self)
     : listeners_(std::move(listeners)),
       stop_(std::move(stop)),
       self_(std::move(self)),
+      spare_(std::move(spare)),
       contents_(self_.world_size),
       seen_ranks_(static_cast<size_t>(self_.world_size)),
       roster_(self_.world_size) {}
@@ -146,17 +150,37 @@ void StoreServer::WriteAll() {
 
 // Beyond the limit the oldest connection without a rank is closed, so that strangers cannot keep ranks out.
 void StoreServer::Accept(int listener) {
-  FileDescriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor socket = TakeConnection(listener);
   if (!socket.ok() || !SameUser(socket.get())) {
     return;
   }
-  if (connections_.size() >= self_.world_size + kMaxStrangers) {
-    // There is one: at most world_size connections have a rank, because seen_ranks_ accepts each rank once.
-    connections_.erase(std::find_if(connections_.begin(), connections_.end(),
-                                    [](const Connection& connection) { return connection.rank < 0; }));
-  }
+  // There is a stranger: at most world_size connections have a rank, because seen_ranks_ accepts each rank once.
+  if (connections_.size() >= self_.world_size + kMaxStrangers) DropStranger();
   EndWhenSilent(socket.get());
   connections_.push_back({.stream = StoreConnection(std::move(socket))});
+}
+
+// Without a descriptor the connection would stay in the listener's queue, for which poll does not wait. It gets that of
+// a stranger; if there is none, the spare one serves to close it, and its rank tries again.
+FileDescriptor StoreServer::TakeConnection(int listener) {
+  const auto accept = [listener] {
+    return FileDescriptor(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  };
+  FileDescriptor socket = accept();
+  if (socket.ok() || (errno != EMFILE && errno != ENFILE)) return socket;
+  if (DropStranger()) return accept();
+  spare_.Close();
+  accept();
+  spare_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  return {};
+}
+
+bool StoreServer::DropStranger() {
+  const auto stranger = std::find_if(connections_.begin(), connections_.end(),
+                                     [](const Connection& connection) { return connection.rank < 0; });
+  if (stranger == connections_.end()) return false;
+  connections_.erase(stranger);
+  return true;
 }
 
 bool StoreServer::Read(Connection& connection) { return connection.stream.Receive() && HandleInput(connection); }

@@ -71,7 +71,7 @@ class StoreServer {
     bool is_watching() const { return interval != absl::InfiniteDuration(); }
   };
 
-  StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self);
+  StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, FileDescriptor spare, StoreMember self);
 
   // All of the following runs on the thread. Read and HandleInput return false if the connection must be dropped. The
   // poll loop: read, accept, answer, write, until stop_ is readable.
@@ -81,8 +81,11 @@ class StoreServer {
   // Input and output. ReadFrom takes the connections' entries of Poll, in the order of connections_.
   void ReadFrom(absl::Span<const pollfd> polled);
   void WriteAll();
-  // Accepts a connection. If there are too many, closes the oldest one without a rank.
+  // Accepts a connection. If there are too many, or no descriptor is left, closes the oldest one without a rank.
   void Accept(int listener);
+  FileDescriptor TakeConnection(int listener);
+  // Closes the oldest connection without a rank; false if there is none.
+  bool DropStranger();
   // Receives, and handles complete frames.
   bool Read(Connection& connection);
   bool HandleInput(Connection& connection);
@@ -130,6 +133,7 @@ class StoreServer {
   const StoreMember self_;
 
   // Used by the thread only.
+  FileDescriptor spare_;  // any; closed for a moment when no other descriptor is left
   std::list<Connection> connections_;
   StoreContents contents_;
   std::vector<std::optional<StoreMember>> seen_ranks_;  // by rank: the client whose hello was accepted

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/collectives/job/store.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -203,6 +206,34 @@ TEST_F(StoreTest, ManyStrangersDoNotKeepRanksOut) {
     strangers.push_back(Socket());
   }
   EXPECT_OK(Connect(0));
+}
+
+// A rank whose process has no descriptor left still takes its peers, as long as a stranger holds one.
+TEST_F(StoreTest, ARankGetsTheDescriptorOfAStrangerWhenNoneIsLeft) {
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 20; ++i) strangers.push_back(Socket());
+  const FileDescriptor answered = Socket();  // all before it are accepted by the time of its answer
+  ASSERT_OK(SendAll(answered.get(), EncodeStoreFrame({.kind = static_cast<uint32_t>(StoreRequest::kWho)}), Soon()));
+  char byte;
+  ASSERT_OK(ReceiveAll(answered.get(), absl::MakeSpan(&byte, 1), Soon()));
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port_));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit all = limit;
+  limit.rlim_cur = 256;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::vector<FileDescriptor> files;
+  do {
+    files.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  } while (files.back().ok());
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_OK(Store::Connect(std::move(socket), StoreMember::OfThisProcess("job", 1, kWorldSize), Soon()).status());
+  setrlimit(RLIMIT_NOFILE, &all);
 }
 
 TEST_F(StoreTest, AGatherGivesEveryRankTheBlobsOfAll) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Registers backend "mpi" before main; the library is linked with alwayslink, because nothing refers to it by name.
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/mpi/mpi_transport.h"
 #include "fsdp/collectives/net/transport_backend.h"
 

@@ -355,7 +355,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(st
                         CreateShmFabric(static_cast<int>(local_rank), static_cast<int>(here.size()), net->device(),
                                         GatherOn(here, gather)));
   auto host = std::make_unique<HostCollectives>(std::move(fabric), net->timeout(),
-                                                RankNames{.numbers = here, .group_size = layout.size()});
+                                                RankNames{.numbers = here, .group_size = layout.size()}, net->watch());
   return std::make_unique<LayeredCollectives>(std::move(net), std::move(host), layout, route);
 }
 

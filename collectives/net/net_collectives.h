@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/net/meeting.h"
 #include "fsdp/collectives/net/transport.h"
@@ -35,6 +36,7 @@ class NetCollectives final : public BlockingCollectives {
   int size() const override { return size_; }
   const std::shared_ptr<Device>& device() const override { return device_; }
   absl::Duration timeout() const override { return options_.timeout; }
+  const PeerWatch& watch() const { return options_.watch; }
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
 
   absl::Status Run(uint64_t sequence, const Collective& collective) override;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/net/peer_states.h"
 #include "fsdp/collectives/net/transport.h"
 

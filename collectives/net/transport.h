@@ -28,11 +28,6 @@
 
 namespace fsdp {
 
-// Reports the first lost rank of the job: OK while no loss is known. Waits up to the duration for a loss. A transport
-// only sees that a connection broke; a watch of the job knows which process ended first, and which host stopped
-// answering.
-using PeerWatch = std::function<absl::Status(absl::Duration)>;
-
 // A message to `peer`, which is not this rank, of at least one byte. The memory is not owned.
 struct Send {
   int peer = 0;

@@ -216,6 +216,7 @@ void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<con
 absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
+  absl::Time next_check = absl::Now() + kSlice;
   while (true) {
     int advances = 0;
     while (advances < kAdvances && worker_->Progress()) ++advances;
@@ -223,9 +224,12 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay
     std::vector<int> missing;
     FSDP_RETURN_IF_ERROR(Settle(messages, wait, missing));
     if (missing.empty()) return absl::OkStatus();
-    // There may be more to do, so neither deadlines nor sleep yet.
-    if (advances == kAdvances) continue;
+    // There may be more to do, so no sleep yet. Other messages must not keep a wait from its end.
+    const absl::Time now = absl::Now();
+    if (advances == kAdvances && now < next_check) continue;
+    next_check = now + kSlice;
     FSDP_RETURN_IF_ERROR(wait.Check(missing));
+    if (advances == kAdvances) continue;
     // Arm fails if an event has arrived since the last Progress: sleeping would miss it.
     if (!worker_->Arm()) continue;
     lock.unlock();

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/group/peer_watch.h"
 #include "fsdp/collectives/net/transport.h"
 
 namespace fsdp {

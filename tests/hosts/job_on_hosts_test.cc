@@ -127,6 +127,21 @@ TEST_F(JobOnHostsTest, TheLaunchersOfTwoHostsBringTheirRanksTogether) {
   }
 }
 
+// A launcher that is restarted too early, or with the port of another job, is to be restarted again.
+TEST_F(JobOnHostsTest, ALauncherWithoutItsPortNamesTheHolderAndAsksForARestart) {
+  ASSERT_OK_AND_ASSIGN(const std::string launch, FindRunfile("tools/launch"));
+  StartWatching();
+  const std::string holder = absl::StrCat("(rank 0 of 4, pid ", PidOf(0), " on host-a) holds it");
+  for (const auto& [master, text] : Environment{{Hosts::Address(0), holder}, {"no-such-host", "cannot resolve"}}) {
+    ASSERT_OK_AND_ASSIGN(
+        const auto launcher,
+        hosts_->Start(0, {launch, "--nnodes=2", "--node_rank=0", absl::StrCat("--master_addr=", master),
+                          "--master_port=29500", "--nproc=2", "--", program_, "meet"}));
+    EXPECT_THAT(launcher->Wait(kLong), IsOkAndHolds(kExitRestart)) << launcher->output();
+    EXPECT_THAT(launcher->output(), HasSubstr(text));
+  }
+}
+
 TEST_F(JobOnHostsTest, RanksMeetAtANameThatRank0sHostKnowsAsALoopbackAddress) {
   std::vector<Environment> environments;
   for (int rank = 0; rank < kWorldSize; ++rank) environments.push_back(OfTorchrun(rank, "host-a"));
