@@ -19,7 +19,8 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from ._checkpoint import Checkpoint, Path, ReadRequest
-from ._torch_names import INDEX, dtype_name, numel_of, runs_of
+from ._torch_memory import memory_to_read_into
+from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
 
 
 _STAGED_BYTES = 1 << 28
@@ -36,17 +37,17 @@ class _Batch:
         self._staged = 0
 
     def add(self, item: Any, name: str) -> None:
+        fqn, shape = item.dest_index.fqn, self._checkpoint.info(name).shape
+        check_box(fqn, item.storage_offsets, item.lengths, shape)
         target = self._planner.resolve_tensor(item).detach()
-        place = target
-        if target.device.type != "cpu" or not target.is_contiguous():
+        place = memory_to_read_into(fqn, target, item.lengths)
+        if place is not target:
             nbytes = target.numel() * target.element_size()
             if self._staged + nbytes > _STAGED_BYTES:
                 self.read()
             self._staged += nbytes
-            place = torch.empty(target.shape, dtype=target.dtype)
         self._targets.append((item, target, place))
-        shape = self._checkpoint.info(name).shape
-        address, dtype = place.data_ptr(), dtype_name(place.dtype)
+        address, dtype = place.data_ptr(), dtype_name(fqn, place.dtype)
         if numel_of(tuple(item.lengths)) != 0:
             for begin, end in runs_of(tuple(item.storage_offsets), tuple(item.lengths), shape):
                 self._requests.append(ReadRequest(name, begin, end, dtype, address))

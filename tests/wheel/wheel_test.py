@@ -5,7 +5,6 @@ import inspect
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,23 +26,7 @@ from fsdp_checkpoint.torch import Reader, Writer
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import models  # noqa: E402
-
-
-def bits(tensor):
-    return tensor.detach().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
-
-
-def same(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.root = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.root)
-
-    def path(self, step=1):
-        return os.path.join(self.root, f"step-{step:08}")
+from cases import Case, same  # noqa: E402
 
 
 class PackageTest(unittest.TestCase):
@@ -572,5 +555,4 @@ class KillTest(Case):
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     unittest.main(verbosity=2)
