@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from . import _arguments
 from ._checkpoint import Checkpoint, Path, ReadRequest
 from ._torch_memory import memory_to_read_into
 from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
@@ -75,6 +76,7 @@ class Reader(StorageReader):
 
     def __init__(self, path: Path, *, verify: bool = True, threads: int = 0, trust_pickles: bool = False) -> None:
         super().__init__()
+        _arguments.path("Reader", path)
         self._path = os.fspath(path)
         self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
         self._checkpoint: Optional[Checkpoint] = None
@@ -86,6 +88,7 @@ class Reader(StorageReader):
         >>> reader.reset("checkpoints/step-00001000")
         """
         if checkpoint_id is not None:
+            _arguments.path("Reader", checkpoint_id)
             self._path = os.fspath(checkpoint_id)
         self._checkpoint = None
 

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _library
+from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_memory import stageable, values_in_memory
@@ -65,6 +65,7 @@ class Writer(StorageWriter):
         """
         if checkpoint_id is None:
             return
+        _arguments.path("Writer", checkpoint_id)
         root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
         if re.fullmatch("step-[0-9]{8,18}", name) is None or f"step-{int(name[5:]):08}" != name:
             raise ValueError(
@@ -256,10 +257,10 @@ class Writer(StorageWriter):
 
     @staticmethod
     def _add_tensor(state: ctypes.c_void_p, tensor: SavedTensor, shards: List[Tuple[int, int, int]]) -> None:
-        dims = (ctypes.c_int64 * max(1, len(tensor.shape)))(*tensor.shape)
+        dims = _arguments.int64_array(tensor.fqn, tensor.shape)
         array = (_library.Shard * max(1, len(shards)))(*(_library.Shard(*shard) for shard in shards))
         number = _library.DTYPE_NUMBERS[tensor.dtype]
-        library.fsdp_state_add_tensor(state, tensor.name.encode(), number, len(tensor.shape), dims, array, len(shards))
+        library.fsdp_state_add_tensor(state, tensor.name, number, len(tensor.shape), dims, array, len(shards))
 
     def _add_values(self, state: ctypes.c_void_p, plan: SharedPlan, blobs: Dict[str, bytes], kept: List[Any]) -> None:
         """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
@@ -269,14 +270,15 @@ class Writer(StorageWriter):
             text = exact_json(data)
             keys[fqn] = ["json" if text is not None else "torch.save", "extra/" + fqn, list(plan.paths[fqn])]
             if text is not None:
-                library.fsdp_state_add_text(state, keys[fqn][1].encode(), text.encode(), len(text.encode()))
+                data = text.encode()
+                library.fsdp_state_add_text(state, keys[fqn][1], data, len(data))
                 continue
             buffer = ctypes.create_string_buffer(data, len(data))
             kept.append(buffer)
             own = [(0, len(data), ctypes.addressof(buffer))] if plan.rank == 0 else []
             self._add_tensor(state, SavedTensor(fqn, keys[fqn][1], "uint8", (len(data),)), own)
         index = json.dumps({"version": 1, "keys": keys}).encode()
-        library.fsdp_state_add_text(state, INDEX.encode(), index, len(index))
+        library.fsdp_state_add_text(state, INDEX, index, len(index))
 
     def _save(self, state: ctypes.c_void_p, plan: SharedPlan) -> None:
         failures: List[BaseException] = []
@@ -295,6 +297,6 @@ class Writer(StorageWriter):
         group = _library.options(_library.Group, rank=plan.rank, world_size=plan.world_size, gather=callback)
         try:
             with _library.saves:
-                library.fsdp_save(state, os.fsencode(self._root), self._step, group, self._options, None)
+                library.fsdp_save(state, self._root, self._step, group, self._options, None)
         except _library.CheckpointError as error:
             raise error from (failures[0] if failures else None)
