@@ -7,6 +7,7 @@ ctypes releases the interpreter's lock while a function of the library runs.
 import atexit
 import ctypes
 import os
+import pickle
 import threading
 import types
 from typing import Any, Dict, List, Optional, Tuple
@@ -45,6 +46,11 @@ class CheckpointError(RuntimeError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code: str = _CODES[code] if 0 <= code < len(_CODES) else "unknown"
+        self._number = code
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # DCP pickles a rank's exception for the others. RuntimeError's own way calls __init__ with the text only.
+        return type(self), (self._number, *self.args), self.__dict__
 
 
 class NotFoundError(CheckpointError, FileNotFoundError):
@@ -66,6 +72,17 @@ class DataLossError(CheckpointError):
 
     >>> except fsdp_checkpoint.DataLossError as error: print(error)  # then: ckpt verify, ckpt repair
     """
+
+
+def picklable(error: Exception) -> Exception:
+    """The error, or its text as a RuntimeError if DCP cannot send it to the other ranks, which would lose the text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        text = RuntimeError(f"{type(error).__name__}: {error}")
+        text.__cause__ = error
+        return text
 
 
 class Tensor(Struct):

@@ -63,6 +63,19 @@ class _Batch:
         self._requests, self._targets, self._staged = [], [], 0
 
 
+class _Unread(Metadata):
+    """The metadata of a checkpoint that could not be opened: its use raises the reason. dcp.load would replace an
+    exception of read_metadata by "metadata is None"."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict_metadata", "planner_data", "storage_data"):
+            raise self.reason
+        return super().__getattribute__(name)
+
+
 class Reader(StorageReader):
     """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
 
@@ -111,12 +124,18 @@ class Reader(StorageReader):
         return self._path
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load.
+        """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load. If the checkpoint
+        cannot be opened, the use of the metadata raises the reason.
 
         >>> reader.read_metadata().state_dict_metadata["model.w"].size
         torch.Size([10, 3])
         """
-        checkpoint = self._open()
+        try:
+            return self._metadata(self._open())
+        except Exception as error:
+            return _Unread(error)
+
+    def _metadata(self, checkpoint: Checkpoint) -> Metadata:
         metadata: Dict[str, Any] = {}
         for fqn, (kind, name, _) in self._keys.items():
             if kind != "tensor":
@@ -154,6 +173,8 @@ class Reader(StorageReader):
 
         >>> reader.set_up_storage_reader(metadata, is_coordinator=False)
         """
+        if isinstance(metadata, _Unread):
+            raise metadata.reason
         self._open()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:

@@ -192,7 +192,7 @@ class Writer(StorageWriter):
                 failure = error
             gathered = self._gather((repr(failure) if failure else None, blobs), shared)
             if failure is not None:
-                raise failure
+                raise _library.picklable(failure)
             for rank, (reason, _) in enumerate(gathered):
                 if reason is not None:
                     raise RuntimeError(f"rank {rank} of {shared.world_size}: {reason}")
@@ -299,4 +299,6 @@ class Writer(StorageWriter):
             with _library.saves:
                 library.fsdp_save(state, self._root, self._step, group, self._options, None)
         except _library.CheckpointError as error:
+            if failures:  # in its text, since pickle leaves out the cause
+                error.args = (f"{error}: {failures[0]!r}",)
             raise error from (failures[0] if failures else None)
