@@ -62,7 +62,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
         options = _library.options(
             _library.OpenOptions, no_verify=int(not verify), model_only=int(model_only), skip_links=int(skip_links)
         )
-        library.fsdp_reader_open(os.fsencode(path), options, ctypes.byref(reader))
+        library.fsdp_reader_open(path, options, ctypes.byref(reader))
         self._reader = reader
         self._numbers: Dict[str, int] = {}
         self._infos: List[TensorInfo] = [self._info(i) for i in range(library.fsdp_reader_tensor_count(reader))]
@@ -274,7 +274,7 @@ def verify(path: Path, *, threads: int = 0) -> None:
     """
     report = ctypes.c_void_p()
     try:
-        library.fsdp_verify(os.fsencode(path), threads, ctypes.byref(report))
+        library.fsdp_verify(path, threads, ctypes.byref(report))
     except DataLossError as error:
         raise DataLossError(15, _library.take_string(report) or str(error)) from None
     _library.take_string(report)
@@ -304,7 +304,7 @@ def convert(
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_library.DTYPES)}")
     options = _library.options(
         _library.ConvertOptions,
-        to=None if to is None else to.encode(),
+        to=to,
         kind=kinds[kind],
         world_size=world_size,
         dtype_given=int(dtype is not None),
@@ -313,7 +313,7 @@ def convert(
         force=int(overwrite),
     )
     report = ctypes.c_void_p()
-    library.fsdp_convert(os.fsencode(source), os.fsencode(destination), options, ctypes.byref(report))
+    library.fsdp_convert(source, destination, options, ctypes.byref(report))
     return _library.take_string(report).splitlines()
 
 
@@ -325,5 +325,5 @@ def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
     []
     """
     equal, report = ctypes.c_int32(), ctypes.c_void_p()
-    library.fsdp_diff(os.fsencode(a), os.fsencode(b), atol, rtol, ctypes.byref(equal), ctypes.byref(report))
+    library.fsdp_diff(a, b, atol, rtol, ctypes.byref(equal), ctypes.byref(report))
     return _library.take_string(report).splitlines()

@@ -7,8 +7,12 @@ ctypes releases the interpreter's lock while a function of the library runs.
 import atexit
 import ctypes
 import os
+import pickle
 import threading
+import types
 from typing import Any, Dict, List, Optional, Tuple
+
+from ._arguments import PathText, Struct, checked
 
 ABI_VERSION = 1
 
@@ -42,6 +46,11 @@ class CheckpointError(RuntimeError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code: str = _CODES[code] if 0 <= code < len(_CODES) else "unknown"
+        self._number = code
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # DCP pickles a rank's exception for the others. RuntimeError's own way calls __init__ with the text only.
+        return type(self), (self._number, *self.args), self.__dict__
 
 
 class NotFoundError(CheckpointError, FileNotFoundError):
@@ -65,7 +74,18 @@ class DataLossError(CheckpointError):
     """
 
 
-class Tensor(ctypes.Structure):
+def picklable(error: Exception) -> Exception:
+    """The error, or its text as a RuntimeError if DCP cannot send it to the other ranks, which would lose the text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:
+        text = RuntimeError(f"{type(error).__name__}: {error}")
+        text.__cause__ = error
+        return text
+
+
+class Tensor(Struct):
     _fields_ = [
         ("name", ctypes.c_char_p),
         ("dtype", ctypes.c_int32),
@@ -75,7 +95,7 @@ class Tensor(ctypes.Structure):
     ]
 
 
-class Read(ctypes.Structure):
+class Read(Struct):
     _fields_ = [
         ("tensor", ctypes.c_int64),
         ("begin", ctypes.c_int64),
@@ -85,11 +105,11 @@ class Read(ctypes.Structure):
     ]
 
 
-class Shard(ctypes.Structure):
+class Shard(Struct):
     _fields_ = [("begin", ctypes.c_int64), ("end", ctypes.c_int64), ("data", ctypes.c_void_p)]
 
 
-class OpenOptions(ctypes.Structure):
+class OpenOptions(Struct):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("no_verify", ctypes.c_int32),
@@ -98,7 +118,7 @@ class OpenOptions(ctypes.Structure):
     ]
 
 
-class SaveOptions(ctypes.Structure):
+class SaveOptions(Struct):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("overwrite", ctypes.c_int32),
@@ -111,7 +131,7 @@ BlobSink = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void
 Gather = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, BlobSink, ctypes.c_void_p)
 
 
-class Group(ctypes.Structure):
+class Group(Struct):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("rank", ctypes.c_int32),
@@ -121,7 +141,7 @@ class Group(ctypes.Structure):
     ]
 
 
-class ConvertOptions(ctypes.Structure):
+class ConvertOptions(Struct):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("to", ctypes.c_char_p),
@@ -135,12 +155,13 @@ class ConvertOptions(ctypes.Structure):
     ]
 
 
-def options(structure: type, **members: object) -> ctypes.Structure:
+def options(structure: type, **members: object) -> Struct:
     """A struct of options with its size set."""
     return structure(struct_size=ctypes.sizeof(structure), **members)
 
 
 _int32, _int64, _pointer, _text = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+_path = PathText
 _out = ctypes.POINTER
 
 # name: result type and argument types. An int32 result of a function in _CHECKED is a code.
@@ -158,19 +179,19 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fsdp_state_free": (None, [_pointer]),
 }
 _CHECKED: Dict[str, List[Any]] = {
-    "fsdp_reader_open": [_text, _out(OpenOptions), _out(_pointer)],
+    "fsdp_reader_open": [_path, _out(OpenOptions), _out(_pointer)],
     "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
     "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
     "fsdp_reader_alias": [_pointer, _int64, _out(_text), _out(_text)],
     "fsdp_reader_read": [_pointer, _out(Read), _int64, _int32],
     "fsdp_state_create": [_int32, _out(_pointer)],
     "fsdp_state_add_tensor": [_pointer, _text, _int32, _int32, _out(_int64), _out(Shard), _int64],
-    "fsdp_state_add_text": [_pointer, _text, _text, _int64],
+    "fsdp_state_add_text": [_pointer, _text, _pointer, _int64],
     "fsdp_state_add_alias": [_pointer, _text, _text],
-    "fsdp_save": [_pointer, _text, _int64, _out(Group), _out(SaveOptions), _out(_pointer)],
-    "fsdp_convert": [_text, _text, _out(ConvertOptions), _out(_pointer)],
-    "fsdp_verify": [_text, _int32, _out(_pointer)],
-    "fsdp_diff": [_text, _text, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
+    "fsdp_save": [_pointer, _path, _int64, _out(Group), _out(SaveOptions), _out(_pointer)],
+    "fsdp_convert": [_path, _path, _out(ConvertOptions), _out(_pointer)],
+    "fsdp_verify": [_path, _int32, _out(_pointer)],
+    "fsdp_diff": [_path, _path, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
 }
 
 
@@ -182,7 +203,7 @@ def _raise_on_failure(code: int, function: object, arguments: object) -> int:
     raise (kind or CheckpointError)(code, message)
 
 
-def _load() -> ctypes.CDLL:
+def _load() -> types.SimpleNamespace:
     loaded = ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), "libfsdp_checkpoint.so"))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
@@ -193,7 +214,8 @@ def _load() -> ctypes.CDLL:
         function = getattr(loaded, name)
         function.restype, function.argtypes = _int32, arguments
         function.errcheck = _raise_on_failure
-    return loaded
+    names = [*_FUNCTIONS, *_CHECKED]
+    return types.SimpleNamespace(**{name: checked(name, getattr(loaded, name)) for name in names})
 
 
 library = _load()

@@ -3,9 +3,10 @@
 
 import io
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from . import _library
 
@@ -29,11 +30,46 @@ class SharedPlan(NamedTuple):
     paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(fqn: str, dtype: torch.dtype) -> str:
     name = str(dtype).replace("torch.", "")
     if name not in _library.DTYPE_NUMBERS:
-        raise TypeError(f"tensors of {dtype} cannot be saved; wanted one of {', '.join(_library.DTYPES)}")
+        raise TypeError(f"{fqn}: no checkpoint has tensors of {dtype}; wanted one of {', '.join(_library.DTYPES)}")
     return name
+
+
+def agreed_items(plans: List[SavePlan]) -> Dict[str, WriteItem]:
+    """One item of each name in the plans of all ranks. ValueError if two say different things about its tensor, or an
+    item is not inside of it."""
+    items: Dict[str, WriteItem] = {}
+    owners: Dict[str, int] = {}
+    for rank, plan in enumerate(plans):
+        for item in plan.items:
+            fqn = item.index.fqn
+            first, owner = items.setdefault(fqn, item), owners.setdefault(fqn, rank)
+            if _described(item) != _described(first):
+                raise ValueError(
+                    f"{fqn}: rank {rank} of {len(plans)} plans {_described(item)}, and rank {owner} "
+                    f"{_described(first)}; every rank must save it as the same"
+                )
+            if item.tensor_data is not None:
+                chunk = item.tensor_data.chunk
+                check_box(fqn, chunk.offsets, chunk.sizes, item.tensor_data.size)
+    return items
+
+
+def _described(item: WriteItem) -> str:
+    data = item.tensor_data
+    if item.type == WriteItemType.BYTE_IO or data is None:
+        return "a value that is no tensor"
+    return f"{str(data.properties.dtype).replace('torch.', '')} of {list(data.size)}"
+
+
+def check_box(fqn: str, offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> None:
+    """ValueError if the box is not inside of a tensor of that shape."""
+    if len(offsets) == len(sizes) == len(shape):
+        if all(0 <= begin and 0 <= size <= end - begin for begin, size, end in zip(offsets, sizes, shape)):
+            return
+    raise ValueError(f"{fqn}: the plan has {list(sizes)} at {list(offsets)}, outside of {list(shape)}")
 
 
 def our_name(fqn: str, path: Tuple[Any, ...], is_model_alone: bool) -> str:

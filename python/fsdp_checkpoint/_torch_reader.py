@@ -18,8 +18,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from . import _arguments
 from ._checkpoint import Checkpoint, Path, ReadRequest
-from ._torch_names import INDEX, dtype_name, numel_of, runs_of
+from ._torch_memory import memory_to_read_into
+from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
 
 
 _STAGED_BYTES = 1 << 28
@@ -36,17 +38,17 @@ class _Batch:
         self._staged = 0
 
     def add(self, item: Any, name: str) -> None:
+        fqn, shape = item.dest_index.fqn, self._checkpoint.info(name).shape
+        check_box(fqn, item.storage_offsets, item.lengths, shape)
         target = self._planner.resolve_tensor(item).detach()
-        place = target
-        if target.device.type != "cpu" or not target.is_contiguous():
+        place = memory_to_read_into(fqn, target, item.lengths)
+        if place is not target:
             nbytes = target.numel() * target.element_size()
             if self._staged + nbytes > _STAGED_BYTES:
                 self.read()
             self._staged += nbytes
-            place = torch.empty(target.shape, dtype=target.dtype)
         self._targets.append((item, target, place))
-        shape = self._checkpoint.info(name).shape
-        address, dtype = place.data_ptr(), dtype_name(place.dtype)
+        address, dtype = place.data_ptr(), dtype_name(fqn, place.dtype)
         if numel_of(tuple(item.lengths)) != 0:
             for begin, end in runs_of(tuple(item.storage_offsets), tuple(item.lengths), shape):
                 self._requests.append(ReadRequest(name, begin, end, dtype, address))
@@ -59,6 +61,19 @@ class _Batch:
                 target.copy_(place)
             self._planner.commit_tensor(item, target)
         self._requests, self._targets, self._staged = [], [], 0
+
+
+class _Unread(Metadata):
+    """The metadata of a checkpoint that could not be opened: its use raises the reason. dcp.load would replace an
+    exception of read_metadata by "metadata is None"."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict_metadata", "planner_data", "storage_data"):
+            raise self.reason
+        return super().__getattribute__(name)
 
 
 class Reader(StorageReader):
@@ -74,6 +89,7 @@ class Reader(StorageReader):
 
     def __init__(self, path: Path, *, verify: bool = True, threads: int = 0, trust_pickles: bool = False) -> None:
         super().__init__()
+        _arguments.path("Reader", path)
         self._path = os.fspath(path)
         self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
         self._checkpoint: Optional[Checkpoint] = None
@@ -85,6 +101,7 @@ class Reader(StorageReader):
         >>> reader.reset("checkpoints/step-00001000")
         """
         if checkpoint_id is not None:
+            _arguments.path("Reader", checkpoint_id)
             self._path = os.fspath(checkpoint_id)
         self._checkpoint = None
 
@@ -107,12 +124,18 @@ class Reader(StorageReader):
         return self._path
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load.
+        """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load. If the checkpoint
+        cannot be opened, the use of the metadata raises the reason.
 
         >>> reader.read_metadata().state_dict_metadata["model.w"].size
         torch.Size([10, 3])
         """
-        checkpoint = self._open()
+        try:
+            return self._metadata(self._open())
+        except Exception as error:
+            return _Unread(error)
+
+    def _metadata(self, checkpoint: Checkpoint) -> Metadata:
         metadata: Dict[str, Any] = {}
         for fqn, (kind, name, _) in self._keys.items():
             if kind != "tensor":
@@ -150,6 +173,8 @@ class Reader(StorageReader):
 
         >>> reader.set_up_storage_reader(metadata, is_coordinator=False)
         """
+        if isinstance(metadata, _Unread):
+            raise metadata.reason
         self._open()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:

@@ -9,15 +9,24 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch.distributed as dist
+from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _library
+from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
-from ._torch_names import INDEX, SavedTensor, SharedPlan, dtype_name, exact_json, our_name, runs_of
+from ._torch_memory import stageable, values_in_memory
+from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, exact_json, our_name, runs_of
+
+
+def _stager() -> staging.AsyncStager:
+    """The stager that dcp.async_save takes for a storage writer that is none."""
+    if not hasattr(staging, "DefaultStager"):  # an older torch
+        return staging.BlockingAsyncStager()
+    return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
 
 
 class Writer(StorageWriter):
@@ -56,6 +65,7 @@ class Writer(StorageWriter):
         """
         if checkpoint_id is None:
             return
+        _arguments.path("Writer", checkpoint_id)
         root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
         if re.fullmatch("step-[0-9]{8,18}", name) is None or f"step-{int(name[5:]):08}" != name:
             raise ValueError(
@@ -85,6 +95,38 @@ class Writer(StorageWriter):
         """
         return os.path.join(self._root, f"step-{self._step:08}")
 
+    # The protocol AsyncStager, by which dcp.async_save lets a storage writer copy the state.
+
+    _synchronize_after_execute = False
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        """Whether dcp.async_save waits after it has begun to save: no, `stage` returns when it has copied.
+
+        >>> writer.should_synchronize_after_execute
+        False
+        """
+        return self._synchronize_after_execute
+
+    def stage(self, state_dict: Any) -> Any:
+        """Called by dcp.async_save: a copy in host memory, made by torch's own stager.
+
+        >>> copy = writer.stage(state)
+        """
+        return _stager().stage(stageable(state_dict))
+
+    def synchronize_staging(self) -> None:
+        """Nothing to wait for: `stage` returns when it has copied.
+
+        >>> writer.synchronize_staging()
+        """
+
+    def close(self) -> None:
+        """Nothing to free: the copy belongs to its save.
+
+        >>> writer.close()
+        """
+
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Called by dcp.save.
 
@@ -112,7 +154,7 @@ class Writer(StorageWriter):
         paths: Dict[str, Tuple[Any, ...]] = {}
         for plan in plans:
             paths.update(plan.planner_data or {})
-        items = {item.index.fqn: item for plan in plans for item in plan.items}
+        items = agreed_items(plans)
         for fqn in items:
             paths.setdefault(fqn, (fqn,))
         is_model_alone = not any(path[0] == "model" and len(path) > 1 for path in paths.values())
@@ -125,7 +167,7 @@ class Writer(StorageWriter):
             names.add(name)
             data = item.tensor_data
             assert data is not None  # of an item that is a tensor
-            tensors.append(SavedTensor(fqn, name, dtype_name(data.properties.dtype), tuple(data.size)))
+            tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
         paths = {fqn: paths[fqn] for fqn in items}
         return [
             dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths))
@@ -150,7 +192,7 @@ class Writer(StorageWriter):
                 failure = error
             gathered = self._gather((repr(failure) if failure else None, blobs), shared)
             if failure is not None:
-                raise failure
+                raise _library.picklable(failure)
             for rank, (reason, _) in enumerate(gathered):
                 if reason is not None:
                     raise RuntimeError(f"rank {rank} of {shared.world_size}: {reason}")
@@ -185,6 +227,7 @@ class Writer(StorageWriter):
         self, state: ctypes.c_void_p, plan: SavePlan, planner: SavePlanner, kept: List[Any], results: List[WriteResult]
     ) -> Dict[str, bytes]:
         """Adds all tensors to `state`, with the elements of this rank, and the bytes of its other values."""
+        planned = {tensor.fqn: tensor for tensor in plan.storage_data.tensors}
         shards: Dict[str, List[Tuple[int, int, int]]] = {}
         blobs: Dict[str, bytes] = {}
         for item in plan.items:
@@ -193,30 +236,31 @@ class Writer(StorageWriter):
                 blobs[item.index.fqn] = data.getvalue()
                 results.append(WriteResult(item.index, len(blobs[item.index.fqn]), None))
                 continue
-            tensor = data.detach().to("cpu").contiguous()
+            fqn = item.index.fqn
+            assert item.tensor_data is not None  # of an item that is a tensor
+            chunk, shape = item.tensor_data.chunk, planned[fqn].shape
+            tensor = values_in_memory(fqn, data, planned[fqn].dtype, chunk.sizes)
             kept.append(tensor)
             results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
             if tensor.numel() == 0:
                 continue
-            assert item.tensor_data is not None  # of an item that is a tensor
-            chunk, shape = item.tensor_data.chunk, tuple(item.tensor_data.size)
             runs = runs_of(tuple(chunk.offsets), tuple(chunk.sizes), shape)
             if len(runs) > 1:
                 raise ValueError(
-                    f"{item.index.fqn}: this rank has {list(chunk.sizes)} at {list(chunk.offsets)} of {list(shape)}, "
+                    f"{fqn}: this rank has {list(chunk.sizes)} at {list(chunk.offsets)} of {list(shape)}, "
                     "wanted whole rows; save tensor-parallel parameters with dcp.FileSystemWriter, and use ckpt convert"
                 )
-            shards.setdefault(item.index.fqn, []).append((*runs[0], tensor.data_ptr()))
+            shards.setdefault(fqn, []).append((*runs[0], tensor.data_ptr()))
         for tensor in plan.storage_data.tensors:
             self._add_tensor(state, tensor, sorted(shards.get(tensor.fqn, [])))
         return blobs
 
     @staticmethod
     def _add_tensor(state: ctypes.c_void_p, tensor: SavedTensor, shards: List[Tuple[int, int, int]]) -> None:
-        dims = (ctypes.c_int64 * max(1, len(tensor.shape)))(*tensor.shape)
+        dims = _arguments.int64_array(tensor.fqn, tensor.shape)
         array = (_library.Shard * max(1, len(shards)))(*(_library.Shard(*shard) for shard in shards))
         number = _library.DTYPE_NUMBERS[tensor.dtype]
-        library.fsdp_state_add_tensor(state, tensor.name.encode(), number, len(tensor.shape), dims, array, len(shards))
+        library.fsdp_state_add_tensor(state, tensor.name, number, len(tensor.shape), dims, array, len(shards))
 
     def _add_values(self, state: ctypes.c_void_p, plan: SharedPlan, blobs: Dict[str, bytes], kept: List[Any]) -> None:
         """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
@@ -226,14 +270,15 @@ class Writer(StorageWriter):
             text = exact_json(data)
             keys[fqn] = ["json" if text is not None else "torch.save", "extra/" + fqn, list(plan.paths[fqn])]
             if text is not None:
-                library.fsdp_state_add_text(state, keys[fqn][1].encode(), text.encode(), len(text.encode()))
+                data = text.encode()
+                library.fsdp_state_add_text(state, keys[fqn][1], data, len(data))
                 continue
             buffer = ctypes.create_string_buffer(data, len(data))
             kept.append(buffer)
             own = [(0, len(data), ctypes.addressof(buffer))] if plan.rank == 0 else []
             self._add_tensor(state, SavedTensor(fqn, keys[fqn][1], "uint8", (len(data),)), own)
         index = json.dumps({"version": 1, "keys": keys}).encode()
-        library.fsdp_state_add_text(state, INDEX.encode(), index, len(index))
+        library.fsdp_state_add_text(state, INDEX, index, len(index))
 
     def _save(self, state: ctypes.c_void_p, plan: SharedPlan) -> None:
         failures: List[BaseException] = []
@@ -252,6 +297,8 @@ class Writer(StorageWriter):
         group = _library.options(_library.Group, rank=plan.rank, world_size=plan.world_size, gather=callback)
         try:
             with _library.saves:
-                library.fsdp_save(state, os.fsencode(self._root), self._step, group, self._options, None)
+                library.fsdp_save(state, self._root, self._step, group, self._options, None)
         except _library.CheckpointError as error:
+            if failures:  # in its text, since pickle leaves out the cause
+                error.args = (f"{error}: {failures[0]!r}",)
             raise error from (failures[0] if failures else None)

@@ -208,7 +208,7 @@ wheel_with_torch() {
     skip "$1: the tests of the wheel with PyTorch: $(tail -n 1 "$log")"
     return
   fi
-  check "$1" "the tests of the wheel with PyTorch" "$torch; python /sources/tests/wheel/wheel_test.py"
+  check "$1" "the tests of the wheel with PyTorch" "$torch; python -m unittest discover -v -p '*_test.py' -s /sources/tests/wheel"
 }
 
 for root in "${roots[@]}"; do

@@ -17,12 +17,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
 dir=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fsdp-wheel
 site_packages=
-program=wheel_test.py
+program=(-m unittest discover -v -p '*_test.py' -s "$PWD/tests/wheel")
 while [ $# != 0 ]; do
   case $1 in
     --dir=?*) dir=${1#--dir=} ;;
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
-    --benchmark) program=benchmark.py ;;
+    --benchmark) program=("$PWD/tests/wheel/benchmark.py") ;;
     --) shift && break ;;
     -h | --help) sed -n '4,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --benchmark and -- are" >&2 && exit 2 ;;
@@ -63,6 +63,5 @@ fi
 pip --no-deps --no-index --force-reinstall "$wheel" || { cat "$log" >&2 && exit 1; }
 
 # From another folder, so that the wheel is tested, not the sources in this one.
-tests=$PWD/tests/wheel
 testdata=$PWD/checkpoint/testdata
-cd "$dir" && PATH=$dir/bin:$PATH FSDP_TESTDATA=$testdata exec "$dir/bin/python" "$tests/$program"
+cd "$dir" && PATH=$dir/bin:$PATH FSDP_TESTDATA=$testdata exec "$dir/bin/python" "${program[@]}"
