@@ -13,8 +13,10 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/examples/quickstart_run.h"
 
 ABSL_FLAG(std::string, output_dir, "", "directory for the files (default: a new one, which is printed)");
@@ -32,6 +34,8 @@ absl::StatusOr<std::string> EmptyDirectory(const std::string& wanted) {
     if (!error && mkdtemp(path.data()) != nullptr) return path;
     return absl::UnavailableError(absl::StrFormat("%s: cannot be made; pass --output_dir", path));
   }
+  FSDP_RETURN_IF_ERROR(
+      Annotate(CheckOutput(wanted, {}, {.kind = OutputKind::kRoot}), absl::StrFormat("--output_dir=%s", wanted)));
   fs::create_directories(wanted, error);
   if (!error && !fs::is_empty(wanted, error) && !error) {
     return absl::AlreadyExistsError(absl::StrFormat("--output_dir=%s: is not empty", wanted));

@@ -5,11 +5,14 @@
 // allow kLoaded times as much, since other tests may use all cores.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +27,7 @@
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/object/curl_library.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -53,6 +57,12 @@ class SilentServer {
   }
 
   int port() const { return port_; }
+
+  // True once a client waits for an answer; false after 30 s.
+  bool HasClient() const {
+    pollfd ready = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    return poll(&ready, 1, 30'000) == 1;
+  }
 
  private:
   FileDescriptor socket_;
@@ -149,24 +159,28 @@ TEST_F(StopTest, AFifoIsRefusedWhereAFileIsExpected) {
   }
 }
 
-// Rank 0 waits for a reader of the trace, rank 1 for rank 0; one of them is also stopped.
+// Rank 0 waits for an object store, rank 1 for rank 0; one of them is also stopped.
 TEST_F(StopTest, ALauncherEndsWhoseRanksWaitForWhatNeverComes) {
   const struct {
     int stopped;
     int signal;
   } cases[] = {{-1, SIGTERM}, {0, SIGTERM}, {1, SIGINT}};
+  if (const auto curl = CurlLibrary::Load(); !curl.ok()) GTEST_SKIP() << curl.status().message();
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"}) setenv(name, "any", 1);
+  SilentServer stores[std::size(cases)];
   std::vector<std::unique_ptr<ChildProcess>> runs;
-  for (const auto& c : cases) {
-    const std::string fifo = absl::StrCat(directory_, "/fifo", c.stopped, ".");
-    ASSERT_EQ(mkfifo(fifo.c_str(), 0666), 0);
-    ASSERT_OK_AND_ASSIGN(auto run, StartTraining(SmallRun() + Flags{"--steps=2", "--trace=" + fifo}));
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    setenv("AWS_ENDPOINT_URL_S3", absl::StrCat("http://127.0.0.1:", stores[i].port()).c_str(), 1);
+    ASSERT_OK_AND_ASSIGN(auto run, StartTraining(SmallRun() + Flags{"--steps=2", "--upload=s3://bucket/run",
+                                                                    absl::StrCat("--checkpoint_dir=", directory_,
+                                                                                 "/saved", cases[i].stopped, ".")}));
     runs.push_back(std::move(run));
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     const auto& c = cases[i];
     SCOPED_TRACE(c.stopped);
-    ASSERT_OK(runs[i]->WaitForOutput("starting at step 0", absl::Seconds(30)));
-    const std::map<int, pid_t> ranks = RanksOf(absl::StrCat(directory_, "/fifo", c.stopped, "."));
+    ASSERT_TRUE(stores[i].HasClient());
+    const std::map<int, pid_t> ranks = RanksOf(absl::StrCat(directory_, "/saved", c.stopped, "."));
     ASSERT_THAT(ranks, SizeIs(2));
     if (c.stopped >= 0) kill(ranks.at(c.stopped), SIGSTOP);
     ExpectEnds(*runs[i], c.signal, 128 + c.signal);

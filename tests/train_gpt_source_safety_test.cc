@@ -111,6 +111,15 @@ TEST_F(TrainGptSourceSafetyTest, NoOutputLiesInACheckpoint) {
   ExpectRefused({"--metrics=" + saved_ + "/step-00000003"}, "--metrics=", "name of a step");
 }
 
+TEST_F(TrainGptSourceSafetyTest, AnExportDoesNotHideTheStepsOfTheRun) {
+  for (const char* format : {"--export_format=safetensors", "--export_format=torch", "--export_format=dcp"}) {
+    ExpectRefused({"--checkpoint_dir=" + saved_, "--export=" + saved_, format}, "--export=", "steps");
+  }
+  TrainWell(Run() + Flags{"--checkpoint_dir=" + saved_, "--export=" + saved_ + "/export"});
+  ExpectRefused({"--export=" + saved_}, "--export=", "readers of its steps would get that instead");
+  ExpectRefused({"--checkpoint_dir=" + saved_ + "/export"}, "--checkpoint_dir=", "instead of the steps");
+}
+
 TEST_F(TrainGptSourceSafetyTest, OutputsBesideStepsAndBesideTheOwnExportAreMadeAgainAndAgain) {
   const std::string out = directory_ + "/out";
   for (const char* steps : {"--steps=2", "--steps=3"}) {
@@ -118,7 +127,7 @@ TEST_F(TrainGptSourceSafetyTest, OutputsBesideStepsAndBesideTheOwnExportAreMadeA
     flags[1] = steps;
     fs::create_directory(out);
     TrainWell(flags + Flags{"--checkpoint_dir=" + out, "--metrics=" + out + "/metrics.jsonl",
-                            "--trace=" + out + "/trace.json", "--export=" + out});
+                            "--trace=" + out + "/trace.json", "--export=" + out + "/export"});
   }
   ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(out + "/metrics.jsonl"));
   EXPECT_EQ(metrics.size(), 3u);

@@ -19,9 +19,9 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/curves/report_page.h"
-#include "fsdp/tools/page/page_file.h"
 
 ABSL_FLAG(std::string, html, "",
           "the page to make, which replaces a file of that name; must be given, and not be a METRICS.jsonl");
@@ -57,7 +57,7 @@ absl::Status MakeReport(const std::vector<std::string>& metrics, const std::stri
   }
   // All files are read before anything is written, so that a bad one leaves no page.
   const std::string page = ReportPage(runs);
-  FSDP_RETURN_IF_ERROR(WritePageFile(page, path));
+  FSDP_RETURN_IF_ERROR(WriteOutputFile(page, path));
   std::printf("%s: %zu %s, %lld steps, %s\n", Printable(path).c_str(), runs.size(), runs.size() == 1 ? "run" : "runs",
               static_cast<long long>(lines), FormatBytes(static_cast<double>(page.size())).c_str());
   return absl::OkStatus();

@@ -19,8 +19,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/simulation/bandwidth.h"
 #include "fsdp/tools/simulation/published_runs.h"
 #include "fsdp/tools/simulation/simulated_job.h"
@@ -226,9 +229,18 @@ int PrintPublished(const std::string& path) {
   return kExitDone;
 }
 
+// Checked before anything is read. A preset is no path, and adds nothing.
+absl::Status CheckTrace(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  InputPaths inputs;
+  inputs.Add(absl::GetFlag(FLAGS_config));
+  return Annotate(CheckOutput(path, inputs, {.may_lie_beside_models = true}), absl::StrCat("--trace=", path));
+}
+
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
   if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) return PrintPublished(path);
+  if (const absl::Status status = CheckTrace(absl::GetFlag(FLAGS_trace)); !status.ok()) return Fail(status);
   const absl::StatusOr<SimulatedJob> job = JobOfFlags();
   if (!job.ok()) return ReportUsageError("simulate", job.status());
   const absl::StatusOr<SimulatedStep> step = SimulateStep(*job);
@@ -236,9 +248,8 @@ int Main(int argc, char** argv) {
   if (!step.ok()) return ReportUsageError("simulate", step.status());
   // Before the result is printed, so that a failure has no output that looks complete.
   if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
-    std::ofstream file(path);
-    file << TimelineJson(step->timeline, step->unit_names);
-    if (!file.flush()) return Fail(absl::UnavailableError(absl::StrCat("--trace=", path, " cannot be written")));
+    const absl::Status written = WriteOutputFile(TimelineJson(step->timeline, step->unit_names), path);
+    if (!written.ok()) return Fail(Annotate(written, absl::StrCat("--trace=", path)));
   }
   std::fputs((absl::GetFlag(FLAGS_json) ? Json(*job, *step) : Text(*job, *step)).c_str(), stdout);
   return kExitDone;

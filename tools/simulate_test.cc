@@ -130,7 +130,7 @@ TEST(SimulateTest, AFileThatCannotBeReadOrWrittenExitsWith1) {
   EXPECT_THAT(read.errors, HasSubstr("--published=no/such/file cannot be read"));
   const ProgramResult written = Simulate({"--config=gpt2-124m", "--trace=no/such/directory/t.json"});
   EXPECT_EQ(written.exit_status, 1);
-  EXPECT_THAT(written.errors, HasSubstr("--trace=no/such/directory/t.json cannot be written"));
+  EXPECT_THAT(written.errors, HasSubstr("--trace=no/such/directory/t.json: "));
 }
 
 TEST(SimulateTest, TheTraceHasTheEventsOfTheStep) {

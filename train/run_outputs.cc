@@ -45,11 +45,12 @@ absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) 
   const auto check = [&](const std::string& path, const OutputOptions& output) {
     return Annotate(CheckOutput(path, inputs, output), absl::StrFormat("--export=%s", directory));
   };
-  FSDP_RETURN_IF_ERROR(check(directory, {.kind = model_file.empty() ? OutputKind::kDirectory : OutputKind::kFile}));
+  FSDP_RETURN_IF_ERROR(check(directory, {.kind = model_file.empty() ? OutputKind::kDirectory : OutputKind::kFile,
+                                         .root = options.checkpoint_dir}));
   // A former export in the same form is replaced, not an obstacle.
   const bool is_replaced =
       model_file.empty() ? driver.IsCheckpointDirectory(directory) : HasEntry(directory, model_file);
-  const OutputOptions member = {.own_directory = is_replaced ? directory : ""};
+  const OutputOptions member = {.own_directory = is_replaced ? directory : "", .root = options.checkpoint_dir};
   FSDP_RETURN_IF_ERROR(check(JoinPath(directory, kModelConfigName), member));
   return model_file.empty() ? absl::OkStatus() : check(JoinPath(directory, model_file), member);
 }
@@ -59,8 +60,9 @@ absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) 
 absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data) {
   const InputPaths inputs = InputsOf(options, data);
   // Metrics and events may be next to a model's files, under names that its format does not use.
-  const OutputOptions file = {.may_lie_beside_models = true};
-  const OutputOptions root = {.kind = OutputKind::kRoot, .may_lie_beside_models = true};
+  const std::string& steps = options.checkpoint_dir;
+  const OutputOptions file = {.root = steps, .may_lie_beside_models = true};
+  const OutputOptions root = {.kind = OutputKind::kRoot, .root = steps, .may_lie_beside_models = true};
   FSDP_RETURN_IF_ERROR(CheckFlag("metrics", options.metrics, inputs, file));
   FSDP_RETURN_IF_ERROR(CheckFlag("tensorboard", options.tensorboard, inputs, root));
   FSDP_RETURN_IF_ERROR(CheckFlag("trace", options.trace, inputs, file));

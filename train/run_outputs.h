@@ -20,7 +20,7 @@ namespace fsdp {
 // checkpoint/formats/output_path.h). kFailedPrecondition names the flag and both paths. Inputs are the tokens or texts,
 // --config, --flat_layout, --init_from and --resume. Metrics, events, trace and checkpoints may be next to the steps of
 // --checkpoint_dir, and in the directory of a model that is not read, such as --export, under names that the model's
-// format does not use. For rank 0; changes nothing.
+// format does not use; an export may not be in --checkpoint_dir itself. For rank 0; changes nothing.
 absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data);
 
 // OK unless one of `steps`, names in options.checkpoint_dir that this run replaces, holds the weights that it starts

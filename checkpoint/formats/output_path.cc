@@ -75,6 +75,30 @@ bool IsRoot(const std::string& directory) {
          });
 }
 
+// The format that takes a directory with a file `name` for its checkpoint; null if none does.
+const FormatDriver* FormatKnownBy(const std::string& name) {
+  for (const Format& format : Formats()) {
+    if (name == format.driver->traits().model_file || format.driver->OwnsFileName(name)) return format.driver;
+  }
+  return nullptr;
+}
+
+// An open of a FIFO for writing waits for a reader, and a device takes what it gets: neither keeps an output.
+absl::Status CheckIsFileOrDirectory(const std::string& output) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(output, ignored);
+  const std::filesystem::file_type type = status.type();
+  if (!std::filesystem::exists(status) || type == std::filesystem::file_type::regular ||
+      type == std::filesystem::file_type::directory) {
+    return absl::OkStatus();
+  }
+  return Refused(absl::StrCat(output, " is ",
+                              type == std::filesystem::file_type::fifo     ? "a FIFO"
+                              : type == std::filesystem::file_type::socket ? "a socket"
+                                                                           : "a device",
+                              ", expected a file or a name that is free"));
+}
+
 // Checks one path of the chain; `shown` is the output's name in messages.
 class OutputCheck {
  public:
@@ -130,10 +154,25 @@ class OutputCheck {
     if (IsAtWork(name)) {
       return Refused(absl::StrCat(shown_, " is what a save or a deletion of a checkpoint makes and removes"));
     }
-    const bool may_be_step = options_.kind == OutputKind::kCheckpoint || options_.kind == OutputKind::kRoot;
-    if (may_be_step || !ParseStepName(name) || !IsRoot(SplitPath(physical_).directory)) return absl::OkStatus();
-    return Refused(absl::StrCat(shown_, " has the name of a step, which a run that saves in ",
-                                SplitPath(physical_).directory, " treats as its own"));
+    if (options_.kind == OutputKind::kRoot) return absl::OkStatus();
+    const bool is_replaced = options_.kind != OutputKind::kFile;
+    if (is_replaced && IsRootHere(physical_)) {
+      return Refused(absl::StrCat(shown_, " is a directory of steps, which would be replaced"));
+    }
+    return CheckNameInRoot(SplitPath(physical_).directory, name);
+  }
+
+  absl::Status CheckNameInRoot(const std::string& directory, const std::string& name) const {
+    const FormatDriver* const format = FormatKnownBy(name);
+    const bool is_step = options_.kind != OutputKind::kCheckpoint && ParseStepName(name).has_value();
+    // In this order: few names need the look at the steps.
+    if ((format == nullptr && !is_step) || !IsRootHere(directory)) return absl::OkStatus();
+    if (is_step) {
+      return Refused(
+          absl::StrCat(shown_, " has the name of a step, which a run that saves in ", directory, " treats as its own"));
+    }
+    return Refused(absl::StrCat(shown_, " would make ", directory, " a checkpoint (", format->name(),
+                                "), and readers of its steps would get that instead"));
   }
 
   absl::Status CheckDirectory(const std::string& directory) const {
@@ -158,12 +197,22 @@ class OutputCheck {
 
   // Refuses a name that the model in `directory` reads. A ROOT gets names of steps, which no format uses.
   absl::Status CheckIsNotOf(const FormatDriver& format, const std::string& directory) const {
-    if (directory == physical_) return absl::OkStatus();
+    if (directory == physical_) {
+      if (!IsNewRoot(directory)) return absl::OkStatus();
+      return Refused(
+          absl::StrCat(shown_, " is a checkpoint (", format.name(), "), which readers would get instead of the steps"));
+    }
     const std::string name = SplitPath(physical_).name;
     if (!format.ReadsFileName(name)) return absl::OkStatus();
     return Refused(absl::StrCat(shown_, " is inside ", directory, ", a checkpoint (", format.name(), "), in which ",
                                 name, " is a file of the checkpoint"));
   }
+
+  bool IsNewRoot(const std::string& directory) const {
+    return !options_.root.empty() && PhysicalPath(options_.root) == directory;
+  }
+
+  bool IsRootHere(const std::string& directory) const { return IsNewRoot(directory) || IsRoot(directory); }
 
   bool IsOwn(const std::string& directory) const {
     return !options_.own_directory.empty() && PhysicalPath(options_.own_directory) == directory;
@@ -187,6 +236,7 @@ void AddCheckpoint(const std::string& path, InputPaths& inputs) {
 }
 
 absl::Status CheckOutput(const std::string& output, const InputPaths& inputs, const OutputOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckIsFileOrDirectory(output));
   for (const std::string& path : LinkChain(output)) {
     FSDP_RETURN_IF_ERROR(OutputCheck(path, output, inputs, options).Run());
   }

@@ -37,6 +37,9 @@ struct OutputOptions {
   // may be inside it. Empty: no such directory.
   std::string own_directory = {};
 
+  // A directory to which the caller adds steps: a ROOT before its first step too. Empty: no such directory.
+  std::string root = {};
+
   // For outputs such as a log, which may be in the same directory as the files of a model: only the names by which that
   // format reads files are then refused (FormatDriver::ReadsFileName). Never applies to checkpoints of ours.
   bool may_lie_beside_models = false;
@@ -52,10 +55,13 @@ struct OutputOptions {
 //     crashed;
 //   - is directly inside a checkpoint directory of another format (FormatDriver::IsCheckpointDirectory) that is not a
 //     ROOT with steps of ours (but see OutputOptions);
-//   - has the name of a step in a directory with steps of ours, and is not a checkpoint of ours.
+//   - has the name of a step in a ROOT, and is not a checkpoint of ours;
+//   - has in a ROOT the name by which another format knows its directory, such as model.safetensors, would replace a
+//     ROOT, or is a ROOT to be in another format's checkpoint: readers of the ROOT would not see its steps;
+//   - leads to a FIFO, a device or a socket, which nobody may ever read, and which is not replaced.
 //
-// A link is followed, and must itself satisfy the same rules. Nothing needs to exist at `output`: the directories above
-// it then decide. Changes nothing.
+// A ROOT is a directory with steps of ours, or OutputOptions::root. A link is followed, and must itself satisfy the
+// same rules. Nothing needs to exist at `output`: the directories above it then decide. Changes nothing.
 absl::Status CheckOutput(const std::string& output, const InputPaths& inputs, const OutputOptions& options = {});
 
 }  // namespace fsdp

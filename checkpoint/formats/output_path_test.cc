@@ -4,6 +4,8 @@
 // tests/train_gpt_source_safety_test.cc test that the programs call it.
 #include "fsdp/checkpoint/formats/output_path.h"
 
+#include <sys/stat.h>
+
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -197,6 +199,44 @@ TEST_F(OutputPathTest, ARootThatIsExportedToStaysARoot) {
   WriteAll(root_ + "/root/config.json", "{}");
   EXPECT_OK(CheckOutput(root_ + "/root/metrics.jsonl", {}));
   EXPECT_OK(CheckOutput(root_ + "/root", {}, {.kind = OutputKind::kRoot}));
+}
+
+TEST_F(OutputPathTest, NothingInARootHidesItsSteps) {
+  Write("root/step-00000001", Hdf5Target());
+  fs::create_directories(root_ + "/new");
+  for (const std::string& root : {root_ + "/root", root_ + "/new"}) {
+    const OutputOptions file = {.root = root, .may_lie_beside_models = true};
+    for (const char* name : {"/model.safetensors", "/pytorch_model.bin", "/.metadata",
+                             "/model-00001-of-00002.safetensors", "/manifest.json"}) {
+      ExpectRefused(root + name, {}, file, "would make " + root + " a checkpoint");
+    }
+    ExpectRefused(root, {}, {.kind = OutputKind::kDirectory, .root = root}, "is a directory of steps");
+    ExpectRefused(root + "/step-00000007", {}, file, "name of a step");
+    EXPECT_OK(CheckOutput(root + "/export.safetensors", {}, file));
+    EXPECT_OK(CheckOutput(root + "/export/model.safetensors", {}, file));
+  }
+  ExpectRefused(root_ + "/root/model.safetensors", {}, {}, "would make");  // found by its steps
+  EXPECT_OK(CheckOutput(root_ + "/new/model.safetensors", {}));
+}
+
+TEST_F(OutputPathTest, ANewRootIsNoModelsDirectory) {
+  const std::string hf = Write("hf", SafetensorsTarget());
+  WriteAll(hf + "/config.json", "{}");
+  for (const std::string& model : {hf, Write("dcp", DcpTarget())}) {
+    ExpectRefused(model, {}, {.kind = OutputKind::kRoot, .root = model, .may_lie_beside_models = true},
+                  "which readers would get instead of the steps");
+  }
+}
+
+TEST_F(OutputPathTest, WhatKeepsNoBytesIsNoOutput) {
+  ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0600), 0);
+  fs::create_symlink("fifo", root_ + "/link");
+  for (const OutputKind kind :
+       {OutputKind::kFile, OutputKind::kDirectory, OutputKind::kCheckpoint, OutputKind::kRoot}) {
+    ExpectRefused(root_ + "/fifo", {}, {.kind = kind}, "is a FIFO, expected a file");
+    ExpectRefused(root_ + "/link", {}, {.kind = kind}, "is a FIFO, expected a file");
+    ExpectRefused("/dev/null", {}, {.kind = kind}, "is a device, expected a file");
+  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ absl::Status FakeObjectStore::Begin(absl::Status& lost) {
 }
 
 absl::Status FakeObjectStore::Put(const std::string& key, const ObjectBody& body) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
   // Like S3Store: create, parts, complete, each a request that can fail. There is no abort on failure, which leaves an
   // unfinished upload for AbortUploads, as a killed process does.
   if (body.nbytes > part_bytes_) {
@@ -75,6 +76,7 @@ absl::Status FakeObjectStore::Put(const std::string& key, const ObjectBody& body
 }
 
 absl::Status FakeObjectStore::PutIfAbsent(const std::string& key, absl::string_view bytes) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
   FSDP_RETURN_IF_ERROR(Begin(lost));
@@ -87,6 +89,7 @@ absl::Status FakeObjectStore::PutIfAbsent(const std::string& key, absl::string_v
 
 absl::Status FakeObjectStore::Get(const std::string& key, const ByteRange& range,
                                   absl::FunctionRef<absl::Status(absl::Span<const std::byte>)> sink) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
   std::string bytes;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -110,6 +113,7 @@ absl::Status FakeObjectStore::Get(const std::string& key, const ByteRange& range
 }
 
 absl::StatusOr<int64_t> FakeObjectStore::Size(const std::string& key) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
   FSDP_RETURN_IF_ERROR(Begin(lost));
@@ -120,6 +124,7 @@ absl::StatusOr<int64_t> FakeObjectStore::Size(const std::string& key) {
 }
 
 absl::StatusOr<ObjectListing> FakeObjectStore::List(const std::string& prefix, bool one_level) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(prefix));
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
   FSDP_RETURN_IF_ERROR(Begin(lost));
@@ -140,6 +145,7 @@ absl::StatusOr<ObjectListing> FakeObjectStore::List(const std::string& prefix, b
 }
 
 absl::Status FakeObjectStore::Delete(const std::string& key) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
   const std::lock_guard<std::mutex> lock(mutex_);
   absl::Status lost;
   FSDP_RETURN_IF_ERROR(Begin(lost));
@@ -148,6 +154,7 @@ absl::Status FakeObjectStore::Delete(const std::string& key) {
 }
 
 absl::Status FakeObjectStore::AbortUploads(const std::string& prefix) {
+  FSDP_RETURN_IF_ERROR(CheckObjectKey(prefix));
   std::vector<std::string> ids;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

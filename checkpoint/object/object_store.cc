@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/object/object_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
+
+absl::Status CheckObjectKey(absl::string_view key) {
+  const auto is_part = [](absl::string_view part) {
+    return !part.empty() && part != "." && part != ".." &&
+           std::none_of(part.begin(), part.end(), [](char c) { return absl::ascii_iscntrl(c); });
+  };
+  if (key.empty()) return absl::OkStatus();
+  for (const absl::string_view part : absl::StrSplit(absl::StripSuffix(key, "/"), '/')) {
+    if (is_part(part)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("key ", Quote(std::string(key)), " of an object has the part ",
+                                                   Quote(std::string(part)),
+                                                   ", expected no empty, . or .. part and no control characters"));
+  }
+  return absl::OkStatus();
+}
 
 ObjectBody FileBody(const File& file, int64_t nbytes) {
   return {nbytes, [&file](int64_t offset, absl::Span<std::byte> out) { return file.Read(offset, out); }};

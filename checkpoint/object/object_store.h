@@ -5,6 +5,9 @@
 // "run/step-00000100/manifest.json", whose slashes do not denote folders. There is no rename: PutIfAbsent is the
 // commit. It does not implement FileSystem: links, exchanges and locks have no meaning in a bucket.
 //
+// No part of a key between slashes is ".", ".." or empty, and none has a control character: a store or a proxy that
+// reads keys as paths would act on another key. Every function refuses such a key or prefix with kInvalidArgument.
+//
 // All functions block. Errors name bucket and key, the answer of the store (HTTP status and code) and a remedy:
 // kNotFound for a missing key or bucket, kPermissionDenied and kUnauthenticated for credentials, kUnavailable once
 // retries are used up, kDataLoss for an invalid reply. Thread-safe.
@@ -56,6 +59,10 @@ struct ObjectListing {
   // that slash, each once: "run/step-00000100/".
   std::vector<std::string> folders;
 };
+
+// OK for a key that every store reads the same way (above), and for a prefix of one, which may be empty or end with a
+// slash. kInvalidArgument names the key.
+absl::Status CheckObjectKey(absl::string_view key);
 
 class ObjectStore {
  public:

@@ -260,6 +260,7 @@ class S3Store final : public ObjectStore {
 
   // Repeats the request until it has a final answer. An error of `request.body` is returned unchanged.
   absl::StatusOr<HttpReply> Send(const HttpRequest& request, absl::string_view what, const std::string& key) {
+    FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
     absl::Status status;
     for (int attempt = 0; attempt < options_.attempts; ++attempt) {
       if (attempt > 0) Pause(attempt);
@@ -280,6 +281,7 @@ class S3Store final : public ObjectStore {
   // One attempt; removes the received bytes from the front of `left`.
   absl::Status GetOnce(const std::string& key, ByteRange& left,
                        absl::FunctionRef<absl::Status(absl::Span<const std::byte>)> sink) {
+    FSDP_RETURN_IF_ERROR(CheckObjectKey(key));
     HttpRequest request = {.url = ObjectUrl(key), .range = left};
     const std::string expected = absl::StrCat("bytes ", left.offset, "-");
     request.sink = [&](const HttpReply& reply, absl::Span<const std::byte> bytes) {

@@ -111,6 +111,23 @@ TEST_F(S3StoreTest, WhatIsPutIsThereWithItsSize) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("777 bytes, expected at most 776")));
 }
 
+TEST_F(S3StoreTest, NoFunctionTakesAKeyThatIsAnotherKeyAsAPath) {
+  for (const std::string key : {"run/../victim", "..", "run/./a", "run//a", "/run", "run/a\n", "run/\x1b[31m"}) {
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected no empty, . or .. part"));
+    for (ObjectStore* store : {store_.get(), static_cast<ObjectStore*>(&bucket_)}) {
+      EXPECT_THAT(store->Put(key, TextBody("x")), refused) << key;
+      EXPECT_THAT(store->PutIfAbsent(key, "x"), refused) << key;
+      EXPECT_THAT(store->Get(key, {0, 1}, [](absl::Span<const std::byte>) { return absl::OkStatus(); }), refused)
+          << key;
+      EXPECT_THAT(store->Size(key), refused) << key;
+      EXPECT_THAT(store->Delete(key), refused) << key;
+      EXPECT_THAT(store->List(key, /*one_level=*/true), refused) << key;
+      EXPECT_THAT(store->AbortUploads(key), refused) << key;
+    }
+  }
+  EXPECT_THAT(bucket_.objects(), IsEmpty());
+}
+
 TEST_F(S3StoreTest, ALongObjectIsPutInParts) {
   const std::string bytes = Bytes(10 * kPartBytes + 1);
   EXPECT_OK(store_->Put("run/long", TextBody(bytes)));

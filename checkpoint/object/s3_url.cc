@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/object/object_store.h"
 
 namespace fsdp {
 namespace {
@@ -30,11 +31,6 @@ bool IsBucket(absl::string_view bucket) {
          std::all_of(bucket.begin(), bucket.end(), [](char c) { return IsAlphanumeric(c) || c == '.' || c == '-'; });
 }
 
-bool IsPart(absl::string_view part) {
-  return !part.empty() && part != "." && part != ".." &&
-         std::none_of(part.begin(), part.end(), [](char c) { return absl::ascii_iscntrl(c); });
-}
-
 }  // namespace
 
 std::string S3Url::ToString() const { return absl::StrCat(kScheme, bucket, prefix.empty() ? "" : "/", prefix); }
@@ -52,10 +48,8 @@ absl::StatusOr<S3Url> ParseS3Url(absl::string_view text) {
   }
   const absl::string_view prefix = absl::StripSuffix(parts.second, "/");
   if (prefix.size() > kMaxPrefixBytes) return Bad(text, absl::StrCat("at most ", kMaxPrefixBytes, " bytes of prefix"));
-  if (!prefix.empty()) {
-    for (const absl::string_view part : absl::StrSplit(prefix, '/')) {
-      if (!IsPart(part)) return Bad(text, "a prefix without control characters and without an empty, . or .. part");
-    }
+  if (absl::EndsWith(prefix, "/") || !CheckObjectKey(prefix).ok()) {
+    return Bad(text, "a prefix without control characters and without an empty, . or .. part");
   }
   return S3Url{std::string(parts.first), std::string(prefix)};
 }

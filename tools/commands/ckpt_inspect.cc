@@ -19,12 +19,12 @@
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
+#include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "fsdp/tools/inspect/ckpt_page.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 #include "fsdp/tools/inspect/options_diff.h"
-#include "fsdp/tools/page/page_file.h"
 
 namespace fsdp {
 namespace {
@@ -61,7 +61,7 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   }
   // After the reading: the manifest takes as much memory as the source.
   summary.FillManifest();
-  return WritePageFile(CheckpointPage(summary, statistics), path);
+  return WriteOutputFile(CheckpointPage(summary, statistics), path);
 }
 
 // Both sides are opened before anything is printed.

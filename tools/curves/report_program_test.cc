@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program report from outside: its exit statuses, what it refuses, and how a browser renders its page.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -119,6 +120,16 @@ TEST(ReportProgramTest, AMalformedLineLeavesTheEarlierPage) {
   EXPECT_EQ(on_directory.exit_status, 1);
   EXPECT_THAT(on_directory.output, HasSubstr("is a directory"));
   EXPECT_TRUE(fs::is_directory(directory + "/empty"));
+}
+
+TEST(ReportProgramTest, RefusesMetricsThatAreNoFile) {
+  const std::string directory = NewDirectory();
+  ASSERT_EQ(mkfifo((directory + "/fifo").c_str(), 0600), 0);
+  for (const std::string& metrics : {directory + "/fifo", std::string("/dev/zero"), directory}) {
+    const ProgramResult result = Report({metrics, "--html=" + directory + "/page.html"});
+    EXPECT_EQ(result.exit_status, 1) << metrics;
+    EXPECT_THAT(result.output, HasSubstr(metrics + ": is not a regular file; expected a file that train_gpt"));
+  }
 }
 
 std::string Chromium() {

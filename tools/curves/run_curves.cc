@@ -5,6 +5,10 @@
 // the result does not depend on the sizes of the reads.
 #include "fsdp/tools/curves/run_curves.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -32,6 +36,19 @@ CurvePoint PointOf(const StepMetrics& line) {
   add(Curve::kPeakBytes, static_cast<double>(line.peak_bytes));
   if (line.hidden_share) add(Curve::kHiddenShare, *line.hidden_share);
   return point;
+}
+
+using OpenedFile = std::unique_ptr<FILE, int (*)(FILE*)>;
+
+// O_NONBLOCK: the open of a FIFO would wait for its writer.
+absl::StatusOr<OpenedFile> OpenToRead(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
+  OpenedFile file(fdopen(fd, "rb"), &std::fclose);
+  struct stat info = {};
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return file;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": is not a regular file; expected a file that train_gpt --metrics wrote"));
 }
 
 class CurveBuilder {
@@ -147,8 +164,7 @@ void CurvePoint::Add(const CurvePoint& other) {
 }
 
 absl::StatusOr<RunCurves> ReadRunCurves(const std::string& path, int64_t points) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
-  if (file == nullptr) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
+  FSDP_ASSIGN_OR_RETURN(const OpenedFile file, OpenToRead(path));
   RunCurves run;
   run.path = path;
   CurveBuilder builder(run, points);

@@ -69,6 +69,23 @@ absl::StatusOr<Digest> DecodeDigest(const json& value) {
   return digest.ok() ? digest : absl::StatusOr<Digest>(Broken(absl::StrCat(Quote(*hex), " is not a digest")));
 }
 
+// Programs print it in a line of their own words.
+absl::StatusOr<std::string> DecodeProducer(const json& document) {
+  constexpr size_t kMaxBytes = 256;
+  FSDP_ASSIGN_OR_RETURN(std::string producer, StringMember(document, "producer"));
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (producer.size() <= kMaxBytes && std::none_of(producer.begin(), producer.end(), is_control)) return producer;
+  return Broken(absl::StrCat("member \"producer\" is ", Quote(producer), ", expected at most ", kMaxBytes,
+                             " bytes without control characters"));
+}
+
+// Object stores and staged directories have it in the names of things, so it must be as NewSaveId makes it.
+absl::StatusOr<std::string> DecodeSaveId(const json& object) {
+  FSDP_ASSIGN_OR_RETURN(std::string id, StringMember(object, "save_id"));
+  if (ParseDigest(id).ok()) return id;
+  return Broken(absl::StrCat("member \"save_id\" is ", Quote(id), ", expected 32 lower-case hexadecimal digits"));
+}
+
 absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   StoredExtent extent;
   FSDP_ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
@@ -120,9 +137,10 @@ absl::StatusOr<StoredFile> DecodeFile(const json& object) {
   }
   if (const auto origin = object.find("origin"); origin != object.end()) {
     file.origin.emplace();
-    FSDP_ASSIGN_OR_RETURN(file.origin->save_id, StringMember(*origin, "save_id"));
+    FSDP_ASSIGN_OR_RETURN(file.origin->save_id, DecodeSaveId(*origin));
     FSDP_ASSIGN_OR_RETURN(file.origin->step, IntegerMember(*origin, "step"));
     FSDP_ASSIGN_OR_RETURN(file.origin->name, StringMember(*origin, "name"));
+    FSDP_RETURN_IF_ERROR(In("member \"origin\"", CheckFileName(file.origin->name)));
   }
   const auto digest = object.find("rest_digest");
   if (digest == object.end()) return Broken("member \"rest_digest\" is missing");
@@ -262,6 +280,7 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, StoredVa
     if (!tensor.ok()) return In(absl::StrCat("tensor ", NameOf(value)), tensor.status());
     if (!keys.insert(tensor->key).second) return Broken(absl::StrCat("tensor ", NameOf(value), " is named twice"));
     for (const std::string& alias : tensor->aliases) {
+      if (const absl::Status valid = CheckTensorName(alias); !valid.ok()) return Broken(std::string(valid.message()));
       if (!aliases.insert(alias).second) return Broken(absl::StrCat("alias ", Quote(alias), " is named twice"));
     }
     values.tensors.push_back(*std::move(tensor));
@@ -292,6 +311,9 @@ absl::Status DecodeUnits(const json& document, std::vector<FlatUnitLayout>& out)
     for (const json& parameter : *parameters) {
       FlatUnitLayout::Entry entry;
       FSDP_ASSIGN_OR_RETURN(entry.fqn, StringMember(parameter, "fqn"));
+      if (const absl::Status valid = CheckTensorName(entry.fqn); !valid.ok()) {
+        return Broken(absl::StrCat("unit ", Quote(unit.name), ": ", valid.message()));
+      }
       FSDP_ASSIGN_OR_RETURN(entry.offset, IntegerMember(parameter, "offset"));
       FSDP_ASSIGN_OR_RETURN(entry.numel, IntegerMember(parameter, "numel"));
       if (entry.offset > unit.unsharded_numel || entry.numel > unit.unsharded_numel - entry.offset) {
@@ -354,8 +376,8 @@ absl::Status CheckVersion(const json& document) {
 // allocate.
 absl::Status DecodeHeader(const json& document, RecordHeader& header) {
   SaveIdentity& save = header.save;
-  FSDP_ASSIGN_OR_RETURN(save.id, StringMember(document, "save_id"));
-  FSDP_ASSIGN_OR_RETURN(save.producer, StringMember(document, "producer"));
+  FSDP_ASSIGN_OR_RETURN(save.id, DecodeSaveId(document));
+  FSDP_ASSIGN_OR_RETURN(save.producer, DecodeProducer(document));
   FSDP_ASSIGN_OR_RETURN(save.step, IntegerMember(document, "step"));
   FSDP_ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
   const absl::StatusOr<StateDictType> known = ParseStateDictType(type);

@@ -137,6 +137,8 @@ TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
       {"\"name\": \"model/w\"", "\"name\": \"model/\"", "it is empty"},
       {"\"name\": \"model/w\"", "\"name\": \"model/v\"", "is a tensor and an alias"},
       {"\"aliases\": [\"v\"]", "\"aliases\": [\"v\", \"v\"]", "alias \"v\" is named twice"},
+      {"\"aliases\": [\"v\"]", "\"aliases\": [\"\"]", "name \"\" cannot be stored: it is empty"},
+      {"{\"fqn\": \"w\"", "{\"fqn\": \"w\\u0000\"", "unit \"h.0\": name \"w\\000\" cannot be stored"},
       {"{\"fqn\": \"w\", \"offset\": 0, \"numel\": 6}", "{\"fqn\": \"w\", \"offset\": 1, \"numel\": 6}",
        "is outside of it"},
       {"fsdp checkpoint", "fsdp rank record", "format \"fsdp rank record\" is not \"fsdp checkpoint\""},
@@ -153,6 +155,30 @@ TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
   for (const auto& bad : kCases) {
     EXPECT_THAT(DecodeManifest(With(bad.from, bad.to)), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(bad.message)))
         << bad.to;
+  }
+}
+
+// Keys of object stores and lines of programs are made of these.
+TEST(ManifestJsonTest, WhatNamesASaveHasOneForm) {
+  const std::string id = "0123456789abcdef0123456789abcdef";
+  for (const std::string& bad :
+       {std::string(), std::string("../../../victim"), id.substr(1), id + "0", "X" + id.substr(1), id.substr(1) + "\\n",
+        id.substr(1) + "\\u001b", id.substr(1) + "/"}) {
+    EXPECT_THAT(DecodeManifest(With(id, bad)),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr("member \"save_id\" is \""), HasSubstr("expected 32 lower-case hexadecimal"))))
+        << bad;
+  }
+  for (const std::string& bad : {std::string("\\u001b[31m"), std::string("a\\nb"), std::string(257, 'a')}) {
+    EXPECT_THAT(DecodeManifest(With(kProducer, bad)),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("member \"producer\" is \"")))
+        << bad;
+  }
+  Manifest linked = Example();
+  for (const StoredOrigin& origin : {StoredOrigin{"..", 50, "rank-00000-of-00004.h5"}, StoredOrigin{id, 50, "../x"}}) {
+    linked.files[0].origin = origin;
+    EXPECT_THAT(DecodeManifest(EncodeManifest(linked)),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("file \"rank-00000-of-00002.h5\": member \"")));
   }
 }
 

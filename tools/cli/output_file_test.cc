@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/page/page_file.h"
+#include "fsdp/tools/cli/output_file.h"
 
 #include <sys/stat.h>
 
@@ -24,28 +24,29 @@ std::string NewDirectory() {
   return path;
 }
 
-TEST(PageFileTest, APageReplacesAFileOfItsName) {
+TEST(OutputFileTest, ATextReplacesAFileOfItsName) {
   const std::string path = NewDirectory() + "/page.html";
-  ASSERT_OK(WritePageFile("first", path));
-  ASSERT_OK(WritePageFile("second", path));
+  ASSERT_OK(WriteOutputFile("first", path));
+  ASSERT_OK(WriteOutputFile("second", path));
   EXPECT_EQ(ReadFile(path), "second");
 }
 
-TEST(PageFileTest, ADirectoryOfItsNameStaysWithAllThatIsInIt) {
+TEST(OutputFileTest, ADirectoryOfItsNameStaysWithAllThatIsInIt) {
   const std::string directory = NewDirectory();
   std::ofstream(directory + "/precious") << "kept";
   fs::create_directory_symlink(directory, directory + "-link");
   for (const std::string& path : {directory, directory + "-link"}) {
-    EXPECT_THAT(WritePageFile("page", path),
+    EXPECT_THAT(WriteOutputFile("text", path),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(path + ": is a directory, expected a file")));
   }
   EXPECT_EQ(ReadFile(directory + "/precious"), "kept");
 }
 
-TEST(PageFileTest, APipeOfItsNameIsNotReplaced) {
+TEST(OutputFileTest, APipeOfItsNameIsNotReplaced) {
   const std::string path = NewDirectory() + "/pipe";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_THAT(WritePageFile("page", path), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not a file")));
+  EXPECT_THAT(WriteOutputFile("text", path),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not a file")));
   EXPECT_TRUE(fs::is_fifo(path));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/page/page_file.h"
+#include "fsdp/tools/cli/output_file.h"
 
 #include <cstddef>
 #include <filesystem>
@@ -15,20 +15,20 @@
 namespace fsdp {
 
 // A StagedPath replaces anything of that name, even a directory with all its contents, so check first.
-absl::Status WritePageFile(std::string_view page, const std::string& path) {
+absl::Status WriteOutputFile(std::string_view text, const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is ", std::filesystem::is_directory(status) ? "a directory" : "not a file",
-                     ", expected a file or a name that is free; choose another place for the page"));
+                     ", expected a file or a name that is free; choose another place for it"));
   }
   StagedPathOptions options;
   options.overwrite = true;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateFile(PosixFileSystem(), path, options));
   FSDP_RETURN_IF_ERROR(
-      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(page.data()), page.size())));
+      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
   FSDP_RETURN_IF_ERROR(staged->file().Sync());
   return staged->Commit();
 }
