@@ -94,7 +94,7 @@ TEST(FlatLayoutTest, JsonIsReadOrRefusedWithTheReason) {
       {R"({"parameters": [{"name": "a"}]})", "expected {\"name\", \"shape\"}"},
       {R"({"parameters": [{"name": "a", "shape": ["x"]}]})", "parameter \"a\""},
       {R"({"parameters": [{"name": "a", "shape": []}, {"name": "a", "shape": []}]})", "is there twice"},
-      {R"({"parameters": [], "units": "x"})", "\"units\" is no array"},
+      {R"({"parameters": [], "units": "x"})", "\"units\" is not an array"},
   };
   for (const auto& [json, message] : cases) {
     EXPECT_THAT(ParseFlatLayout(json), StatusIs(StatusCode::kInvalidArgument, HasSubstr(message))) << json;
