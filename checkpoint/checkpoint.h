@@ -4,8 +4,8 @@
 // or not at all; docs/checkpoint_format.md specifies it, and checkpoint/native/save.cc numbers the steps of its commit.
 //
 //   FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
-//   FSDP_ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
-//   FSDP_RETURN_IF_ERROR(LoadCheckpoint(newest, wanted));                               // any world size, any kind
+//   FSDP_RETURN_IF_ERROR(LoadCheckpoint("checkpoints", wanted, *group));                // the newest, on any world
+//   size
 #ifndef FSDP_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_CHECKPOINT_H_
 
@@ -18,6 +18,7 @@
 #include "fsdp/checkpoint/native/native_checkpoint.h"  // SaveCheckpoint, LatestCheckpoint, PruneCheckpoints
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/load.h"  // LoadOptions
+#include "fsdp/collectives/group/process_group.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
@@ -28,6 +29,19 @@ namespace fsdp {
 // dtypes that differ. Local: no rank waits for another, and only the wanted blocks are read. kDataLoss names the
 // damaged tensor, file and byte range; kInvalidArgument a tensor whose shape differs; kNotFound a missing one (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
+
+// The same on every rank of `group`, each with its own `wanted`, which makes sure that all load the same: rank 0
+// chooses the step in a directory of checkpoints, and the ranks compare what they have opened, by save and manifest, or
+// by a digest of the files (TensorSource::Identity), before any of them reads. `path` may differ between hosts.
+// kFailedPrecondition, on every rank, names two ranks that opened different checkpoints, their hosts and both
+// identities. The error of any rank is every rank's; then some have filled `wanted`. Collective; blocks.
+absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, ProcessGroup& group,
+                            const LoadOptions& options = {});
+
+// The checkpoint that `path` denotes, the same on every rank: in a directory of checkpoints rank 0 finds the newest
+// that verifies, by reading it; any other path is returned unchanged. For programs that describe a checkpoint before
+// they load it. The error of rank 0 is every rank's. Collective; blocks.
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group);
 
 struct DescribeOptions {
   // Leave out the optimizer of a torch file or a DCP directory. It need not be readable then.

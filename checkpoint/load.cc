@@ -9,6 +9,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/load_together.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -19,6 +20,15 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
       OpenTensorSource(path, SourceOptionsFor(wanted, options));
   if (!source.ok()) return NameLoadOptions(source.status());
   return LoadFrom(**source, path, wanted, options);
+}
+
+absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, ProcessGroup& group,
+                            const LoadOptions& options) {
+  return LoadTogether(path, wanted, group, options, FindFormat);
+}
+
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group) {
+  return ResolveTogether(path, group, FindFormat);
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {

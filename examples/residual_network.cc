@@ -136,7 +136,7 @@ absl::Status Save(FullyShardedDataParallel& model, Optimizer& optimizer, int ste
 }
 
 // Returns the number of steps that the newest checkpoint has done; 0 if there is no checkpoint.
-absl::StatusOr<int> Restore(FullyShardedDataParallel& model, Optimizer& optimizer) {
+absl::StatusOr<int> Restore(FullyShardedDataParallel& model, Optimizer& optimizer, ProcessGroup& group) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
   FSDP_RETURN_IF_ERROR(newest.status());
@@ -144,7 +144,7 @@ absl::StatusOr<int> Restore(FullyShardedDataParallel& model, Optimizer& optimize
   FSDP_RETURN_IF_ERROR(model.Restore(&optimizer, [&](StateDict& wanted) -> absl::Status {
     // steps_done is loaded with the weights, so both are of the same step.
     wanted.Set(kStepsDone, std::string());
-    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted));
+    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted, group));
     steps_done = std::atoi(wanted.FindText(kStepsDone)->c_str());
     return absl::OkStatus();
   }));
@@ -163,7 +163,7 @@ absl::Status Train() {
   const bool saves = !absl::GetFlag(FLAGS_checkpoint_dir).empty();
   int begin = 0;
   if (saves) {
-    FSDP_ASSIGN_OR_RETURN(begin, Restore(*model, optimizer));
+    FSDP_ASSIGN_OR_RETURN(begin, Restore(*model, optimizer, *group));
   }
   if (group->rank() == 0 && begin > 0) std::printf("%d steps are done\n", begin);
   const int steps = absl::GetFlag(FLAGS_steps), every = absl::GetFlag(FLAGS_checkpoint_every);

@@ -96,7 +96,7 @@ absl::StatusOr<int> Restore(ShardedModule& model, Optimizer& optimizer, ProcessG
   int steps_done = 0;
   FSDP_RETURN_IF_ERROR(model.fsdp().Restore(&optimizer, [&](StateDict& wanted) -> absl::Status {
     wanted.Set(kStepsDone, std::string());
-    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted, {.device = group.device().get()}));
+    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted, group, {.device = group.device().get()}));
     steps_done = std::atoi(wanted.FindText(kStepsDone)->c_str());
     return absl::OkStatus();
   }));

@@ -130,14 +130,14 @@ absl::Status Save(ManualUnits& units, Optimizer& optimizer, int steps_done, Proc
 }
 
 // Returns the number of steps that the newest checkpoint has done; 0 if there is no checkpoint.
-absl::StatusOr<int> Restore(ManualUnits& units, Optimizer& optimizer) {
+absl::StatusOr<int> Restore(ManualUnits& units, Optimizer& optimizer, ProcessGroup& group) {
   const absl::StatusOr<std::string> newest = LatestCheckpoint(absl::GetFlag(FLAGS_checkpoint_dir));
   if (absl::IsNotFound(newest.status())) return 0;
   FSDP_RETURN_IF_ERROR(newest.status());
   int steps_done = 0;
   const auto load = [&](StateDict& wanted) -> absl::Status {
     wanted.Set(kStepsDone, std::string());
-    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted));
+    FSDP_RETURN_IF_ERROR(LoadCheckpoint(*newest, wanted, group));
     steps_done = std::atoi(wanted.FindText(kStepsDone)->c_str());
     return absl::OkStatus();
   };
@@ -164,7 +164,7 @@ absl::Status Train(std::shared_ptr<ProcessGroup> group) {
   const bool saves = !absl::GetFlag(FLAGS_checkpoint_dir).empty();
   int begin = 0;
   if (saves) {
-    FSDP_ASSIGN_OR_RETURN(begin, Restore(*units, optimizer));
+    FSDP_ASSIGN_OR_RETURN(begin, Restore(*units, optimizer, *group));
   }
   const int steps = absl::GetFlag(FLAGS_steps), every = absl::GetFlag(FLAGS_checkpoint_every);
   if (group->rank() == 0 && begin > 0) std::printf("%d steps are done\n", begin);

@@ -89,7 +89,7 @@ class ModelOperations {
   // Restores from any source that can fill intervals, without moving tensors between ranks: calls `load` with a state
   // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model), for `load` to
   // fill.
-  //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
+  //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted, *group); });
   // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
   //
   // With `options`: compares the attributes that they register, which names and shapes do not show, with the attributes

@@ -3,6 +3,7 @@
 // Requirements on every reader of a checkpoint format, tested on each of FormatsUnderTest.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
@@ -30,6 +31,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 class ReadingTest : public FormatTest {};
+
+const TestTensor kBytes = {StateKey::Model("bytes"), DType::kUInt8, {9}};
 
 INSTANTIATE_TEST_SUITE_P(Formats, ReadingTest, testing::ValuesIn(FormatsUnderTest()), NameOfFormat);
 
@@ -61,6 +64,28 @@ TEST_P(ReadingTest, ASourceHasTheTraitsOfItsDriver) {
   EXPECT_EQ(source->traits().is_hdf5, expected.is_hdf5);
   EXPECT_EQ(source->traits().keeps_metadata, expected.keeps_metadata);
   EXPECT_EQ(source->traits().model_only, expected.model_only);
+}
+
+TEST_P(ReadingTest, ACopyHasTheSameIdentityAndOtherValuesOfTheSameSizeHaveAnother) {
+  StateDict state = FullState({kBytes});
+  state.aliases.clear();
+  state.units.clear();
+  ASSERT_OK(Write(state, ReadFromMemory(state)));
+  ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  for (const std::string& file : source->files()) EXPECT_TRUE(std::filesystem::is_regular_file(file)) << file;
+  EXPECT_FALSE(source->files().empty());
+  ASSERT_OK_AND_ASSIGN(const std::string identity, source->Identity());
+
+  const std::string other = NewTestDirectory();
+  std::filesystem::copy(root_, other, std::filesystem::copy_options::recursive);
+  ASSERT_OK_AND_ASSIGN(const auto copy, OpenTensorSource(other + path().substr(root_.size())));
+  EXPECT_THAT(copy->Identity(), IsOkAndHolds(identity));
+
+  static_cast<char*>(state.FindTensor(kBytes.key)->shards[0].data.data())[3] ^= 1;
+  ASSERT_OK(Write(state, ReadFromMemory(state), {.overwrite = true}));
+  ASSERT_OK_AND_ASSIGN(const auto changed, Open());
+  ASSERT_OK_AND_ASSIGN(const std::string new_identity, changed->Identity());
+  EXPECT_NE(new_identity, identity);
 }
 
 TEST_P(ReadingTest, EveryTensorAndTextThatTheFormatHoldsComesBack) {

@@ -74,9 +74,11 @@ class RootDriver final : public FormatDriver {
     return steps.ok() && !steps->empty();
   }
 
+  absl::StatusOr<std::string> Resolve(const std::string& path) const override { return LatestCheckpoint(path); }
+
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                      const TensorSourceOptions& options) const override {
-    FSDP_ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(path));
+    FSDP_ASSIGN_OR_RETURN(const std::string newest, Resolve(path));
     return OpenNativeSource(newest, options);
   }
 };

@@ -11,15 +11,16 @@
 #include "fsdp/checkpoint/native/checkpoint_manifest.h"
 #include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/checkpoint/source/load_together.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 namespace {
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenOurs(const std::string& path, const TensorSourceOptions& options) {
+absl::StatusOr<const FormatDriver*> FindOurs(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
   for (const FormatDriver* driver : {&CheckpointDriver(), &CheckpointRootDriver()}) {
-    if (driver->Recognises(probe)) return driver->Open(path, options);
+    if (driver->Recognises(probe)) return driver;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       path, " is not a checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",
@@ -30,9 +31,15 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenOurs(const std::string& path, 
 
 absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckLoadMemory(wanted, options));
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenOurs(path, SourceOptionsFor(wanted, options));
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindOurs(path));
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, SourceOptionsFor(wanted, options));
   if (!source.ok()) return NameLoadOptions(source.status());
   return LoadFrom(**source, path, wanted, options);
+}
+
+absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, ProcessGroup& group,
+                                  const LoadOptions& options) {
+  return LoadTogether(path, wanted, group, options, FindOurs);
 }
 
 absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path) {

@@ -6,8 +6,8 @@
 // checkpoint/native/save.cc numbers the steps of its commit.
 //
 //   FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
-//   FSDP_ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
-//   FSDP_RETURN_IF_ERROR(LoadNativeCheckpoint(newest, wanted));                         // any world size, any kind
+//   FSDP_RETURN_IF_ERROR(LoadNativeCheckpoint("checkpoints", wanted, *group));          // the newest, on any world
+//   size
 #ifndef FSDP_CHECKPOINT_NATIVE_NATIVE_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_NATIVE_NATIVE_CHECKPOINT_H_
 
@@ -37,6 +37,11 @@ absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::st
 // LoadCheckpoint (checkpoint/checkpoint.h) of a checkpoint of ours: a checkpoint directory, or a ROOT of them, from
 // which it loads the newest that verifies. kInvalidArgument for a path of any other format.
 absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
+
+// The collective LoadCheckpoint (checkpoint/checkpoint.h) of a checkpoint of ours: all ranks load the same step of the
+// same save. Collective; blocks.
+absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, ProcessGroup& group,
+                                  const LoadOptions& options = {});
 
 // The step in the manifest of the checkpoint directory `path`. kDataLoss, naming a remaining file, when the manifest is
 // missing.

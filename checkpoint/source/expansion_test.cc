@@ -28,6 +28,7 @@ class Views final : public TensorSource, public TensorViews {
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> files() const override { return {}; }
   absl::Status Read(const StateKey&, const Interval&, void*) const override { return absl::UnimplementedError("no"); }
   std::optional<TensorStorage> Storage(const StateKey& key) const override { return storages_.at(key); }
   absl::Status ReadDistinct(const StateKey&, const Interval&, void*) const override {

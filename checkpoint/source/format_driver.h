@@ -68,6 +68,10 @@ class FormatDriver {
   virtual absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                              const TensorSourceOptions& options) const = 0;
 
+  // The path that Open of a recognised `path` reads now: in a ROOT, its newest step that verifies, which reads all of
+  // it; otherwise `path`.
+  virtual absl::StatusOr<std::string> Resolve(const std::string& path) const { return path; }
+
   // The place of every value in a recognised path; for a ROOT, in the step that `path` then denotes. The default opens
   // the source and describes it. A format overrides this if its metadata contains more, or makes opening every file
   // unnecessary.

@@ -9,6 +9,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/aligned_block.h"
+#include "fsdp/checkpoint/storage/contents_digest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
@@ -37,6 +39,8 @@ absl::Status CheckElements(const StateKey& key, const Interval& interval, int64_
   if (interval.begin <= interval.end && Interval{0, numel}.Contains(interval)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", numel));
 }
+
+absl::StatusOr<std::string> TensorSource::Identity() const { return DescribeContents(PosixFileSystem(), files()); }
 
 // For formats without blocks: each piece is one task of the pool. A piece whose dtype must be converted goes through a
 // scratch block, which is why Pieces may not return pieces longer than kBlockBytes.

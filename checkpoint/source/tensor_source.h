@@ -90,6 +90,14 @@ class TensorSource {
   // String metadata of the format (safetensors' __metadata__); may be empty.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
 
+  // The files that its values are read from, in an order that follows from their contents.
+  virtual std::vector<std::string> files() const = 0;
+
+  // What it holds, as a text for messages: equal for copies in other places, and different, except by a chance of about
+  // 2^-128, for others. Ours: save id and digest of the manifest, which has the digests of all bytes. Other formats:
+  // DescribeContents of files(), which reads at most 64 MiB and the ends of each file. Errors of reading.
+  virtual absl::StatusOr<std::string> Identity() const;
+
   // Links and objects in the files that contents() does not have, for messages: `"/model/b" (soft link to "/model/a")`.
   // If there are very many, only the first, and then the number of the others.
   virtual std::vector<std::string> left_out() const { return {}; }

@@ -90,7 +90,7 @@ class ProcessGroup {
 };
 
 // Control-plane agreement: OK on every rank if every rank's `mine` is OK; else, on every rank, the error of the lowest
-// rank that has one, prefixed "rank 2 of 4: ". Blocking.
+// rank that has one, prefixed "rank 2 of 4: " unless it already is. Blocking.
 absl::Status AllReduceStatus(ProcessGroup& group, const absl::Status& mine);
 
 }  // namespace fsdp

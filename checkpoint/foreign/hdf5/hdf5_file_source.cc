@@ -126,6 +126,7 @@ class Hdf5FileSource final : public TensorSource {
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> files() const override { return {path_}; }
   std::vector<std::string> left_out() const override { return left_out_; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {

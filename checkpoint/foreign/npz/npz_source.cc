@@ -83,6 +83,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> files() const override { return {file_->path()}; }
   std::vector<std::string> left_out() const override { return left_out_; }
   bool has_checksums() const override { return verifies_; }
   const CoveringChecksums* covering_checksums() const override { return this; }

@@ -44,6 +44,12 @@ class SafetensorsSource final : public TensorSource {
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
+  std::vector<std::string> files() const override {
+    std::vector<std::string> paths;
+    for (const std::unique_ptr<SafetensorsFile>& file : files_) paths.push_back(file->path());
+    return paths;
+  }
+
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const auto at = places_.find(key.fqn);
     if (key.section != StateKey::Section::kModel || at == places_.end()) {

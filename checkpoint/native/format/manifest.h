@@ -121,6 +121,9 @@ struct Manifest : StoredValues {
   std::vector<FlatUnitLayout> units;
   StoredParity parity;
   std::string unknown;
+
+  // The digest of its text (sealed_json.h), when it was decoded.
+  std::string digest = {};
 };
 
 // The extent of `file` that contains byte `offset`; null if no extent does.

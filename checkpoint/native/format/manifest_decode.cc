@@ -441,6 +441,7 @@ absl::StatusOr<Manifest> DecodeManifest(std::string_view text) {
   manifest.units = std::move(document.units);
   manifest.parity = std::move(document.parity);
   manifest.unknown = std::move(document.unknown);
+  manifest.digest = std::string(SealOf(text));
   return manifest;
 }
 

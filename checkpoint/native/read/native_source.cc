@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/native/read/read_plan.h"
 #include "fsdp/checkpoint/native/read/verified_reader.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -59,6 +60,18 @@ class NativeSource final : public TensorSource {
   int64_t step() const override { return manifest_.save.step; }
   int world_size() const override { return manifest_.save.world_size; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+
+  std::vector<std::string> files() const override {
+    std::vector<std::string> paths;
+    for (const StoredFile& file : manifest_.files) paths.push_back(JoinPath(path_, file.name));
+    return paths;
+  }
+
+  // The manifest has the digests of all bytes, so its own digest stands for them.
+  absl::StatusOr<std::string> Identity() const override {
+    return absl::StrCat("step ", manifest_.save.step, " of save ", Printable(manifest_.save.id), ", manifest digest ",
+                        manifest_.digest);
+  }
 
   bool has_checksums() const override { return true; }
 

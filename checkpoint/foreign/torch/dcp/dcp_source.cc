@@ -134,6 +134,12 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return string_metadata_; }
 
+  std::vector<std::string> files() const override {
+    std::vector<std::string> paths = {JoinPath(path_, kDcpMetadataName)};
+    for (const std::string& name : metadata_.chunks.slices().files()) paths.push_back(JoinPath(path_, name));
+    return paths;
+  }
+
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {

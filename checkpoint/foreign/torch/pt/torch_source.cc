@@ -131,6 +131,12 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
+  std::vector<std::string> files() const override {
+    std::vector<std::string> paths;
+    for (const std::unique_ptr<TorchFile>& file : files_) paths.push_back(file->path());
+    return paths;
+  }
+
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {
       const TensorRefs refs = tensors_[tensor];
