@@ -26,16 +26,18 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
                                                    "]; expected ", sizes.size(), " distinct names"));
   }
   int64_t ranks = 1;
+  bool overflows = false;  // a product that wraps could be the group's size
   for (const int size : sizes) {
     if (size < 1) {
       return absl::InvalidArgumentError(absl::StrCat("device mesh: sizes [", absl::StrJoin(sizes, ", "),
                                                      "] have a dimension of size ", size, ": expected at least 1"));
     }
-    ranks *= size;
+    overflows = overflows || __builtin_mul_overflow(ranks, size, &ranks);
   }
   // Every coordinate is one rank of the group; a partial mesh would leave ranks without a place.
-  if (ranks == group.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("device mesh: sizes [", absl::StrJoin(sizes, ", "), "] have ", ranks,
+  if (!overflows && ranks == group.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("device mesh: sizes [", absl::StrJoin(sizes, ", "), "] have ",
+                                                 overflows ? "2^63 or more" : absl::StrCat(ranks),
                                                  " ranks, the group has ", group.size()));
 }
 

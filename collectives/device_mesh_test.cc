@@ -54,6 +54,9 @@ TEST(DeviceMeshTest, WrongMeshesAreRefusedWithBothSides) {
   EXPECT_THAT(CreateOnFour({2, 2}, {"a", "a"}), StatusIs(Code::kInvalidArgument, HasSubstr("names [a, a]")));
   EXPECT_THAT(CreateOnFour({}, {}), StatusIs(Code::kInvalidArgument, HasSubstr("no dimensions")));
   EXPECT_THAT(CreateOnFour({-2, -2}, {"a", "b"}), StatusIs(Code::kInvalidArgument, HasSubstr("size -2")));
+  // The product is 30 * 2^64 + 4, which in 64 bits is 4.
+  EXPECT_THAT(CreateOnFour({2, 2, 4301, 1185031, 109103, 248797}, {"a", "b", "c", "d", "e", "f"}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("have 2^63 or more ranks, the group has 4")));
 }
 
 TEST(DeviceMeshTest, RanksThatAskForDifferentMeshesAreTold) {

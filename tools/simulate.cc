@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "fsdp/tools/simulation/bandwidth.h"
 #include "fsdp/tools/simulation/published_runs.h"
 #include "fsdp/tools/simulation/simulated_job.h"
+#include "fsdp/tools/simulation/small_file.h"
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(std::string, config, "llama-3.1-8b",
@@ -217,11 +217,9 @@ int Fail(const absl::Status& status) {
 }
 
 int PrintPublished(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Fail(absl::NotFoundError(absl::StrCat("--published=", path, " cannot be read")));
-  std::ostringstream text;
-  text << file.rdbuf();
-  const absl::StatusOr<PublishedRuns> runs = ParsePublishedRuns(text.str());
+  const absl::StatusOr<std::string> text = ReadSmallFile(path);
+  if (!text.ok()) return Fail(Annotate(text.status(), "--published"));
+  const absl::StatusOr<PublishedRuns> runs = ParsePublishedRuns(*text);
   if (!runs.ok()) return Fail(runs.status());
   const absl::StatusOr<std::string> table = PublishedTable(*runs);
   if (!table.ok()) return Fail(table.status());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program itself: its exit statuses, its two output streams, and the keys of its JSON.
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -117,6 +118,8 @@ TEST(SimulateTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
   ExpectUsageError({"--flops=1e12"}, "--flops and --memory_bandwidth are of one device");
   ExpectUsageError({"--sharding_strategy=half"}, "half");
   ExpectUsageError({"--seq_len=-1"}, "seq_len -1");
+  ExpectUsageError({"--batch_size=9223372036854775807"}, "batch_size is 9223372036854775807");
+  ExpectUsageError({"--grad_accum=1000000"}, "grad_accum is 1000000, wanted at most 31775");
   ExpectUsageError({"--config=gpt2-124m", "--seq_len=4096"}, "wanted at most 1024");
   ExpectUsageError({"--link_latency=-1"}, "host_latency is -1");
   ExpectUsageError({"--issue_seconds=-1"}, "issue takes -1 s");
@@ -127,10 +130,24 @@ TEST(SimulateTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
 TEST(SimulateTest, AFileThatCannotBeReadOrWrittenExitsWith1) {
   const ProgramResult read = Simulate({"--published=no/such/file"});
   EXPECT_EQ(read.exit_status, 1);
-  EXPECT_THAT(read.errors, HasSubstr("--published=no/such/file cannot be read"));
+  EXPECT_THAT(read.errors, HasSubstr("--published: no/such/file cannot be read"));
   const ProgramResult written = Simulate({"--config=gpt2-124m", "--trace=no/such/directory/t.json"});
   EXPECT_EQ(written.exit_status, 1);
   EXPECT_THAT(written.errors, HasSubstr("--trace=no/such/directory/t.json: "));
+}
+
+// Reading /dev/zero would never end.
+TEST(SimulateTest, AFileThatIsNoSmallRegularFileIsRefused) {
+  const ProgramResult device = Simulate({"--published=/dev/zero"});
+  EXPECT_EQ(device.exit_status, 1);
+  EXPECT_THAT(device.errors, HasSubstr("--published: /dev/zero is not a regular file"));
+  const std::string path = testing::TempDir() + "/large.json";
+  std::ofstream(path) << "{";
+  std::filesystem::resize_file(path, 17 << 20);
+  const ProgramResult large = Simulate({"--published=" + path});
+  EXPECT_EQ(large.exit_status, 1);
+  EXPECT_THAT(large.errors, HasSubstr("has more than 16777216 bytes"));
+  ExpectUsageError({"--config=" + path}, "has more than 16777216 bytes");
 }
 
 TEST(SimulateTest, TheTraceHasTheEventsOfTheStep) {

@@ -251,6 +251,52 @@ TEST_F(CApiErrorsTest, TensorsThatCannotBeSavedAreRefusedByName) {
   EXPECT_EQ(fsdp_state_create(3, &state_), FSDP_INVALID_ARGUMENT);
 }
 
+// The arrays here are shorter than their counts, so a function that reads them first is a crash, or AddressSanitizer's
+// report.
+TEST_F(CApiErrorsTest, ACountThatCannotBeIsRefusedBeforeItsArrayIsRead) {
+  const float data[4] = {};
+  const int64_t dims[] = {4};
+  const fsdp_shard all = {0, 4, data};
+  EXPECT_EQ(fsdp_state_add_tensor(state_, "model/w", FSDP_FLOAT32, 1'000'000'000, dims, &all, 1),
+            FSDP_INVALID_ARGUMENT);
+  EXPECT_STREQ(fsdp_error_message(), "ndim is 1000000000, wanted at most 32");
+  EXPECT_EQ(fsdp_state_add_tensor(state_, "model/w", FSDP_FLOAT32, 1, dims, &all, INT64_MAX), FSDP_INVALID_ARGUMENT);
+  EXPECT_STREQ(fsdp_error_message(),
+               "tensor \"model/w\": shard_count is 9223372036854775807, wanted at most its 4 elements");
+  EXPECT_EQ(fsdp_state_add_text(state_, "extra/t", "text", INT64_MAX), FSDP_INVALID_ARGUMENT);
+  EXPECT_STREQ(fsdp_error_message(), "bytes is 9223372036854775807, wanted at most 268435456");
+  const char* const fqns[] = {"w"};
+  const int64_t offsets[] = {0};
+  EXPECT_EQ(fsdp_state_add_unit(state_, "u", 4, INT64_MAX, fqns, offsets, dims), FSDP_INVALID_ARGUMENT);
+  EXPECT_STREQ(fsdp_error_message(), "count is 9223372036854775807, wanted at most 16777216");
+  const fsdp_read read = {};
+  EXPECT_EQ(fsdp_reader_read(reader_, &read, INT64_MAX, 1), FSDP_INVALID_ARGUMENT);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("at most 2147483648 reads"));
+}
+
+TEST_F(CApiErrorsTest, AGroupOfMoreRanksThanThereAreIsRefused) {
+  fsdp_group group = {};
+  group.struct_size = sizeof(group);
+  group.world_size = INT32_MAX;
+  group.gather = [](void*, const void*, int64_t, fsdp_blob_sink, void*) -> int32_t { return 0; };
+  const std::string root = testing::TempDir() + "/ranks";
+  EXPECT_EQ(fsdp_save(state_, root.c_str(), 1, &group, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("rank 0 of 2147483647, wanted at most 1048576 ranks"));
+}
+
+TEST_F(CApiErrorsTest, ABlobLargerThanMemoryIsAnErrorAndNoException) {
+  fsdp_group group = {};
+  group.struct_size = sizeof(group);
+  group.world_size = 2;
+  group.gather = [](void*, const void* blob, int64_t, fsdp_blob_sink take, void* sink) -> int32_t {
+    take(sink, 1, blob, INT64_MAX);
+    return 0;
+  };
+  const std::string root = testing::TempDir() + "/blob";
+  EXPECT_EQ(fsdp_save(state_, root.c_str(), 1, &group, nullptr, nullptr), FSDP_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("no memory for a blob"));
+}
+
 TEST_F(CApiErrorsTest, AStateThatDoesNotFitItsKindIsNotSaved) {
   const std::string root = testing::TempDir() + "/unfit";
   const auto save = [&](const fsdp_save_options* options) {

@@ -345,7 +345,7 @@ TEST(CApiTest, AGatherThatFailsOrGivesBlobsWronglyIsAnError) {
   EXPECT_THAT(fsdp_error_message(), HasSubstr("the blob of rank 0 2 times, wanted once"));
   group.rank = 2;
   EXPECT_EQ(save(), FSDP_INVALID_ARGUMENT);
-  EXPECT_STREQ(fsdp_error_message(), "group: rank 2 of 2");
+  EXPECT_STREQ(fsdp_error_message(), "group: rank 2 of 2, wanted at most 1048576 ranks, counted from 0");
 }
 
 // CPython ends a thread this way if it calls back into an exiting interpreter. Regression: this ended the process.

@@ -38,6 +38,7 @@ namespace {
 
 constexpr int kDefaultThreads = 4;
 constexpr int kMostThreads = 1024;
+constexpr int64_t kMostReads = int64_t{1} << 31;  // of one call: an array of 80 GiB
 
 // Other formats may have names that a C string cannot hold: a NUL would end the name. Names that are not UTF-8 are
 // refused too, since the header promises UTF-8.
@@ -110,14 +111,14 @@ absl::StatusOr<TensorRead> ReadOf(const fsdp_reader& reader, const fsdp_read& re
 }
 
 absl::Status Read(const fsdp_reader& reader, const fsdp_read* reads, int64_t count, int32_t threads) {
-  if (count < 0 || threads < 0 || threads > kMostThreads) {
+  if (count < 0 || count > kMostReads || threads < 0 || threads > kMostThreads) {
     return absl::InvalidArgumentError(absl::StrCat("count is ", count, " and threads is ", threads,
-                                                   ", wanted at least 0, and at most ", kMostThreads, " threads"));
+                                                   ", wanted at least 0, and at most ", kMostReads, " reads and ",
+                                                   kMostThreads, " threads"));
   }
   if (count > 0) FSDP_RETURN_IF_ERROR(CheckPointer(reads, "reads"));
   std::vector<TensorRead> all;
-  // `reads` is an array of the caller of `count` entries, so the reservation is bounded by memory that exists.
-  all.reserve(count);
+  // Not reserved: entries are checked first, and the first that is wrong ends the call.
   for (int64_t i = 0; i < count; ++i) {
     FSDP_ASSIGN_OR_RETURN(TensorRead read, ReadOf(reader, reads[i]));
     // All reads are checked before the first byte is read, so a wrong argument leaves every `out` unchanged.

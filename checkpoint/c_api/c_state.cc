@@ -11,6 +11,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
+#include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
@@ -44,6 +45,17 @@ absl::Status CheckNew(const StateDict& state, const StateKey& key) {
   return absl::AlreadyExistsError(absl::StrCat("the state has ", Quote(key.ToString()), " already"));
 }
 
+// Arrays of the caller have as many entries as their count says, so a count that nothing could be saved with is refused
+// before the first entry is read: it is more likely garbage than an array of that length.
+constexpr int64_t kMaxDims = 32;                          // HDF5's
+constexpr int64_t kMaxUnitParameters = int64_t{1} << 24;  // a manifest that names more would be too large
+
+absl::Status CheckCount(int64_t count, int64_t most, const char* name, const void* pointer, const char* array) {
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(name, " is ", count, ", wanted at least 0"));
+  if (count > most) return absl::InvalidArgumentError(absl::StrCat(name, " is ", count, ", wanted at most ", most));
+  return count == 0 ? absl::OkStatus() : CheckPointer(pointer, array);
+}
+
 absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, absl::Span<const int64_t> dims,
                                        absl::Span<const fsdp_shard> shards) {
   if (fsdp_dtype_size(dtype) == 0) {
@@ -52,6 +64,11 @@ absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, a
   ShardedTensor tensor;
   tensor.dtype = static_cast<DType>(dtype);
   FSDP_ASSIGN_OR_RETURN(tensor.shape, Shape::Create(dims));
+  // Shards are disjoint and not empty.
+  if (static_cast<int64_t>(shards.size()) > tensor.shape.numel()) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": shard_count is ", shards.size(),
+                                                   ", wanted at most its ", tensor.shape.numel(), " elements"));
+  }
   int64_t last = 0;
   for (const fsdp_shard& shard : shards) {
     if (shard.begin < last || shard.end <= shard.begin || shard.end > tensor.shape.numel()) {
@@ -72,11 +89,6 @@ absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, a
     last = shard.end;
   }
   return tensor;
-}
-
-absl::Status CheckCount(int64_t count, const char* name, const void* pointer, const char* array) {
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(name, " is ", count, ", wanted at least 0"));
-  return count == 0 ? absl::OkStatus() : CheckPointer(pointer, array);
 }
 
 // Parameters must be in order, disjoint, and inside the flat parameter.
@@ -136,8 +148,10 @@ int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype
                               const fsdp_shard* shards, int64_t shard_count) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(ndim, "ndim", dims, "dims"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(shard_count, "shard_count", shards, "shards"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(ndim, fsdp::kMaxDims, "ndim", dims, "dims"));
+    // TensorOf compares it with the number of elements.
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(shard_count, kMost, "shard_count", shards, "shards"));
     FSDP_ASSIGN_OR_RETURN(fsdp::StateKey key, fsdp::KeyOf(name));
     FSDP_RETURN_IF_ERROR(fsdp::CheckNew(state->state, key));
     FSDP_ASSIGN_OR_RETURN(fsdp::ShardedTensor tensor,
@@ -151,7 +165,7 @@ int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype
 int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* text, int64_t bytes) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(bytes, "bytes", text, "text"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(bytes, fsdp::kMaxTextBytes, "bytes", text, "text"));
     FSDP_ASSIGN_OR_RETURN(fsdp::StateKey key, fsdp::KeyOf(name));
     FSDP_RETURN_IF_ERROR(fsdp::CheckNew(state->state, key));
     // NULL passes CheckCount only with 0 bytes.
@@ -178,9 +192,10 @@ int32_t fsdp_state_add_unit(fsdp_state* state, const char* name, int64_t unshard
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(name, "name"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, "count", fqns, "fqns"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, "count", offsets, "offsets"));
-    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, "count", numels, "numels"));
+    constexpr int64_t kMost = fsdp::kMaxUnitParameters;
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, kMost, "count", fqns, "fqns"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, kMost, "count", offsets, "offsets"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckCount(count, kMost, "count", numels, "numels"));
     fsdp::FlatUnitLayout unit;
     unit.name = name;
     unit.unsharded_numel = unsharded_numel;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/c_api/callback_group.h"
 
+#include <exception>
+
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
@@ -10,11 +12,15 @@
 namespace fsdp {
 namespace {
 
+// A place for the blob of each rank is made before the program's function is called.
+constexpr int32_t kMostRanks = 1 << 20;
+
 // The blobs that the program's function has passed so far.
 struct Blobs {
   std::vector<std::string> by_rank;
   std::vector<int> times;
   bool is_outside = false;
+  bool is_too_large = false;
 };
 
 void Take(void* sink, int32_t rank, const void* blob, int64_t bytes) {
@@ -25,7 +31,12 @@ void Take(void* sink, int32_t rank, const void* blob, int64_t bytes) {
     blobs.is_outside = true;
     return;
   }
-  blobs.by_rank[rank].assign(static_cast<const char*>(blob), static_cast<size_t>(bytes));
+  try {
+    blobs.by_rank[rank].assign(static_cast<const char*>(blob), static_cast<size_t>(bytes));
+  } catch (const std::exception&) {  // no memory, or more bytes than a string can have
+    blobs.is_too_large = true;
+    return;
+  }
   ++blobs.times[rank];
 }
 
@@ -37,8 +48,9 @@ absl::StatusOr<std::unique_ptr<CallbackGroup>> CallbackGroup::Create(const fsdp_
   fsdp_group group = {};
   group.world_size = 1;
   FSDP_RETURN_IF_ERROR(CopyOptions(given, "group", group));
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("group: rank ", group.rank, " of ", group.world_size));
+  if (group.world_size < 1 || group.world_size > kMostRanks || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("group: rank ", group.rank, " of ", group.world_size,
+                                                   ", wanted at most ", kMostRanks, " ranks, counted from 0"));
   }
   if (group.world_size > 1) FSDP_RETURN_IF_ERROR(CheckPointer(reinterpret_cast<void*>(group.gather), "group->gather"));
   return std::unique_ptr<CallbackGroup>(new CallbackGroup(group));
@@ -54,6 +66,10 @@ absl::StatusOr<std::vector<std::string>> CallbackGroup::AllGatherObject(std::str
   if (result != 0) {
     return absl::UnavailableError(
         absl::StrCat("rank ", group_.rank, " of ", group_.world_size, ": the program's gather returned ", result));
+  }
+  if (blobs.is_too_large) {
+    return absl::ResourceExhaustedError(absl::StrCat("rank ", group_.rank, " of ", group_.world_size,
+                                                     ": no memory for a blob that the program's gather gave"));
   }
   // A missing blob would be taken for an empty one, and a save would agree on it.
   for (int32_t rank = 0; rank < group_.world_size; ++rank) {

@@ -167,9 +167,9 @@ typedef struct fsdp_shard {
 int32_t fsdp_state_create(int32_t kind, fsdp_state** state);
 void fsdp_state_free(fsdp_state* state);
 
-/* Adds a tensor of that name, with this rank's shards: sorted, disjoint, not empty; a rank may have no shard. The
- * shards of all ranks cover it once. FSDP_FULL: one shard with all elements, on rank 0. Strings and dims are copied;
- * the caller owns the memory of the shards and must not change it until the state has been saved. */
+/* Adds a tensor of that name, with this rank's shards: sorted, disjoint, not empty; a rank may have no shard. At most
+ * 32 dimensions. The shards of all ranks cover it once. FSDP_FULL: one shard with all elements, on rank 0. Strings and
+ * dims are copied; the caller owns the memory of the shards and must not change it until the state has been saved. */
 int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype, int32_t ndim, const int64_t* dims,
                               const fsdp_shard* shards, int64_t shard_count);
 int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* text, int64_t bytes);

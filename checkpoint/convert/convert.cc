@@ -11,9 +11,7 @@
 #include "fsdp/checkpoint/convert/convert.h"
 
 #include <atomic>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,7 +28,7 @@
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
-#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/disk_room.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
@@ -154,12 +152,7 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
                                                       "; ConvertOptions::allow_expanded writes them all the same"));
   }
   const int64_t bytes = ReportOf(plan.contents, {}).bytes;  // in the dtypes that are written
-  // A disk that cannot report its space is not a reason to refuse; the write then fails by itself.
-  std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(SplitPath(destination).directory, error);
-  if (error || static_cast<uint64_t>(bytes) <= space.available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(destination, ": its tensors take ", bytes, " bytes, but the disk has room for ", space.available));
+  return CheckRoom(destination, "its tensors", bytes);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -145,7 +146,7 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
     return absl::ascii_isalnum(c) || absl::StrContains(".-:[]", absl::string_view(&c, 1));
   });
   if (endpoint.empty() || (has_scheme && is_host)) return std::string(absl::StripSuffix(endpoint, "/"));
-  return absl::InvalidArgumentError(absl::StrCat("endpoint URL ", Quote(endpoint),
+  return absl::InvalidArgumentError(absl::StrCat("endpoint URL ", Quote(WithoutPassword(endpoint)),
                                                  ": expected http://HOST[:PORT] or https://HOST[:PORT]; see "
                                                  "AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL and endpoint_url in ~/.aws"));
 }

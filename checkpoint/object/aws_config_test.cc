@@ -120,6 +120,19 @@ TEST_F(AwsConfigTest, NoMessageHoldsASecret) {
                                AllOf(HasSubstr("control characters"), Not(HasSubstr("squeamish")))));
 }
 
+TEST_F(AwsConfigTest, NoMessageHoldsThePasswordOfAnEndpoint) {
+  variables_["AWS_ACCESS_KEY_ID"] = "AKID";
+  variables_["AWS_SECRET_ACCESS_KEY"] = "secret";
+  for (const char* endpoint : {"http://user:squeamish@host", "https://user:x@squeamish@host:9000/path",
+                               "user:squeamish@host", "ftp://squeamish@host", "http://user:squeamish/@host"}) {
+    variables_["AWS_ENDPOINT_URL"] = endpoint;
+    EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("***@host"), HasSubstr("expected http://HOST"),
+                                       Not(HasSubstr("squeamish")), Not(HasSubstr("user")))))
+        << endpoint;
+  }
+}
+
 TEST_F(AwsConfigTest, ABadEndpointOrRegionIsRefusedByItsValue) {
   variables_["AWS_ACCESS_KEY_ID"] = "AKID";
   variables_["AWS_SECRET_ACCESS_KEY"] = "secret";

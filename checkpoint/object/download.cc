@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
@@ -11,18 +12,43 @@
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/object/file_digest_check.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
+#include "fsdp/checkpoint/storage/disk_room.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
+
+namespace {
+
+// Gets the object `key` as `path`. The bytes are checked before they are written, in the same pass: no second read of
+// the file.
+absl::Status GetFile(ObjectStore& store, const std::string& key, const StoredFile& stored, FileSystem& files,
+                     const std::string& path, absl::FunctionRef<void(int64_t)> count) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  FileDigestCheck check(stored);
+  int64_t offset = 0;
+  FSDP_RETURN_IF_ERROR(store.Get(key, {0, stored.nbytes}, [&](absl::Span<const std::byte> bytes) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(check.Update(bytes));
+    FSDP_RETURN_IF_ERROR(file->Write(offset, bytes));
+    offset += static_cast<int64_t>(bytes.size());
+    count(static_cast<int64_t>(bytes.size()));
+    return absl::OkStatus();
+  }));
+  FSDP_RETURN_IF_ERROR(check.Finish());
+  return file->Sync();
+}
+
+}  // namespace
 
 absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std::string& step, FileSystem& files,
                                                   const std::string& destination, const DownloadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const RemoteManifest remote, ReadRemoteManifest(store, step));
   const Manifest& manifest = remote.manifest;
-  // A hostile manifest may claim any size, so nothing is written before the store has reported files of these sizes.
+  // A hostile manifest may claim any size, so nothing is written before the store has reported files of these sizes and
+  // the disk has room for them.
   FSDP_RETURN_IF_ERROR(CheckRemoteFiles(store, step, manifest));
   DownloadReport report = {.step = manifest.save.step, .files = static_cast<int64_t>(manifest.files.size())};
   for (const StoredFile& file : manifest.files) report.bytes += file.nbytes;
+  FSDP_RETURN_IF_ERROR(CheckRoom(destination, absl::StrCat("the files of ", store.UrlOf(step)), report.bytes));
 
   const PathParts parts = SplitPath(destination);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
@@ -36,23 +62,10 @@ absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std:
     done += nbytes;
     options.progress(done, report.bytes);
   };
-  const auto get = [&](int64_t i) -> absl::Status {
+  const auto get = [&](int64_t i) {
     const StoredFile& stored = manifest.files[i];
-    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(staged->path(), stored.name)));
-    // Checked before it is written, in the same pass: no second read of the file.
-    FileDigestCheck check(stored);
-    int64_t offset = 0;
-    const auto sink = [&](absl::Span<const std::byte> bytes) -> absl::Status {
-      FSDP_RETURN_IF_ERROR(check.Update(bytes));
-      FSDP_RETURN_IF_ERROR(file->Write(offset, bytes));
-      offset += static_cast<int64_t>(bytes.size());
-      count(static_cast<int64_t>(bytes.size()));
-      return absl::OkStatus();
-    };
-    const std::string key = RemoteFileKey(step, manifest.save.id, stored.name);
-    FSDP_RETURN_IF_ERROR(store.Get(key, {0, stored.nbytes}, sink));
-    FSDP_RETURN_IF_ERROR(check.Finish());
-    return file->Sync();
+    return GetFile(store, RemoteFileKey(step, manifest.save.id, stored.name), stored, files,
+                   JoinPath(staged->path(), stored.name), count);
   };
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(options.threads, "checkpoint-download"));

@@ -33,8 +33,9 @@ struct DownloadReport {
 
 // Makes the directory `destination`, whose parent exists, from the checkpoint `step` ("run/step-00000100"). Blocks
 // until it is durable. Incremental checkpoints come with copies of the files that they share. kNotFound when `step`
-// does not exist or was replaced meanwhile; kAlreadyExists when `destination` exists; kDataLoss, with file and range,
-// for bytes that differ from the saved ones. After an error no file remains.
+// does not exist or was replaced meanwhile; kAlreadyExists when `destination` exists; kResourceExhausted when the disk
+// has no room for all files; kDataLoss, with file and range, for bytes that differ from the saved ones. After an error
+// no file remains.
 absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std::string& step, FileSystem& files,
                                                   const std::string& destination, const DownloadOptions& options = {});
 

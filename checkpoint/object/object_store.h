@@ -83,7 +83,8 @@ class ObjectStore {
   // The number of bytes of the object.
   virtual absl::StatusOr<int64_t> Size(const std::string& key) = 0;
 
-  // The objects whose keys begin with `prefix`; kResourceExhausted for more than kMaxListed.
+  // The objects whose keys begin with `prefix`; kResourceExhausted for more than kMaxListed, or kMaxListedBytes of
+  // keys.
   virtual absl::StatusOr<ObjectListing> List(const std::string& prefix, bool one_level) = 0;
 
   // OK also when the object does not exist.
@@ -97,8 +98,10 @@ class ObjectStore {
   virtual std::string UrlOf(const std::string& key) const = 0;
 };
 
-// The maximum number of keys, of at most 1 KiB each, that one List returns.
+// The maximum number of keys, of at most 1 KiB each, that one List returns, and of all their bytes: the list is in
+// memory.
 inline constexpr int64_t kMaxListed = 1'000'000;
+inline constexpr int64_t kMaxListedBytes = int64_t{128} << 20;
 
 // All bytes of an object; kInvalidArgument for one of more than `max_bytes`.
 absl::StatusOr<std::string> GetObject(ObjectStore& store, const std::string& key, int64_t max_bytes);

@@ -2,7 +2,6 @@
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -15,6 +14,12 @@
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 
 namespace fsdp {
+namespace {
+
+// Each step costs a request. Uploads that are interrupted are few, so a run with more of them is not one of ours.
+constexpr int kMaxIncompleteSteps = 1000;
+
+}  // namespace
 
 std::string RemoteStep(const std::string& run, const std::string& step_name) {
   return absl::StrCat(run, run.empty() ? "" : "/", step_name);
@@ -55,7 +60,12 @@ absl::StatusOr<std::string> FindRemoteCheckpoint(ObjectStore& store, const std::
   if (is_checkpoint) return prefix;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListRemoteSteps(store, prefix));
   // The newest step without a manifest may be an upload in progress, so an older complete one is the answer.
+  int incomplete = 0;
   for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    if (incomplete++ == kMaxIncompleteSteps) {
+      return absl::NotFoundError(absl::StrCat(store.UrlOf(prefix), ": the newest ", kMaxIncompleteSteps,
+                                              " steps are not complete; name a step"));
+    }
     std::string step = RemoteStep(prefix, *name);
     FSDP_ASSIGN_OR_RETURN(const bool is_complete, IsRemoteCheckpoint(store, step));
     if (is_complete) return step;
@@ -80,17 +90,20 @@ absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std:
 }
 
 absl::Status CheckRemoteFiles(ObjectStore& store, const std::string& step, const Manifest& manifest) {
-  FSDP_ASSIGN_OR_RETURN(const ObjectListing listing,
+  // One listing instead of a request for each file. Sorted in place: a map would be a second copy of it.
+  FSDP_ASSIGN_OR_RETURN(ObjectListing listing,
                         store.List(RemoteFileKey(step, manifest.save.id, ""), /*one_level=*/false));
-  // One listing instead of a request for each file.
-  std::map<std::string, int64_t> sizes;
-  for (const ObjectEntry& object : listing.objects) sizes[object.key] = object.nbytes;
+  const auto before = [](const ObjectEntry& a, const ObjectEntry& b) { return a.key < b.key; };
+  std::sort(listing.objects.begin(), listing.objects.end(), before);
   for (const StoredFile& file : manifest.files) {
-    const std::string key = RemoteFileKey(step, manifest.save.id, file.name);
-    const auto size = sizes.find(key);
-    if (size == sizes.end()) return absl::DataLossError(absl::StrCat(store.UrlOf(key), " is missing"));
-    if (size->second == file.nbytes) continue;
-    return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": ", size->second, " bytes, expected ", file.nbytes));
+    const ObjectEntry wanted = {RemoteFileKey(step, manifest.save.id, file.name), file.nbytes};
+    const auto found = std::lower_bound(listing.objects.begin(), listing.objects.end(), wanted, before);
+    const std::string url = store.UrlOf(wanted.key);
+    if (found == listing.objects.end() || found->key != wanted.key) {
+      return absl::DataLossError(absl::StrCat(url, " is missing"));
+    }
+    if (found->nbytes == file.nbytes) continue;
+    return absl::DataLossError(absl::StrCat(url, ": ", found->nbytes, " bytes, expected ", file.nbytes));
   }
   return absl::OkStatus();
 }

@@ -184,6 +184,7 @@ class S3Store final : public ObjectStore {
 
   absl::StatusOr<ObjectListing> List(const std::string& prefix, bool one_level) override {
     ObjectListing listing;
+    int64_t key_bytes = 0;
     std::string token;
     do {
       Query query = {{"list-type", "2"}, {"prefix", prefix}};
@@ -192,11 +193,15 @@ class S3Store final : public ObjectStore {
       FSDP_ASSIGN_OR_RETURN(const HttpReply reply, Send({.url = BucketUrl(query)}, "list", prefix));
       absl::StatusOr<ListPage> page = ParseListPage(reply.body, prefix);
       if (!page.ok()) return Annotate(page.status(), absl::StrCat("list of ", UrlOf(prefix)));
+      for (const ObjectEntry& object : page->listing.objects) key_bytes += static_cast<int64_t>(object.key.size());
+      for (const std::string& folder : page->listing.folders) key_bytes += static_cast<int64_t>(folder.size());
       std::move(page->listing.objects.begin(), page->listing.objects.end(), std::back_inserter(listing.objects));
       std::move(page->listing.folders.begin(), page->listing.folders.end(), std::back_inserter(listing.folders));
-      if (static_cast<int64_t>(listing.objects.size() + listing.folders.size()) > kMaxListed) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("list of ", UrlOf(prefix), ": more than ", kMaxListed, " keys; name a longer prefix"));
+      if (static_cast<int64_t>(listing.objects.size() + listing.folders.size()) > kMaxListed ||
+          key_bytes > kMaxListedBytes) {
+        return absl::ResourceExhaustedError(absl::StrCat("list of ", UrlOf(prefix), ": more than ", kMaxListed,
+                                                         " keys or ", kMaxListedBytes >> 20,
+                                                         " MiB of them; name a longer prefix"));
       }
       // A page without a new key but with another token could repeat forever.
       if (!page->next_token.empty() &&

@@ -20,7 +20,7 @@ constexpr absl::string_view kScheme = "s3://";
 constexpr size_t kMaxPrefixBytes = 800;
 
 absl::Status Bad(absl::string_view text, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(Quote(std::string(text)), ": expected ", expected));
+  return absl::InvalidArgumentError(absl::StrCat(Quote(WithoutPassword(text)), ": expected ", expected));
 }
 
 // Lower case only, as in bucket names, which become host names.
@@ -36,6 +36,14 @@ bool IsBucket(absl::string_view bucket) {
 std::string S3Url::ToString() const { return absl::StrCat(kScheme, bucket, prefix.empty() ? "" : "/", prefix); }
 
 std::string S3Url::Key(absl::string_view name) const { return absl::StrCat(prefix, prefix.empty() ? "" : "/", name); }
+
+std::string WithoutPassword(absl::string_view text) {
+  const size_t at = text.rfind('@');
+  if (at == absl::string_view::npos) return std::string(text);
+  const size_t scheme = text.substr(0, at).find("://");
+  const absl::string_view kept = scheme == absl::string_view::npos ? "" : text.substr(0, scheme + 3);
+  return absl::StrCat(kept, "***", text.substr(at));
+}
 
 bool IsS3Url(absl::string_view text) { return absl::StartsWith(text, kScheme); }
 

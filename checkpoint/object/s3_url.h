@@ -30,6 +30,10 @@ bool IsS3Url(absl::string_view text);
 // names below it, no control characters, and no empty, "." or ".." part, which proxies interpret as a path.
 absl::StatusOr<S3Url> ParseS3Url(absl::string_view text);
 
+// `text`, a URL that may be wrong, for a message: all before the last "@" of "scheme://user:password@host" is "***",
+// for a password may hold any character. Texts without an "@" are returned as they are.
+std::string WithoutPassword(absl::string_view text);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_OBJECT_S3_URL_H_

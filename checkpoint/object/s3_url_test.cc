@@ -43,6 +43,8 @@ TEST(S3UrlTest, WhatIsNoUrlIsRefusedWithTheRule) {
        {"s3://models//runs", "s3://models/runs//", "s3://models/../other", "s3://models/./runs", "s3://models/a\nb"}) {
     EXPECT_THAT(ParseS3Url(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a prefix without"))) << text;
   }
+  EXPECT_THAT(ParseS3Url("s3://user:password@models/runs"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"s3://***@models/runs\": expected")));
   EXPECT_THAT(ParseS3Url("s3://models/" + std::string(801, 'a')),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 800 bytes")));
 }

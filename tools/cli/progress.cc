@@ -26,6 +26,14 @@ std::string Bar(double fraction, int columns) {
   return absl::StrCat("[", std::string(full, '='), std::string(columns - full, ' '), "] ");
 }
 
+// "  5s left"; empty while nobody knows: before the first byte, and for a time that no one waits for.
+std::string TimeLeft(double bytes, double rate) {
+  constexpr double kLongest = 1e9;  // seconds, 30 years
+  if (bytes > kLongest * rate) return "";
+  const double seconds = bytes > 0 ? bytes / rate : 0;
+  return absl::StrCat("  ", absl::FormatDuration(absl::Seconds(static_cast<int64_t>(seconds + 0.5))), " left");
+}
+
 }  // namespace
 
 // From 999.5 and 9.95 on, %.0f and %.1f would round to one more digit.
@@ -42,14 +50,17 @@ std::string FormatBytes(double bytes) {
 
 std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
                          int bar_columns) {
-  const double fraction = bytes_total > 0 ? std::min(1.0, static_cast<double>(bytes_done) / bytes_total) : 1.0;
+  // More may be done than was expected, such as a file that grows; the line then shows what is known.
+  bytes_total = std::max(bytes_total, bytes_done);
+  const double fraction = bytes_total > 0 ? static_cast<double>(bytes_done) / static_cast<double>(bytes_total) : 1.0;
+  // Cut, not rounded: 100 % is only shown when all is done.
+  const int percent = bytes_done == bytes_total ? 100 : std::min(99, static_cast<int>(100 * fraction));
   // The mean rate since the start: steadier than the rate of the last interval, and right for work of one kind.
-  const double rate = bytes_done / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
-  const double seconds_left = rate > 0 ? (bytes_total - bytes_done) / rate : 0;
+  const double rate = static_cast<double>(bytes_done) / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
   return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
-                      absl::StrFormat("%3.0f%%  ", 100 * fraction), FormatBytes(bytes_done), " of ",
-                      FormatBytes(bytes_total), "  ", FormatBytes(rate), "/s  ",
-                      absl::FormatDuration(absl::Seconds(static_cast<int64_t>(seconds_left + 0.5))), " left");
+                      absl::StrFormat("%3d%%  ", percent), FormatBytes(static_cast<double>(bytes_done)), " of ",
+                      FormatBytes(static_cast<double>(bytes_total)), "  ", FormatBytes(rate), "/s",
+                      TimeLeft(static_cast<double>(bytes_total - bytes_done), rate));
 }
 
 Progress::Progress(std::string title)

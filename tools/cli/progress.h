@@ -44,7 +44,8 @@ class Progress {
 };
 
 // "convert  37%  1.2 GB of 3.3 GB  412 MB/s  5s left", with a bar of `bar_columns` columns after the title, or none for
-// 0. The rate is the mean over `elapsed`. Pure.
+// 0. The rate is the mean over `elapsed`; before the first byte there is no time left. 100% is shown only when all
+// bytes are done. Pure.
 std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
                          int bar_columns);
 

@@ -24,7 +24,17 @@ TEST(ProgressTest, ALineShowsBytesRateAndTimeLeft) {
   EXPECT_EQ(ProgressLine("convert", 1'000'000'000, 4'000'000'000, absl::Seconds(2), 8),
             "convert [==      ]  25%  1.0 GB of 4.0 GB  500 MB/s  6s left");
   EXPECT_EQ(ProgressLine("verify", 10, 10, absl::Seconds(1), 4), "verify [====] 100%  10 B of 10 B  10 B/s  0 left");
-  EXPECT_EQ(ProgressLine("verify", 0, 10, absl::ZeroDuration(), 0), "verify   0%  0 B of 10 B  0 B/s  0 left");
+  EXPECT_EQ(ProgressLine("verify", 0, 0, absl::Seconds(1), 0), "verify 100%  0 B of 0 B  0 B/s  0 left");
+}
+
+TEST(ProgressTest, ALineNeverClaimsMoreThanIsKnown) {
+  // No rate yet, so no time.
+  EXPECT_EQ(ProgressLine("verify", 0, 10, absl::ZeroDuration(), 0), "verify   0%  0 B of 10 B  0 B/s");
+  EXPECT_EQ(ProgressLine("verify", 999, 1000, absl::Seconds(1), 0), "verify  99%  999 B of 1.0 kB  999 B/s  0 left");
+  // More than was expected, or a total that overflowed.
+  EXPECT_EQ(ProgressLine("pull", 10, 4, absl::Seconds(1), 0), "pull 100%  10 B of 10 B  10 B/s  0 left");
+  EXPECT_EQ(ProgressLine("pull", 10, -4, absl::Seconds(1), 4), "pull [====] 100%  10 B of 10 B  10 B/s  0 left");
+  EXPECT_EQ(ProgressLine("pull", 1, int64_t{1} << 62, absl::Hours(1), 0), "pull   0%  1 B of 4612 PB  0 B/s");
 }
 
 TEST(ProgressTest, QuickWorkSaysNothingInALog) {

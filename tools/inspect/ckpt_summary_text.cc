@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
@@ -284,7 +285,9 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
 }
 
 std::string ProblemJson(const std::string& path, const absl::Status& status) {
-  return ToText({{"path", path}, {"problem", WithFlagNames(status.message())}});
+  // A URL that is refused may hold a password, which must not reach a log.
+  const bool is_refused = IsS3Url(path) && !ParseS3Url(path).ok();
+  return ToText({{"path", is_refused ? WithoutPassword(path) : path}, {"problem", WithFlagNames(status.message())}});
 }
 
 }  // namespace fsdp

@@ -104,6 +104,12 @@ Checkpointing OfBlock(Checkpointing checkpointing, int index) {
   return index % 2 == 1 ? Checkpointing::kFull : Checkpointing::kNone;
 }
 
+// Estimates beyond int64 become its largest number; CheckActivations refuses them.
+int64_t Bytes(double estimate) {
+  constexpr double kMost = 9.2e18;
+  return static_cast<int64_t>(std::min(estimate, kMost));
+}
+
 void AddBlockWork(const BlockSizes& sizes, const WorkOptions& options, int index, ModelUnit& unit) {
   const double tokens = static_cast<double>(options.batch_size) * options.seq_len;
   // The counts above are for elements of 16 bits.
@@ -135,8 +141,8 @@ void AddBlockWork(const BlockSizes& sizes, const WorkOptions& options, int index
   }
   unit.forward = forward * tokens;
   unit.backward = backward * tokens;
-  unit.kept_bytes = static_cast<int64_t>(kept * tokens * options.element_bytes);
-  unit.transient_bytes = static_cast<int64_t>(transient * tokens * options.element_bytes);
+  unit.kept_bytes = Bytes(kept * tokens * options.element_bytes);
+  unit.transient_bytes = Bytes(transient * tokens * options.element_bytes);
 }
 
 void AddRootWork(const BlockSizes& sizes, const WorkOptions& options, ModelUnit& root) {
@@ -149,9 +155,8 @@ void AddRootWork(const BlockSizes& sizes, const WorkOptions& options, ModelUnit&
   root.backward = UnitWork{2 * head, 0, LossTraffic(sizes, options.kernels)} * tokens;
   root.backward_after_inner = UnitWork{0, 0, 2 * embedding} * tokens;
   // The logits, and in float32 the logarithms of their softmax and their gradients.
-  root.kept_bytes =
-      static_cast<int64_t>(tokens * (2 * sizes.hidden + sizes.vocab) * element + tokens * sizes.vocab * 4);
-  root.transient_bytes = static_cast<int64_t>(tokens * sizes.vocab * 4);
+  root.kept_bytes = Bytes(tokens * (2 * sizes.hidden + sizes.vocab) * element + tokens * sizes.vocab * 4);
+  root.transient_bytes = Bytes(tokens * sizes.vocab * 4);
 }
 
 absl::Status CheckSizes(const CausalLmConfig& config, const WorkOptions& options) {
@@ -163,6 +168,18 @@ absl::Status CheckSizes(const CausalLmConfig& config, const WorkOptions& options
   if (!limit.has_value() || options.seq_len <= limit->seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("seq_len is ", options.seq_len, ", wanted at most ", limit->seq_len,
                                                  ", the model's ", std::string(limit->field)));
+}
+
+// Callers add up the bytes of all units in int64.
+absl::Status CheckActivations(const std::vector<ModelUnit>& units, const WorkOptions& options) {
+  constexpr double kMostBytes = 1e18;
+  double nbytes = 0;
+  for (const ModelUnit& unit : units) {
+    nbytes += static_cast<double>(unit.kept_bytes) + static_cast<double>(unit.transient_bytes);
+  }
+  if (nbytes <= kMostBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("batch_size is ", options.batch_size, " and seq_len ", options.seq_len,
+                                                 ", wanted activations of at most ", kMostBytes, " bytes"));
 }
 
 }  // namespace
@@ -205,6 +222,7 @@ absl::StatusOr<std::vector<ModelUnit>> ModelWork(const CausalLmConfig& config, c
   // Parameters that no block has are the root's.
   place(*model, "", units[0]);
   AddRootWork(sizes, options, units[0]);
+  FSDP_RETURN_IF_ERROR(CheckActivations(units, options));
   return units;
 }
 

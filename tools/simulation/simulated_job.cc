@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +12,7 @@
 #include "fsdp/fsdp/options/unit_options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/tensor/dtype.h"
+#include "fsdp/tools/simulation/small_file.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -32,8 +31,17 @@ struct Spans {
   GroupSpan shard, replica;
 };
 
+// The time and the memory of a simulation grow with the computations of units in a step: a million take a second.
+constexpr int64_t kMaxUnitSteps = int64_t{1} << 20;
+
+// Shards are padded to the ranks, so more of them could make a size beyond int64.
+constexpr int kMaxRanks = 1 << 20;
+
 absl::Status CheckLayout(const SimulatedJob& job) {
   const auto refused = [](const std::string& message) { return absl::InvalidArgumentError(message); };
+  if (job.ranks > kMaxRanks) {
+    return refused(absl::StrCat("ranks is ", job.ranks, ", wanted at most ", kMaxRanks));
+  }
   if (job.ranks < 1 || job.hosts < 1 || job.ranks % job.hosts != 0) {
     return refused(absl::StrCat("ranks is ", job.ranks, " and hosts ", job.hosts,
                                 ", wanted at least 1 of each, and hosts that have equally many ranks"));
@@ -54,6 +62,28 @@ absl::Status CheckLayout(const SimulatedJob& job) {
                                 std::string(ShardingStrategyName(job.plan.strategy))));
   }
   return Validate(job.links);
+}
+
+// A parameter is padded by less than a row for each rank (fully_shard); the plan of memory adds up 16 bytes for each
+// element in int64.
+absl::Status CheckSizes(const SimulatedJob& job, const std::vector<ModelUnit>& units) {
+  constexpr double kMostElements = 1e17;
+  double elements = 0;
+  for (const ModelUnit& unit : units) {
+    for (const ShardLayout::Entry& parameter : unit.parameters) {
+      elements += static_cast<double>(parameter.shape.numel()) +
+                  static_cast<double>(parameter.shape.row_numel()) * static_cast<double>(job.ranks);
+    }
+  }
+  if (!(elements <= kMostElements)) {
+    return absl::InvalidArgumentError(absl::StrCat("the model has ", elements, " parameters, padded for ", job.ranks,
+                                                   " ranks, wanted at most ", kMostElements));
+  }
+  const int64_t most = kMaxUnitSteps / static_cast<int64_t>(units.size());
+  if (job.micro_steps <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("grad_accum is ", job.micro_steps, ", wanted at most ", most,
+                                                 " for a model of ", units.size(),
+                                                 " units; the speed of more is nearly the same"));
 }
 
 // Consecutive ranks form a shard group; ranks at the same place in their groups replicate.
@@ -152,6 +182,17 @@ void AddCheckpointTimes(const SimulatedJob& job, const Spans& spans, SimulatedSt
   step.load_seconds = nbytes / spans.shard.ranks * ranks_on_host / job.disk_read;
 }
 
+// Speeds near 0 and beyond any machine's can make numbers that no step has.
+absl::Status CheckResult(const SimulatedStep& step) {
+  for (const double number : {step.timeline.seconds, step.tokens_per_second, step.exposed_communication,
+                              step.model_flops_utilization, step.save_seconds, step.load_seconds}) {
+    if (std::isfinite(number)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the step takes ", step.timeline.seconds,
+                                                   " s, wanted speeds of devices, links and disks that give a time"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<CausalLmConfig> ReadModelConfig(const std::string& name_or_path) {
@@ -165,14 +206,13 @@ absl::StatusOr<CausalLmConfig> ReadModelConfig(const std::string& name_or_path) 
     return absl::NotFoundError(absl::StrCat("config \"", name_or_path, "\" is no file; ", gpt2.status().message(), "; ",
                                             llama.status().message()));
   }
-  std::ostringstream text;
-  text << std::ifstream(name_or_path).rdbuf();
-  const nlohmann::json json = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(name_or_path));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("model_type") || !json["model_type"].is_string()) {
     return absl::InvalidArgumentError(
         absl::StrCat("config ", name_or_path, " is not JSON with a model_type, wanted \"gpt2\" or \"llama\""));
   }
-  return ParseCausalLmConfig(json["model_type"].get<std::string>(), text.str(), /*notes=*/nullptr);
+  return ParseCausalLmConfig(json["model_type"].get<std::string>(), text, /*notes=*/nullptr);
 }
 
 absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job) {
@@ -184,6 +224,7 @@ absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job) {
   job.plan.param_dtype = float32 ? DType::kFloat32 : DType::kBFloat16;
   job.plan.shard_ranks = spans.shard.ranks;
   FSDP_ASSIGN_OR_RETURN(const std::vector<ModelUnit> units, ModelWork(job.config, job.work));
+  FSDP_RETURN_IF_ERROR(CheckSizes(job, units));
   job.plan.recompute = job.work.checkpointing == Checkpointing::kFull;
 
   std::vector<std::vector<ShardLayout::Entry>> parameters;
@@ -218,6 +259,7 @@ absl::StatusOr<SimulatedStep> SimulateStep(SimulatedJob job) {
   step.model_flops_utilization =
       3 * ForwardFlops(units, job.work) * tokens / seconds / job.device.PeakFlops(job.precision);
   AddCheckpointTimes(job, spans, step);
+  FSDP_RETURN_IF_ERROR(CheckResult(step));
   return step;
 }
 

@@ -2,6 +2,7 @@
 #include "fsdp/tools/simulation/simulated_job.h"
 
 #include <fstream>
+#include <limits>
 
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
@@ -109,6 +110,38 @@ TEST(SimulatedJobTest, JobsThatCannotBeAreNamed) {
   job = Job(8, 1);
   job.links.host_bandwidth = 0;
   expect(job, "host_bandwidth is 0");
+}
+
+TEST(SimulatedJobTest, SizesThatOverflowAreRefused) {
+  const auto expect = [](const SimulatedJob& job, const char* message) {
+    EXPECT_THAT(SimulateStep(job), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  SimulatedJob job = Job(8, 1);
+  job.work.batch_size = kMost;
+  expect(job, "batch_size is 9223372036854775807 and seq_len 4096, wanted activations of at most 1e+18 bytes");
+  job = Job(8, 1);
+  job.work.seq_len = kMost;
+  expect(job, "seq_len 9223372036854775807, wanted activations");
+  expect(Job(std::numeric_limits<int>::max(), 1), "ranks is 2147483647, wanted at most 1048576");
+  job = Job(8, 1);
+  auto& config = std::get<LlamaConfig>(job.config);
+  config.vocab_size = int64_t{1} << 30;
+  config.hidden_size = config.intermediate_size = int64_t{1} << 25;
+  expect(job, "parameters, padded for 8 ranks, wanted at most 1e+17");
+  job = Job(1, 1);
+  job.device.bfloat16_flops = job.device.attention_flops = job.device.memory_bandwidth =
+      std::numeric_limits<double>::infinity();
+  expect(job, "the step takes 0 s, wanted speeds");
+}
+
+// A schedule of a million micro-steps would take minutes and gigabytes.
+TEST(SimulatedJobTest, AStepThatTakesLongToSimulateIsRefused) {
+  SimulatedJob job = Job(8, 1);
+  job.micro_steps = 1'000'000;
+  EXPECT_THAT(SimulateStep(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("grad_accum is 1000000, wanted at most 31775 for a model of 33 units")));
 }
 
 TEST(SimulatedJobTest, AConfigIsAPresetOrAFile) {

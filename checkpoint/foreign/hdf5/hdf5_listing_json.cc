@@ -52,10 +52,13 @@ absl::Status CheckSize(const Hdf5Dataset& dataset) {
   if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
   if (dataset.type.empty() || dataset.type == "text") return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dataset.type));
-  const int64_t expected = shape->numel() * SizeOf(dtype);
-  if (dataset.nbytes == expected) return absl::OkStatus();
-  return Wrong(dataset, absl::StrCat("it has ", dataset.nbytes, " bytes, expected ", expected, " for ",
-                                     shape->ToString(), " of ", dataset.type));
+  // A product that wraps could be any size, such as 0 for 2^64 bytes.
+  int64_t expected = 0;
+  const bool overflows = __builtin_mul_overflow(shape->numel(), SizeOf(dtype), &expected);
+  if (!overflows && dataset.nbytes == expected) return absl::OkStatus();
+  return Wrong(dataset, absl::StrCat("it has ", dataset.nbytes, " bytes, expected ",
+                                     overflows ? "2^63 or more" : absl::StrCat(expected), " for ", shape->ToString(),
+                                     " of ", dataset.type));
 }
 
 }  // namespace

@@ -83,6 +83,10 @@ TEST(Hdf5ListingTest, BytesAreAsManyAsTypeAndShapeSay) {
   wrong = Floats("/w", 4, 0);
   wrong.dims = {int64_t{1} << 40, int64_t{1} << 40};
   EXPECT_THAT(CheckHdf5Listing({wrong}, 100), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"/w\"")));
+  // 2^64 bytes, which in 64 bits are none.
+  wrong = {"/w", "", "complex128", {int64_t{1} << 60}, 0, 0, ""};
+  EXPECT_THAT(CheckHdf5Listing({wrong}, 100),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("it has 0 bytes, expected 2^63 or more for")));
   wrong = Floats("/w", 4, 0);
   wrong.type = "float31";
   EXPECT_FALSE(CheckHdf5Listing({wrong}, 100).ok());

@@ -157,6 +157,7 @@ absl::StatusOr<StoredFile> DecodeFile(const json& object) {
 
 absl::Status DecodeFiles(const json& document, StoredValues& values, FileIndex& index) {
   FSDP_ASSIGN_OR_RETURN(const json* files, ArrayMember(document, "files"));
+  int64_t nbytes = 0;
   for (const json& value : *files) {
     absl::StatusOr<StoredFile> file = DecodeFile(value);
     if (!file.ok()) return In(absl::StrCat("file ", NameOf(value)), file.status());
@@ -164,6 +165,9 @@ absl::Status DecodeFiles(const json& document, StoredValues& values, FileIndex& 
       return Broken(absl::StrCat("file ", Quote(file->name), " is named twice"));
     }
     if (file->name == kManifestName) return Broken("it names itself among the files");
+    if (__builtin_add_overflow(nbytes, file->nbytes, &nbytes)) {
+      return Broken(absl::StrCat("the files up to ", Quote(file->name), " have 2^63 bytes or more"));
+    }
     values.files.push_back(*std::move(file));
   }
   return absl::OkStatus();
@@ -270,15 +274,21 @@ absl::StatusOr<StoredText> DecodeText(const json& object, const StoredValues& va
   return text;
 }
 
-// A name denotes one value: no two tensors, texts or aliases may share one.
+// A name denotes one value: no two tensors, texts or aliases may share one. Readers add up the bytes of all tensors.
 absl::Status DecodeValues(const json& document, const FileIndex& index, StoredValues& values) {
   std::set<StateKey> keys;
   std::set<std::string> aliases;
+  int64_t total = 0;
   FSDP_ASSIGN_OR_RETURN(const json* tensors, ArrayMember(document, "tensors"));
   for (const json& value : *tensors) {
     absl::StatusOr<StoredTensor> tensor = DecodeTensor(value, values, index);
     if (!tensor.ok()) return In(absl::StrCat("tensor ", NameOf(value)), tensor.status());
     if (!keys.insert(tensor->key).second) return Broken(absl::StrCat("tensor ", NameOf(value), " is named twice"));
+    int64_t nbytes = 0;
+    if (__builtin_mul_overflow(tensor->shape.numel(), SizeOf(tensor->dtype), &nbytes) ||
+        __builtin_add_overflow(total, nbytes, &total)) {
+      return Broken(absl::StrCat("the tensors up to ", NameOf(value), " have 2^63 bytes or more"));
+    }
     for (const std::string& alias : tensor->aliases) {
       if (const absl::Status valid = CheckTensorName(alias); !valid.ok()) return Broken(std::string(valid.message()));
       if (!aliases.insert(alias).second) return Broken(absl::StrCat("alias ", Quote(alias), " is named twice"));

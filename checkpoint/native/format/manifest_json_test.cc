@@ -193,6 +193,23 @@ TEST(ManifestJsonTest, AnIntervalOfMoreThan2To63BytesIsRefused) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the offset overflows")));
 }
 
+// Downloads, verifications and summaries add up these sizes.
+TEST(ManifestJsonTest, SizesThatAddUpTo2To63BytesAreRefused) {
+  Manifest manifest = Example();
+  for (StoredFile& file : manifest.files) file.nbytes = int64_t{1} << 62;
+  EXPECT_THAT(DecodeManifest(EncodeManifest(manifest)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("the files up to \"rank-00001-of-00002.h5\" have 2^63 bytes or more")));
+  manifest = Example();
+  for (StoredTensor& tensor : manifest.tensors) {
+    tensor.shape = {int64_t{1} << 60};
+    tensor.intervals.clear();
+  }
+  EXPECT_THAT(
+      DecodeManifest(EncodeManifest(manifest)),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the tensors up to \"model/w\" have 2^63 bytes or more")));
+}
+
 TEST(ManifestJsonTest, DeepNestingIsRefused) {
   const std::string deep = absl::StrCat("\"x\": ", std::string(1000000, '['));
   EXPECT_THAT(DecodeManifest(Seal("{" + deep)), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("nested more than")));
