@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs whose ranks were given different things to read: none of them trains a step.
+// Runs whose ranks were given different things to read, or different flags: none of them trains a step.
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -82,6 +82,16 @@ TEST_F(RanksAgreeTest, OtherTokensAreRefusedByBothPaths) {
   EXPECT_THAT(Start(Options(2), [&](TrainOptions& rank1) { rank1.tokens = other; }),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("data.digest: "), HasSubstr("/tokens.u16), "), HasSubstr("/other.u16);"))));
+}
+
+TEST_F(RanksAgreeTest, AFlagThatDiffersIsNamedBeforeAnythingIsRead) {
+  TrainOptions options = Options(2);
+  options.config = directory_ + "/none.json";
+  options.agreed_flags = {{"--async_checkpoint", "false"}, {"--lr", "0.1"}};
+  EXPECT_THAT(Start(options, [](TrainOptions& rank1) { rank1.agreed_flags[0].value = "true"; }),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--async_checkpoint: false on rank 0 ("), HasSubstr("), true on rank 1 ("),
+                             HasSubstr("); expected the same on all ranks: start all ranks with the same flags"))));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // A run, in the order of its collective calls. Every rank makes the same ones:
 //
-//   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AllReduceStatus
+//   1. OpenData    the flags, then config and tokens; each rank checks its own part of the tokens, and AllReduceStatus
 //                  makes one rank's error every rank's, so that no rank waits in a collective for one that has
 //                  returned. Rank 0 makes sure that no output would harm an input (run_outputs.h), and all ranks that
 //                  they are one run (run_attributes.h).
@@ -41,6 +41,7 @@
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/collectives/group/same_on_ranks.h"
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/nn/device_layer_ops.h"
@@ -123,6 +124,8 @@ bool IsIn(const std::string& directory, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
                                                          std::shared_ptr<ProcessGroup> group) {
+  // First, since flags decide which of the following calls this rank makes.
+  FSDP_RETURN_IF_ERROR(CheckSameOnRanks(*group, options.agreed_flags, "start all ranks with the same flags"));
   TrainOptions cut = options;
   if (options.global_batch > 0) {
     FSDP_ASSIGN_OR_RETURN(cut.grad_accum, MicroStepsOf(options.global_batch, options.batch_size, group->size()));
