@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<StepMetrics>> TrainRank(const TrainOptions& options, 
   FSDP_ASSIGN_OR_RETURN(auto model, MakeShardedModel(config, options, group, /*trace=*/nullptr));
   FSDP_RETURN_IF_ERROR(set_hook(*model));
   const auto load = [&](StateDict& wanted) {
-    return LoadInitialWeights(options.init_from, BasePrefix(config), wanted, {.device = &model->device()});
+    return LoadInitialWeights(options.init_from, BasePrefix(config), wanted, *group, {.device = &model->device()});
   };
   FSDP_RETURN_IF_ERROR(model->Restore(/*optimizer=*/nullptr, load));
   AdamW optimizer(AdamW::DecayMatricesOnly(model->parameters(), options.adamw));

@@ -13,9 +13,12 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/group/same_on_ranks.h"
 
 namespace fsdp {
 namespace {
@@ -60,9 +63,7 @@ absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view pre
   return of_base;
 }
 
-}  // namespace
-
-absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model) {
+absl::StatusOr<FlatLayout> OwnLayout(const std::string& file, Module& model) {
   FSDP_ASSIGN_OR_RETURN(std::optional<FlatLayout> given, ReadFlatLayout(file));
   if (given.has_value()) return *std::move(given);
   FlatLayout layout;
@@ -74,16 +75,38 @@ absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model) {
   return layout;
 }
 
+// Every name and shape in order, in a form for comparisons.
+std::string IdentityOf(const FlatLayout& layout) {
+  std::string text;
+  for (const auto& [fqn, shape] : layout.parameters) absl::StrAppend(&text, fqn, " ", shape.ToString(), "\n");
+  for (const std::string& unit : layout.units) absl::StrAppend(&text, "unit ", unit, "\n");
+  return absl::StrCat(layout.parameters.size(), " parameters in ", layout.units.size(), " units, digest ",
+                      DigestOf(text).ToHex());
+}
+
+}  // namespace
+
+absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model, ProcessGroup& group) {
+  absl::StatusOr<FlatLayout> layout = OwnLayout(file, model);
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, layout.status()));
+  FSDP_RETURN_IF_ERROR(CheckSameOnRanks(group, {{"the layout of --flat_layout", IdentityOf(*layout), file}},
+                                        "give every host a copy of the same file"));
+  return layout;
+}
+
+// The ranks agree on the path before they describe it, so that all describe what they load.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                const LoadOptions& options) {
+                                ProcessGroup& group, const LoadOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const std::string resolved, ResolveCheckpoint(path, group));
   LoadOptions spelled = options;
-  FSDP_ASSIGN_OR_RETURN(const StateDict contents, Describe(path, base_prefix, spelled.flat_layout));
-  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, spelled);
+  const absl::StatusOr<StateDict> contents = Describe(resolved, base_prefix, spelled.flat_layout);
+  FSDP_RETURN_IF_ERROR(AllReduceStatus(group, contents.status()));
+  if (AnyHasPrefix(*contents, base_prefix)) return LoadCheckpoint(resolved, wanted, group, spelled);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
-                                     [&](const auto& entry) { return contents.contains(entry.first); });
+                                     [&](const auto& entry) { return contents->contains(entry.first); });
   // If the file has no name in either spelling, loading `wanted` fails and lists the missing names.
-  return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);
+  return LoadCheckpoint(resolved, has_names ? renamed : wanted, group, spelled);
 }
 
 }  // namespace fsdp

@@ -12,20 +12,23 @@
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/collectives/group/process_group.h"
 #include "fsdp/nn/module.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 
 // The layout in `file` (--flat_layout; errors of ReadFlatLayout). If `file` is empty: the parameters of `model` in the
-// order of named_parameters(), shared ones once.
-absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model);
+// order of named_parameters(), shared ones once. kFailedPrecondition, on every rank, when ranks have other layouts.
+// Collective.
+absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model, ProcessGroup& group);
 
-// Fills `wanted`, a model's shards, from any format that LoadCheckpoint reads. Models are published under two
-// spellings: with `base_prefix` ("transformer.", "model.") before all names except the head's, and without it. Both are
-// read, and options.flat_layout, which has the prefix, is tried in both. Returns the errors of LoadCheckpoint.
+// Fills `wanted`, a model's shards, from any format that LoadCheckpoint reads, the same on every rank of `group`.
+// Models are published under two spellings: with `base_prefix` ("transformer.", "model.") before all names except the
+// head's, and without it. Both are read, and options.flat_layout, which has the prefix, is tried in both. Returns the
+// errors of the collective LoadCheckpoint. Collective.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                const LoadOptions& options = {});
+                                ProcessGroup& group, const LoadOptions& options = {});
 
 }  // namespace fsdp
 

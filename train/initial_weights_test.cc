@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/train/initial_weights.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -34,6 +36,12 @@ std::string FileWith(const std::string& file, const std::string& name) {
   return path;
 }
 
+// LoadInitialWeights on one rank.
+absl::Status LoadAlone(const std::string& path, const std::string& prefix, StateDict& wanted) {
+  return RunRanks(
+      1, [&](const std::shared_ptr<ProcessGroup>& group) { return LoadInitialWeights(path, prefix, wanted, *group); });
+}
+
 TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
   for (const std::string base : {"transformer.wte.weight", "model.embed_tokens.weight"}) {
     const std::string prefix = base.substr(0, base.find('.') + 1);
@@ -41,7 +49,7 @@ TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
       std::vector<float> values(3);
       StateDict wanted;
       wanted.Set(StateKey::Model(base), Viewing(values));
-      EXPECT_OK(LoadInitialWeights(FileWith(name + ".safetensors", name), prefix, wanted));
+      EXPECT_OK(LoadAlone(FileWith(name + ".safetensors", name), prefix, wanted));
       EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
     }
   }
@@ -51,7 +59,7 @@ TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
   std::vector<float> values(3);
   StateDict wanted;
   wanted.Set(StateKey::Model("transformer.wpe.weight"), Viewing(values));
-  EXPECT_THAT(LoadInitialWeights(FileWith("other.safetensors", "transformer.wte.weight"), "transformer.", wanted),
+  EXPECT_THAT(LoadAlone(FileWith("other.safetensors", "transformer.wte.weight"), "transformer.", wanted),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("transformer.wpe.weight")));
 }
 

@@ -2,7 +2,6 @@
 #include "fsdp/train/run_attributes.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,8 +15,9 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/stored_attributes.h"
-#include "fsdp/checkpoint/source/json_document.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/storage/contents_digest.h"
+#include "fsdp/collectives/group/same_on_ranks.h"
 
 namespace fsdp {
 namespace {
@@ -26,21 +26,12 @@ constexpr const char* kSections[] = {"model", "data", "options"};
 constexpr char kDigest[] = "data.digest";
 constexpr char kPath[] = "data.path";
 
-constexpr int64_t kSampledBlocks = 64;
-constexpr int64_t kSampledBlockBytes = int64_t{1} << 20;
-
 std::string DigestOfTokens(std::string_view bytes) {
-  const int64_t nbytes = static_cast<int64_t>(bytes.size());
-  if (nbytes <= kSampledBlocks * kSampledBlockBytes) return absl::StrCat("xxh3-128:", DigestOf(bytes).ToHex());
+  const std::vector<ByteRange> ranges = DigestedRanges(static_cast<int64_t>(bytes.size()));
   DigestBuilder builder;
-  for (int64_t i = 0; i < kSampledBlocks; ++i) {
-    // The product may exceed 64 bits.
-    const __int128 product = static_cast<__int128>(nbytes - kSampledBlockBytes) * i;
-    const auto begin = static_cast<size_t>(product / (kSampledBlocks - 1));
-    // The first block is at 0 and the last ends with the file, so a change of length moves the others.
-    builder.Update(bytes.substr(begin, kSampledBlockBytes));
-  }
-  return absl::StrCat("xxh3-128-of-", kSampledBlocks, "-blocks:", builder.Finish().ToHex());
+  for (const ByteRange& range : ranges) builder.Update(bytes.substr(range.offset, range.nbytes));
+  const std::string kind = ranges.size() == 1 ? "xxh3-128:" : absl::StrCat("xxh3-128-of-", ranges.size(), "-blocks:");
+  return kind + builder.Finish().ToHex();
 }
 
 // RunMetadata are UTF-8; the user's input need not be.
@@ -105,25 +96,10 @@ std::string DescribeDifference(const std::string& checkpoint, const RestoreOptio
   return absl::StrCat("differs from ", checkpoint, ": ", text);
 }
 
-absl::StatusOr<RunMetadata> DecodeBlob(const std::string& blob) {
-  FSDP_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(blob));
-  return DecodeAttributes(document);
-}
-
-// OK if rank `rank` trains as rank 0 does: nothing may differ except the path of its tokens.
-absl::Status CheckSameRun(const RunMetadata& first, const RunMetadata& other, int rank) {
-  // The digest first: its message explains the likely cause, files that differ between hosts.
-  if (first.at(kDigest) != other.at(kDigest)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", rank, " reads other tokens than rank 0, from ", ToString(other.at(kPath)), ": digest ",
-        ToString(other.at(kDigest)), ", expected ", ToString(first.at(kDigest)), "; every rank must read the same"));
-  }
-  for (const AttributeDifference& difference : CompareAttributes(first, other)) {
-    if (difference.name == kPath) continue;
-    return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " differs from rank 0: ", ToString(difference),
-                                                      "; start all ranks with the same flags"));
-  }
-  return absl::OkStatus();
+// ToString cuts long texts, which are to be compared whole.
+std::string TextOf(const AttributeValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  return text != nullptr ? *text : ToString(value);
 }
 
 // True if the optimizer casts parameters (unit.cc has the conditions).
@@ -254,18 +230,21 @@ std::vector<std::string> DescribeDifferences(const std::string& checkpoint, cons
   return sentences;
 }
 
-// All attributes are gathered in one call; every rank has all of them, and finds the same error.
+// The digest of the tokens comes first: if hosts have other files, that is the difference to report.
 absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group) {
   const RunMetadata mine = AllAttributes(run);
   FSDP_RETURN_IF_ERROR(CheckAttributes(mine));
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.AllGatherObject(EncodeAttributes(mine, "")));
-  FSDP_ASSIGN_OR_RETURN(const RunMetadata first, DecodeBlob(blobs[0]));
-  for (size_t rank = 1; rank < blobs.size(); ++rank) {
-    FSDP_ASSIGN_OR_RETURN(const RunMetadata other, DecodeBlob(blobs[rank]));
-    FSDP_RETURN_IF_ERROR(CheckSameRun(first, other, static_cast<int>(rank)));
+  const std::string path = TextOf(mine.at(kPath));
+  std::vector<RankFact> facts = {{kDigest, TextOf(mine.at(kDigest)), path}};
+  for (const auto& [name, value] : mine) {
+    // Ranks may have the tokens at different places.
+    if (name != kPath && name != kDigest) facts.push_back({name, TextOf(value)});
   }
-  // Paths may differ between ranks, but a checkpoint records one.
-  run.listed[kPath] = first.at(kPath);
+  FSDP_RETURN_IF_ERROR(CheckSameOnRanks(
+      group, facts, "give every host the same tokens and config, and start all ranks with equal flags"));
+  // A checkpoint records one path.
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, group.AllGatherObject(path));
+  run.listed[kPath] = paths[0];
   return absl::OkStatus();
 }
 

@@ -63,7 +63,7 @@ std::vector<std::string> DescribeDifferences(const std::string& checkpoint, cons
 
 // Makes sure that all ranks train the same: their attributes must be equal, except data.path, since ranks may have the
 // tokens at different places; `run` then has rank 0's on every rank. kFailedPrecondition, on every rank, names the
-// first attribute that differs. Collective.
+// first attribute that differs, both values, ranks and hosts (CheckSameOnRanks). Collective.
 absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group);
 
 }  // namespace fsdp

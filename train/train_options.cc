@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/models/causal_lm.h"
+#include "fsdp/train/agreed_flags.h"
 #include "fsdp/train/run_attributes.h"
 #include "fsdp/train/train_flag_checks.h"
 #include "fsdp/train/train_flags.h"
@@ -173,6 +174,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.export_format = absl::GetFlag(FLAGS_export_format);
   options.trace = absl::GetFlag(FLAGS_trace);
   options.print_schedule = absl::GetFlag(FLAGS_print_schedule);
+  options.agreed_flags = AgreedFlags();
   return options;
 }
 

@@ -10,9 +10,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "fsdp/collectives/group/same_on_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/models/attention_kind.h"
@@ -145,6 +147,9 @@ struct TrainOptions {
   std::string export_format = "safetensors";  // or "torch", "dcp"
   std::string trace;                          // a Chrome trace; empty: none
   bool print_schedule = false;                // print the schedule of one step instead of training
+
+  // The flags that must be the same on every rank (agreed_flags.h); empty if the options are not from a command line.
+  std::vector<RankFact> agreed_flags;
 };
 
 // The current flags of train_gpt; call it after the command line was parsed. Every flag that exists does something.

@@ -2,13 +2,13 @@
 //
 // A run, in the order of its collective calls. Every rank makes the same ones:
 //
-//   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AllReduceStatus makes one rank's
-//   error
-//                  every rank's, so that no rank waits in a collective for one that has returned. Rank 0 makes sure
-//                  that no output would harm an input (run_outputs.h), and all ranks that they are one run
-//                  (run_attributes.h).
+//   1. OpenData    the flags, then config and tokens; each rank checks its own part of the tokens, and AllReduceStatus
+//                  makes one rank's error every rank's, so that no rank waits in a collective for one that has
+//                  returned. Rank 0 makes sure that no output would harm an input (run_outputs.h), and all ranks that
+//                  they are one run (run_attributes.h).
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
 //   3. FillModel   the start of the run (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
+//                  The ranks compare what they have opened before they read it.
 //   4. OpenLog     metrics, events and trace (run_log.h), so that a path that cannot be written is found before
 //                  hours of training.
 //   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
@@ -41,6 +41,7 @@
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/collectives/group/same_on_ranks.h"
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/nn/device_layer_ops.h"
@@ -123,6 +124,8 @@ bool IsIn(const std::string& directory, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
                                                          std::shared_ptr<ProcessGroup> group) {
+  // First, since flags decide which of the following calls this rank makes.
+  FSDP_RETURN_IF_ERROR(CheckSameOnRanks(*group, options.agreed_flags, "start all ranks with the same flags"));
   TrainOptions cut = options;
   if (options.global_batch > 0) {
     FSDP_ASSIGN_OR_RETURN(cut.grad_accum, MicroStepsOf(options.global_batch, options.batch_size, group->size()));
@@ -189,10 +192,8 @@ absl::Status Trainer::FillModel() {
   if (model_->device().type() != DeviceType::kCpu) {
     FSDP_ASSIGN_OR_RETURN(load_options.io_threads, LoadThreads(*group_));
   }
-  const absl::StatusOr<FlatLayout> layout = ModelLayout(options_.flat_layout, model_->module());
-  FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, layout.status()));
-  load_options.flat_layout = *layout;
-  FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
+  FSDP_ASSIGN_OR_RETURN(load_options.flat_layout, ModelLayout(options_.flat_layout, model_->module(), *group_));
+  FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *load_options.flat_layout, *group_));
   FSDP_RETURN_IF_ERROR(CheckParity(options_, group_->size()));
   const bool reads_init_from = is_rank0() && !start_.resumed();
   FSDP_RETURN_IF_ERROR(
@@ -215,13 +216,13 @@ absl::Status Trainer::FillModel() {
     const auto load = [&](StateDict& wanted) {
       // Parameters that the saving run had frozen have no optimizer state in the checkpoint: theirs starts afresh.
       StateDict present = WithoutOptimState(wanted, start_.frozen);
-      return LoadCheckpoint(source, present, load_options);
+      return LoadCheckpoint(source, present, *group_, load_options);
     };
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, optimizer_.get(), load));
     FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, RestoreScaler()));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
-      return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
+      return LoadInitialWeights(source, BasePrefix(config_), wanted, *group_, load_options);
     };
     run_.listed = ModelAttributes(run_.listed);  // only the model is loaded
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizer=*/nullptr, load));

@@ -62,6 +62,9 @@ TEST_F(CApiErrorsTest, NullIsRefusedByItsName) {
   EXPECT_EQ(fsdp_state_add_alias(state_, nullptr, "a"), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_state_add_unit(state_, nullptr, 0, 0, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_state_add_unit(state_, "", 0, 1, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  char* identity = nullptr;
+  EXPECT_EQ(fsdp_reader_identity(nullptr, &identity), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_reader_identity(reader_, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_save(nullptr, "x", 0, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_save(state_, nullptr, 0, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_saver_create(nullptr, nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
@@ -75,6 +78,7 @@ TEST_F(CApiErrorsTest, NullIsRefusedByItsName) {
 
 TEST_F(CApiErrorsTest, NullIsNoReaderAndNothingIsFreed) {
   EXPECT_STREQ(fsdp_reader_format(nullptr), "");
+  EXPECT_STREQ(fsdp_reader_path(nullptr), "");
   EXPECT_EQ(fsdp_reader_step(nullptr), -1);
   EXPECT_EQ(fsdp_reader_world_size(nullptr), 1);
   EXPECT_EQ(fsdp_reader_tensor_count(nullptr), 0);

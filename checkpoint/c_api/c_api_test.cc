@@ -238,6 +238,7 @@ TEST(CApiTest, ALocalCheckpointHasTheUnitsOfItsFlatParameters) {
     return code;
   });
   const Reader reader = Open(root);
+  EXPECT_EQ(fsdp_reader_path(reader.get()), root + "/step-00000000");
   EXPECT_EQ(ReadAll<float>(reader.get(), "model/u.a", FSDP_FLOAT32, 0, 6), (std::vector<float>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(ReadAll<float>(reader.get(), "model/u.b", FSDP_FLOAT32, 0, 2), (std::vector<float>{6, 7}));
 }
@@ -441,6 +442,11 @@ TEST(CApiTest, ConvertingKeepsValuesAndDiffNamesWhatDiffers) {
   fsdp_free(report);
   const Reader reader = Open(file);
   EXPECT_STREQ(fsdp_reader_format(reader.get()), "safetensors");
+  EXPECT_EQ(fsdp_reader_path(reader.get()), file);
+  char* identity = nullptr;
+  ASSERT_EQ(fsdp_reader_identity(reader.get(), &identity), FSDP_OK) << fsdp_error_message();
+  EXPECT_THAT(identity, testing::StartsWith("1 file of "));
+  fsdp_free(identity);
   EXPECT_EQ(ReadAll<float>(reader.get(), "model/w", FSDP_FLOAT32, 29, 30), (std::vector<float>{29}));
   EXPECT_EQ(fsdp_convert(first.c_str(), file.c_str(), nullptr, nullptr), FSDP_ALREADY_EXISTS);
   EXPECT_EQ(fsdp_convert(first.c_str(), (root + "/x.safetensors").c_str(), &options, nullptr), FSDP_INVALID_ARGUMENT);

@@ -26,6 +26,7 @@ struct fsdp_reader {
   };
 
   std::unique_ptr<fsdp::TensorSource> source;
+  std::string path;
   std::string format;
   std::vector<Tensor> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
@@ -67,9 +68,11 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
   auto reader = std::make_unique<fsdp_reader>();
   // Strings that the C functions return must live as long as the reader, so all names are copied into it here.
-  FSDP_ASSIGN_OR_RETURN(reader->source, OpenTensorSource(path, {.verify = options.no_verify == 0,
-                                                                .model_only = options.model_only != 0,
-                                                                .skip_links = options.skip_links != 0}));
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  FSDP_ASSIGN_OR_RETURN(reader->path, driver->Resolve(path));
+  FSDP_ASSIGN_OR_RETURN(reader->source, OpenTensorSource(reader->path, {.verify = options.no_verify == 0,
+                                                                        .model_only = options.model_only != 0,
+                                                                        .skip_links = options.skip_links != 0}));
   // A copy, since string_view has no NUL at its end that C requires.
   reader->format = std::string(reader->source->format());
   for (const auto& [key, value] : reader->source->contents().entries()) {
@@ -145,6 +148,7 @@ int32_t fsdp_reader_open(const char* path, const fsdp_open_options* options, fsd
 
 void fsdp_reader_close(fsdp_reader* reader) { delete reader; }
 
+const char* fsdp_reader_path(const fsdp_reader* reader) { return reader == nullptr ? "" : reader->path.c_str(); }
 const char* fsdp_reader_format(const fsdp_reader* reader) { return reader == nullptr ? "" : reader->format.c_str(); }
 int64_t fsdp_reader_step(const fsdp_reader* reader) { return reader == nullptr ? -1 : reader->source->step(); }
 int32_t fsdp_reader_world_size(const fsdp_reader* reader) {
@@ -165,6 +169,15 @@ int64_t fsdp_reader_find(const fsdp_reader* reader, const char* name) {
   if (reader == nullptr || name == nullptr) return -1;
   const auto found = reader->numbers.find(name);
   return found == reader->numbers.end() ? -1 : found->second;
+}
+
+int32_t fsdp_reader_identity(const fsdp_reader* reader, char** identity) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(identity, "identity"));
+    FSDP_ASSIGN_OR_RETURN(const std::string text, reader->source->Identity());
+    return fsdp::GiveString(text, identity);
+  });
 }
 
 int32_t fsdp_reader_tensor(const fsdp_reader* reader, int64_t index, fsdp_tensor* tensor) {

@@ -128,6 +128,7 @@ void fsdp_reader_close(fsdp_reader* reader);
 
 /* The following return immediately and never fail; any number of threads may call them at the same time. The reader
  * owns the strings. For NULL they return "", -1, 1 and 0. */
+const char* fsdp_reader_path(const fsdp_reader* reader); /* what was opened: of a directory of checkpoints, the step */
 const char* fsdp_reader_format(const fsdp_reader* reader); /* "hdf5", "safetensors", ... */
 int64_t fsdp_reader_step(const fsdp_reader* reader);       /* -1: not recorded */
 int32_t fsdp_reader_world_size(const fsdp_reader* reader); /* 1: not recorded */
@@ -143,6 +144,11 @@ int32_t fsdp_reader_text(const fsdp_reader* reader, int64_t index, const char** 
                          int64_t* bytes);
 /* `alias` is another name of the parameter `name`; both without "model/". */
 int32_t fsdp_reader_alias(const fsdp_reader* reader, int64_t index, const char** alias, const char** name);
+
+/* What the checkpoint holds, as a text that is equal for copies of it and differs for others: ranks that open files by
+ * themselves compare it before they read. Of ours: save and digest of the manifest; of others: a digest of the files,
+ * which reads at most 64 MiB of them and their ends. `identity` is for fsdp_free. */
+int32_t fsdp_reader_identity(const fsdp_reader* reader, char** identity);
 
 /* Performs all `reads` on `threads` threads (0: 4), each block once, verified if the format has digests. Blocks until
  * all are done; after a failure the contents of the `out`s are unspecified. For any number of threads at the same time.

@@ -118,6 +118,27 @@ class Checkpoint(Mapping[str, "ndarray"]):
             self.close()
 
     @property
+    def path(self) -> str:
+        """The path that was opened: of a directory of checkpoints, the step.
+
+        >>> checkpoint.path
+        'checkpoints/step-00001000'
+        """
+        return os.fsdecode(library.fsdp_reader_path(self._open_reader()))
+
+    def identity(self) -> str:
+        """What the checkpoint holds, as a text that is equal for copies of it and differs for others. Ranks that open
+        files by themselves can compare it before they read. Of other formats than ours it reads at most 64 MiB, and
+        the ends of each file.
+
+        >>> checkpoint.identity()
+        'step 1000 of save 1f2e..., manifest digest 99aa...'
+        """
+        identity = ctypes.c_void_p()
+        library.fsdp_reader_identity(self._open_reader(), ctypes.byref(identity))
+        return _library.take_string(identity)
+
+    @property
     def format(self) -> str:
         """ "hdf5", "safetensors", "torch", "dcp", ...
 

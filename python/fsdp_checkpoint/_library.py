@@ -170,6 +170,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "fsdp_error_message": (_text, []),
     "fsdp_free": (None, [_pointer]),
     "fsdp_reader_close": (None, [_pointer]),
+    "fsdp_reader_path": (_text, [_pointer]),
     "fsdp_reader_format": (_text, [_pointer]),
     "fsdp_reader_step": (_int64, [_pointer]),
     "fsdp_reader_world_size": (_int32, [_pointer]),
@@ -180,6 +181,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
 }
 _CHECKED: Dict[str, List[Any]] = {
     "fsdp_reader_open": [_path, _out(OpenOptions), _out(_pointer)],
+    "fsdp_reader_identity": [_pointer, _out(_pointer)],
     "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
     "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
     "fsdp_reader_alias": [_pointer, _int64, _out(_text), _out(_text)],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader, a StorageReader of torch.distributed.checkpoint."""
 
+import dataclasses
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from torch.futures import Future
 
 from . import _arguments
 from ._checkpoint import Checkpoint, Path, ReadRequest
+from ._torch_agreement import Opened, agree, check_same, opened, opened_of
 from ._torch_memory import memory_to_read_into
 from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
 
@@ -79,10 +81,12 @@ class _Unread(Metadata):
 class Reader(StorageReader):
     """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
 
-    `path` may be a directory of checkpoints: its newest that verifies. Tensors in host memory are read into their
-    place, without another copy; each rank reads only the elements it wants, on `threads` threads. Checkpoints that
-    Writer has not made have the names "model.NAME" and "optim.state.NAME.STATE". No code of a file is run: a value that
-    torch.load does not take with weights_only is an error, unless `trust_pickles`.
+    `path` may be a directory of checkpoints: its newest that verifies, as rank 0 finds it. All ranks of a load read
+    one checkpoint: if a rank has opened another at its path, the load fails before anything is read. Tensors in
+    host memory are read into their place, without another copy; each rank reads only the elements it wants, on
+    `threads` threads. Checkpoints that Writer has not made have the names "model.NAME" and
+    "optim.state.NAME.STATE". No code of a file is run: a value that torch.load does not take with weights_only is
+    an error, unless `trust_pickles`.
 
     >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
     """
@@ -93,6 +97,7 @@ class Reader(StorageReader):
         self._path = os.fspath(path)
         self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
         self._checkpoint: Optional[Checkpoint] = None
+        self._opened: Optional[Opened] = None
         self._keys: Dict[str, List[Any]] = {}
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
@@ -178,18 +183,35 @@ class Reader(StorageReader):
         self._open()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Called by dcp.load.
+        """Called by dcp.load. The plan carries what this rank has opened.
 
         >>> plan = reader.prepare_local_plan(planner.create_local_plan())
         """
-        return plan
+        self._opened = opened(self._path, self._open())
+        return dataclasses.replace(plan, storage_data=self._opened)
 
     def prepare_global_plan(self, plans: List[LoadPlan]) -> List[LoadPlan]:
-        """Called by dcp.load on the coordinator.
+        """Called by dcp.load on the coordinator: RuntimeError if the ranks have opened different checkpoints.
 
         >>> plans = reader.prepare_global_plan(plans)
         """
-        return plans
+        return agree(plans)
+
+    def _open_agreed(self, first: Opened) -> Checkpoint:
+        """The checkpoint that rank 0 has opened, which may be another step of the directory than this rank found."""
+        mine = self._opened
+        if mine is not None and mine.identity != first.identity:
+            planned = self._metadata(self._open())
+            self._checkpoint = Checkpoint(os.path.join(os.fsdecode(self._path), first.step), verify=self._verify)
+            self._keys = self._names(self._checkpoint)
+            # The plan was made from the other step: boxes of a tensor of another shape would be other elements.
+            if self._metadata(self._checkpoint) != planned:
+                raise RuntimeError(
+                    f"{self._path}: rank 0 found {first.step} and this rank {mine.step}, which hold other tensors; "
+                    "load again, or name the step"
+                )
+            check_same(first, opened(self._path, self._checkpoint))
+        return self._open()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         """Called by dcp.load: reads all items in one go, each block of the checkpoint once; items on GPUs, and others
@@ -197,7 +219,7 @@ class Reader(StorageReader):
 
         >>> reader.read_data(plan, planner).wait()
         """
-        checkpoint = self._open()
+        checkpoint = self._open_agreed(opened_of(plan))
         batch = _Batch(checkpoint, planner, self._threads)
         for item in plan.items:
             kind, name, _ = self._keys[item.storage_index.fqn]

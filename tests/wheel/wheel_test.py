@@ -10,6 +10,7 @@ import unittest
 
 import numpy
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -83,6 +84,12 @@ class OpenTest(Case):
             self.assertTrue(all(same(loaded[name], tensor) for name, tensor in state.items()))
         with self.assertRaisesRegex(ValueError, "closed"):
             checkpoint["model/n"]
+
+    def test_a_checkpoint_says_which_path_was_opened_and_what_it_holds(self):
+        dcp.save({"w": torch.zeros(4)}, storage_writer=Writer(self.path(7)))
+        with fsdp_checkpoint.open(self.root) as checkpoint:
+            self.assertEqual(checkpoint.path, self.path(7))
+            self.assertRegex(checkpoint.identity(), "^step 7 of save [0-9a-f]{32}, manifest digest [0-9a-f]{32}$")
 
     def test_a_hugging_face_directory_is_read(self):
         with fsdp_checkpoint.open(os.environ["FSDP_TESTDATA"] + "/hf_sharded") as checkpoint:
@@ -340,7 +347,56 @@ def failing_rank(rank, path):
     raise AssertionError("saved")
 
 
+def racing_ranks(rank, root, later):
+    """Rank 1 opens the directory a moment later than rank 0, when a newer step has been committed."""
+
+    class LateReader(Reader):
+        def read_metadata(self, *arguments, **keywords):
+            if rank == 1:
+                dist.barrier()
+            metadata = super().read_metadata(*arguments, **keywords)
+            if rank == 0:
+                os.rename(later, root + "/step-00000002")
+                dist.barrier()
+            return metadata
+
+    wanted = {"model": {"w": distribute_tensor(torch.zeros(8), init_device_mesh("cpu", (2,)), [Shard(0)])}, "n": 0}
+    dcp.load(wanted, storage_reader=LateReader(root))
+    assert (wanted["model"]["w"].full_tensor() == 1).all() and wanted["n"] == 1, wanted
+
+
+def ranks_of_other_paths(rank, paths, message):
+    wanted = {"model": {"w": torch.zeros(8)}}
+    try:
+        dcp.load(wanted, storage_reader=Reader(paths[rank]))
+    except CheckpointException as error:
+        assert message is not None and message in str(error), error
+        for path in paths:
+            assert path in str(error), (path, error)
+        assert (wanted["model"]["w"] == 0).all(), wanted
+        return
+    assert message is None
+
+
 class RanksTest(Case):
+    def test_ranks_that_find_other_newest_steps_load_the_step_of_rank_0(self):
+        later = self.root + "/later"
+        for path, value in ((self.path(), 1), (later + "/step-00000002", 2)):
+            dcp.save({"model": {"w": torch.full((8,), float(value))}, "n": value}, storage_writer=Writer(path))
+        models.run_ranks(2, racing_ranks, self.root, later + "/step-00000002")
+
+    def test_ranks_whose_paths_hold_other_checkpoints_are_refused_with_both(self):
+        roots = [self.root + "/a", self.root + "/b"]
+        for root, value in zip(roots, (1.0, 2.0)):
+            dcp.save({"model": {"w": torch.full((8,), value)}}, storage_writer=Writer(root + "/step-00000001"))
+            fsdp_checkpoint.convert(root, root + ".safetensors", model_only=True)
+        message = "the checkpoint to load: step 1 of save "
+        models.run_ranks(2, ranks_of_other_paths, roots, message)
+        models.run_ranks(2, ranks_of_other_paths, [root + "/step-00000001" for root in roots], message)
+        message = "the checkpoint to load: 1 file of "
+        models.run_ranks(2, ranks_of_other_paths, [root + ".safetensors" for root in roots], message)
+        models.run_ranks(2, ranks_of_other_paths, [roots[0], roots[0] + "/step-00000001"], None)
+
     def round_trip(self, kind, savers, loaders, loading_kind=None, parity=0):
         reference = self.root + "/reference.pt"
         models.run_ranks(savers, save_ranks, kind, self.path(), reference, parity)
