@@ -16,7 +16,9 @@
 namespace fsdp {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ProgramResult Simulate(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), FindRunfile("tools/simulate").value());
@@ -131,6 +133,16 @@ TEST(SimulateTest, AFileThatCannotBeReadOrWrittenExitsWith1) {
   const ProgramResult written = Simulate({"--config=gpt2-124m", "--trace=no/such/directory/t.json"});
   EXPECT_EQ(written.exit_status, 1);
   EXPECT_THAT(written.errors, HasSubstr("--trace=no/such/directory/t.json: "));
+}
+
+TEST(SimulateTest, TheTextOfAConfigDoesNotCommandTheTerminal) {
+  const std::string hostile = "a\x1b[31m\r\xE2\x80\xAE", path = testing::TempDir() + "/" + hostile;
+  for (const char* member : {"model_type", "hidden_act", "rope_scaling", "x\x1b[31m"}) {
+    std::ofstream(path) << nlohmann::json({{member, hostile}});
+    const ProgramResult result = Simulate({"--config=" + path});
+    EXPECT_EQ(result.exit_status, 2);
+    EXPECT_THAT(result.errors, AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\r")), Not(HasSubstr("\xE2\x80\xAE"))));
+  }
 }
 
 TEST(SimulateTest, TheTraceHasTheEventsOfTheStep) {
