@@ -10,10 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -26,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/base/version.h"
 
 namespace fsdp {
@@ -150,7 +153,7 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError(program, line.status());
   if (line->help || line->helpfull) {
-    std::printf("usage: %s\n\n%s", std::string(usage).c_str(), FlagHelp(names).c_str());
+    Print("usage: %s\n\n%s", usage, FlagHelp(names));
     return kExitDone;
   }
   if (line->version) return PrintVersion(program);
@@ -167,13 +170,13 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
 }
 
 int PrintVersion(std::string_view program) {
-  std::printf("%s %s\n", std::string(program).c_str(), kVersion);
+  Print("%s %s\n", program, kVersion);
   return kExitDone;
 }
 
 void EnterCallersDirectory() {
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory != nullptr && chdir(directory) != 0) std::perror(directory);
+  if (directory != nullptr && chdir(directory) != 0) PrintError("%s: %s\n", directory, std::strerror(errno));
 }
 
 bool AbslParseFlag(absl::string_view text, RepeatedFlag* flag, std::string*) {
@@ -215,8 +218,7 @@ std::string AbslUnparseFlag(const ByteSizeFlag& flag) {
 
 int ReportUsageError(std::string_view program, const absl::Status& status) {
   const std::string name(program);
-  std::fprintf(stderr, "%s: %s; %s --help shows what there is\n", name.c_str(), std::string(status.message()).c_str(),
-               name.c_str());
+  PrintError("%s: %s; %s --help shows what there is\n", name, status.message(), name);
   return kExitUsage;
 }
 

@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// `text` with control characters, quotes, backslashes and invalid UTF-8 escaped, and without its middle if it is longer
-// than 256 bytes.
+// `text` with control characters, characters that hide or move others, quotes, backslashes and invalid UTF-8 escaped
+// (escape_text.h), and without its middle if it is longer than 256 bytes.
 std::string Printable(std::string_view text);
 
 // Printable between double quotes.

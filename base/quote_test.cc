@@ -21,8 +21,14 @@ TEST(QuoteTest, WhatIsNoUtf8IsEscaped) {
   EXPECT_EQ(Printable("a\xFF\xC3"), "a\\377\\303");         // never a byte of UTF-8; cut off
   EXPECT_EQ(Printable("\xC0\x80"), "\\300\\200");           // longer than need be
   EXPECT_EQ(Printable("\xED\xA0\x80"), "\\355\\240\\200");  // half of a surrogate pair
-  EXPECT_EQ(Printable("\xC2\x9Bm"), "\\302\\233m");         // CSI, which some terminals obey
+  EXPECT_EQ(Printable("\xC2\x9Bm"), "\\u009bm");            // CSI, which some terminals obey
   EXPECT_EQ(Printable("\xF0\x9F\x98\x80\xC2\xA0"), "\xF0\x9F\x98\x80\xC2\xA0");
+}
+
+TEST(QuoteTest, ANameHidesNothing) {
+  EXPECT_EQ(Quote("gpt2\xE2\x80\xAEtp.x"), "\"gpt2\\u202etp.x\"");  // the rest would be read from right to left
+  EXPECT_EQ(Quote("w\xE2\x80\x8B"), "\"w\\u200b\"");                // no width
+  EXPECT_EQ(Quote("\\u202e"), "\"\\\\u202e\"");                     // the name of these letters
 }
 
 TEST(QuoteTest, LongNamesAreCutBetweenCharacters) {

@@ -163,6 +163,13 @@ TEST_F(TrainGptSourceSafetyTest, ADirectoryOfAnotherWithTheNameOfAStepIsLeft) {
   EXPECT_FALSE(fs::exists(saved_ + "/step-00000001"));
 }
 
+TEST_F(TrainGptSourceSafetyTest, ADirectoryThatIsLeftDoesNotCommandTheTerminal) {
+  fs::create_directories(saved_ + "/.step-00000001.tmp-\x1b[31m\n\xE2\x80\xAE");
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(Run() + Flags{"--checkpoint_dir=" + saved_, "--keep_last=1"}));
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("/.step-00000001.tmp-\\033[31m\\n\\u202e is left in place"));
+}
+
 TEST_F(TrainGptSourceSafetyTest, AStepWhoseWeightsTheRunStartsFromIsNotReplaced) {
   TrainWell(Run() + Flags{"--checkpoint_dir=" + saved_});
   ExpectRefused(

@@ -9,7 +9,6 @@
 //   ckpt diff checkpoints/step-00000100 checkpoints/step-00000200
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/tools/commands/commands.h"
 
 namespace fsdp {
@@ -115,16 +115,15 @@ const std::vector<std::string>& OperandsOf(const Subcommand& subcommand) {
 }
 
 void PrintHelp(const Subcommand& subcommand) {
-  std::printf("usage: %s\n%s\n\n%s", Synopsis(subcommand).c_str(), subcommand.summary.c_str(),
-              FlagHelp(subcommand.flags).c_str());
+  Print("usage: %s\n%s\n\n%s", Synopsis(subcommand), subcommand.summary, FlagHelp(subcommand.flags));
 }
 
 void PrintHelp(bool full) {
-  std::printf("usage: ckpt SUBCOMMAND ...\n\n");
+  Print("usage: ckpt SUBCOMMAND ...\n\n");
   for (const Subcommand& subcommand : Subcommands()) {
-    std::printf("  %s\n      %s\n", Synopsis(subcommand).c_str(), subcommand.summary.c_str());
+    Print("  %s\n      %s\n", Synopsis(subcommand), subcommand.summary);
   }
-  std::printf(
+  Print(
       "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
       "checkpoint.h5\n"
       "by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin) or a DCP directory;\n"
@@ -135,7 +134,7 @@ void PrintHelp(bool full) {
       "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull the flags of all, ckpt --version the release.\n");
   if (!full) return;
   for (const Subcommand& subcommand : Subcommands()) {
-    std::printf("\n");
+    Print("\n");
     PrintHelp(subcommand);
   }
 }

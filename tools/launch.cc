@@ -13,7 +13,6 @@
 // the time was up, 1 if the program cannot be started, 2 for a wrong command line, 75 if the port of --master_port is
 // not to be had, now: another job or program holds it, or the name of host 0 has no address. Ranks of train_gpt exit
 // with 75 too, to ask for a restart.
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/exit_code.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/self_launch.h"
 
@@ -57,11 +57,11 @@ constexpr char kUsage[] =
 
 int Report(const LaunchResult& result) {
   if (result.exit_code != 0) {
-    std::fprintf(stderr, "launch: %s\n", result.description.c_str());
-    std::fprintf(stderr, "%s", result.last_lines.empty() ? "" : "launch: its last lines:\n");
+    PrintError("launch: %s\n", result.description);
+    PrintError("%s", result.last_lines.empty() ? "" : "launch: its last lines:\n");
   }
   for (const std::string& line : result.last_lines) {
-    std::fprintf(stderr, "  %s\n", line.c_str());
+    PrintError("  %s\n", line);
   }
   return result.exit_code;
 }
@@ -94,7 +94,7 @@ int Main(int argc, char** argv) {
     return ReportUsageError("launch", result.status());
   }
   if (!result.ok()) {
-    std::fprintf(stderr, "launch: %s\n", std::string(result.status().message()).c_str());
+    PrintError("launch: %s\n", result.status().message());
     return ExitCodeOf(result.status());
   }
   return Report(*result);

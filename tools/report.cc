@@ -18,6 +18,7 @@
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/cli/progress.h"
@@ -58,8 +59,8 @@ absl::Status MakeReport(const std::vector<std::string>& metrics, const std::stri
   // All files are read before anything is written, so that a bad one leaves no page.
   const std::string page = ReportPage(runs);
   FSDP_RETURN_IF_ERROR(WriteOutputFile(page, path));
-  std::printf("%s: %zu %s, %lld steps, %s\n", Printable(path).c_str(), runs.size(), runs.size() == 1 ? "run" : "runs",
-              static_cast<long long>(lines), FormatBytes(static_cast<double>(page.size())).c_str());
+  Print("%s: %d %s, %d steps, %s\n", Printable(path), runs.size(), runs.size() == 1 ? "run" : "runs", lines,
+        FormatBytes(static_cast<double>(page.size())));
   return absl::OkStatus();
 }
 
@@ -84,7 +85,7 @@ int Main(int argc, char** argv) {
   }
   const absl::Status status = MakeReport(metrics, page);
   if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "report: %s\n", std::string(status.message()).c_str());
+  PrintError("report: %s\n", status.message());
   return kExitFailed;
 }
 

@@ -21,6 +21,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/simulation/bandwidth.h"
@@ -212,7 +213,7 @@ std::string Text(const SimulatedJob& job, const SimulatedStep& step) {
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "simulate: %s\n", std::string(status.message()).c_str());
+  PrintError("simulate: %s\n", status.message());
   return kExitFailed;
 }
 
@@ -223,7 +224,7 @@ int PrintPublished(const std::string& path) {
   if (!runs.ok()) return Fail(runs.status());
   const absl::StatusOr<std::string> table = PublishedTable(*runs);
   if (!table.ok()) return Fail(table.status());
-  std::fputs(table->c_str(), stdout);
+  Print("%s", *table);
   return kExitDone;
 }
 
@@ -249,7 +250,7 @@ int Main(int argc, char** argv) {
     const absl::Status written = WriteOutputFile(TimelineJson(step->timeline, step->unit_names), path);
     if (!written.ok()) return Fail(Annotate(written, absl::StrCat("--trace=", path)));
   }
-  std::fputs((absl::GetFlag(FLAGS_json) ? Json(*job, *step) : Text(*job, *step)).c_str(), stdout);
+  Print("%s", absl::GetFlag(FLAGS_json) ? Json(*job, *step) : Text(*job, *step));
   return kExitDone;
 }
 

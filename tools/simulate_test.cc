@@ -17,7 +17,9 @@
 namespace fsdp {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ProgramResult Simulate(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), FindRunfile("tools/simulate").value());
@@ -148,6 +150,16 @@ TEST(SimulateTest, AFileThatIsNoSmallRegularFileIsRefused) {
   EXPECT_EQ(large.exit_status, 1);
   EXPECT_THAT(large.errors, HasSubstr("has more than 16777216 bytes"));
   ExpectUsageError({"--config=" + path}, "has more than 16777216 bytes");
+}
+
+TEST(SimulateTest, TheTextOfAConfigDoesNotCommandTheTerminal) {
+  const std::string hostile = "a\x1b[31m\r\xE2\x80\xAE", path = testing::TempDir() + "/" + hostile;
+  for (const char* member : {"model_type", "hidden_act", "rope_scaling", "x\x1b[31m"}) {
+    std::ofstream(path) << nlohmann::json({{member, hostile}});
+    const ProgramResult result = Simulate({"--config=" + path});
+    EXPECT_EQ(result.exit_status, 2);
+    EXPECT_THAT(result.errors, AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\r")), Not(HasSubstr("\xE2\x80\xAE"))));
+  }
 }
 
 TEST(SimulateTest, TheTraceHasTheEventsOfTheStep) {

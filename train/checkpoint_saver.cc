@@ -25,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
@@ -169,13 +170,13 @@ absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_
     const absl::StatusOr<SetAsideStep> aside = SetAsideCheckpoint(PosixFileSystem(), options_.checkpoint_dir, name);
     if (absl::IsNotFound(aside.status())) continue;
     if (absl::IsUnavailable(aside.status()) && name != StepName(step)) {
-      absl::PrintF("%s did not verify and keeps its name for now: %s\n", name, aside.status().message());
+      Print("%s did not verify and keeps its name for now: %s\n", name, aside.status().message());
       remaining.push_back(name);
       continue;
     }
     FSDP_RETURN_IF_ERROR(aside.status());
-    absl::PrintF("%s did not verify; it is kept as %s, %d bytes: ckpt repair may make it whole\n", name,
-                 JoinPath(options_.checkpoint_dir, aside->name), aside->nbytes);
+    Print("%s did not verify; it is kept as %s, %d bytes: ckpt repair may make it whole\n", name,
+          JoinPath(options_.checkpoint_dir, aside->name), aside->nbytes);
   }
   std::fflush(stdout);
   return remaining;
@@ -212,7 +213,7 @@ absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& s
       if (uploader_ != nullptr) uploader_->Add(path);
       const absl::Status deleted = DeleteOld(path);
       superseded_.clear();
-      absl::PrintF("saved %s\n", path);
+      Print("saved %s\n", path);
       std::fflush(stdout);
       return deleted;
     };
@@ -249,7 +250,7 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
 void CheckpointSaver::SayOnce(const std::string& sentence) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!said_.insert(sentence).second) return;
-  absl::PrintF("checkpoint: %s\n", sentence);
+  Print("checkpoint: %s\n", sentence);
   std::fflush(stdout);
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
@@ -40,7 +41,7 @@ absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriv
     const std::string name = it->path().filename();
     if (driver.OwnsFileName(name) || name == kModelConfigName) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
-        "%s holds \"%s\", which %s does not: export to a new directory", directory, name, driver.traits().headline));
+        "%s holds %s, which %s does not: export to a new directory", directory, Quote(name), driver.traits().headline));
   }
   return absl::OkStatus();
 }

@@ -7,14 +7,14 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
+#include "fsdp/base/terminal.h"
 
 namespace fsdp {
 
 // Prints a line and flushes it, so that a log file has the line even if the run is killed next.
 template <typename... Args>
 void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
-  absl::PrintF(format, args...);
-  std::putchar('\n');
+  Print("%s\n", absl::StrFormat(format, args...));
   std::fflush(stdout);
 }
 

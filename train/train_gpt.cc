@@ -26,6 +26,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/native/save/leftovers.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/init_process_group.h"
@@ -60,7 +61,7 @@ void Report(absl::string_view message) {
                                     {"DescribeOptions::skip_links", "ckpt convert --skip_links"},
                                     {"RestoreOptions::allowed", "--allow"}});
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", kProgram, text.c_str());
+  PrintError("%s: %s\n", kProgram, text);
 }
 
 int Fail(const absl::Status& status) {

@@ -35,6 +35,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/parity/parity_code.h"
 #include "fsdp/checkpoint/native/shared_root.h"
@@ -247,7 +248,7 @@ absl::Status Trainer::StartUploads() {
   uploads.overwrite = options_.overwrite;
   // In one call, since other threads print at the same time.
   uploads.say = [](const std::string& sentence) {
-    absl::PrintF("%s\n", sentence);
+    Print("%s\n", sentence);
     std::fflush(stdout);
   };
   auto uploader = std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads));
@@ -406,8 +407,7 @@ absl::Status Trainer::PrintSchedule() {
   // The first step records the order of the units; the schedule is known after it.
   FSDP_RETURN_IF_ERROR(train_step_->Run(0, options_.clip_limit()).status());
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
-  if (is_rank0())
-    std::fputs(RenderSchedule(model_->StepSchedule(options_.grad_accum), model_->UnitNames()).c_str(), stdout);
+  if (is_rank0()) Print("%s", RenderSchedule(model_->StepSchedule(options_.grad_accum), model_->UnitNames()));
   return absl::OkStatus();
 }
 

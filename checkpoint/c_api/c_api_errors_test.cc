@@ -37,6 +37,12 @@ class CApiErrorsTest : public testing::Test {
   char text_[16] = {};
 };
 
+TEST_F(CApiErrorsTest, AMessageCommandsNoTerminal) {
+  fsdp_reader* reader = nullptr;
+  EXPECT_EQ(fsdp_reader_open("no/\x1b[31m\xE2\x80\xAE\xFF", nullptr, &reader), FSDP_NOT_FOUND);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("no/\\033[31m\\u202e\\377"));
+}
+
 TEST_F(CApiErrorsTest, NullIsRefusedByItsName) {
   fsdp_reader* reader = nullptr;
   EXPECT_EQ(fsdp_reader_open(nullptr, nullptr, &reader), FSDP_INVALID_ARGUMENT);

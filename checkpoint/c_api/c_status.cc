@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/escape_text.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
 #include "fsdp/tensor/dtype.h"
 
@@ -25,7 +26,8 @@ bool IsDType(int32_t dtype) { return dtype >= 0 && dtype < static_cast<int32_t>(
 // The codes are absl's; a code that is not in the header becomes FSDP_UNKNOWN.
 int32_t CodeOf(const absl::Status& status) {
   if (status.ok()) return FSDP_OK;
-  LastMessage() = std::string(status.message());
+  // A program prints it as it is, and names in it may be of a file that others made.
+  LastMessage() = EscapeText(std::string(status.message()), "\n\t\"'\\");
   const int code = static_cast<int>(status.code());
   return code > FSDP_OK && code <= FSDP_DATA_LOSS ? code : FSDP_UNKNOWN;
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/cli/ckpt_report.h"
 
-#include <cstdio>
-
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/terminal.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -17,7 +16,7 @@ std::string WithFlagNames(absl::string_view message) {
 }
 
 int ReportFailure(const std::string& program, const absl::Status& status) {
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), WithFlagNames(status.message()).c_str());
+  PrintError("%s: %s\n", program, WithFlagNames(status.message()));
   return kExitFailed;
 }
 

@@ -4,7 +4,6 @@
 // so a flag that does not apply to the chosen format is refused here, with exit status 2, before anything is opened.
 // Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns that into "--max_memory".
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
@@ -234,16 +234,16 @@ int RunConvert(const CommandLine& line) {
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    if (json) Print("%s", ProblemJson(report.status()));
     return ReportFailure("ckpt convert", report.status());
   }
   if (json) {
-    std::fputs(ToJson(source, destination, *report, absl::Now() - start).c_str(), stdout);
+    Print("%s", ToJson(source, destination, *report, absl::Now() - start));
     return kExitDone;
   }
-  std::printf("%s: %lld tensor%s, %s\n", destination.c_str(), static_cast<long long>(report->tensors),
-              report->tensors == 1 ? "" : "s", FormatBytes(static_cast<double>(report->bytes)).c_str());
-  for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());
+  Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
+        FormatBytes(static_cast<double>(report->bytes)));
+  for (const std::string& note : report->notes) Print("note: %s\n", note);
   return kExitDone;
 }
 

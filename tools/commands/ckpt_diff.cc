@@ -4,7 +4,6 @@
 // for tensors that differ, and a line for all tensors. Facts that a row cannot show (other shapes or dtypes, NaN on one
 // side) follow it in words.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
@@ -135,46 +135,44 @@ void PrintTensors(const DiffReport& report) {
   for (const TensorDiff& tensor : report.tensors) {
     const std::string name = Printable(tensor.name);
     if (tensor.shape_a != tensor.shape_b) {
-      std::printf("%s%s\n", name.c_str(), Remarks(tensor).c_str());
+      Print("%s%s\n", name, Remarks(tensor));
       continue;
     }
     if (tensor.equal() && tensor.values.changed == 0) continue;
     if (is_first) {
-      std::printf("  %10s  %10s  %10s  %9s  %12s  %s\n", "max abs", "max rel", "ULPs", "changed", "cosine", "tensor");
+      Print("  %10s  %10s  %10s  %9s  %12s  %s\n", "max abs", "max rel", "ULPs", "changed", "cosine", "tensor");
     }
     is_first = false;
-    std::printf("%s%s\n", Row(name, tensor.values).c_str(), Remarks(tensor).c_str());
+    Print("%s%s\n", Row(name, tensor.values), Remarks(tensor));
   }
-  if (!is_first) std::printf("%s\n", Row("all tensors", report.total).c_str());
+  if (!is_first) Print("%s\n", Row("all tensors", report.total));
 }
 
 // For people. Columns have fixed widths, so that tables of two runs can be compared line by line. First both headlines,
 // then differences in structure, then the table, and one line with the result.
 void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const DiffReport& report = comparison.report;
-  std::printf("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]).c_str(),
-              Headline(*comparison.sources[1], comparison.paths[1]).c_str());
+  Print("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]),
+        Headline(*comparison.sources[1], comparison.paths[1]));
   for (int i = 0; i < 2; ++i) {
     for (const std::string& left_out : comparison.sources[i]->left_out()) {
-      std::printf("left out of %c: %s\n", "AB"[i], left_out.c_str());
+      Print("left out of %c: %s\n", "AB"[i], left_out);
     }
   }
-  for (const std::string& name : report.only_in_a) std::printf("only in A: %s\n", Printable(name).c_str());
-  for (const std::string& name : report.only_in_b) std::printf("only in B: %s\n", Printable(name).c_str());
-  for (const std::string& sentence : report.structure) std::printf("%s\n", sentence.c_str());
+  for (const std::string& name : report.only_in_a) Print("only in A: %s\n", Printable(name));
+  for (const std::string& name : report.only_in_b) Print("only in B: %s\n", Printable(name));
+  for (const std::string& sentence : report.structure) Print("%s\n", sentence);
   PrintTensors(report);
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
-    std::printf("equal: %lld tensors, %lld elements; %s\n", static_cast<long long>(report.compared),
-                static_cast<long long>(report.total.numel), how);
+    Print("equal: %d tensors, %d elements; %s\n", report.compared, report.total.numel, how);
     return;
   }
   const auto differ = std::count_if(report.tensors.begin(), report.tensors.end(),
                                     [](const TensorDiff& tensor) { return !tensor.equal(); });
   const bool is_exact = options.tolerance.atol == 0 && options.tolerance.rtol == 0;
-  std::printf("different: %lld of %lld tensors that both have%s, %zu only in A, %zu only in B\n",
-              static_cast<long long>(differ), static_cast<long long>(report.compared),
-              is_exact ? "" : " beyond the tolerance", report.only_in_a.size(), report.only_in_b.size());
+  Print("different: %d of %d tensors that both have%s, %d only in A, %d only in B\n", differ, report.compared,
+        is_exact ? "" : " beyond the tolerance", report.only_in_a.size(), report.only_in_b.size());
 }
 
 }  // namespace
@@ -200,10 +198,10 @@ int RunDiff(const CommandLine& line) {
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!status.ok()) {
-    if (json) std::fputs(ProblemJson(status).c_str(), stdout);
+    if (json) Print("%s", ProblemJson(status));
     return ReportFailure("ckpt diff", status);
   }
-  json ? (void)std::fputs(ToJson(comparison).c_str(), stdout) : PrintText(comparison, options);
+  json ? Print("%s", ToJson(comparison)) : PrintText(comparison, options);
   return comparison.report.equal() ? kExitDone : kExitFailed;
 }
 

@@ -2,7 +2,6 @@
 //
 // ckpt inspect: the summary comes only from metadata, so it takes the same time for any size of model. Only --html
 // reads values, for its histograms.
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/s3_url.h"
@@ -75,11 +75,11 @@ int RunDiffOptions(const CommandLine& line) {
   for (int i = 0; i < 2; ++i) {
     sides[i] = Summarise(line.operands[i]);
     if (sides[i].ok()) continue;
-    if (json) std::fputs(ProblemJson(line.operands[i], sides[i].status()).c_str(), stdout);
+    if (json) Print("%s", ProblemJson(line.operands[i], sides[i].status()));
     return ReportFailure("ckpt inspect", sides[i].status());
   }
   const OptionsDiff diff = CompareOptions(*sides[0], *sides[1]);
-  std::fputs((json ? OptionsDiffJson(diff) : OptionsDiffText(diff)).c_str(), stdout);
+  Print("%s", json ? OptionsDiffJson(diff) : OptionsDiffText(diff));
   return diff.equal() ? kExitDone : kExitFailed;
 }
 
@@ -96,18 +96,18 @@ int RunInspect(const CommandLine& line) {
   const std::string page = absl::GetFlag(FLAGS_html);
   absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
   if (!summary.ok()) {
-    if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
+    if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(line.operands[0], summary.status()));
     return ReportFailure("ckpt inspect", summary.status());
   }
   if (!page.empty()) {
     const absl::Status written = WritePage(*summary, page);
     if (!written.ok()) {
-      if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(summary->path, written).c_str(), stdout);
+      if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(summary->path, written));
       return ReportFailure("ckpt inspect", written);
     }
   }
   const bool tensors = absl::GetFlag(FLAGS_tensors);
-  const TextSink print = [](const std::string& piece) { std::fputs(piece.c_str(), stdout); };
+  const TextSink print = [](const std::string& piece) { Print("%s", piece); };
   if (absl::GetFlag(FLAGS_json)) {
     SummaryJson(*summary, tensors, print);
   } else {

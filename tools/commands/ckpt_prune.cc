@@ -3,7 +3,6 @@
 // ckpt prune: plans first (checkpoint/native/retention.h), which verifies steps until it finds a good one, then applies
 // the plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and files not proven to
 // be a checkpoint of this project, are listed and never deleted: the user decides about them.
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/retention.h"
 #include "fsdp/checkpoint/native/set_aside.h"
@@ -77,26 +77,23 @@ void PrintText(const Pruning& pruning, bool dry_run) {
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const auto& step : plan.steps) {
     const std::string why = step.keep ? absl::StrCat("  ", step.reason) : "";
-    std::printf("%-12s  %s  %s%s\n", step.keep ? "kept" : deleted, step.name.c_str(), size(step.bytes).c_str(),
-                why.c_str());
-    if (!step.problem.empty()) std::printf("%-12s  does not verify: %s\n", "", step.problem.c_str());
+    Print("%-12s  %s  %s%s\n", step.keep ? "kept" : deleted, step.name, size(step.bytes), why);
+    if (!step.problem.empty()) Print("%-12s  does not verify: %s\n", "", step.problem);
   }
   for (const auto& leftover : plan.leftovers) {
-    std::printf("%-12s  %s  %s  %s\n", leftover.in_use ? "kept" : deleted, leftover.name.c_str(),
-                size(leftover.bytes).c_str(),
-                leftover.in_use ? "a save in progress"
-                                : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
+    Print("%-12s  %s  %s  %s\n", leftover.in_use ? "kept" : deleted, leftover.name, size(leftover.bytes),
+          leftover.in_use ? "a save in progress" : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago"));
   }
   // Names from others may contain bytes that a terminal interprets.
   for (const auto& left : plan.unproven) {
-    std::printf("%-12s  %s  %s\n", "left", Printable(left.name).c_str(), left.reason.c_str());
+    Print("%-12s  %s  %s\n", "left", Printable(left.name), left.reason);
   }
   for (const SetAsideStep& step : pruning.set_aside) {
-    std::printf("%-12s  %s  %s  set aside, since it did not verify; repair it or delete it\n", "kept",
-                step.name.c_str(), size(step.nbytes).c_str());
+    Print("%-12s  %s  %s  set aside, since it did not verify; repair it or delete it\n", "kept", step.name,
+          size(step.nbytes));
   }
-  if (!plan.steps.empty() && !plan.has_good) std::printf("no step verifies, so none is deleted\n");
-  std::printf("%s %s\n", dry_run ? "would free" : "freed", size(plan.freed_bytes).c_str());
+  if (!plan.steps.empty() && !plan.has_good) Print("no step verifies, so none is deleted\n");
+  Print("%s %s\n", dry_run ? "would free" : "freed", size(plan.freed_bytes));
 }
 
 // All refusals come before the first deletion: DIR must be a ROOT, readable, and not empty.
@@ -143,10 +140,10 @@ int RunPrune(const CommandLine& line) {
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!pruning.ok()) {
-    if (json) std::fputs(ProblemJson(pruning.status()).c_str(), stdout);
+    if (json) Print("%s", ProblemJson(pruning.status()));
     return ReportFailure("ckpt prune", pruning.status());
   }
-  json ? (void)std::fputs(ToJson(root, *pruning, dry_run).c_str(), stdout) : PrintText(*pruning, dry_run);
+  json ? Print("%s", ToJson(root, *pruning, dry_run)) : PrintText(*pruning, dry_run);
   // A ROOT without a step that verifies is an error that a scheduled prune must not hide, although nothing was deleted.
   if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
   return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));

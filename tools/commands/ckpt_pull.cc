@@ -2,7 +2,6 @@
 //
 // ckpt pull: downloads a checkpoint from an object store to a directory. Every byte is compared with its digest on the
 // way, so a directory under the final name has been verified.
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/download.h"
 #include "fsdp/checkpoint/object/open_store.h"
@@ -65,16 +65,15 @@ int RunPull(const CommandLine& line) {
   const absl::StatusOr<Pulled> pulled = Pull(*url, destination);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!pulled.ok()) {
-    if (is_json) std::fputs(ProblemJson(pulled.status()).c_str(), stdout);
+    if (is_json) Print("%s", ProblemJson(pulled.status()));
     return ReportFailure("ckpt pull", pulled.status());
   }
   if (is_json) {
-    std::fputs(ToJson(*pulled, destination).c_str(), stdout);
+    Print("%s", ToJson(*pulled, destination));
     return kExitDone;
   }
-  std::printf("%s: %lld files, %s, of %s: every digest matches\n", destination.c_str(),
-              static_cast<long long>(pulled->report.files),
-              FormatBytes(static_cast<double>(pulled->report.bytes)).c_str(), pulled->source.c_str());
+  Print("%s: %d files, %s, of %s: every digest matches\n", destination, pulled->report.files,
+        FormatBytes(static_cast<double>(pulled->report.bytes)), pulled->source);
   return kExitDone;
 }
 

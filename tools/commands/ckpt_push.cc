@@ -2,7 +2,6 @@
 //
 // ckpt push: verifies a checkpoint of ours and uploads it to an object store. Readers will see the uploaded bytes for
 // ever, so a damaged byte must not get there; checkpoint/object/upload.h has the other steps of an upload.
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/object/open_store.h"
@@ -73,15 +73,15 @@ std::string ToJson(const Pushed& pushed) {
 void PrintText(const Pushed& pushed) {
   const UploadReport& report = pushed.report;
   const auto count = [](int64_t number) { return static_cast<long long>(number); };
-  std::printf("%s: %lld files, %s, of %s\n", pushed.destination.c_str(), count(report.files),
-              FormatBytes(static_cast<double>(report.bytes)).c_str(), pushed.source.c_str());
+  Print("%s: %d files, %s, of %s\n", pushed.destination, count(report.files),
+        FormatBytes(static_cast<double>(report.bytes)), pushed.source);
   // From an earlier upload of the same save, whole or broken off.
   if (report.sent_files < report.files) {
-    std::printf("note: %lld files were there already\n", count(report.files - report.sent_files));
+    Print("note: %d files were there already\n", count(report.files - report.sent_files));
   }
   if (report.swept_files > 0) {
-    std::printf("note: deleted %lld files of other saves of this step, which were replaced or never complete\n",
-                count(report.swept_files));
+    Print("note: deleted %d files of other saves of this step, which were replaced or never complete\n",
+          count(report.swept_files));
   }
 }
 
@@ -93,11 +93,11 @@ int RunPush(const CommandLine& line) {
   const absl::StatusOr<Pushed> pushed = Push(line.operands[0], *run);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!pushed.ok()) {
-    if (is_json) std::fputs(ProblemJson(pushed.status()).c_str(), stdout);
+    if (is_json) Print("%s", ProblemJson(pushed.status()));
     return ReportFailure("ckpt push", pushed.status());
   }
   if (is_json) {
-    std::fputs(ToJson(*pushed).c_str(), stdout);
+    Print("%s", ToJson(*pushed));
   } else {
     PrintText(*pushed);
   }

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/native/repair/repair.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -28,13 +29,13 @@ std::string ToJson(const std::string& path, const RepairReport& report, bool dry
 
 void PrintText(const std::string& path, const RepairReport& report, bool dry_run) {
   for (const std::string& sentence : report.repaired) {
-    std::printf("%s: %s\n", dry_run ? "would repair" : "repaired", sentence.c_str());
+    Print("%s: %s\n", dry_run ? "would repair" : "repaired", sentence);
   }
-  for (const std::string& sentence : report.problems) std::printf("not repaired: %s\n", sentence.c_str());
+  for (const std::string& sentence : report.problems) Print("not repaired: %s\n", sentence);
   // Otherwise RunRepair prints the result, on stderr.
   if (!report.is_whole()) return;
   const char* outcome = report.repaired.empty() ? "nothing is damaged" : dry_run ? "it can be repaired" : "it is whole";
-  std::printf("%s: %s\n", path.c_str(), outcome);
+  Print("%s: %s\n", path, outcome);
 }
 
 }  // namespace
@@ -47,11 +48,10 @@ int RunRepair(const CommandLine& line) {
   const absl::StatusOr<RepairReport> report = RepairCheckpoint(path, options);
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    if (json) Print("%s", ProblemJson(report.status()));
     return ReportFailure("ckpt repair", report.status());
   }
-  json ? (void)std::fputs(ToJson(path, *report, options.dry_run).c_str(), stdout)
-       : PrintText(path, *report, options.dry_run);
+  json ? Print("%s", ToJson(path, *report, options.dry_run)) : PrintText(path, *report, options.dry_run);
   if (report->is_whole()) return kExitDone;
   const size_t problems = report->problems.size();
   return ReportFailure("ckpt repair", absl::DataLossError(absl::StrCat(path, " stays damaged: ", problems,

@@ -8,7 +8,6 @@
 //
 // NaN and infinity are counted on the way and reported, but they are not damage.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/verify_source.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
@@ -146,13 +146,12 @@ void PrintNonFinite(const VerifyReport& report) {
   constexpr size_t kNamed = 16;
   for (size_t i = 0; i < std::min(kNamed, report.nonfinite.size()); ++i) {
     const auto& [name, count] = report.nonfinite[i];
-    std::printf("not finite: %s: %lld NaN, %lld infinite\n", Printable(name).c_str(), static_cast<long long>(count.nan),
-                static_cast<long long>(count.inf));
+    Print("not finite: %s: %d NaN, %d infinite\n", Printable(name), count.nan, count.inf);
   }
   if (report.nonfinite.size() <= kNamed) return;
   const NonFinite total = TotalOf(report);
-  std::printf("not finite: %zu more tensors; in all %lld NaN, %lld infinite\n", report.nonfinite.size() - kNamed,
-              static_cast<long long>(total.nan), static_cast<long long>(total.inf));
+  Print("not finite: %d more tensors; in all %d NaN, %d infinite\n", report.nonfinite.size() - kNamed, total.nan,
+        total.inf);
 }
 
 // Listed like the tensors that are not finite: a NaN in one of these may have been missed.
@@ -161,24 +160,22 @@ void PrintNotWhollyRead(const VerifyReport& report) {
   const size_t named = std::min(kNamed, report.partly_read.size());
   for (size_t i = 0; i < named; ++i) {
     const auto& [name, read, unread] = report.partly_read[i];
-    std::printf("not wholly read: %s: %lld elements of %lld\n", Printable(name).c_str(), static_cast<long long>(read),
-                static_cast<long long>(read + unread));
+    Print("not wholly read: %s: %d elements of %d\n", Printable(name), read, read + unread);
   }
   if (report.partly_read.size() == named) return;
-  std::printf("not wholly read: %zu more tensors\n", report.partly_read.size() - named);
+  Print("not wholly read: %d more tensors\n", report.partly_read.size() - named);
 }
 
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
-  if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
-  for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
-  for (const std::string& left_out : verdict.left_out) std::printf("note: left out: %s\n", left_out.c_str());
+  if (verdict.path != asked_for) Print("%s: the newest step is %s\n", asked_for, verdict.path);
+  for (const std::string& problem : report.problems) Print("damaged: %s\n", problem);
+  for (const std::string& left_out : verdict.left_out) Print("note: left out: %s\n", left_out);
   PrintNonFinite(report);
   PrintNotWhollyRead(report);
   if (!report.problems.empty()) return;
-  std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
-              FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),
-              Conclusion(verdict).c_str());
+  Print("%s: %d tensors, %s at %s/s: %s\n", verdict.path, report.tensors,
+        FormatBytes(static_cast<double>(report.bytes)), FormatBytes(BytesPerSecond(verdict)), Conclusion(verdict));
 }
 
 }  // namespace
@@ -195,12 +192,12 @@ int RunVerify(const CommandLine& line) {
       // With --json there is always one object, also for a path that is not a checkpoint.
       Verdict nothing = {.path = path, .format = "", .is_ours = false, .has_checksums = false};
       nothing.report.problems.push_back(WithFlagNames(verdict.status().message()));
-      std::fputs(ToJson(nothing).c_str(), stdout);
+      Print("%s", ToJson(nothing));
     }
     return ReportFailure("ckpt verify", verdict.status());
   }
   if (absl::GetFlag(FLAGS_json)) {
-    std::fputs(ToJson(*verdict).c_str(), stdout);
+    Print("%s", ToJson(*verdict));
   } else {
     PrintText(*verdict, path);
   }

@@ -2,13 +2,13 @@
 //
 // ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note, not an error. The view refers to
 // the payload in the source's files and copies none of it.
-#include <cstdio>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/hdf5_view.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -45,19 +45,18 @@ int RunView(const CommandLine& line) {
   const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (is_json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    if (is_json) Print("%s", ProblemJson(report.status()));
     return ReportFailure("ckpt view", report.status());
   }
   if (is_json) {
-    std::fputs(ToJson(line.operands[0], path, *report).c_str(), stdout);
+    Print("%s", ToJson(line.operands[0], path, *report));
     return kExitDone;
   }
-  std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
-              FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
-              line.operands[0].c_str());
+  Print("%s: %s, shows %d tensors of %s\n", path, FormatBytes(static_cast<double>(report->nbytes)), report->tensors,
+        line.operands[0]);
   // Names come from the file and are quoted, since they may contain bytes that a terminal interprets.
   for (const auto& [name, reason] : report->not_shown) {
-    std::printf("note: %s is not shown: %s\n", Quote(name).c_str(), reason.c_str());
+    Print("note: %s is not shown: %s\n", Quote(name), reason);
   }
   return kExitDone;
 }

@@ -103,7 +103,7 @@ std::string Headline(const CheckpointSummary& summary) {
   }
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
                       manifest.save.step, ", world size ", manifest.save.world_size, ", written by ",
-                      manifest.save.producer, "\n");
+                      Printable(manifest.save.producer), "\n");
 }
 
 // "  model/wte.weight  float32 [257, 48]  49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements.

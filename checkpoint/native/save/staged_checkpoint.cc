@@ -26,6 +26,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
@@ -74,7 +75,7 @@ void RemoveLeftovers(FileSystem& files, const std::string& directory, const Stag
   for (const Leftover& leftover : *leftovers) {
     if (!options.is_cleaned(leftover.checkpoint)) continue;
     if (!leftover.proof.ok()) {
-      say(absl::StrCat(JoinPath(directory, leftover.name), " is left in place: ", leftover.proof.message()));
+      say(absl::StrCat(JoinPath(directory, Printable(leftover.name)), " is left in place: ", leftover.proof.message()));
       continue;
     }
     const std::string sentence = DescribeLeftover(leftover.name, JoinPath(directory, leftover.name));
