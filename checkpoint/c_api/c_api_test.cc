@@ -437,7 +437,7 @@ TEST(CApiTest, ConvertingKeepsValuesAndDiffNamesWhatDiffers) {
   EXPECT_EQ(equal, 1);
   EXPECT_EQ(fsdp_diff(first.c_str(), second.c_str(), -1, 0, &equal, nullptr), FSDP_INVALID_ARGUMENT);
 
-  const std::string file = root + "/model.safetensors";
+  const std::string file = root + "/exported.safetensors";
   ASSERT_EQ(fsdp_convert(first.c_str(), file.c_str(), nullptr, &report), FSDP_OK) << fsdp_error_message();
   fsdp_free(report);
   const Reader reader = Open(file);

@@ -86,6 +86,7 @@ class SharedFile final : public CheckpointBody {
     FSDP_RETURN_IF_ERROR(agreed ? *agreed : barrier(part.status()));
     FSDP_RETURN_IF_ERROR(group.Agree(part.status()));
     Manifest mine;
+    mine.save.id = context_.save.id;  // a part is decoded as a manifest, which must name its save
     static_cast<StoredValues&>(mine) = *part;
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.Gather(EncodeManifest(mine)));
     if (group.rank() == 0) decoded_ = DecodeParts(blobs);
