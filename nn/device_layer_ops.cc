@@ -11,9 +11,7 @@
 
 namespace fsdp {
 
-std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads) {
-  return NewHostLayerOps(kernel_threads);
-}
+std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads) { return NewHostLayerOps(kernel_threads); }
 
 // The host's kernels are linked into every program. Others are found by the registry, so that nn/ does not need CUDA,
 // and a program without GPU kernels still builds and reports at run time that it lacks them.

@@ -40,8 +40,8 @@ absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriv
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     if (driver.OwnsFileName(name) || name == kModelConfigName) continue;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "%s holds %s, which %s does not: export to a new directory", directory, Quote(name), driver.traits().headline));
+    return absl::FailedPreconditionError(absl::StrFormat("%s holds %s, which %s does not: export to a new directory",
+                                                         directory, Quote(name), driver.traits().headline));
   }
   return absl::OkStatus();
 }

@@ -170,9 +170,9 @@ TEST_P(WritingTest, EachElementIsPulledOnceOnFewThreadsAsOnMany) {
 TEST_P(WritingTest, EqualInputGivesEqualBytesOnAnyNumberOfThreads) {
   std::map<std::string, std::string> bytes[2];
   for (const int run : {0, 1}) {
-    MustWrite(LargeTensors(), {.overwrite = true,
-                               .buffer_bytes = run == 0 ? kBlockBytes : 4 * kBlockBytes,
-                               .io_threads = run == 0 ? 1 : 3});
+    MustWrite(
+        LargeTensors(),
+        {.overwrite = true, .buffer_bytes = run == 0 ? kBlockBytes : 4 * kBlockBytes, .io_threads = run == 0 ? 1 : 3});
     bytes[run] = BytesOf(destination());
     if (GetParam().is_ours()) {
       for (auto file = bytes[run].begin(); file != bytes[run].end();) {

@@ -220,7 +220,8 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   policy.good = RetentionPolicy::Good::kComplete;
   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
   for (const RetentionPlan::Unproven& entry : plan.unproven) {
-    if (left != nullptr) left->push_back(absl::StrCat(JoinPath(root, Printable(entry.name)), " is left in place: ", entry.reason));
+    if (left != nullptr)
+      left->push_back(absl::StrCat(JoinPath(root, Printable(entry.name)), " is left in place: ", entry.reason));
   }
   if (plan.steps.empty()) return absl::OkStatus();
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);

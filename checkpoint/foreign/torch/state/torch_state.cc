@@ -14,7 +14,6 @@
 // Flat parameters of FSDP1 (LOCAL state dicts) wait in flats_ until the whole model is known, and are then replaced by
 // the parameters inside them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
-#include "fsdp/checkpoint/source/tensor_source.h"
 
 #include <algorithm>
 #include <array>
@@ -29,6 +28,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 namespace {
