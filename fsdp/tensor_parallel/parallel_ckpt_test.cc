@@ -84,7 +84,7 @@ TEST_P(ParallelCkptTest, VerifyReadsEveryByteAndDiffFindsNoneThatDiffersFromAPla
 }
 
 TEST_P(ParallelCkptTest, ConvertsToOneFileAndBackWithoutAChangedBit) {
-  const std::string file = root_ + "/model.safetensors", back = root_ + "/back";
+  const std::string file = root_ + "/exported.safetensors", back = root_ + "/back";
   Ckpt({"convert", trained_, file, "--to=safetensors", "--model_only"});
   Ckpt({"diff", trained_, file, "--model_only"});
   Ckpt({"convert", trained_, back, "--to=hdf5", "--state_dict_type=sharded", "--world_size=3"});

@@ -129,7 +129,9 @@ TEST_F(UntrustedTextTest, NoNameInAnyFormatReachesATerminal) {
     return absl::OkStatus();
   };
   const std::string source = Path("a.safetensors");
-  ASSERT_OK(WriteSafetensors(source, state, zeros, {.metadata = {{kHostile, kHostile}}}));
+  SafetensorsOptions options;
+  options.metadata = {{kHostile, kHostile}};
+  ASSERT_OK(WriteSafetensors(source, state, zeros, options));
   ExpectNothingHidden(source, "safetensors");
   for (const char* format : {"hdf5", "torch", "dcp", "npz"}) {
     const std::string path = Path(format);
