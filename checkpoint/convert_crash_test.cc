@@ -54,7 +54,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
         return SaveCheckpoint(state, sources_, rows, *group).status();
       }));
     }
-    const std::string old = sources_ + "/" + GetParam().target.destination;
+    const std::string old = olds_ + "/" + GetParam().target.destination;
     FaultFileSystem sound(PosixFileSystem(), graveyard_);
     EXPECT_OK(Convert(sound, kOld, old));
     old_ = BytesOf(old);
@@ -113,6 +113,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
   }
 
   const std::string sources_ = NewTestDirectory();
+  const std::string olds_ = NewTestDirectory();
   const std::string root_ = NewTestDirectory() + "/root";
   const std::string graveyard_ = NewTestDirectory();
   std::map<std::string, std::string> old_;

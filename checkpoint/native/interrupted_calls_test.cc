@@ -200,7 +200,7 @@ std::vector<Action> Actions() {
           RepairAction(),
           PruneAction(),
           ConvertAction("ConvertToHdf5", "hdf5", Hdf5Target()),
-          ConvertAction("ConvertToSafetensors", "model.safetensors", SafetensorsTarget()),
+          ConvertAction("ConvertToSafetensors", "one.safetensors", SafetensorsTarget()),
           ConvertAction("ConvertToTorch", "model.pt", TorchTarget()),
           ConvertAction("ConvertToDcp", "dcp", DcpTarget())};
 }
