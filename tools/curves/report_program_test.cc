@@ -123,10 +123,10 @@ TEST(ReportProgramTest, AMalformedLineLeavesTheEarlierPage) {
 }
 
 TEST(ReportProgramTest, RefusesMetricsThatAreNoFile) {
-  const std::string directory = NewDirectory();
+  const std::string directory = NewDirectory(), page = NewDirectory() + "/page.html";
   ASSERT_EQ(mkfifo((directory + "/fifo").c_str(), 0600), 0);
   for (const std::string& metrics : {directory + "/fifo", std::string("/dev/zero"), directory}) {
-    const ProgramResult result = Report({metrics, "--html=" + directory + "/page.html"});
+    const ProgramResult result = Report({metrics, "--html=" + page});
     EXPECT_EQ(result.exit_status, 1) << metrics;
     EXPECT_THAT(result.output, HasSubstr(metrics + ": is not a regular file; expected a file that train_gpt"));
   }
