@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
+// The name of a file in `directory` that only a checkpoint of ours has; empty without one.
 std::string FindCheckpointFile(const std::string& directory);
 
 // OK when `directory` has a manifest. Without one: kDataLoss, naming a file that is left, or kNotFound.

@@ -48,7 +48,7 @@ struct Rendezvous {
   // not pass MASTER_ADDR and MASTER_PORT. Empty if they can find it. MPI itself may send the address (mpi_transport.h).
   std::string no_master = {};
   // Rank 0 refuses a rank with another token. It protects against accidents on untrusted networks, not against
-  // attackers: it crosses the network unencrypted. Never part of a message; empty if the job has none.
+  // attackers: it crosses the network unencrypted. Never part of a message; empty for a job without a token.
   std::string token = {};
 
   // By the environment, or possible if the environment does not say. When the ranks meet they may find otherwise

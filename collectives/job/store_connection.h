@@ -33,7 +33,8 @@ class StoreConnection {
   // Takes at most 64 KiB, so that no client holds up the others. Returns false at the end of the connection.
   bool Receive();
 
-  // The next complete frame; nullopt if there is none. kInvalidArgument if the bytes are not a frame of this protocol.
+  // The next complete frame; nullopt before it is complete. kInvalidArgument if the bytes are not a frame of this
+  // protocol.
   absl::StatusOr<std::optional<StoreFrame>> TakeFrame() { return TakeStoreFrame(input_); }
   bool has_input() const { return !input_.empty(); }
 

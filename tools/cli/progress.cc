@@ -26,7 +26,7 @@ std::string Bar(double fraction, int columns) {
   return absl::StrCat("[", std::string(full, '='), std::string(columns - full, ' '), "] ");
 }
 
-// "  5s left"; empty while nobody knows: before the first byte, and for a time that no one waits for.
+// "  5s left"; empty while it is unknown: before the first byte, and for a time that no one waits for.
 std::string TimeLeft(double bytes, double rate) {
   constexpr double kLongest = 1e9;  // seconds, 30 years
   if (bytes > kLongest * rate) return "";
