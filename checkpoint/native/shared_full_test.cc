@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FULL written by all ranks: each writes its elements into one checkpoint.h5, and nothing is gathered.
+#include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -89,6 +91,20 @@ TEST(SharedFullTest, OtherChangesOfKindAndParityAreRefused) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be saved as a local checkpoint")));
     EXPECT_THAT(SaveCheckpoint(state, NewTestDirectory(), 1, *group, {.type = StateDictType::kFull, .parity = 1}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a full checkpoint, which has no rank files")));
+    return absl::OkStatus();
+  }));
+}
+
+// Before a name is made for each of them, or a byte is written.
+TEST(SharedFullTest, MoreParityFilesThanTheCodeHasAreRefused) {
+  EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StateDict state = ShardedState(AwkwardTensors(), 1, 0);
+    for (const int parity : {255, std::numeric_limits<int>::max()}) {
+      const std::string root = NewTestDirectory();
+      EXPECT_THAT(SaveCheckpoint(state, root, 1, *group, {.parity = parity}),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected 0 to 254")));
+      EXPECT_TRUE(std::filesystem::is_empty(root));
+    }
     return absl::OkStatus();
   }));
 }

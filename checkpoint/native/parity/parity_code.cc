@@ -30,7 +30,7 @@ void Apply(const std::vector<uint8_t>& tables, const std::vector<const std::byte
 }  // namespace
 
 absl::StatusOr<ParityCode> ParityCode::Create(int data, int parity) {
-  if (data >= 1 && parity >= 1 && data + parity <= kMaxRuns) return ParityCode(data, parity);
+  if (data >= 1 && parity >= 1 && data < kMaxRuns && parity <= kMaxRuns - data) return ParityCode(data, parity);
   return absl::InvalidArgumentError(absl::StrCat("parity of ", parity, " files over ", data,
                                                  ", expected at least 1 of each and at most ", kMaxRuns, " together"));
 }

@@ -204,11 +204,12 @@ int64_t ParityPlan::nbytes() const {
 }
 
 absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, int parity) {
+  // First, because it bounds `parity`.
+  FSDP_RETURN_IF_ERROR(ParityCode::Create(static_cast<int>(data.size()), parity).status());
   ParityPlan plan;
   plan.data = std::move(data);
   std::sort(plan.data.begin(), plan.data.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (int i = 0; i < parity; ++i) plan.parity.push_back(ParityFileName(i, parity));
-  FSDP_RETURN_IF_ERROR(CodeOf(plan).status());
   return plan;
 }
 

@@ -15,9 +15,10 @@ namespace fsdp {
 std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
 
 absl::Status CheckParityCount(int parity, StateDictType type) {
-  if (parity == 0 || (parity > 0 && type != StateDictType::kFull)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "parity is ", parity, ", expected at least 0, and 0 for a full checkpoint, which has no rank files"));
+  const bool is_possible = parity > 0 && parity <= kMaxParityFiles && type != StateDictType::kFull;
+  if (parity == 0 || is_possible) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("parity is ", parity, ", expected 0 to ", kMaxParityFiles,
+                                                 ", and 0 for a full checkpoint, which has no rank files"));
 }
 
 absl::Status ExplainNotFound(const BodyContext& context, const absl::Status& status) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/flat_place.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/checkpoint_body.h"
@@ -28,10 +29,11 @@ namespace {
 
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckParityCount(options.parity, options.type));
-  if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
-                                                   ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
-                                                   ")"));
+  const bool is_world = options.world_size >= 1 && options.world_size <= kMaxRankFiles;
+  if (!is_world || options.step < 0 || options.max_memory < kBlockBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, " (1 to ", kMaxRankFiles,
+                                                   "), step ", options.step, ", memory ", options.max_memory,
+                                                   " bytes (at least ", kBlockBytes, ")"));
   }
   return absl::OkStatus();
 }
