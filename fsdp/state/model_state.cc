@@ -205,7 +205,8 @@ void AddNew(const std::vector<std::string>& names, std::vector<std::string>& all
 // name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by no rank. So the
 // lists are gathered and joined, keeping the order of the first rank that has a name. Collective; blocks.
 absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only) {
-  const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
+  // array(): braces around two lists of two strings would make an object of them.
+  const nlohmann::json names = nlohmann::json::array({mine.missing_keys, mine.unexpected_keys});
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         ranks.AllGatherObject(std::string(packed.begin(), packed.end())));
