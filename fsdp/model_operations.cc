@@ -18,6 +18,11 @@
 namespace fsdp {
 namespace {
 
+// `optimizer`, which may be null, as a list.
+absl::Span<Optimizer* const> OneOrNone(Optimizer* const& optimizer) {
+  return {&optimizer, optimizer == nullptr ? size_t{0} : size_t{1}};
+}
+
 // Errors for a model of modules use PyTorch's name of the call.
 std::string_view ClipCall(const ShardedModel& model, std::string_view name) {
   return model.has_modules() ? "clip_grad_norm" : name;
@@ -135,22 +140,36 @@ absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimi
 
 absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimizer* optimizer, const FillState& load,
                                                                           const RestoreOptions& options) {
+  return Restore(OneOrNone(optimizer), load, options);
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(absl::Span<Optimizer* const> optimizers,
+                                                                          const FillState& load,
+                                                                          const RestoreOptions& options) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
   FSDP_RETURN_IF_ERROR(model->gate().CheckCanLoad("Restore"));
   absl::StatusOr<std::vector<AttributeDifference>> differences =
-      RestoreState(model->module(), model->units(), optimizer, load, options, model->stream());
+      RestoreState(model->module(), model->units(), optimizers, load, options, model->stream());
   model->gate().MarkShardsChanged(differences.ok());
   return differences;
 }
 
 absl::StatusOr<StateDict> ModelOperations::DescribeFullState(Optimizer* optimizer) {
+  return DescribeFullState(OneOrNone(optimizer));
+}
+
+absl::StatusOr<StateDict> ModelOperations::DescribeFullState(absl::Span<Optimizer* const> optimizers) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
-  return fsdp::DescribeFullState(model->module(), model->units(), optimizer);
+  return fsdp::DescribeFullState(model->module(), model->units(), optimizers);
 }
 
 absl::Status ModelOperations::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
+  return StreamFullState(OneOrNone(optimizer), visit);
+}
+
+absl::Status ModelOperations::StreamFullState(absl::Span<Optimizer* const> optimizers, const FullStatePart& visit) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("StreamFullState"));
-  return fsdp::StreamFullState(model->module(), model->units(), optimizer, visit);
+  return fsdp::StreamFullState(model->module(), model->units(), optimizers, visit);
 }
 
 }  // namespace fsdp

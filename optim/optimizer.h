@@ -67,6 +67,10 @@ class Optimizer {
   // Clears has_grad of all parameters. Their gradient memory stays and is overwritten by the next backward.
   void ZeroGrad();
 
+  // The name of this optimizer in state dicts of several optimizers, which they use as it is; empty, the default: none.
+  void set_name(std::string name) { name_ = std::move(name); }
+  const std::string& name() const { return name_; }
+
   // All parameters, in group order. The caller owns them; they outlive the optimizer, and none is null.
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
@@ -129,6 +133,7 @@ class Optimizer {
   StateBuffers& state() { return *state_; }
 
  private:
+  std::string name_;
   std::vector<ShardedParameter*> parameters_;
   size_t num_groups_ = 0;
   std::vector<size_t> group_of_;  // by parameter
