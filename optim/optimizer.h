@@ -105,6 +105,10 @@ class Optimizer {
   // kInvalidArgument, with `optimizer` ("AdamW") in front, for an unknown group.
   absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
 
+  // Adds a group of parameters without state. kInvalidArgument names a parameter that is in a group already, or twice
+  // in this one; errors of a device's allocator. An error adds nothing. Blocks.
+  absl::Status AddParameters(absl::Span<ShardedParameter* const> parameters);
+
   // `groups` are the parameters by group, `state_names` the names of the states that each element has.
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
