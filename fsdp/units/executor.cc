@@ -127,6 +127,7 @@ absl::Status Executor::PrepareReplay() {
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
   FSDP_RETURN_IF_ERROR(WriteBack());
   runner_->ReshardStale();
+  for (const int index : std::exchange(kept_, {})) Reshard(index);
   for (int index = 0; index < units_.size(); ++index) {
     const Unit& unit = units_.unit(index);
     if (!unit.sharded()) Reshard(index);  // a copy that exists already would not be made anew by a replay
@@ -159,7 +160,7 @@ absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tap
     FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
-  return casts_.Inputs(units_.WrappedIndexOf(module), training(), inputs, tape);
+  return casts_.Inputs(units_.WrappedIndexOf(module), training_, inputs, tape);
 }
 
 // If the module that opened a pass is called again, it opens the next pass: the previous one has failed, because within
@@ -210,14 +211,18 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
   }
   FSDP_RETURN_IF_ERROR(WriteBack());
   runner_->ReshardStale();
+  training_ = tape.keep_for_backward();
+  kept_.clear();
   ScheduleOptions pass = CurrentOptions();
-  pass.training = tape.keep_for_backward();
   visits_.clear();
   ForgetModulesRun();
   runtime_->WaitForOptimizer(std::exchange(post_optim_event_, Event()));
-  runtime_->set_full_precision(!pass.training);
+  runtime_->set_full_precision(!training_);
   for (int index = 0; index < units_.size(); ++index) {
-    if (!pass.training && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
+    if (training_ || !units_.unit(index).settings.full_precision_in_eval) continue;
+    // Its copy has another dtype than training's, so neither pass may leave one to the other.
+    Reshard(index);
+    pass.units[index].reshard_after_forward = true;
   }
   in_pass_ = true;
   SetTop(module);
@@ -227,7 +232,7 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
 
 absl::Status Executor::EnterForward(int index) {
   if (units_.pass(index).modules_run > 0) return absl::OkStatus();
-  if (order_check_.has_value() && training() && units_.is_unit(index)) {
+  if (order_check_.has_value() && training_ && units_.is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
@@ -249,7 +254,7 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
     FSDP_RETURN_IF_ERROR(runner_->LeaveUnit(index, Direction::kForward));
   }
   if (&module != top_) return absl::OkStatus();
-  if (order_check_.has_value() && training()) {
+  if (order_check_.has_value() && training_) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->EndForward(&warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
@@ -286,11 +291,24 @@ void Executor::EndForward() {
   visits_.insert(end, unfinished.begin(), unfinished.end());
   orders_[top_] = visits_;
   in_pass_ = false;
+  if (!training_) ReshardAfterEvaluation();
   for (int index = 0; index < units_.size(); ++index) {
-    if (!training()) Reshard(index);
     // Backward binds the parameters again that stay unsharded for it. Until then they are undefined, so that editing
     // them in between is an error and not a silent loss.
     for (const auto& parameter : units_.unit(index).parameters) parameter->data = Tensor();
+  }
+}
+
+// No backward will reshard what the forward entered and did not leave, or gathered ahead and did not use.
+void Executor::ReshardAfterEvaluation() {
+  for (int index = 0; index < units_.size(); ++index) {
+    const UnitTraits& unit = runner_->options().units[index];
+    const bool gathered = units_.pass(index).gathered;
+    if (!unit.sharded || (gathered && unit.reshard_after_forward)) {
+      Reshard(index);
+    } else if (gathered) {
+      kept_.push_back(index);
+    }
   }
 }
 
@@ -326,7 +344,10 @@ absl::Status Executor::BeginBackward(Module& module) {
     return absl::FailedPreconditionError("backward after one that failed: run a forward first");
   }
   in_pass_ = in_backward_ = true;
-  runtime_->set_full_precision(false);  // an evaluation may have run since the forward
+  // An evaluation may have run since the forward.
+  training_ = true;
+  runtime_->set_full_precision(false);
+  kept_.clear();
   runner_->ReshardStale();
   ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
@@ -392,9 +413,7 @@ absl::Status Executor::WaitForUnshard(int index) { return runtime_->BindParamete
 void Executor::Reshard(int index) { runner_->Reshard(index); }
 
 Schedule Executor::PlanStep(int micro_steps) const {
-  ScheduleOptions options = CurrentOptions();
-  options.training = true;
-  return StepSchedule(orders_.at(&root_), micro_steps, options);
+  return StepSchedule(orders_.at(&root_), micro_steps, CurrentOptions());
 }
 
 void Executor::BeginSpan(std::string_view pass, int index) {

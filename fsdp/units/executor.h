@@ -102,7 +102,6 @@ class Executor final : public ModuleHooks, public StepGate {
 
   // The input of schedule.h, from the units' settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
-  bool training() const { return runner_->options().training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
   absl::Status WriteBack();
@@ -110,6 +109,7 @@ class Executor final : public ModuleHooks, public StepGate {
   absl::Status BeginForward(Module& module, Tape& tape);
   absl::Status EnterForward(int index);
   void EndForward();
+  void ReshardAfterEvaluation();
   absl::Status EnterRecompute(int index);
   absl::Status LeaveRecompute(int index);
   absl::StatusOr<bool> OpensBackward(const Module& module) const;
@@ -141,6 +141,8 @@ class Executor final : public ModuleHooks, public StepGate {
   std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
   std::vector<UnitVisit> visits_;                           // by the current or last forward
   UnitCasts casts_;
+  bool training_ = true;   // the current or last forward keeps what a backward needs
+  std::vector<int> kept_;  // units that an evaluation left unsharded, if no pass has begun since
 
   bool in_pass_ = false;      // also after one that failed, until the next forward of the root
   bool in_backward_ = false;  // likewise
