@@ -52,9 +52,10 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitStore& units,
                                                            const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
-  const SlotCounts slots =
+  executor->slots_ =
       SlotCounts::Of(executor->orders_.Forward(root), units, executor->CurrentOptions(), options.limit_all_gathers);
-  FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots), options.streams));
+  FSDP_ASSIGN_OR_RETURN(executor->runtime_,
+                        UnitRuntime::Create(units, MemoryPlan::Of(units, executor->slots_), options.streams));
   executor->runner_.emplace(units, *executor->runtime_);
   const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
     for (Module* module : modules) {
@@ -159,6 +160,7 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
         "a backward failed: its gradients, and all others that no optimizer step has used, are discarded");
   }
   FSDP_RETURN_IF_ERROR(WriteBack());
+  FSDP_RETURN_IF_ERROR(runtime_->FollowRequiresGrad(slots_));
   runner_->ReshardStale();
   training_ = tape.keep_for_backward();
   kept_.clear();

@@ -131,6 +131,7 @@ class Executor final : public ModuleHooks, public StepGate {
   Module& root_;
   UnitStore& units_;
   const ExecutorOptions options_;
+  SlotCounts slots_;  // for units that are all trainable
   std::unique_ptr<UnitRuntime> runtime_;
   std::optional<ScheduleRunner> runner_;  // set by Create
   std::optional<ExecutionOrder> order_check_;

@@ -38,6 +38,12 @@ absl::Status Executor::PrepareReplay() {
           absl::StrCat("unit ", unit.display_name(),
                        " is unsharded before a captured step, which all-gathers it: reshard it first"));
     }
+    if (unit.trainable() && !unit.grad_shard.defined()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("unit ", unit.display_name(),
+                       " was frozen in all forwards so far, and a captured step cannot give it memory for gradients: "
+                       "run a step that is not captured first, and capture again"));
+    }
     FSDP_RETURN_IF_ERROR(CheckHasNoGradient(unit));
   }
   post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less

@@ -54,13 +54,25 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
   return made;
 }
 
-absl::Status GradientReduction::Allocate() {
+absl::Status GradientReduction::FollowPlan() {
+  const bool enough = gradients_.Suffices(plan_.slots.gradients, plan_.gradient_slot);
+  const bool root_enough = plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients);
+  return enough && root_enough ? absl::OkStatus() : AllocateSlots();
+}
+
+absl::Status GradientReduction::AllocateSlots() {
   ProcessGroup& memory = units_.groups().any();
   if (plan_.root_gradients > 0) {
     FSDP_ASSIGN_OR_RETURN(root_gradients_, SlotPool::Create(memory, 1, plan_.root_gradients, "the root's gradients"));
   }
   FSDP_ASSIGN_OR_RETURN(gradients_,
                         SlotPool::Create(memory, plan_.slots.gradients, plan_.gradient_slot, "unsharded gradients"));
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::Allocate() {
+  ProcessGroup& memory = units_.groups().any();
+  FSDP_RETURN_IF_ERROR(AllocateSlots());
   FSDP_ASSIGN_OR_RETURN(reduce_staging_, memory.Allocate(plan_.reduce_staging));
   FSDP_ASSIGN_OR_RETURN(Buffer download_staging, memory.Allocate(plan_.download_staging));
   store_ = GradientStore(ops_, std::move(download_staging));
@@ -147,8 +159,8 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   if (!unit.grad_shard.defined()) {
     return absl::FailedPreconditionError(
         absl::StrCat("unit ", unit.display_name(),
-                     " has no memory for gradients, since all of it was frozen when it was "
-                     "wrapped; set requires_grad before"));
+                     " has no memory for gradients, since all of it was frozen when the forward began; set "
+                     "requires_grad before the forward"));
   }
   bound_ = true;
   if (!state.grad.defined()) {

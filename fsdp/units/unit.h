@@ -54,7 +54,7 @@ struct Unit : UnitModule {
   Tensor shard;
 
   // The gradient of `shard`, of its shape and dtype. Each slice counts while its ShardedParameter::has_grad. Undefined
-  // if all parameters are frozen.
+  // if all parameters have been frozen since the unit was made.
   Tensor grad_shard;
 
   // grad_shard in the compute dtype, or, if the unit is not sharded, in the reduce dtype, under
@@ -86,6 +86,10 @@ struct Unit : UnitModule {
 
   // True if some parameter requires a gradient.
   bool trainable() const;
+
+  // Makes grad_shard and low_precision_grad, which are zero after the work on `stream`, and the views of them in
+  // sharded_parameters. `host` is the device of offloaded units' memory. Does nothing if there is a grad_shard.
+  absl::Status AllocateGradients(Device& host, Stream& stream);
 
   // True if unsharding in `dtype` starts from compute_shard.
   bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }

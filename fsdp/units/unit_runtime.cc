@@ -86,6 +86,27 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
   return absl::OkStatus();
 }
 
+absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
+  bool thawed = false;
+  for (const auto& unit : units_.units()) {
+    for (size_t i = 0; i < unit->parameters.size(); ++i) {
+      unit->sharded_parameters[i]->requires_grad = unit->parameters[i]->requires_grad;
+    }
+    if (!unit->trainable() || unit->grad_shard.defined()) continue;
+    thawed = true;
+    FSDP_RETURN_IF_ERROR(unit->AllocateGradients(units_.host(), compute()));
+  }
+  if (!thawed) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(Synchronize());
+  // More slots for parameters may have been made than this plan has, and a unit that is frozen now keeps its memory.
+  const MemoryPlan before = std::exchange(plan_, MemoryPlan::Of(units_, slots));
+  plan_.slots.unsharded = before.slots.unsharded;
+  plan_.slots.gradients = std::max(plan_.slots.gradients, before.slots.gradients);
+  plan_.gradient_slot = std::max(plan_.gradient_slot, before.gradient_slot);
+  plan_.root_gradients = std::max(plan_.root_gradients, before.root_gradients);
+  return gradients_->FollowPlan();
+}
+
 void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
   if (optimizer_done.state() != nullptr) unshard().Wait(optimizer_done);
   // A stream joins a capture by waiting for a captured one. So while capturing, wait for compute even if the program
