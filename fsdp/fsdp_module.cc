@@ -110,9 +110,10 @@ absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
   return model->parameters();
 }
 
-absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config) {
+absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config,
+                                                       const StateDictOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, IdleModel("GetFullStateDict"));
-  const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only};
+  const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only, options.ignore_frozen_params};
   return GetModelState(model->module(), model->units(), form);
 }
 

@@ -58,7 +58,8 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
   // A FULL state dict: whole tensors, copied. Collective; blocks.
-  absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
+  absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {},
+                                             const StateDictOptions& options = {});
 
   // Adds the optimizer's state in the form of `config`; without one, SHARDED and not in host memory. `state` is empty
   // or a state dict of the same type, else kInvalidArgument. Collective; blocks.

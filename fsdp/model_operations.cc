@@ -29,12 +29,13 @@ std::string_view ClipCall(const ShardedModel& model, std::string_view name) {
 }
 
 // FSDP2's state dict: this rank's rows are its dim-0 chunks, so SHARDED needs no gathering.
-absl::StatusOr<StateDict> RowsOf(const ShardedModel& model) {
+absl::StatusOr<StateDict> RowsOf(const ShardedModel& model, const StateDictOptions& options) {
   if (!model.units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
-    return GetModelState(model.module(), model.units(), {.type = StateDictType::kSharded});
+    return GetModelState(model.module(), model.units(),
+                         {.type = StateDictType::kSharded, .ignore_frozen_params = options.ignore_frozen_params});
   }
   // Views of the shards: an update of them is the model's.
-  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units()));
+  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units(), options));
   state.type = StateDictType::kSharded;
   return state;
 }
@@ -66,11 +67,13 @@ absl::StatusOr<Tensor> ModelOperations::GetFullGradient(std::string_view paramet
 }
 
 // A LOCAL state dict lends the shards, which counts as a change of them.
-absl::StatusOr<StateDict> ModelOperations::GetStateDict() {
+absl::StatusOr<StateDict> ModelOperations::GetStateDict(const StateDictOptions& options) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("GetStateDict"));
+  StateForm form;
+  if (settings_.has_value()) form = FormOf(settings_->state_dict_config());
+  form.ignore_frozen_params = options.ignore_frozen_params;
   absl::StatusOr<StateDict> state =
-      settings_.has_value() ? GetModelState(model->module(), model->units(), FormOf(settings_->state_dict_config()))
-                            : RowsOf(*model);
+      settings_.has_value() ? GetModelState(model->module(), model->units(), form) : RowsOf(*model, options);
   model->gate().MarkShardsChanged(/*loaded=*/false);
   return state;
 }

@@ -62,14 +62,15 @@ class ModelOperations {
 
   // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
   // FULL and SHARDED copy them, LOCAL aliases this rank's slices. Buffers and ignored parameters are included whole,
-  // and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
+  // and alias the model's. `options` may leave parameters out. kInvalidArgument for LOCAL of a model made with a mesh.
+  // Collective, except LOCAL; blocks.
   //
   // Without settings: this rank's rows of every parameter, which alias the model's memory (except for models with
   // tensor parallelism or with parameters that are cut on another dimension than 0: for these the call is collective,
   // and the rows are copies). The next forward computes with values that are written to them before it; for later
   // writes see ShardedParameter::MarkChanged. Every rank must call it if units are unsharded, because these are
   // gathered again.
-  absl::StatusOr<StateDict> GetStateDict();
+  absl::StatusOr<StateDict> GetStateDict(const StateDictOptions& options = {});
 
   // Adds the state of `optimizer`, which was made over parameters(), to `state`, in the form of the settings: tensors,
   // "step" scalars and param_groups, by names of parameters. The state of parameters that FSDP does not manage is
