@@ -39,8 +39,8 @@ class GradientReduction {
   // unit is hybrid, or gradients were bound before; kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
-  // Between passes, with nothing on the streams: makes the slots anew if the plan has come to need more or larger ones.
-  // Local.
+  // Between passes, with nothing on the streams: makes slots and staging anew if the plan has come to need more or
+  // larger ones. Local.
   absl::Status FollowPlan();
 
   // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
@@ -86,7 +86,6 @@ class GradientReduction {
  private:
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams);
   absl::Status Allocate();
-  absl::Status AllocateSlots();
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
   ReductionRule RuleOf(const Unit& unit) const;
 

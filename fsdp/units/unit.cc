@@ -14,7 +14,6 @@
 #include "fsdp/fsdp/units/unit.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -107,30 +106,13 @@ absl::Status Lay(Unit& unit) {
   return absl::OkStatus();
 }
 
-// Memory for [shard_numel]. Offloaded units: host memory, zeroed here. Others: the group's memory, which peers reach
-// directly and the caller zeroes.
-absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) {
-  // A unit that is not sharded has only a replicate group.
-  ProcessGroup& group = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
-  const Shape flat{unit.layout.shard_numel()};
-  const int64_t nbytes = flat.numel() * SizeOf(dtype);
-  if (!unit.offloaded()) {
-    FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes));
-    return Tensor(std::move(buffer), dtype, flat);
-  }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, unit.settings.offload->pin_memory ? group.device()->AllocatePinned(nbytes)
-                                                                         : host.Allocate(nbytes));
-  std::memset(buffer.data(), 0, nbytes);
-  return Tensor(std::move(buffer), dtype, flat);
-}
-
 absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
-  FSDP_ASSIGN_OR_RETURN(unit.shard, ShardMemory(unit, unit.dtype, host));
+  FSDP_ASSIGN_OR_RETURN(unit.shard, unit.AllocateShard(unit.layout.shard_numel(), unit.dtype, host));
   if (unit.offloaded()) return absl::OkStatus();
   // AdamW and SGD have a kernel that writes the low-precision copy only for this pair of dtypes.
   const bool casts = unit.settings.optimizer_casts.value_or(stream.device().type() != DeviceType::kCpu);
   if (casts && unit.trainable() && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
-    FSDP_ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
+    FSDP_ASSIGN_OR_RETURN(unit.compute_shard, unit.AllocateShard(unit.layout.shard_numel(), unit.compute_dtype, host));
   }
   stream.device().ops().Zero(unit.shard, stream);
   return absl::OkStatus();
@@ -202,26 +184,6 @@ bool Unit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
 }
 
-absl::Status Unit::AllocateGradients(Device& host, Stream& stream) {
-  if (grad_shard.defined()) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const Tensor whole, ShardMemory(*this, dtype, host));
-  const DType kept = sharded() ? compute_dtype : reduce_dtype;
-  if (settings.keep_low_precision_grads && kept != dtype) {
-    FSDP_ASSIGN_OR_RETURN(low_precision_grad, ShardMemory(*this, kept, host));
-  }
-  grad_shard = whole;
-  for (const Tensor& memory : {grad_shard, low_precision_grad}) {
-    if (memory.defined() && !offloaded()) stream.device().ops().Zero(memory, stream);
-  }
-  // The optimizer reads the low-precision gradient, if there is one, instead of grad_shard.
-  const Tensor& seen = low_precision_grad.defined() ? low_precision_grad : grad_shard;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const ShardLayout::Slice slice = layout.ShardSlice(i, groups.shard_rank());
-    sharded_parameters[i]->grad = seen.Slice({slice.offset_in_shard, slice.end_in_shard()});
-  }
-  return absl::OkStatus();
-}
-
 void Unit::MarkShardChanged() const {
   for (const auto& parameter : sharded_parameters) parameter->MarkChanged();
 }
@@ -266,7 +228,7 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     FSDP_RETURN_IF_ERROR(made);
     FSDP_RETURN_IF_ERROR(Allocate(*host_, *stream, unit));
     FSDP_RETURN_IF_ERROR(FillShard(init.seed, *host_, *stream, unit));
-    if (unit.trainable()) FSDP_RETURN_IF_ERROR(unit.AllocateGradients(*host_, *stream));
+    if (unit.trainable()) FSDP_RETURN_IF_ERROR(unit.LayGradients(*host_, *stream));
   }
   FSDP_RETURN_IF_ERROR(stream->Synchronize());
   if (init.sync_module_states && !units_.empty()) {
