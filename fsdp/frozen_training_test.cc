@@ -16,6 +16,7 @@
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/optim/adamw.h"
@@ -142,14 +143,72 @@ TEST(FrozenTrainingTest, AUnitThatIsFrozenWholeIsGatheredAndNotReduced) {
   }));
 }
 
-TEST(FrozenTrainingTest, ThawingAUnitThatWasWrappedFrozenIsAnError) {
-  EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
-    FSDP_RETURN_IF_ERROR(made.Train(0));
-    for (const auto& [name, parameter] : made.model->module().NamedParameters()) parameter->requires_grad = true;
-    EXPECT_THAT(made.Train(1), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                        HasSubstr("unit transformer.h.0 has no memory for gradients, since all of it "
-                                                  "was frozen when it was wrapped")));
+// Trains a model whose block is frozen when it is wrapped, thaws the block and trains on, as a model whose optimizer
+// gets the block then; in the end freezes it again.
+absl::Status ExpectThaws(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(TestModel frozen, MakeModel(group, Frozen::kBlock, options, /*for_real=*/true));
+  FSDP_ASSIGN_OR_RETURN(TestModel reference, MakeModel(group, Frozen::kBlock, options, /*for_real=*/false));
+  const auto set_frozen = [&](bool is_frozen) {
+    for (const auto& [name, parameter] : frozen.model->module().NamedParameters()) {
+      if (IsFrozen(Frozen::kBlock, parameter->fqn)) parameter->requires_grad = !is_frozen;
+    }
+  };
+  FSDP_RETURN_IF_ERROR(TrainAccumulating(frozen));
+  FSDP_RETURN_IF_ERROR(TrainAccumulating(reference));
+  set_frozen(false);
+  for (TestModel* made : {&frozen, &reference}) {
+    AdamW::Group block{{}, {.lr = 2e-2}};
+    for (ShardedParameter* parameter : made->model->parameters()) {
+      if (IsFrozen(Frozen::kBlock, parameter->fqn)) block.parameters.push_back(parameter);
+      parameter->has_grad = false;  // the reference has gradients that its optimizer did not see
+    }
+    FSDP_RETURN_IF_ERROR(made->optimizer->AddParamGroup(std::move(block)));
+    FSDP_RETURN_IF_ERROR(TrainAccumulating(*made));
+  }
+  for (const ShardedParameter* parameter : frozen.model->parameters()) EXPECT_TRUE(parameter->requires_grad);
+  const Bits thawed = BitsOf(*frozen.model);
+  EXPECT_TRUE(thawed == BitsOf(*reference.model));
+  set_frozen(true);
+  FSDP_RETURN_IF_ERROR(TrainAccumulating(frozen));
+  for (const auto& [fqn, bits] : BitsOf(*frozen.model)) {
+    EXPECT_EQ(bits == thawed.at(fqn), IsFrozen(Frozen::kBlock, fqn) || bits.empty()) << fqn;
+  }
+  return absl::OkStatus();
+}
+
+TEST(FrozenTrainingTest, AUnitThatWasWrappedFrozenIsThawedAndFrozenBetweenSteps) {
+  std::vector<FsdpOptions> all(5, BlockOptions());
+  all[1].sharding_strategy = ShardingStrategy::kShardGradOp;
+  all[2].sharding_strategy = ShardingStrategy::kNoShard;
+  all[3].mixed_precision = {.param_dtype = DType::kBFloat16, .keep_low_precision_grads = true};
+  all[4].cpu_offload.offload_params = true;
+  for (const FsdpOptions& options : all) {
+    for (const int world_size : {1, 3}) {
+      EXPECT_OK(RunRanks(world_size,
+                         [&](const std::shared_ptr<ProcessGroup>& group) { return ExpectThaws(group, options); }));
+    }
+  }
+}
+
+TEST(FrozenTrainingTest, UnitsOfFullyShardThatWereFrozenAreThawedAndFrozenBetweenSteps) {
+  EXPECT_OK(RunRanks(3, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const Gradients all, StepWith(group, {}, nullptr));
+    // The first block, the second and larger one, the root's own parameters, and both blocks.
+    for (const std::string frozen : {"0", "1", "2", "01"}) {
+      FSDP_ASSIGN_OR_RETURN(const TestFullyShard test, TestFullyShard::Make(group));
+      for (const bool is_frozen : {true, false, true}) {
+        Gradients wanted = all;
+        for (const auto& [name, parameter] : test.model->NamedParameters()) {
+          const bool one = frozen.find(name[0]) != std::string::npos;
+          parameter->requires_grad = !(one && is_frozen);
+          if (!parameter->requires_grad) wanted.erase(name);
+        }
+        FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+        FSDP_ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
+        EXPECT_EQ(gradients, wanted) << frozen;
+        FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+      }
+    }
     return absl::OkStatus();
   }));
 }

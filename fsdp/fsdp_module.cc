@@ -43,6 +43,11 @@ FsdpModule::FsdpModule(std::vector<Module*> modules, std::shared_ptr<const Devic
   } else if (const int* ranks = std::get_if<int>(&options_.reshard_after_forward)) {
     controls_.reshard_after_forward = *ranks > 1;
   }
+  for (Module* module : modules_) {
+    for (const auto& [name, below] : module->NamedModules()) {
+      if (FsdpModule* inner = Of(*below); inner != nullptr) inner->outer_ = this;
+    }
+  }
 }
 
 FsdpModule::~FsdpModule() = default;
@@ -68,6 +73,12 @@ absl::StatusOr<FsdpModuleTree*> FsdpModule::OwnTree() {
 absl::StatusOr<FsdpModuleTree*> FsdpModule::AnyTree() {
   if (tree_ == nullptr) return OwnTree();
   return tree_;
+}
+
+FsdpModule& FsdpModule::Outermost() {
+  FsdpModule* module = this;
+  while (module->outer_ != nullptr) module = module->outer_;
+  return *module;
 }
 
 absl::StatusOr<std::shared_ptr<ShardedModel>> ShardedModel::Of(FsdpModule& module) {
@@ -99,9 +110,10 @@ absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
   return model->parameters();
 }
 
-absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config) {
+absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config,
+                                                       const StateDictOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, IdleModel("GetFullStateDict"));
-  const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only};
+  const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only, options.ignore_frozen_params};
   return GetModelState(model->module(), model->units(), form);
 }
 
@@ -123,6 +135,8 @@ absl::Status FsdpModule::Unshard() {
 
 // A module without own parameters is not a unit, so there is nothing to wait for.
 absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
+  // Only the root's first use gives this unit parameters. Its own first use would make it a root by itself.
+  if (tree_ == nullptr) FSDP_RETURN_IF_ERROR(Outermost().OwnTree().status());
   FSDP_ASSIGN_OR_RETURN(const FsdpModuleTree* tree, AnyTree());
   if (unit_ < 0) return UnshardHandle();
   Executor& executor = tree->model()->executor();

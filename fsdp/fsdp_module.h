@@ -58,7 +58,8 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
   // A FULL state dict: whole tensors, copied. Collective; blocks.
-  absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
+  absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {},
+                                             const StateDictOptions& options = {});
 
   // Adds the optimizer's state in the form of `config`; without one, SHARDED and not in host memory. `state` is empty
   // or a state dict of the same type, else kInvalidArgument. Collective; blocks.
@@ -81,7 +82,8 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
 
   // All-gathers this unit's parameters, ahead of forward or for the program to read. Unshard waits on the compute
   // stream, UnshardAsync returns before. Changes to the parameters are lost at Reshard. Does nothing if they are
-  // unsharded. Collective.
+  // unsharded. May be the first use of the model, and then makes the outermost module around this one the root.
+  // Collective.
   absl::Status Unshard();
   absl::StatusOr<UnshardHandle> UnshardAsync();
   absl::Status Reshard();
@@ -162,6 +164,9 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // `unit` is the index of this module's unit in the tree's model, -1 if the module has no own parameters.
   void JoinRoot(FsdpModuleTree* tree, int unit);
 
+  // The outermost module around this one, or this one, that FullyShard was applied to.
+  FsdpModule& Outermost();
+
   // The streams of this module as a root; null before they exist.
   std::shared_ptr<UnitStreams> streams() const;
 
@@ -174,6 +179,7 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   UnitControls controls_;  // without prefetch lists, which are below
   std::optional<std::vector<FsdpModule*>> forward_prefetch_, backward_prefetch_;
 
+  FsdpModule* outer_ = nullptr;     // the last one around this one that was made; outlives it
   FsdpModuleTree* tree_ = nullptr;  // null before the root's first use
   int unit_ = -1;                   // in its model; -1 if it has no parameters
   std::unique_ptr<FsdpModuleTree> own_tree_;

@@ -38,8 +38,10 @@ namespace fsdp {
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 
-// Several modules as one unit: gathered when the first of them runs forward, resharded when the last has run. No such
-// module can be the root. kInvalidArgument, naming its index in `modules`, also for one that is null or listed before.
+// Several modules as one unit: gathered when the first of them runs forward, resharded when all have run, or at the end
+// of the root's forward. A module that runs once more, such as a head for each chunk of a loss, gathers it again. No
+// such module can be the root. kInvalidArgument, naming its index in `modules`, also for one that is null or listed
+// before.
 absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 

@@ -195,7 +195,7 @@ TEST(FsdpMixedPrecisionTest, LossIsCloseToFloat32) {
   EXPECT_NEAR(losses[0], losses[1], 0.01f * losses[0]);
 }
 
-TEST(FullyShardedDataParallelTest, EvaluationKeepsNothingUnsharded) {
+TEST(FullyShardedDataParallelTest, AnEvaluationLeavesNoParameterBound) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     Tape tape = made.model->NewTape(/*training=*/false);

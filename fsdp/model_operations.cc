@@ -18,18 +18,24 @@
 namespace fsdp {
 namespace {
 
+// `optimizer`, which may be null, as a list.
+absl::Span<Optimizer* const> OneOrNone(Optimizer* const& optimizer) {
+  return {&optimizer, optimizer == nullptr ? size_t{0} : size_t{1}};
+}
+
 // Errors for a model of modules use PyTorch's name of the call.
 std::string_view ClipCall(const ShardedModel& model, std::string_view name) {
   return model.has_modules() ? "clip_grad_norm" : name;
 }
 
 // FSDP2's state dict: this rank's rows are its dim-0 chunks, so SHARDED needs no gathering.
-absl::StatusOr<StateDict> RowsOf(const ShardedModel& model) {
+absl::StatusOr<StateDict> RowsOf(const ShardedModel& model, const StateDictOptions& options) {
   if (!model.units().shards_are_dim0_chunks()) {  // rows of parts are not rows of the whole tensors
-    return GetModelState(model.module(), model.units(), {.type = StateDictType::kSharded});
+    return GetModelState(model.module(), model.units(),
+                         {.type = StateDictType::kSharded, .ignore_frozen_params = options.ignore_frozen_params});
   }
   // Views of the shards: an update of them is the model's.
-  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units()));
+  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(model.module(), model.units(), options));
   state.type = StateDictType::kSharded;
   return state;
 }
@@ -61,11 +67,13 @@ absl::StatusOr<Tensor> ModelOperations::GetFullGradient(std::string_view paramet
 }
 
 // A LOCAL state dict lends the shards, which counts as a change of them.
-absl::StatusOr<StateDict> ModelOperations::GetStateDict() {
+absl::StatusOr<StateDict> ModelOperations::GetStateDict(const StateDictOptions& options) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("GetStateDict"));
+  StateForm form;
+  if (settings_.has_value()) form = FormOf(settings_->state_dict_config());
+  form.ignore_frozen_params = options.ignore_frozen_params;
   absl::StatusOr<StateDict> state =
-      settings_.has_value() ? GetModelState(model->module(), model->units(), FormOf(settings_->state_dict_config()))
-                            : RowsOf(*model);
+      settings_.has_value() ? GetModelState(model->module(), model->units(), form) : RowsOf(*model, options);
   model->gate().MarkShardsChanged(/*loaded=*/false);
   return state;
 }
@@ -135,22 +143,36 @@ absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimi
 
 absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(Optimizer* optimizer, const FillState& load,
                                                                           const RestoreOptions& options) {
+  return Restore(OneOrNone(optimizer), load, options);
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> ModelOperations::Restore(absl::Span<Optimizer* const> optimizers,
+                                                                          const FillState& load,
+                                                                          const RestoreOptions& options) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
   FSDP_RETURN_IF_ERROR(model->gate().CheckCanLoad("Restore"));
   absl::StatusOr<std::vector<AttributeDifference>> differences =
-      RestoreState(model->module(), model->units(), optimizer, load, options, model->stream());
+      RestoreState(model->module(), model->units(), optimizers, load, options, model->stream());
   model->gate().MarkShardsChanged(differences.ok());
   return differences;
 }
 
 absl::StatusOr<StateDict> ModelOperations::DescribeFullState(Optimizer* optimizer) {
+  return DescribeFullState(OneOrNone(optimizer));
+}
+
+absl::StatusOr<StateDict> ModelOperations::DescribeFullState(absl::Span<Optimizer* const> optimizers) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, Model());
-  return fsdp::DescribeFullState(model->module(), model->units(), optimizer);
+  return fsdp::DescribeFullState(model->module(), model->units(), optimizers);
 }
 
 absl::Status ModelOperations::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
+  return StreamFullState(OneOrNone(optimizer), visit);
+}
+
+absl::Status ModelOperations::StreamFullState(absl::Span<Optimizer* const> optimizers, const FullStatePart& visit) {
   FSDP_ASSIGN_OR_RETURN(ShardedModel * model, IdleModel("StreamFullState"));
-  return fsdp::StreamFullState(model->module(), model->units(), optimizer, visit);
+  return fsdp::StreamFullState(model->module(), model->units(), optimizers, visit);
 }
 
 }  // namespace fsdp

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/fsdp/options/restore_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
@@ -61,25 +62,29 @@ class ModelOperations {
 
   // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
   // FULL and SHARDED copy them, LOCAL aliases this rank's slices. Buffers and ignored parameters are included whole,
-  // and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
+  // and alias the model's. `options` may leave parameters out. kInvalidArgument for LOCAL of a model made with a mesh.
+  // Collective, except LOCAL; blocks.
   //
   // Without settings: this rank's rows of every parameter, which alias the model's memory (except for models with
   // tensor parallelism or with parameters that are cut on another dimension than 0: for these the call is collective,
   // and the rows are copies). The next forward computes with values that are written to them before it; for later
   // writes see ShardedParameter::MarkChanged. Every rank must call it if units are unsharded, because these are
   // gathered again.
-  absl::StatusOr<StateDict> GetStateDict();
+  absl::StatusOr<StateDict> GetStateDict(const StateDictOptions& options = {});
 
   // Adds the state of `optimizer`, which was made over parameters(), to `state`, in the form of the settings: tensors,
   // "step" scalars and param_groups, by names of parameters. The state of parameters that FSDP does not manage is
-  // whole. kFailedPrecondition, naming the parameter, if ranks differ in its steps. Collective, except LOCAL; blocks.
+  // whole. Call it for each optimizer of a model that has several: kInvalidArgument names a parameter that another one
+  // has too. kFailedPrecondition, naming the parameter, if ranks differ in its steps. Collective, except LOCAL; blocks.
   absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
 
   // The inverses, for a state dict of the settings' type. FULL needs whole tensors on every rank, or only on rank 0
   // (see LoadStateDictOptions; for an optimizer also the config's rank0_only), SHARDED each rank's chunks, LOCAL its
   // slices. Parameters without an entry in an optimizer's state go back to never having stepped. kInvalidArgument,
   // before anything is changed, for an entry that is missing, unexpected or of a wrong shape, naming it; with
-  // options.strict off, missing and unexpected names are returned instead. Collective, except LOCAL; blocks.
+  // options.strict off, missing and unexpected names are returned instead. Each optimizer takes its part of a state
+  // dict of several; in one that PyTorch made of several nothing says whose the other parts are, so for a strict load
+  // they are unexpected. Collective, except LOCAL; blocks.
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state);
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options);
   absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer);
@@ -87,8 +92,8 @@ class ModelOperations {
                                                               const LoadStateDictOptions& options);
 
   // Restores from any source that can fill intervals, without moving tensors between ranks: calls `load` with a state
-  // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model), for `load` to
-  // fill.
+  // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model) or of several,
+  // for `load` to fill.
   //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted, *group); });
   // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
   //
@@ -101,17 +106,21 @@ class ModelOperations {
   absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer, const FillState& load);
   absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer, const FillState& load,
                                                            const RestoreOptions& options);
+  absl::StatusOr<std::vector<AttributeDifference>> Restore(absl::Span<Optimizer* const> optimizers,
+                                                           const FillState& load, const RestoreOptions& options = {});
 
-  // A FULL state without the full model: rank 0 gets whole tensors of model and `optimizer` (null: only the model) unit
-  // by unit and keeps no tensor, so that its extra memory is at most two units in the original dtype. For writers that
-  // plan a file from names and shapes, and then fill it. DescribeFullState: names, dtypes, shapes and texts of that
-  // state, without elements; local, also within a step. StreamFullState: calls `visit`, only on rank 0, with every
-  // tensor, several at a time. After the first error `visit` is not called again, but the units are still gathered,
-  // since the other ranks wait for that; then every rank gets the error. Collective; blocks.
+  // A FULL state without the full model: rank 0 gets whole tensors of model and `optimizer` (null: only the model), or
+  // several, unit by unit and keeps no tensor, so that its extra memory is at most two units in the original dtype. For
+  // writers that plan a file from names and shapes, and then fill it. DescribeFullState: names, dtypes, shapes and
+  // texts of that state, without elements; local, also within a step. StreamFullState: calls `visit`, only on rank 0,
+  // with every tensor, several at a time. After the first error `visit` is not called again, but the units are still
+  // gathered, since the other ranks wait for that; then every rank gets the error. Collective; blocks.
   //   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));
   //   FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
   absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
+  absl::StatusOr<StateDict> DescribeFullState(absl::Span<Optimizer* const> optimizers);
   absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
+  absl::Status StreamFullState(absl::Span<Optimizer* const> optimizers, const FullStatePart& visit);
 
  protected:
   // nullopt: no settings.

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/gather_gradient.h"
 #include "fsdp/fsdp/state/state_gather.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/tensor/ops.h"
@@ -168,10 +169,13 @@ absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<boo
   const Unit& unit = units_.unit(u);
   if (!unit.grad_shard.defined()) return absl::OkStatus();
   const bool here = !options_.rank0_only || gather_->ranks().rank() == 0;
-  for (const auto& parameter : unit.sharded_parameters) {
-    if (!parameter->has_grad) gather_->device().ops().Zero(parameter->grad, gather_->stream());
+  if (LendsStorage(unit)) {
+    for (const auto& parameter : unit.sharded_parameters) {
+      const bool has_memory = parameter->grad.defined();
+      if (!parameter->has_grad && has_memory) gather_->device().ops().Zero(parameter->grad, gather_->stream());
+    }
   }
-  FSDP_RETURN_IF_ERROR(gather_->Gather(u, unit.grad_shard));
+  FSDP_RETURN_IF_ERROR(fsdp::GatherGradients(units_, u, unit.dtype, *gather_));
   for (size_t i = 0; here && i < has_grad.size(); ++i) {
     if (!has_grad[i]) continue;
     Binding& binding = bindings_.back()[i];

@@ -26,6 +26,11 @@ absl::StatusOr<Tensor> Parameter::Data() const {
 }
 
 absl::StatusOr<Tensor> Parameter::Grad() {
+  if (!grad.defined() && !requires_grad) {
+    return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" ", shape.ToString(),
+                                                      ": it does not require a gradient and has no memory for one: a "
+                                                      "backward asks requires_grad first"));
+  }
   if (!grad.defined()) return NotBound(*this, "grad");
   grad_used = true;
   return grad;

@@ -99,6 +99,17 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
   return groups;
 }
 
+absl::Status AdamW::AddParamGroup(Group group) {
+  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  if (live_scalars_.defined()) {
+    return absl::FailedPreconditionError(
+        "AdamW: no param group can be added after CopyScalarsToDevice: a captured step would leave it out");
+  }
+  FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
+  groups_.push_back(std::move(group));
+  return absl::OkStatus();
+}
+
 absl::Status AdamW::Step(Stream& stream) {
   FSDP_RETURN_IF_ERROR(CheckGroups());
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());

@@ -52,6 +52,12 @@ class AdamW final : public Optimizer {
   AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& options);
   explicit AdamW(std::vector<Group> groups);
 
+  // Adds a group of parameters, which have no state yet: PyTorch's add_param_group. Every rank adds the same.
+  // kInvalidArgument for options that Validate refuses and for a parameter that is in two groups, naming it;
+  // kFailedPrecondition after CopyScalarsToDevice, since a captured step would leave the group out. An error adds
+  // nothing. Blocks.
+  absl::Status AddParamGroup(Group group);
+
   // Two groups, as is usual for transformers: weight decay only on parameters whose whole shape has two or more
   // dimensions.
   static std::vector<Group> DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,

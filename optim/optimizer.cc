@@ -6,6 +6,7 @@
 // ranks.
 #include "fsdp/optim/optimizer.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -61,6 +62,20 @@ Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, 
       state_(std::make_unique<StateBuffers>(std::move(state_names), parameters_)) {
   // group_of_[i] is the group of parameters_[i]: Flatten keeps the order of the groups.
   for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
+}
+
+absl::Status Optimizer::AddParameters(absl::Span<ShardedParameter* const> parameters) {
+  std::set<const ShardedParameter*> known(parameters_.begin(), parameters_.end());
+  for (const ShardedParameter* parameter : parameters) {
+    if (known.insert(parameter).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter->fqn, "\" is in two param groups"));
+  }
+  FSDP_RETURN_IF_ERROR(state_->Add(parameters));
+  parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
+  group_of_.resize(parameters_.size(), num_groups_);
+  steps_.resize(parameters_.size(), 0);
+  ++num_groups_;
+  return absl::OkStatus();
 }
 
 Optimizer::Optimizer(Optimizer&&) = default;

@@ -67,6 +67,10 @@ class Optimizer {
   // Clears has_grad of all parameters. Their gradient memory stays and is overwritten by the next backward.
   void ZeroGrad();
 
+  // The name of this optimizer in state dicts of several optimizers, which they use as it is; empty, the default: none.
+  void set_name(std::string name) { name_ = std::move(name); }
+  const std::string& name() const { return name_; }
+
   // All parameters, in group order. The caller owns them; they outlive the optimizer, and none is null.
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
@@ -101,6 +105,10 @@ class Optimizer {
   // kInvalidArgument, with `optimizer` ("AdamW") in front, for an unknown group.
   absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
 
+  // Adds a group of parameters without state. kInvalidArgument names a parameter that is in a group already, or twice
+  // in this one; errors of a device's allocator. An error adds nothing. Blocks.
+  absl::Status AddParameters(absl::Span<ShardedParameter* const> parameters);
+
   // `groups` are the parameters by group, `state_names` the names of the states that each element has.
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
@@ -129,6 +137,7 @@ class Optimizer {
   StateBuffers& state() { return *state_; }
 
  private:
+  std::string name_;
   std::vector<ShardedParameter*> parameters_;
   size_t num_groups_ = 0;
   std::vector<size_t> group_of_;  // by parameter

@@ -80,6 +80,19 @@ Sgd::Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options)
 Sgd::Sgd(std::vector<Group> groups)
     : Optimizer(ParametersOf(groups), StateNamesOf(groups)), groups_(std::move(groups)) {}
 
+absl::Status Sgd::AddParamGroup(Group group) {
+  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(CheckMomentum(group.options.momentum));
+  FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
+  groups_.push_back(std::move(group));
+  return absl::OkStatus();
+}
+
+absl::Status Sgd::CheckMomentum(double momentum) const {
+  if (momentum == 0 || !state_names().empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
+}
+
 absl::Status Sgd::Step(Stream& stream) {
   for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
@@ -132,9 +145,7 @@ absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, doubl
     return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
                                                    "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
   }
-  if (name == "momentum" && value != 0 && state_names().empty()) {
-    return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
-  }
+  if (name == "momentum") FSDP_RETURN_IF_ERROR(CheckMomentum(value));
   return ValidateGroup(group, options);
 }
 

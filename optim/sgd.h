@@ -45,6 +45,11 @@ class Sgd final : public Optimizer {
   Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options);
   explicit Sgd(std::vector<Group> groups);
 
+  // Adds a group of parameters, which have no state yet: PyTorch's add_param_group. Every rank adds the same.
+  // kInvalidArgument for options that Validate refuses and for a parameter that is in two groups, naming it;
+  // kFailedPrecondition for momentum if the other groups were made without it. An error adds nothing. Blocks.
+  absl::Status AddParamGroup(Group group);
+
   // kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
@@ -52,6 +57,7 @@ class Sgd final : public Optimizer {
 
  private:
   void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  absl::Status CheckMomentum(double momentum) const;
 
   std::vector<Group> groups_;
 };

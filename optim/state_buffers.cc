@@ -5,6 +5,7 @@
 // parameters that have no state yet, so a later step never allocates; exists_ records which slices are in use.
 #include "fsdp/optim/state_buffers.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
@@ -21,7 +22,7 @@ StateBuffers::StateBuffers(std::vector<std::string> names, absl::Span<ShardedPar
 
 absl::Status StateBuffers::Create(size_t index) {
   if (exists_[index]) return absl::OkStatus();
-  if (slices_.empty()) FSDP_RETURN_IF_ERROR(Allocate());
+  if (slices_.empty()) FSDP_RETURN_IF_ERROR(AllocateFirst());
   exists_[index] = true;
   created_.push_back(index);
   return absl::OkStatus();
@@ -45,32 +46,48 @@ absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, b
       absl::StrCat("parameter \"", parameters_[index]->fqn, "\" has no optimizer state \"", std::string(name), "\""));
 }
 
-absl::Status StateBuffers::Allocate() {
+absl::Status StateBuffers::Add(absl::Span<ShardedParameter* const> parameters) {
+  const size_t first = parameters_.size();
+  const auto resize = [this](size_t size) {
+    parameters_.resize(size);
+    exists_.resize(size);
+    for (std::vector<Tensor>& slices : slices_) slices.resize(size);
+  };
+  resize(first + parameters.size());
+  std::copy(parameters.begin(), parameters.end(), parameters_.begin() + first);
+  if (slices_.empty()) return absl::OkStatus();  // the first Create allocates for all
+  absl::Status status = Allocate(first);
+  if (!status.ok()) resize(first);
+  return status;
+}
+
+absl::Status StateBuffers::AllocateFirst() {
   slices_.assign(names_.size(), std::vector<Tensor>(parameters_.size()));
+  absl::Status status = Allocate(0);
+  if (!status.ok()) slices_.clear();  // so that a later call tries again
+  return status;
+}
+
+absl::Status StateBuffers::Allocate(size_t first) {
   std::set<Device*> devices;
-  for (const ShardedParameter* parameter : parameters_) devices.insert(parameter->device);
-  for (Device* device : devices) {
-    if (absl::Status status = AllocateOn(*device); !status.ok()) {
-      slices_.clear();  // so that a later call tries again
-      return status;
-    }
-  }
+  for (size_t i = first; i < parameters_.size(); ++i) devices.insert(parameters_[i]->device);
+  for (Device* device : devices) FSDP_RETURN_IF_ERROR(AllocateOn(*device, first));
   return absl::OkStatus();
 }
 
 // Parameters of one optimizer may be on two devices (offloaded units in host memory), and a slice must be on the device
 // of its parameter.
-absl::Status StateBuffers::AllocateOn(Device& device) {
+absl::Status StateBuffers::AllocateOn(Device& device, size_t first) {
   int64_t total = 0;
-  for (const ShardedParameter* parameter : parameters_) {
-    if (parameter->device == &device) total += parameter->interval.size();
+  for (size_t i = first; i < parameters_.size(); ++i) {
+    if (parameters_[i]->device == &device) total += parameters_[i]->interval.size();
   }
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
   for (std::vector<Tensor>& slices : slices_) {
     FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {total}));
     device.ops().Zero(buffer, *stream);
     int64_t begin = 0;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
+    for (size_t i = first; i < parameters_.size(); ++i) {
       if (parameters_[i]->device != &device) continue;
       const int64_t end = begin + parameters_[i]->interval.size();
       slices[i] = buffer.Slice({begin, end});

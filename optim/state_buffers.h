@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
-// parameters' slices. The first step or the first load allocates the memory for all parameters.
+// parameters' slices. The first step or the first load allocates the memory for all parameters; parameters that are
+// added later have buffers of their own.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 
@@ -23,6 +24,10 @@ class StateBuffers {
 
   const std::vector<std::string>& names() const { return names_; }
 
+  // Adds parameters without state after the others. Blocks if there is memory, since it allocates theirs; an error of a
+  // device's allocator adds none.
+  absl::Status Add(absl::Span<ShardedParameter* const> parameters);
+
   // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call, which allocates
   // for all parameters; returns the errors of the devices' allocators, and a later call tries again.
   absl::Status Create(size_t index);
@@ -43,8 +48,11 @@ class StateBuffers {
   absl::StatusOr<Tensor> Find(size_t index, std::string_view name, bool create);
 
  private:
-  absl::Status Allocate();
-  absl::Status AllocateOn(Device& device);
+  absl::Status AllocateFirst();
+
+  // Allocates for the parameters from index `first` on.
+  absl::Status Allocate(size_t first);
+  absl::Status AllocateOn(Device& device, size_t first);
 
   std::vector<std::string> names_;
   std::vector<ShardedParameter*> parameters_;

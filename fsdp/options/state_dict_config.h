@@ -18,6 +18,13 @@
 
 namespace fsdp {
 
+// Which part of a model a state dict has.
+struct StateDictOptions {
+  // Leaves out parameters whose requires_grad is off, for example the base of adapters. Buffers stay. Such a state dict
+  // is loaded with LoadStateDictOptions::strict off, which then returns the names of these parameters as missing.
+  bool ignore_frozen_params = false;
+};
+
 // Whole parameters, on every rank or only on rank 0.
 struct FullStateDictConfig {
   bool offload_to_cpu = false;  // copies in host memory

@@ -122,12 +122,11 @@ BackwardPrefetch BackwardOrder(int unit, const ScheduleOptions& options) {
   return options.units[unit].backward_prefetch_order.value_or(options.backward_prefetch);
 }
 
-// The events that end a unit's forward. Evaluation keeps nothing: no backward will use it.
+// The events that end a unit's forward. An evaluation keeps what training keeps, as in PyTorch: the next evaluation
+// does not gather it.
 void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
-  if (!options.training) {
-    builder.Reshard(unit);
-  } else if (traits.reshard_after_forward) {
+  if (traits.reshard_after_forward) {
     builder.Reshard(unit, traits.reshard_to_group ? Kind::kReshardToGroup : Kind::kReshard);
   }
 }

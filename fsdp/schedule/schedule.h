@@ -90,10 +90,10 @@ struct ScheduleOptions {
   std::vector<UnitTraits> units;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
-  bool training = true;  // off: no backward follows, so every unit is resharded
 };
 
-// The forward that visits units in this order. `unsharded`, by unit: which units are unsharded before it.
+// The forward that visits units in this order, whether a backward follows or not (an evaluation). `unsharded`, by unit:
+// which units are unsharded before it.
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options);
 

@@ -76,18 +76,6 @@ TEST(ScheduleTest, NestedUnitsStayUnshardedWhileInnerOnesRun) {
   EXPECT_EQ(MaxUnsharded(ForwardSchedule(visits, None(3), Options(3)), None(3), 0), 2);
 }
 
-TEST(ScheduleTest, ForwardWithoutBackwardReshardsTheRootToo) {
-  ScheduleOptions options = Options(2);
-  options.training = false;
-  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), None(2), options), Names()),
-            "all_gather root\n"
-            "forward root\n"
-            "all_gather a\n"
-            "forward a\n"
-            "reshard a\n"
-            "reshard root\n");
-}
-
 TEST(ScheduleTest, UnshardedUnitsAreNotGatheredAgain) {
   EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), {true, true}, Options(2)), Names()),
             "forward root\n"

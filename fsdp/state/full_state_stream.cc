@@ -8,7 +8,6 @@
 #include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,9 +25,9 @@ namespace {
 // One pass over a full state: described in the order of a FULL state dict, or streamed unit by unit.
 class FullState {
  public:
-  FullState(const UnitStore& units, std::vector<ReplicatedTensor> replicated, Optimizer* optimizer)
+  FullState(const UnitStore& units, std::vector<ReplicatedTensor> replicated, absl::Span<Optimizer* const> optimizers)
       : units_(units), replicated_(std::move(replicated)) {
-    if (optimizer != nullptr) shards_.emplace(units, *optimizer);
+    for (Optimizer* optimizer : optimizers) shards_.emplace_back(units, *optimizer);
   }
 
   absl::StatusOr<StateDict> Describe() {
@@ -41,14 +40,10 @@ class FullState {
     for (const ReplicatedTensor& tensor : replicated_) {
       Name(StateKey::Model(tensor.fqn), tensor.dtype, tensor.data.shape(), all);
     }
-    for (int u = 0; u < units_.size(); ++u) {
-      for (const std::string& name : state_names()) AddNames(u, name, all);
-      AddNames(u, kOptimStep, all);
-    }
-    if (shards_) {
-      for (const size_t i : shards_->unmanaged()) AddUnmanagedNames(i, all);
-      all.Set(StateKey::ParamGroups(), ParamGroupsJson(shards_->optimizer()));
-    }
+    for (const OptimShards& shards : shards_) AddStates(shards, all);
+    if (shards_.empty()) return all;
+    FSDP_ASSIGN_OR_RETURN(std::string groups, ParamGroups());
+    all.Set(StateKey::ParamGroups(), std::move(groups));
     return all;
   }
 
@@ -56,18 +51,13 @@ class FullState {
     gather_ = &gather;
     visit_ = &visit;
     // First, so that all ranks skip the same units below: has_state must be equal on every rank.
-    if (shards_) FSDP_RETURN_IF_ERROR(shards_->Agree(gather.ranks()));
+    const absl::Status distinct = ParamGroups().status();
+    for (const OptimShards& shards : shards_) FSDP_RETURN_IF_ERROR(shards.Agree(gather.ranks(), distinct));
     for (int u = 0; u < units_.size(); ++u) {
       FSDP_RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
       FSDP_RETURN_IF_ERROR(VisitGathered(
-          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, false));
-      if (!shards_ || !shards_->has_state(u)) continue;
-      for (const std::string& name : state_names()) {
-        FSDP_RETURN_IF_ERROR(shards_->Gather(u, name, gather));
-        FSDP_RETURN_IF_ERROR(VisitGathered(
-            u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, true));
-      }
-      VisitSteps(u);
+          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, /*stepped=*/nullptr));
+      for (const OptimShards& shards : shards_) FSDP_RETURN_IF_ERROR(VisitStates(shards, u));
     }
     FSDP_RETURN_IF_ERROR(VisitReplicated());
     // A failed visitor is reported only here, when no rank waits for a gather any more.
@@ -75,11 +65,22 @@ class FullState {
   }
 
  private:
-  std::vector<std::string> state_names() const {
-    return shards_ ? shards_->optimizer().state_names() : std::vector<std::string>();
+  // Of all optimizers. kInvalidArgument names a parameter that two of them have.
+  absl::StatusOr<std::string> ParamGroups() const {
+    std::string groups = "[]";
+    for (const OptimShards& shards : shards_) {
+      FSDP_ASSIGN_OR_RETURN(groups, WithParamGroups(&groups, shards.optimizer()));
+    }
+    return groups;
   }
 
-  int64_t Steps(int unit, size_t index) const { return shards_ ? shards_->steps(unit, index) : 0; }
+  void AddStates(const OptimShards& shards, StateDict& all) const {
+    for (int u = 0; u < units_.size(); ++u) {
+      for (const std::string& name : shards.optimizer().state_names()) AddNames(shards, u, name, all);
+      AddNames(shards, u, kOptimStep, all);
+    }
+    for (const size_t i : shards.unmanaged()) AddUnmanagedNames(shards.optimizer(), i, all);
+  }
 
   static void Name(const StateKey& key, DType dtype, const Shape& shape, StateDict& all) {
     ShardedTensor named;
@@ -88,19 +89,19 @@ class FullState {
     all.Set(key, std::move(named));
   }
 
-  void AddNames(int u, const std::string& state, StateDict& all) const {
+  void AddNames(const OptimShards& shards, int u, const std::string& state, StateDict& all) const {
     const Unit& unit = units_.unit(u);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (Steps(u, i) == 0) continue;
+      if (shards.steps(u, i) == 0) continue;
       Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32,
            state == kOptimStep ? Shape() : unit.parameters[i]->whole_shape(), all);
     }
   }
 
-  void AddUnmanagedNames(size_t index, StateDict& all) const {
-    const ShardedParameter& parameter = *shards_->optimizer().parameters()[index];
-    if (shards_->optimizer().step_count(index) == 0) return;
-    for (const std::string& name : state_names()) {
+  static void AddUnmanagedNames(const Optimizer& optimizer, size_t index, StateDict& all) {
+    const ShardedParameter& parameter = *optimizer.parameters()[index];
+    if (optimizer.step_count(index) == 0) return;
+    for (const std::string& name : optimizer.state_names()) {
       Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32, parameter.shape, all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
@@ -116,14 +117,24 @@ class FullState {
     return absl::OkStatus();
   }
 
-  // Visits the parameters of the unit that was gathered last; with `stepped_only` only parameters that have optimizer
-  // state.
+  absl::Status VisitStates(const OptimShards& shards, int u) {
+    if (!shards.has_state(u)) return absl::OkStatus();
+    for (const std::string& name : shards.optimizer().state_names()) {
+      FSDP_RETURN_IF_ERROR(shards.Gather(u, name, *gather_));
+      FSDP_RETURN_IF_ERROR(VisitGathered(
+          u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, &shards));
+    }
+    VisitSteps(shards, u);
+    return absl::OkStatus();
+  }
+
+  // Visits the parameters of the unit that was gathered last; only those with state in `stepped`, unless it is null.
   template <typename KeyOf>
-  absl::Status VisitGathered(int u, const KeyOf& key_of, bool stepped_only) {
+  absl::Status VisitGathered(int u, const KeyOf& key_of, const OptimShards* stepped) {
     const Unit& unit = units_.unit(u);
     StateDict part;
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
-      if (stepped_only && Steps(u, i) == 0) continue;
+      if (stepped != nullptr && stepped->steps(u, i) == 0) continue;
       const Shape& shape = unit.parameters[i]->whole_shape();
       FSDP_ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
       part.Set(key_of(unit.parameters[i]->fqn), LiveSlice(shape, {0, shape.numel()}, view, /*replica=*/0));
@@ -131,12 +142,13 @@ class FullState {
     return Visit(part);
   }
 
-  void VisitSteps(int u) {
+  void VisitSteps(const OptimShards& shards, int u) {
     const Unit& unit = units_.unit(u);
     StateDict part;
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
-      if (Steps(u, i) == 0) continue;
-      part.Set(StateKey::OptimState(unit.parameters[i]->fqn, kOptimStep), StepScalar(Steps(u, i), /*replica=*/0));
+      if (shards.steps(u, i) == 0) continue;
+      part.Set(StateKey::OptimState(unit.parameters[i]->fqn, kOptimStep),
+               StepScalar(shards.steps(u, i), /*replica=*/0));
     }
     if (Sees() && !part.empty()) visited_ = (*visit_)(part);
   }
@@ -146,13 +158,17 @@ class FullState {
     for (const ReplicatedTensor& tensor : replicated_) {
       FSDP_RETURN_IF_ERROR(VisitCopy(StateKey::Model(tensor.fqn), tensor.data, tensor.data.shape(), tensor.dtype));
     }
-    if (!shards_) return absl::OkStatus();
-    Optimizer& optimizer = shards_->optimizer();
-    for (const size_t i : shards_->unmanaged()) {
+    for (const OptimShards& shards : shards_) FSDP_RETURN_IF_ERROR(VisitUnmanaged(shards));
+    return absl::OkStatus();
+  }
+
+  absl::Status VisitUnmanaged(const OptimShards& shards) {
+    const Optimizer& optimizer = shards.optimizer();
+    for (const size_t i : shards.unmanaged()) {
       const ShardedParameter& parameter = *optimizer.parameters()[i];
       if (optimizer.step_count(i) == 0) continue;
-      for (const std::string& name : state_names()) {
-        FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards_->Slice(i, name));
+      for (const std::string& name : optimizer.state_names()) {
+        FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards.Slice(i, name));
         FSDP_RETURN_IF_ERROR(
             VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));
       }
@@ -177,7 +193,7 @@ class FullState {
   const UnitStore& units_;
   // Owned here, because Stream visits them after all units.
   const std::vector<ReplicatedTensor> replicated_;
-  std::optional<OptimShards> shards_;
+  std::vector<OptimShards> shards_;  // by optimizer
   StateGather* gather_ = nullptr;
   const std::function<absl::Status(const StateDict& part)>* visit_ = nullptr;
   absl::Status visited_;
@@ -185,16 +201,17 @@ class FullState {
 
 }  // namespace
 
-absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer) {
+absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units,
+                                            absl::Span<Optimizer* const> optimizers) {
   FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
-  return FullState(units, std::move(replicated), optimizer).Describe();
+  return FullState(units, std::move(replicated), optimizers).Describe();
 }
 
-absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer,
+absl::Status StreamFullState(Module& root, const UnitStore& units, absl::Span<Optimizer* const> optimizers,
                              const std::function<absl::Status(const StateDict& part)>& visit) {
   FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
-  return FullState(units, std::move(replicated), optimizer).Stream(*gather, visit);
+  return FullState(units, std::move(replicated), optimizers).Stream(*gather, visit);
 }
 
 }  // namespace fsdp

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/nn/module.h"
 #include "fsdp/optim/optimizer.h"
@@ -20,14 +21,14 @@
 namespace fsdp {
 
 // A FULL state dict without elements: the tensors that StreamFullState visits, by name, dtype and shape, and its texts,
-// aliases and layouts. Local.
-absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer);
+// aliases and layouts. kInvalidArgument names a parameter that two optimizers have. Local.
+absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units,
+                                            absl::Span<Optimizer* const> optimizers);
 
-// Calls `visit`, only on rank 0, with every tensor of model and optimizer (null: only the model), several at a time,
-// whole and in host memory, which is reused when the call returns. After the first error `visit` is not called again,
-// but the units are still gathered, because the other ranks wait for that; then every rank gets the error. Collective;
-// blocks.
-absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer,
+// Calls `visit`, only on rank 0, with every tensor of the model and of `optimizers`, several at a time, whole and in
+// host memory, which is reused when the call returns. After the first error `visit` is not called again, but the units
+// are still gathered, because the other ranks wait for that; then every rank gets the error. Collective; blocks.
+absl::Status StreamFullState(Module& root, const UnitStore& units, absl::Span<Optimizer* const> optimizers,
                              const std::function<absl::Status(const StateDict& part)>& visit);
 
 }  // namespace fsdp

@@ -2,7 +2,6 @@
 #include "fsdp/fsdp/state/gather_gradient.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/state/state_gather.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -30,17 +28,21 @@ absl::StatusOr<std::pair<int, size_t>> Find(const UnitStore& units, std::string_
   return absl::NotFoundError(absl::StrCat("gradient of \"", name, "\": no unit has a parameter of this name"));
 }
 
-// A slice without a gradient still holds values of an earlier step.
-void Clear(const ShardedParameter& parameter, Stream& stream) {
-  const Tensor& grad = parameter.grad;
-  if (parameter.device->type() == DeviceType::kCpu) {
-    std::memset(grad.data(), 0, grad.nbytes());
-  } else {
-    parameter.device->ops().Zero(grad, stream);
-  }
-}
-
 }  // namespace
+
+absl::Status GatherGradients(const UnitStore& units, int u, DType dtype, StateGather& gather) {
+  const Unit& unit = units.unit(u);
+  FSDP_ASSIGN_OR_RETURN(const Tensor part, gather.OwnPart(u, dtype));
+  // A slice without a gradient still holds values of an earlier step, if it has memory.
+  gather.device().ops().Zero(part, gather.stream());
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const ShardedParameter& own = *unit.sharded_parameters[i];
+    const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
+    if (!own.has_grad || slice.interval.empty()) continue;
+    FSDP_RETURN_IF_ERROR(gather.Copy(own.grad, part.Slice({slice.offset_in_shard, slice.end_in_shard()})));
+  }
+  return gather.GatherOwnPart();
+}
 
 absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view fqn) {
   FSDP_ASSIGN_OR_RETURN(const auto place, Find(units, fqn));
@@ -54,11 +56,10 @@ absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view f
   const ShardedParameter& own = *unit.sharded_parameters[index];
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> have, gather->ranks().AllGatherObject(own.has_grad ? "1" : "0"));
   if (std::count(have.begin(), have.end(), "1") == 0) return Tensor();
-  if (!own.has_grad && !own.interval.empty()) Clear(own, gather->stream());
-  const Tensor& shard = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
-  FSDP_RETURN_IF_ERROR(gather->Gather(u, shard));
+  const DType dtype = (unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard).dtype();
+  FSDP_RETURN_IF_ERROR(GatherGradients(units, u, dtype, *gather));
   const Shape& shape = unit.parameters[index]->whole_shape();
-  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather->device(), shard.dtype(), shape));
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather->device(), dtype, shape));
   gather->CopyOut(index, {0, shape.numel()}, whole, /*to_host=*/false);
   FSDP_RETURN_IF_ERROR(gather->Synchronize());
   return whole;

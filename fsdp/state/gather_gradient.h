@@ -7,10 +7,16 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/state/state_gather.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+// All-gathers the gradients of unit `u` into `gather`, in `dtype`: zero where this rank's parameter does not have one.
+// Collective.
+absl::Status GatherGradients(const UnitStore& units, int u, DType dtype, StateGather& gather);
 
 // A copy of the gradient of the parameter named `fqn` (any of its names), of the parameter's shape, on the device of
 // `units`; undefined if no rank has one, as PyTorch's grad is None. A rank without a gradient counts as zero if others

@@ -146,6 +146,7 @@ class ModelLoad {
 absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const StateForm& form, StateGather& gather,
                            StateDict& state) {
   for (const ReplicatedTensor& tensor : tensors) {
+    if (form.ignore_frozen_params && tensor.frozen) continue;
     Tensor data = tensor.data;
     if (form.type != StateDictType::kLocal && data.dtype() != tensor.dtype) {
       FSDP_ASSIGN_OR_RETURN(data, Tensor::Empty(gather.device(), tensor.dtype, data.shape()));
@@ -164,9 +165,11 @@ absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const S
 absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (int u = 0; u < units.size(); ++u) {
     const Unit& unit = units.unit(u);
+    if (form.ignore_frozen_params && !unit.trainable()) continue;
     FSDP_RETURN_IF_ERROR(gather.Gather(u, unit.shard));
     // Other ranks only gather: Extract copies, and they have no use for the copies.
     for (size_t i = 0; form.ReceivedBy(gather.ranks().rank()) && i < unit.parameters.size(); ++i) {
+      if (form.ignore_frozen_params && !unit.parameters[i]->requires_grad) continue;
       FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather.Extract(i, form));
       state.Set(StateKey::Model(unit.parameters[i]->fqn), std::move(tensor));
     }
@@ -180,6 +183,7 @@ absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather
     if (!form.offload_to_cpu) unit->MarkShardChanged();  // the caller may write to what it is given
     for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
       const auto& parameter = unit->sharded_parameters[i];
+      if (form.ignore_frozen_params && !unit->parameters[i]->requires_grad) continue;
       Tensor data = parameter->data;
       if (form.offload_to_cpu && !parameter->interval.empty()) {
         FSDP_ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
@@ -188,6 +192,21 @@ absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather
     }
   }
   return absl::OkStatus();
+}
+
+// Removes the frozen parameters from a state's aliases and layouts; in a layout they leave a gap, as padding does.
+void LeaveOutFrozen(const UnitStore& units, StateDict& state) {
+  std::set<std::string> frozen;
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->parameters) {
+      if (!parameter->requires_grad) frozen.insert(parameter->fqn);
+    }
+  }
+  std::erase_if(state.aliases, [&](const auto& alias) { return frozen.count(alias.second) != 0; });
+  for (FlatUnitLayout& unit : state.units) {
+    std::erase_if(unit.parameters, [&](const auto& entry) { return frozen.count(entry.fqn) != 0; });
+  }
+  std::erase_if(state.units, [](const FlatUnitLayout& unit) { return unit.parameters.empty(); });
 }
 
 absl::Status NoMemory(const char* what, const std::string& name) {
@@ -205,7 +224,8 @@ void AddNew(const std::vector<std::string>& names, std::vector<std::string>& all
 // name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by no rank. So the
 // lists are gathered and joined, keeping the order of the first rank that has a name. Collective; blocks.
 absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only) {
-  const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
+  // array(): braces around two lists of two strings would make an object of them.
+  const nlohmann::json names = nlohmann::json::array({mine.missing_keys, mine.unexpected_keys});
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         ranks.AllGatherObject(std::string(packed.begin(), packed.end())));
@@ -241,6 +261,7 @@ absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, co
   // A rank that does not receive has an empty state dict, but takes part in every gather.
   const bool receives = form.ReceivedBy(gather->ranks().rank());
   StateDict state = receives ? EmptyStateDict(units) : StateDict();
+  if (form.ignore_frozen_params) LeaveOutFrozen(units, state);
   state.type = form.type;
   if (form.type == StateDictType::kLocal) {
     FSDP_RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
@@ -295,11 +316,12 @@ absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& u
   return keys;
 }
 
-absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units) {
-  const StateForm form{.type = StateDictType::kLocal};
+absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units, const StateDictOptions& options) {
+  const StateForm form{.type = StateDictType::kLocal, .ignore_frozen_params = options.ignore_frozen_params};
   FSDP_ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   StateDict state = EmptyStateDict(units);
+  if (form.ignore_frozen_params) LeaveOutFrozen(units, state);
   state.type = form.type;
   FSDP_RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
   FSDP_RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
@@ -353,7 +375,7 @@ absl::StatusOr<std::vector<ReplicatedTensor>> ReplicatedTensors(Module& root, co
   for (const auto& [name, parameter] : root.NamedParameters()) {
     if (!known.insert(parameter.get()).second) continue;
     if (!parameter->data.defined()) return NoMemory("ignored parameter", name);
-    tensors.push_back({name, parameter->data, parameter->dtype});
+    tensors.push_back({name, parameter->data, parameter->dtype, !parameter->requires_grad});
   }
   for (const auto& [name, buffer] : root.NamedBuffers()) {
     if (!known.insert(buffer.get()).second || buffer->persistence == BufferPersistence::kNonPersistent) continue;

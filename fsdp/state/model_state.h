@@ -36,7 +36,7 @@ absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& u
                                                 StateDictType type, const LoadStateDictOptions& options);
 
 // This rank's live slices of the parameters, and the replicated tensors. All alias the model's memory.
-absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units);
+absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units, const StateDictOptions& options = {});
 
 // The live slice of a parameter, or a state of it, that this rank has: `slice` has the elements of
 // `parameter.interval`. A part of a larger tensor is one shard for each run of elements of that tensor.
@@ -60,6 +60,7 @@ struct ReplicatedTensor {
   std::string fqn;
   Tensor data;                    // the live one
   DType dtype = DType::kFloat32;  // the original dtype, as in state dicts; `data` may have another
+  bool frozen = false;            // a parameter whose requires_grad is off
 };
 
 // All replicated tensors of `root`, each under its first name: parameters first, then buffers. kFailedPrecondition

@@ -23,8 +23,8 @@ std::string Encode(const OptimEntries& entries) {
   Json list = Json::array();
   for (const OptimEntry& entry : entries.entries) {
     const std::vector<int64_t> dims(entry.shape.dims().begin(), entry.shape.dims().end());
-    list.push_back({entry.fqn, entry.state, std::string(DTypeName(entry.dtype)), dims,
-                    Json::binary(std::vector<std::uint8_t>(entry.scalar.begin(), entry.scalar.end()))});
+    list.push_back(Json::array({entry.fqn, entry.state, std::string(DTypeName(entry.dtype)), dims,
+                                Json::binary(std::vector<std::uint8_t>(entry.scalar.begin(), entry.scalar.end()))}));
   }
   Json all = {{"entries", std::move(list)}};
   if (entries.param_groups) all["param_groups"] = *entries.param_groups;

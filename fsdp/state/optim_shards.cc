@@ -52,9 +52,9 @@ OptimShards::OptimShards(const UnitStore& units, Optimizer& optimizer) : units_(
   }
 }
 
-absl::Status OptimShards::Agree(const AllRanks& ranks) const {
+absl::Status OptimShards::Agree(const AllRanks& ranks, const absl::Status& before) const {
   // Local errors first: if one rank returned early, the others would wait in AllGatherObject.
-  FSDP_RETURN_IF_ERROR(ranks.AllReduceStatus(CheckStates()));
+  FSDP_RETURN_IF_ERROR(ranks.AllReduceStatus(before.ok() ? CheckStates() : before));
   Steps mine;
   for (const auto& [fqn, i] : index_) {
     if (optimizer_.step_count(i) > 0) mine[fqn] = optimizer_.step_count(i);

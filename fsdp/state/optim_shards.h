@@ -23,9 +23,10 @@ class OptimShards {
   // `units` and `optimizer` must outlive it.
   OptimShards(const UnitStore& units, Optimizer& optimizer);
 
-  // OK if every rank has state for the same parameters, after equal numbers of steps, and no state is missing.
-  // Otherwise kFailedPrecondition, naming the parameter and the rank. Collective; blocks.
-  absl::Status Agree(const AllRanks& ranks) const;
+  // OK if every rank has state for the same parameters, after equal numbers of steps, no state is missing, and every
+  // rank's `before` is OK. Otherwise the first error of any `before`, or kFailedPrecondition, naming the parameter and
+  // the rank. Collective; blocks.
+  absl::Status Agree(const AllRanks& ranks, const absl::Status& before) const;
 
   // The steps that parameter `index` of unit `unit` has taken; 0: it has no state.
   int64_t steps(int unit, size_t index) const;

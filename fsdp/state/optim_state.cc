@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/state/model_state.h"
 #include "fsdp/fsdp/state/optim_entries.h"
@@ -100,14 +101,17 @@ absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const S
   const OptimShards shards(units, optimizer);
   const std::vector<int> replicas = ReplicasOf(units, optimizer, gather->ranks().rank());
   OptimStateWriter writer(units, shards, form, *gather, state);
+  // Before the first entry, so that an optimizer that cannot be added changes nothing.
+  absl::StatusOr<std::string> groups = WithParamGroups(state.FindText(StateKey::ParamGroups()), optimizer);
   if (form.type == StateDictType::kLocal) {
+    FSDP_RETURN_IF_ERROR(groups.status());
     for (size_t i = 0; i < replicas.size(); ++i) FSDP_RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
   } else {
-    FSDP_RETURN_IF_ERROR(shards.Agree(gather->ranks()));
+    FSDP_RETURN_IF_ERROR(shards.Agree(gather->ranks(), groups.status()));
     for (int u = 0; u < units.size(); ++u) FSDP_RETURN_IF_ERROR(writer.AddGathered(u));
     for (const size_t i : shards.unmanaged()) FSDP_RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
   }
-  if (writer.Receives()) state.Set(StateKey::ParamGroups(), ParamGroupsJson(optimizer));
+  if (writer.Receives()) state.Set(StateKey::ParamGroups(), *std::move(groups));
   return gather->Synchronize();
 }
 
@@ -126,13 +130,17 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
   LiveOptimState live;
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const ShardedParameter& parameter = *optimizer.parameters()[i];
+    const StateKey step = StateKey::OptimState(parameter.fqn, kOptimStep);
+    if (state.contains(step)) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\" is in two optimizers, and a ",
+                                                     "state dict has one state of it: restore one of them"));
+    }
     for (const std::string& name : optimizer.state_names()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
       state.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, /*replica=*/0));
     }
     live.steps_.push_back(HostScalar(kNotFilled));
-    state.Set(StateKey::OptimState(parameter.fqn, kOptimStep),
-              LiveSlice(Shape(), {0, 1}, live.steps_.back(), /*replica=*/0));
+    state.Set(step, LiveSlice(Shape(), {0, 1}, live.steps_.back(), /*replica=*/0));
   }
   return live;
 }

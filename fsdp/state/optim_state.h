@@ -19,14 +19,16 @@
 namespace fsdp {
 
 // Adds the state of `optimizer` to `state`. Parameters that never stepped do not have any. The user's own entries of
-// `state` stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
-// Collective, except LOCAL; blocks.
+// `state` stay, and the entries of other optimizers, whose parameters must be others: WithParamGroups names one that is
+// not. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps. Collective,
+// except LOCAL; blocks.
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state);
 
 // The inverse of AddOptimState: loads the state of every parameter of `optimizer` that `state` has, and param_groups if
 // `state` has them. Parameters without any entry go back to never having stepped. Returns the names of parameters that
-// the optimizer does not have. kInvalidArgument, before anything is changed, for a parameter with some of its states
-// but not all, an entry of another shape or form, and, if `strict`, a parameter that the optimizer does not have.
+// the optimizer does not have, but for parameters of the groups of another optimizer (SavedParamGroups).
+// kInvalidArgument, before anything is changed, for a parameter with some of its states but not all, an entry of
+// another shape or form, groups that do not correspond, and, if `strict`, a parameter that would be returned.
 // Collective, except kLocal; blocks.
 absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, const StateDict& state,
                                                         StateSource from, bool strict, Optimizer& optimizer);
@@ -39,9 +41,9 @@ ShardedTensor StepScalar(int64_t steps, int replica);
 class LiveOptimState {
  public:
   // Adds all states of `optimizer` to `state`. Tensors are aliased, and made if they do not exist; the "step" scalars
-  // are copies. Commit, after they were filled, sets the optimizer's step counts from them; a parameter whose "step"
-  // was not filled goes back to never having stepped: its states become zero, by work on `stream`, which Commit waits
-  // for.
+  // are copies. kInvalidArgument names a parameter whose state another optimizer has added. Commit, after they were
+  // filled, sets the optimizer's step counts from them; a parameter whose "step" was not filled goes back to never
+  // having stepped: its states become zero, by work on `stream`, which Commit waits for.
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
   absl::Status Commit(Optimizer& optimizer, Stream& stream) const;
 

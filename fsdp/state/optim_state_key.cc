@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,18 +24,20 @@ namespace {
 // Names and ids of an optimizer's parameters.
 class ParameterKeys {
  public:
-  explicit ParameterKeys(const Optimizer& optimizer) {
+  // `state`: names of its param_groups that look like numbers are parameters of other optimizers, and no ids.
+  ParameterKeys(const Optimizer& optimizer, const StateDict& state) {
     for (const ShardedParameter* parameter : optimizer.parameters()) {
       // An id is the index of a parameter in the optimizer.
       ids_[parameter->fqn] = names_.size();
       names_.push_back(parameter->fqn);
     }
+    if (const std::string* groups = state.FindText(StateKey::ParamGroups())) AddNumericNames(*groups);
   }
 
   bool IsId(const std::string& key) const {
     int64_t id = 0;
     // A name that looks like a number is a name.
-    return ids_.count(key) == 0 && absl::SimpleAtoi(key, &id) && id >= 0;
+    return ids_.count(key) == 0 && numeric_names_.count(key) == 0 && absl::SimpleAtoi(key, &id) && id >= 0;
   }
 
   absl::StatusOr<size_t> IdOf(const std::string& key) const {
@@ -56,8 +59,23 @@ class ParameterKeys {
   }
 
  private:
+  // Ids are numbers in param_groups, so a text is a name.
+  void AddNumericNames(const std::string& groups) {
+    const auto parsed = nlohmann::ordered_json::parse(groups, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_array()) return;
+    for (const nlohmann::ordered_json& group : parsed) {
+      const auto params = group.find("params");
+      if (params == group.end()) continue;
+      for (const nlohmann::ordered_json& param : *params) {
+        int64_t id = 0;
+        if (param.is_string() && absl::SimpleAtoi(param.get<std::string>(), &id)) numeric_names_.insert(param);
+      }
+    }
+  }
+
   std::vector<std::string> names_;  // by id
   std::map<std::string, size_t> ids_;
+  std::set<std::string> numeric_names_;
 };
 
 bool IsOptimState(const StateDict::Entry& entry) { return entry.first.section == StateKey::Section::kOptimState; }
@@ -110,7 +128,7 @@ absl::StatusOr<std::string> RekeyGroups(const std::string& text, OptimStateKeyTy
 
 absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimStateKeyType key_type,
                                               const Optimizer& optimizer) {
-  const ParameterKeys keys(optimizer);
+  const ParameterKeys keys(optimizer, state);
   FSDP_ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> before, KeyTypeOf(state, keys));
   if (before == key_type) return state;
   StateDict rekeyed;
@@ -138,7 +156,7 @@ absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimState
 }
 
 absl::Status CheckKeyedByName(const StateDict& state, const Optimizer& optimizer) {
-  const ParameterKeys keys(optimizer);
+  const ParameterKeys keys(optimizer, state);
   FSDP_ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> type, KeyTypeOf(state, keys));
   if (type != OptimStateKeyType::kParamId) return absl::OkStatus();
   return absl::InvalidArgumentError(

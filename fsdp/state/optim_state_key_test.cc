@@ -39,8 +39,14 @@ class OptimStateKeyTest : public testing::Test {
       value.shape = {static_cast<int64_t>(name[0])};  // to tell them apart
       named_.Set(StateKey::OptimState(name, "exp_avg"), value);
     }
-    named_.Set(StateKey::ParamGroups(), ParamGroupsJson(*adamw_));
+    named_.Set(StateKey::ParamGroups(), Groups());
     named_.Set(StateKey::Extra("step"), "7");
+  }
+
+  std::string Groups() const { return *WithParamGroups(nullptr, *adamw_); }
+
+  absl::Status Load(const std::string& groups) {
+    return SavedParamGroups(groups, *adamw_).Load(/*strict=*/true, *adamw_);
   }
 
   std::shared_ptr<Device> device_ = CreateHostDevice();
@@ -104,12 +110,12 @@ TEST_F(OptimStateKeyTest, StateByIdsMustBeRekeyedBeforeALoad) {
 }
 
 TEST_F(OptimStateKeyTest, ParamGroupsAreLoadedGroupByGroup) {
-  auto groups = nlohmann::json::parse(ParamGroupsJson(*adamw_));
+  auto groups = nlohmann::json::parse(Groups());
   groups[0]["lr"] = 3.0;
   groups[1]["betas"] = {0.5, 0.75};
   groups[1].erase("eps");
-  EXPECT_OK(LoadParamGroups(groups.dump(), *adamw_));
-  const auto after = nlohmann::json::parse(ParamGroupsJson(*adamw_));
+  EXPECT_OK(Load(groups.dump()));
+  const auto after = nlohmann::json::parse(Groups());
   EXPECT_EQ(after[0]["lr"], 3.0);
   EXPECT_EQ(after[1]["lr"], 0.25);
   EXPECT_EQ(after[1]["betas"], nlohmann::json({0.5, 0.75}));
@@ -117,24 +123,24 @@ TEST_F(OptimStateKeyTest, ParamGroupsAreLoadedGroupByGroup) {
 }
 
 TEST_F(OptimStateKeyTest, ParamGroupsOfOtherParametersAreRefusedByName) {
-  auto groups = nlohmann::json::parse(ParamGroupsJson(*adamw_));
+  auto groups = nlohmann::json::parse(Groups());
   groups[0]["params"] = {"b", "z"};
-  EXPECT_THAT(LoadParamGroups(groups.dump(), *adamw_),
+  EXPECT_THAT(Load(groups.dump()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group 0 of the state dict has \"z\"")));
   groups[0]["params"] = {"b"};
-  EXPECT_THAT(LoadParamGroups(groups.dump(), *adamw_),
+  EXPECT_THAT(Load(groups.dump()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group 0 of the state dict lacks \"c\"")));
-  EXPECT_THAT(LoadParamGroups("[]", *adamw_),
+  EXPECT_THAT(Load("[]"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 groups in the state dict, 2 groups")));
 }
 
 TEST_F(OptimStateKeyTest, AHyperparameterThatIsNoNumberChangesNothing) {
-  auto groups = nlohmann::json::parse(ParamGroupsJson(*adamw_));
+  auto groups = nlohmann::json::parse(Groups());
   groups[0]["lr"] = 3.0;
   groups[1]["lr"] = "fast";
-  EXPECT_THAT(LoadParamGroups(groups.dump(), *adamw_),
+  EXPECT_THAT(Load(groups.dump()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"lr\" of group 1 is \"fast\", not a number")));
-  EXPECT_EQ(nlohmann::json::parse(ParamGroupsJson(*adamw_))[0]["lr"], 0.5);
+  EXPECT_EQ(nlohmann::json::parse(Groups())[0]["lr"], 0.5);
 }
 
 }  // namespace

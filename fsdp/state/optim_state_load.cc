@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -31,6 +32,7 @@ class OptimLoad {
  public:
   OptimLoad(const OptimStateReader& reader, const UnitStore& units, Optimizer& optimizer)
       : reader_(reader), optimizer_(optimizer), present_(optimizer.parameters().size()) {
+    if (reader.param_groups()) groups_.emplace(*reader.param_groups(), optimizer);
     for (size_t i = 0; i < optimizer.parameters().size(); ++i) index_[optimizer.parameters()[i]->fqn] = i;
     for (const auto& [alias, fqn] : units.aliases()) {
       if (const auto found = index_.find(fqn); found != index_.end()) index_.emplace(alias, found->second);
@@ -42,7 +44,7 @@ class OptimLoad {
     for (const Item& item : reader_.items()) {
       const auto found = index_.find(item.entry.fqn);
       if (found == index_.end()) {
-        unexpected_.insert(item.entry.fqn);
+        if (!groups_ || !groups_->IsOfAnother(item.entry.fqn)) unexpected_.insert(item.entry.fqn);
         continue;
       }
       FSDP_RETURN_IF_ERROR(PlanOne(item, found->second));
@@ -53,6 +55,9 @@ class OptimLoad {
 
   // Names in the state dict that the optimizer does not have.
   std::vector<std::string> unexpected() const { return {unexpected_.begin(), unexpected_.end()}; }
+
+  // Sets the hyperparameters, or changes nothing.
+  absl::Status LoadGroups(bool strict) { return groups_ ? groups_->Load(strict, optimizer_) : absl::OkStatus(); }
 
   // Moves all elements, in the order of the reader's items.
   absl::Status Run(OptimStateReader& reader) {
@@ -128,6 +133,7 @@ class OptimLoad {
 
   const OptimStateReader& reader_;
   Optimizer& optimizer_;
+  std::optional<SavedParamGroups> groups_;
   std::map<std::string, size_t> index_;  // into the optimizer's parameters
   std::vector<Present> present_;         // by parameter of the optimizer
   std::set<std::string> unexpected_;
@@ -135,8 +141,9 @@ class OptimLoad {
 
 absl::Status CheckExpected(const std::vector<std::string>& unexpected) {
   if (unexpected.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("optimizer state of [", absl::StrJoin(unexpected, ", "),
-                                                 "], parameters that the optimizer does not have"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer state of [", absl::StrJoin(unexpected, ", "),
+                   "], parameters that the optimizer does not have; a load that is not strict leaves them out"));
 }
 
 }  // namespace
@@ -151,7 +158,7 @@ absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, 
   if (planned.ok()) planned = load.Plan();
   if (planned.ok() && strict) planned = CheckExpected(load.unexpected());
   FSDP_RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AllReduceStatus(planned));
-  if (reader->param_groups()) FSDP_RETURN_IF_ERROR(LoadParamGroups(*reader->param_groups(), optimizer));
+  FSDP_RETURN_IF_ERROR(load.LoadGroups(strict));
   FSDP_RETURN_IF_ERROR(load.Run(*reader));
   FSDP_RETURN_IF_ERROR(reader->gather().Synchronize());
   return load.unexpected();

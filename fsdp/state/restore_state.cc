@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/fsdp/state/restore_state.h"
 
-#include <optional>
+#include <utility>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/state/model_state.h"
@@ -27,16 +27,17 @@ absl::Status LoadAndCompare(const std::function<absl::Status(StateDict& wanted)>
 }  // namespace
 
 absl::StatusOr<std::vector<AttributeDifference>> RestoreState(
-    Module& root, const UnitStore& units, Optimizer* optimizer,
+    Module& root, const UnitStore& units, absl::Span<Optimizer* const> optimizers,
     const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options, Stream& stream) {
   FSDP_ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(root, units));
-  std::optional<LiveOptimState> live;
-  if (optimizer != nullptr) {
-    FSDP_ASSIGN_OR_RETURN(live, LiveOptimState::AddTo(wanted, *optimizer));
+  std::vector<LiveOptimState> live;  // by optimizer
+  for (Optimizer* optimizer : optimizers) {
+    FSDP_ASSIGN_OR_RETURN(LiveOptimState added, LiveOptimState::AddTo(wanted, *optimizer));
+    live.push_back(std::move(added));
   }
   std::vector<AttributeDifference> differences;
   FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(LoadAndCompare(load, options, wanted, differences)));
-  if (live.has_value()) FSDP_RETURN_IF_ERROR(live->Commit(*optimizer, stream));
+  for (size_t i = 0; i < live.size(); ++i) FSDP_RETURN_IF_ERROR(live[i].Commit(*optimizers[i], stream));
   return differences;
 }
 

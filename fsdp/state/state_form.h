@@ -16,7 +16,8 @@ namespace fsdp {
 struct StateForm {
   StateDictType type = StateDictType::kFull;
   bool offload_to_cpu = false;
-  bool rank0_only = false;  // for kFull: other ranks get no tensors
+  bool rank0_only = false;            // for kFull: other ranks get no tensors
+  bool ignore_frozen_params = false;  // of a model's state
 
   // True if `rank` gets tensors.
   bool ReceivedBy(int rank) const { return !rank0_only || rank == 0; }

@@ -14,9 +14,10 @@ std::string Describe(int64_t numel, DType dtype, const DeviceId& device) {
 
 }  // namespace
 
-absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, std::string_view comm) {
+absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, const ShardLayout& layout,
+                             std::string_view comm) {
   const DeviceId device = unit.groups.shard->device()->id();
-  const int64_t numel = unit.layout.padded_numel();
+  const int64_t numel = layout.padded_numel();
   if (memory.defined() && memory.numel() == numel && memory.dtype() == dtype && memory.device() == device) {
     return absl::OkStatus();
   }

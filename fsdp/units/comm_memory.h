@@ -13,8 +13,9 @@
 namespace fsdp {
 
 // kInvalidArgument, naming the unit, `comm` ("AllGatherComm") and both sides, unless `memory` has as many elements as
-// the unsharded unit with its padding, in `dtype`, on the device of the shard group.
-absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, std::string_view comm);
+// `layout`, one of the unit's, with its padding, in `dtype`, on the device of the shard group.
+absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, const ShardLayout& layout,
+                             std::string_view comm);
 
 }  // namespace fsdp
 

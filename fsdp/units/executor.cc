@@ -29,7 +29,6 @@
 // allocated.
 #include "fsdp/fsdp/units/executor.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,26 +41,10 @@ namespace {
 using Kind = ScheduleEvent::Kind;
 using Direction = ScheduleRunner::Direction;
 
-// A captured step replaces gradients.
-absl::Status CheckHasNoGradient(const Unit& unit) {
-  for (const auto& parameter : unit.sharded_parameters) {
-    if (!parameter->has_grad) continue;
-    return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
-                                                      "\" has a gradient before a captured step, which does not add "
-                                                      "to it: call the optimizer's ZeroGrad first"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& options)
-    : root_(root),
-      units_(units),
-      options_(options),
-      top_(&root),
-      orders_{{&root, units.registration_order()}},
-      casts_(units) {
+    : root_(root), units_(units), options_(options), top_(&root), orders_(root, units), casts_(units) {
   for (BareModule& bare : units.bare_modules()) bare.pass = PassState();
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
@@ -69,9 +52,10 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitStore& units,
                                                            const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
-  const SlotCounts slots =
-      SlotCounts::Of(executor->orders_[&root], units, executor->CurrentOptions(), options.limit_all_gathers);
-  FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots), options.streams));
+  executor->slots_ =
+      SlotCounts::Of(executor->orders_.Forward(root), units, executor->CurrentOptions(), options.limit_all_gathers);
+  FSDP_ASSIGN_OR_RETURN(executor->runtime_,
+                        UnitRuntime::Create(units, MemoryPlan::Of(units, executor->slots_), options.streams));
   executor->runner_.emplace(units, *executor->runtime_);
   const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
     for (Module* module : modules) {
@@ -122,26 +106,6 @@ absl::Status Executor::WriteBack() {
   return WriteBackReplaced(units_, gathered, runtime_->compute_stream());
 }
 
-absl::Status Executor::PrepareReplay() {
-  FSDP_RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
-  FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
-  FSDP_RETURN_IF_ERROR(WriteBack());
-  runner_->ReshardStale();
-  for (int index = 0; index < units_.size(); ++index) {
-    const Unit& unit = units_.unit(index);
-    if (!unit.sharded()) Reshard(index);  // a copy that exists already would not be made anew by a replay
-    if (units_.pass(index).gathered) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("unit ", unit.display_name(),
-                       " is unsharded before a captured step, which all-gathers it: reshard it first"));
-    }
-    FSDP_RETURN_IF_ERROR(CheckHasNoGradient(unit));
-  }
-  post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less
-  runtime_->RefreshComputeShards();
-  return absl::OkStatus();
-}
-
 absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
   for (const auto& unit : units_.units()) {
     if (!unit->summoned) continue;
@@ -159,7 +123,7 @@ absl::Status Executor::PreForward(Module& module, absl::Span<Tensor> inputs, Tap
     FSDP_RETURN_IF_ERROR(PlaceInputs(inputs, tape));
   }
   if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
-  return casts_.Inputs(units_.WrappedIndexOf(module), training(), inputs, tape);
+  return casts_.Inputs(units_.WrappedIndexOf(module), training_, inputs, tape);
 }
 
 // If the module that opened a pass is called again, it opens the next pass: the previous one has failed, because within
@@ -185,19 +149,6 @@ void Executor::SetTop(Module& module) {
   for (const auto& [name, below] : module.NamedModules()) below_.insert(below);
 }
 
-std::vector<UnitVisit> Executor::ExpectedBelow(const Module& module) const {
-  const auto known = orders_.find(&module);
-  if (known != orders_.end()) return known->second;
-  std::vector<UnitVisit> visits;
-  const std::vector<UnitVisit>& all = orders_.at(&root_);
-  const int index = units_.ScheduledIndexOf(module);
-  const auto is_visit = [index](const UnitVisit& visit) { return visit.unit == index; };
-  const auto begin = std::find_if(all.begin(), all.end(), is_visit);  // enters it, and the next visit leaves it
-  const auto end = begin == all.end() ? begin : std::find_if(begin + 1, all.end(), is_visit);
-  if (end != all.end()) visits.assign(begin, end + 1);
-  return visits;
-}
-
 absl::Status Executor::BeginForward(Module& module, Tape& tape) {
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("forward"));
   if (&tape.stream() != &runtime_->compute_stream()) {
@@ -209,30 +160,39 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
         "a backward failed: its gradients, and all others that no optimizer step has used, are discarded");
   }
   FSDP_RETURN_IF_ERROR(WriteBack());
+  FSDP_RETURN_IF_ERROR(runtime_->FollowRequiresGrad(slots_));
   runner_->ReshardStale();
+  training_ = tape.keep_for_backward();
+  kept_.clear();
   ScheduleOptions pass = CurrentOptions();
-  pass.training = tape.keep_for_backward();
-  visits_.clear();
+  orders_.Begin();
   ForgetModulesRun();
   runtime_->WaitForOptimizer(std::exchange(post_optim_event_, Event()));
-  runtime_->set_full_precision(!pass.training);
+  runtime_->set_full_precision(!training_);
   for (int index = 0; index < units_.size(); ++index) {
-    if (!pass.training && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
+    if (training_ || !units_.unit(index).settings.full_precision_in_eval) continue;
+    // Its copy has another dtype than training's, so neither pass may leave one to the other.
+    Reshard(index);
+    pass.units[index].reshard_after_forward = true;
   }
   in_pass_ = true;
   SetTop(module);
-  Schedule plan = ForwardSchedule(ExpectedBelow(module), runner_->Gathered(), pass);
+  Schedule plan = ForwardSchedule(orders_.Forward(module), runner_->Gathered(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::EnterForward(int index) {
-  if (units_.pass(index).modules_run > 0) return absl::OkStatus();
-  if (order_check_.has_value() && training() && units_.is_unit(index)) {
+  if (!units_.pass(index).modules_run.empty()) {
+    orders_.Call(index);
+    return absl::OkStatus();
+  }
+  if (order_check_.has_value() && training_ && units_.is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
   }
-  visits_.push_back({index, /*enter=*/true});
+  orders_.Enter(index);
+  orders_.Call(index);
   FSDP_RETURN_IF_ERROR(runner_->EnterUnit({Kind::kForward, index}, Direction::kForward));
   BeginSpan("forward", index);
   return absl::OkStatus();
@@ -241,15 +201,16 @@ absl::Status Executor::EnterForward(int index) {
 absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, Tape& tape) {
   const int index = units_.ScheduledIndexOf(module);
   FSDP_RETURN_IF_ERROR(casts_.Outputs(units_.WrappedIndexOf(module), outputs, tape));
-  if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
-  if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) {
-    EndSpan();
-    units_.pass(index).modules_run = 0;
-    visits_.push_back({index, /*enter=*/false});
-    FSDP_RETURN_IF_ERROR(runner_->LeaveUnit(index, Direction::kForward));
+  if (in_backward_) return index >= 0 ? LeaveRecompute(index, module) : absl::OkStatus();
+  const bool ends = &module == top_;
+  if (ends) FSDP_RETURN_IF_ERROR(LeaveUnfinished(index));
+  if (index >= 0) {
+    std::set<const Module*>& modules_run = units_.pass(index).modules_run;
+    modules_run.insert(&module);
+    if (ends || RanAllModules(index, modules_run)) FSDP_RETURN_IF_ERROR(LeaveForward(index));
   }
-  if (&module != top_) return absl::OkStatus();
-  if (order_check_.has_value() && training()) {
+  if (!ends) return absl::OkStatus();
+  if (order_check_.has_value() && training_) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->EndForward(&warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
@@ -258,39 +219,60 @@ absl::Status Executor::PostForward(Module& module, absl::Span<Tensor> outputs, T
   return absl::OkStatus();
 }
 
+absl::Status Executor::LeaveForward(int index) {
+  EndSpan();
+  units_.pass(index).modules_run.clear();
+  orders_.Leave(index);
+  return runner_->LeaveUnit(index, Direction::kForward);
+}
+
+// A unit of several modules is left when all have run, and entered again by a further call. So at the end of a forward
+// it is still entered if some did not run, or not again: the program may call these next, as a head for each chunk of a
+// loss. `last` is the unit of the module that ends the forward, and leaves after these.
+absl::Status Executor::LeaveUnfinished(int last) {
+  for (int index = 0; index < units_.num_scheduled(); ++index) {
+    if (index != last && !units_.pass(index).modules_run.empty()) FSDP_RETURN_IF_ERROR(LeaveForward(index));
+  }
+  return absl::OkStatus();
+}
+
 // A unit whose forward runs again, because it is inside one that recomputes.
 absl::Status Executor::EnterRecompute(int index) {
-  if (units_.pass(index).modules_rerun > 0) return absl::OkStatus();
+  if (!units_.pass(index).modules_rerun.empty()) return absl::OkStatus();
   return runner_->EnterUnit({Kind::kRecompute, index}, Direction::kRecompute);
 }
 
-absl::Status Executor::LeaveRecompute(int index) {
-  if (!RanAllModules(index, units_.pass(index).modules_rerun)) return absl::OkStatus();
-  units_.pass(index).modules_rerun = 0;
+absl::Status Executor::LeaveRecompute(int index, const Module& module) {
+  PassState& pass = units_.pass(index);
+  pass.modules_rerun.insert(&module);
+  if (!RanAllModules(index, pass.modules_rerun)) return absl::OkStatus();
+  pass.modules_rerun.clear();
   // A unit of several modules in several that recompute: its own backward has begun, and leaves it.
-  if (units_.pass(index).modules_run > 0) return absl::OkStatus();
+  if (pass.backwards_run > 0) return absl::OkStatus();
   return runner_->LeaveUnit(index, Direction::kRecompute);
 }
 
 void Executor::EndForward() {
-  // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
-  const auto end = visits_.end() - (units_.ScheduledIndexOf(*top_) >= 0 ? 1 : 0);
-  std::vector<UnitVisit> unfinished;
-  for (int index = 0; index < units_.size(); ++index) {
-    const int modules_run = units_.pass(index).modules_run;
-    if (modules_run == 0) continue;
-    unfinished.push_back({index, /*enter=*/false});
-    units_.AddWarning(absl::StrCat("unit ", units_.unit(index).display_name(), ": only ", modules_run, " of its ",
-                                   units_.unit(index).modules.size(), " modules ran in a forward"));
-  }
-  visits_.insert(end, unfinished.begin(), unfinished.end());
-  orders_[top_] = visits_;
+  orders_.End(*top_, training_);
   in_pass_ = false;
+  if (!training_) ReshardAfterEvaluation();
   for (int index = 0; index < units_.size(); ++index) {
-    if (!training()) Reshard(index);
     // Backward binds the parameters again that stay unsharded for it. Until then they are undefined, so that editing
     // them in between is an error and not a silent loss.
     for (const auto& parameter : units_.unit(index).parameters) parameter->data = Tensor();
+  }
+}
+
+// No backward will reshard what the forward entered and did not leave, or gathered ahead and did not use.
+void Executor::ReshardAfterEvaluation() {
+  for (int index = 0; index < units_.size(); ++index) {
+    const UnitTraits& unit = runner_->options().units[index];
+    const bool gathered = units_.pass(index).gathered;
+    if (!unit.sharded || (gathered && unit.reshard_after_forward)) {
+      Reshard(index);
+    } else if (gathered) {
+      kept_.push_back(index);
+    }
   }
 }
 
@@ -300,7 +282,8 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
   if (opens) FSDP_RETURN_IF_ERROR(BeginBackward(module));
   FSDP_RETURN_IF_ERROR(casts_.GradOutputs(units_.WrappedIndexOf(module), grad_outputs, tape));
   if (index < 0) return absl::OkStatus();
-  if (units_.pass(index).modules_run == 0) {
+  if (units_.pass(index).backwards_run == 0) {
+    units_.pass(index).modules_rerun.clear();
     const bool recompute = runner_->options().units[index].recompute;
     const ScheduleEvent compute{recompute ? Kind::kRecompute : Kind::kBackward, index};
     FSDP_RETURN_IF_ERROR(runner_->EnterUnit(compute, Direction::kBackward));
@@ -314,7 +297,7 @@ absl::Status Executor::PreBackward(Module& module, absl::Span<Tensor> grad_outpu
 absl::StatusOr<bool> Executor::OpensBackward(const Module& module) const {
   if (&module == &root_ || (in_backward_ && &module == top_)) return true;
   if (in_backward_) return false;
-  if (orders_.count(&module) != 0) return true;
+  if (orders_.HasEnded(module)) return true;
   return absl::FailedPreconditionError(
       absl::StrCat("backward of ", units_.NameOf(module), " outside of a backward of the model: call ",
                    options_.passes_below_root ? "backward of the module whose forward was called" : "the root's"));
@@ -326,44 +309,51 @@ absl::Status Executor::BeginBackward(Module& module) {
     return absl::FailedPreconditionError("backward after one that failed: run a forward first");
   }
   in_pass_ = in_backward_ = true;
-  runtime_->set_full_precision(false);  // an evaluation may have run since the forward
+  // An evaluation may have run since the forward.
+  training_ = true;
+  runtime_->set_full_precision(false);
+  kept_.clear();
   runner_->ReshardStale();
   ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
   SetTop(module);
-  Schedule plan = BackwardSchedule(ExpectedBelow(module), runner_->Gathered(), pass);
+  Schedule plan = BackwardSchedule(orders_.Backward(module), runner_->Gathered(), pass);
   return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::PostBackward(Module& module, absl::Span<Tensor> grad_inputs, Tape& tape) {
   const int index = units_.ScheduledIndexOf(module);
   FSDP_RETURN_IF_ERROR(casts_.GradInputs(units_.WrappedIndexOf(module), grad_inputs, tape));
-  if (index >= 0 && RanAllModules(index, units_.pass(index).modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
+  if (index >= 0 && ++units_.pass(index).backwards_run == orders_.BackwardCalls(*top_, index)) {
+    FSDP_RETURN_IF_ERROR(LeaveBackward(index));
+  }
   if (&module != top_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
   for (int other = 0; other < units_.size(); ++other) {
-    if (units_.pass(other).modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
+    if (units_.pass(other).backwards_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
   }
   return EndBackward();
 }
 
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
-  units_.pass(index).modules_run = 0;
+  units_.pass(index).backwards_run = 0;
   if (units_.is_unit(index)) {
     runtime_->gradients().Unbind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
   }
   return runner_->LeaveUnit(index, Direction::kBackward);
 }
 
-// Counts a module of the unit that has run; true when it was the last.
-bool Executor::RanAllModules(int index, int& modules_run) const {
-  return ++modules_run == static_cast<int>(units_.ModulesOf(index).size());
+bool Executor::RanAllModules(int index, const std::set<const Module*>& modules_run) const {
+  return modules_run.size() == units_.ModulesOf(index).size();
 }
 
 void Executor::ForgetModulesRun() {
   for (int index = 0; index < units_.num_scheduled(); ++index) {
-    units_.pass(index).modules_run = units_.pass(index).modules_rerun = 0;
+    PassState& pass = units_.pass(index);
+    pass.modules_run.clear();
+    pass.modules_rerun.clear();
+    pass.backwards_run = 0;
   }
 }
 
@@ -392,9 +382,7 @@ absl::Status Executor::WaitForUnshard(int index) { return runtime_->BindParamete
 void Executor::Reshard(int index) { runner_->Reshard(index); }
 
 Schedule Executor::PlanStep(int micro_steps) const {
-  ScheduleOptions options = CurrentOptions();
-  options.training = true;
-  return StepSchedule(orders_.at(&root_), micro_steps, options);
+  return StepSchedule(orders_.Forward(root_), micro_steps, CurrentOptions());
 }
 
 void Executor::BeginSpan(std::string_view pass, int index) {

@@ -6,7 +6,6 @@
 #ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
 #define FSDP_FSDP_UNITS_EXECUTOR_H_
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,6 +19,7 @@
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/execution_order.h"
+#include "fsdp/fsdp/units/forward_orders.h"
 #include "fsdp/fsdp/units/schedule_runner.h"
 #include "fsdp/fsdp/units/step_gate.h"
 #include "fsdp/fsdp/units/unit.h"
@@ -102,27 +102,26 @@ class Executor final : public ModuleHooks, public StepGate {
 
   // The input of schedule.h, from the units' settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
-  bool training() const { return runner_->options().training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
   absl::Status WriteBack();
   absl::StatusOr<bool> OpensForward(const Module& module) const;
   absl::Status BeginForward(Module& module, Tape& tape);
   absl::Status EnterForward(int index);
+  absl::Status LeaveForward(int index);
+  absl::Status LeaveUnfinished(int last);
   void EndForward();
+  void ReshardAfterEvaluation();
   absl::Status EnterRecompute(int index);
-  absl::Status LeaveRecompute(int index);
+  absl::Status LeaveRecompute(int index, const Module& module);
   absl::StatusOr<bool> OpensBackward(const Module& module) const;
   void SetTop(Module& module);
-
-  // The order in which units are expected in a pass that `module` opens: by the last complete forward that it opened.
-  std::vector<UnitVisit> ExpectedBelow(const Module& module) const;
 
   absl::Status BeginBackward(Module& module);
   absl::Status EndBackward();
 
   absl::Status LeaveBackward(int index);
-  bool RanAllModules(int index, int& modules_run) const;
+  bool RanAllModules(int index, const std::set<const Module*>& modules_run) const;
   void ForgetModulesRun();
 
   // A span of the compute stream around the computation of a unit's modules.
@@ -132,15 +131,17 @@ class Executor final : public ModuleHooks, public StepGate {
   Module& root_;
   UnitStore& units_;
   const ExecutorOptions options_;
+  SlotCounts slots_;  // for units that are all trainable
   std::unique_ptr<UnitRuntime> runtime_;
   std::optional<ScheduleRunner> runner_;  // set by Create
   std::optional<ExecutionOrder> order_check_;
 
-  Module* top_;                                             // opened the current or last pass: root_, or a module below
-  std::set<const Module*> below_;                           // top_ and what is below it, if that is not root_
-  std::map<const Module*, std::vector<UnitVisit>> orders_;  // of complete forwards, by the module that opened them
-  std::vector<UnitVisit> visits_;                           // by the current or last forward
+  Module* top_;                    // opened the current or last pass: root_, or a module below
+  std::set<const Module*> below_;  // top_ and what is below it, if that is not root_
+  ForwardOrders orders_;
   UnitCasts casts_;
+  bool training_ = true;   // the current or last forward keeps what a backward needs
+  std::vector<int> kept_;  // units that an evaluation left unsharded, if no pass has begun since
 
   bool in_pass_ = false;      // also after one that failed, until the next forward of the root
   bool in_backward_ = false;  // likewise

@@ -54,6 +54,14 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
   return made;
 }
 
+absl::Status GradientReduction::FollowPlan() {
+  const bool enough = gradients_.Suffices(plan_.slots.gradients, plan_.gradient_slot) &&
+                      (plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients)) &&
+                      reduce_staging_.nbytes() >= plan_.reduce_staging &&
+                      store_.staging_bytes() >= plan_.download_staging;
+  return enough ? absl::OkStatus() : Allocate();
+}
+
 absl::Status GradientReduction::Allocate() {
   ProcessGroup& memory = units_.groups().any();
   if (plan_.root_gradients > 0) {
@@ -103,7 +111,7 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
   GradientState& state = unit.state.gradients;
   if (!state.accumulated.defined()) {
     const DType dtype = unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype;
-    const Shape padded{unit.layout.padded_numel()};
+    const Shape padded{unit.grad_layout.padded_numel()};
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(padded.numel() * SizeOf(dtype)));
     state.accumulated = Tensor(std::move(buffer), dtype, padded);
   }
@@ -135,7 +143,8 @@ void GradientReduction::BindViews(int index) {
   const Unit& unit = units_.unit(index);
   const Tensor& grad = unit.state.gradients.grad;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
+    const ShardLayout::Entry& entry = unit.grad_layout.parameters()[i];
+    if (entry.shape != unit.parameters[i]->shape) continue;  // frozen, and without a place
     unit.parameters[i]->grad = grad.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
   }
 }
@@ -147,8 +156,8 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   if (!unit.grad_shard.defined()) {
     return absl::FailedPreconditionError(
         absl::StrCat("unit ", unit.display_name(),
-                     " has no memory for gradients, since all of it was frozen when it was "
-                     "wrapped; set requires_grad before"));
+                     " has no memory for gradients, since all of it was frozen when the forward began; set "
+                     "requires_grad before the forward"));
   }
   bound_ = true;
   if (!state.grad.defined()) {
@@ -159,7 +168,7 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
       FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
     } else {
       FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(compute_, unit.display_name()));
-      state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.layout.padded_numel()});
+      state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.grad_layout.padded_numel()});
     }
     if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
     if (in_place) state.has_accumulated = true;
@@ -198,14 +207,14 @@ void GradientReduction::Unbind(int index, Sync sync) {
 // out again.
 absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   const Unit& unit = units_.unit(index);
-  const Shape padded{unit.layout.padded_numel()};
+  const Shape padded{unit.grad_layout.padded_numel()};
   post_backward_.Wait(staging_free_);
   if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
     return Tensor(reduce_staging_, unit.reduce_dtype, padded);
   }
   FSDP_ASSIGN_OR_RETURN(const Tensor memory,
                         unit.controls.reduce_scatter->Allocate(padded.numel(), unit.reduce_dtype, *unit.groups.shard));
-  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, "ReduceScatterComm"));
+  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, unit.grad_layout, "ReduceScatterComm"));
   return memory.View(padded);
 }
 
@@ -227,15 +236,15 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
   }
   const bool custom = unit.controls.reduce_scatter != nullptr && unit.sharded();
   const bool cast = source.dtype() != unit.reduce_dtype && !(hook_ && hook_.low_precision);
-  if (unit.layout.in_place() && !cast && !custom) {
+  if (unit.grad_layout.in_place() && !cast && !custom) {
     if (pre != 1) ops_.CastDivide(source, source, pre, post_backward_);
     return source;
   }
   FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(index));
-  if (unit.layout.in_place()) {
+  if (unit.grad_layout.in_place()) {
     ops_.CastDivide(source, input, pre, post_backward_);
   } else {
-    RowCopy(unit.layout).In(source, input, pre, ops_, post_backward_);
+    RowCopy(unit.grad_layout).In(source, input, pre, ops_, post_backward_);
   }
   Release(index, post_backward_);
   return input;
@@ -258,7 +267,7 @@ absl::Status GradientReduction::ReduceScatter(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
-  const Tensor reduced = input.Slice(unit.own_shard());
+  const Tensor reduced = input.Slice(unit.own_part(unit.grad_layout));
   ProcessGroup& group = *unit.groups.shard;
   const ReduceOp op = RuleOf(unit).reduce_scatter;
   if (hook_) {

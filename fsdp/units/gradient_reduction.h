@@ -39,13 +39,17 @@ class GradientReduction {
   // unit is hybrid, or gradients were bound before; kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
+  // Between passes, with nothing on the streams: makes slots and staging anew if the plan has come to need more or
+  // larger ones. Local.
+  absl::Status FollowPlan();
+
   // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
   enum class Sync { kReduce, kKeepLocal };
   static Sync SyncIf(bool sync) { return sync ? Sync::kReduce : Sync::kKeepLocal; }
 
   // Binds Parameter::grad to a zeroed buffer, or to the gradient that earlier backwards without synchronisation left.
   // With kKeepLocal the buffer stays until a backward with synchronisation. Does nothing for frozen units and if bound.
-  // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
+  // kFailedPrecondition if the unit was frozen in all forwards so far, and so has no memory for gradients.
   absl::Status Bind(int index, Sync sync);
 
   // From now on backward adds to a gradient of the unit in the reduce dtype, for gradients that some kernels compute in

@@ -13,7 +13,7 @@ bool AnyHasGrad(const Unit& unit) {
 
 // The interval of parameter `i` in the shard.
 Interval InShard(const Unit& unit, size_t i) {
-  const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
+  const ShardLayout::Slice slice = unit.grad_layout.ShardSlice(i, unit.groups.shard_rank());
   return {slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
 }
 

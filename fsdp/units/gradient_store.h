@@ -19,8 +19,10 @@ class GradientStore {
   // `staging`, on the device, has MemoryPlan::download_staging bytes, for offloaded units. `ops` must outlive it.
   GradientStore(const TensorOps& ops, Buffer staging) : ops_(&ops), staging_(std::move(staging)) {}
 
-  // Puts `reduced` / `divisor` into the unit's gradient shard, on `stream`. `reduced` ([shard_numel], in the reduce
-  // dtype) may be overwritten. Adds for parameters that have_grad, and replaces the others' values.
+  int64_t staging_bytes() const { return staging_.nbytes(); }
+
+  // Puts `reduced` / `divisor` into the unit's gradient shard, on `stream`. `reduced` ([grad_layout.shard_numel()], in
+  // the reduce dtype) may be overwritten. Adds for parameters that have_grad, and replaces the others' values.
   void Store(const Unit& unit, const Tensor& reduced, double divisor, Stream& stream);
 
  private:

@@ -2,7 +2,7 @@
 //
 // How each buffer gets its size, over all units:
 //
-//   shards             sum over units: parameters, gradients (unless frozen whole), and the two low-precision copies
+//   shards             sum over units: parameters, gradients of what Unit::grad_layout has, low-precision copies
 //   unsharded slots    count * the largest unit but the root: units take turns, so each slot must fit any of them
 //   gradient slots     likewise, in the compute dtype, of units that are trainable
 //   root's buffers     the root usually stays unsharded from forward through backward, so it would keep a slot anyway;
@@ -31,13 +31,15 @@ int64_t UnshardedItemSize(const Unit& unit) {
 bool NeedsUnsharded(const Unit& unit) { return !unit.computes_on_shard(unit.compute_dtype); }
 
 // True if the reduction reads a copy of the gradient and not the one that backward writes.
-bool StagesReduction(const Unit& unit) { return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place(); }
+bool StagesReduction(const Unit& unit) {
+  return unit.reduce_dtype != unit.compute_dtype || !unit.grad_layout.in_place();
+}
 
 void AddShards(const Unit& unit, MemoryPlan& plan) {
-  const int64_t numel = unit.layout.shard_numel();
-  int64_t nbytes = (unit.grad_shard.defined() ? 2 : 1) * numel * SizeOf(unit.dtype);
-  if (unit.low_precision_grad.defined()) nbytes += numel * SizeOf(unit.low_precision_grad.dtype());
-  if (unit.compute_shard.defined()) nbytes += numel * SizeOf(unit.compute_dtype);
+  int64_t nbytes = 0;
+  for (const Tensor& memory : {unit.shard, unit.grad_shard, unit.low_precision_grad, unit.compute_shard}) {
+    if (memory.defined()) nbytes += memory.nbytes();
+  }
   int64_t& place = !unit.offloaded()                   ? plan.shards
                    : unit.settings.offload->pin_memory ? plan.pinned_shards
                                                        : plan.pageable_shards;
@@ -45,13 +47,13 @@ void AddShards(const Unit& unit, MemoryPlan& plan) {
 }
 
 void AddStaging(const Unit& unit, MemoryPlan& plan) {
-  const int64_t padded = unit.layout.padded_numel();
+  const int64_t padded = unit.layout.padded_numel(), grad_padded = unit.grad_layout.padded_numel();
   const int64_t shard_bytes = unit.layout.shard_numel() * SizeOf(unit.dtype);
   const auto raise = [](int64_t& most, int64_t nbytes) { most = std::max(most, nbytes); };
   if (!unit.layout.in_place()) raise(plan.gather_staging, padded * UnshardedItemSize(unit));
-  if (StagesReduction(unit)) raise(plan.reduce_staging, padded * SizeOf(unit.reduce_dtype));
+  if (StagesReduction(unit)) raise(plan.reduce_staging, grad_padded * SizeOf(unit.reduce_dtype));
   if (unit.offloaded() && unit.compute_dtype != unit.dtype) raise(plan.upload_staging, shard_bytes);
-  if (unit.offloaded()) raise(plan.download_staging, 3 * shard_bytes);
+  if (unit.offloaded()) raise(plan.download_staging, 3 * unit.grad_layout.shard_numel() * SizeOf(unit.dtype));
   if (unit.post_forward_group != nullptr) {
     plan.post_forward_shards += padded / unit.post_forward_group->size() * SizeOf(unit.compute_dtype);
   }
@@ -94,8 +96,10 @@ MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
     int64_t& gradients = root ? plan.root_gradients : plan.gradient_slot;
     if (NeedsUnsharded(unit)) unsharded = std::max(unsharded, padded * UnshardedItemSize(unit));
     if (!unit.trainable()) continue;
-    gradients = std::max(gradients, padded * SizeOf(unit.compute_dtype));
-    plan.accumulated += padded * SizeOf(unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype);
+    const int64_t grad_padded = unit.grad_layout.padded_numel();
+    gradients = std::max(gradients, grad_padded * SizeOf(unit.compute_dtype));
+    plan.accumulated +=
+        grad_padded * SizeOf(unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype);
   }
   if (plan.unsharded_slot == 0) plan.slots.unsharded = 0;
   if (plan.gradient_slot == 0) plan.slots.gradients = 0;

@@ -32,6 +32,9 @@ class SlotPool {
   // Adds `count` slots, which are free immediately. Local, like Create; returns the errors of ProcessGroup::Allocate.
   absl::Status Grow(ProcessGroup& group, int count);
 
+  // True if it has `count` slots of `nbytes`, in use or not.
+  bool Suffices(int count, int64_t nbytes) const { return count_ >= count && (count == 0 || nbytes_ >= nbytes); }
+
   // The slot that has been free longest, for `unit`; work put on `user` afterwards may write to it.
   // kFailedPrecondition, naming the unit, when all are taken: units run in an order that needs more slots at the same
   // time than planned.

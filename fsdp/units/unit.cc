@@ -14,7 +14,6 @@
 #include "fsdp/fsdp/units/unit.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -107,44 +106,15 @@ absl::Status Lay(Unit& unit) {
   return absl::OkStatus();
 }
 
-// Memory for [shard_numel]. Offloaded units: host memory, zeroed here. Others: the group's memory, which peers reach
-// directly and the caller zeroes.
-absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) {
-  // A unit that is not sharded has only a replicate group.
-  ProcessGroup& group = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
-  const Shape flat{unit.layout.shard_numel()};
-  const int64_t nbytes = flat.numel() * SizeOf(dtype);
-  if (!unit.offloaded()) {
-    FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes));
-    return Tensor(std::move(buffer), dtype, flat);
-  }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, unit.settings.offload->pin_memory ? group.device()->AllocatePinned(nbytes)
-                                                                         : host.Allocate(nbytes));
-  std::memset(buffer.data(), 0, nbytes);
-  return Tensor(std::move(buffer), dtype, flat);
-}
-
 absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
-  FSDP_ASSIGN_OR_RETURN(unit.shard, ShardMemory(unit, unit.dtype, host));
-  if (unit.trainable()) {
-    FSDP_ASSIGN_OR_RETURN(unit.grad_shard, ShardMemory(unit, unit.dtype, host));
-  }
-  if (unit.trainable() && unit.settings.keep_low_precision_grads) {
-    const DType kept = unit.sharded() ? unit.compute_dtype : unit.reduce_dtype;
-    if (kept != unit.dtype) {
-      FSDP_ASSIGN_OR_RETURN(unit.low_precision_grad, ShardMemory(unit, kept, host));
-    }
-  }
+  FSDP_ASSIGN_OR_RETURN(unit.shard, unit.AllocateShard(unit.layout.shard_numel(), unit.dtype, host));
   if (unit.offloaded()) return absl::OkStatus();
   // AdamW and SGD have a kernel that writes the low-precision copy only for this pair of dtypes.
   const bool casts = unit.settings.optimizer_casts.value_or(stream.device().type() != DeviceType::kCpu);
   if (casts && unit.trainable() && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
-    FSDP_ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
+    FSDP_ASSIGN_OR_RETURN(unit.compute_shard, unit.AllocateShard(unit.layout.shard_numel(), unit.compute_dtype, host));
   }
-  const TensorOps& ops = stream.device().ops();
-  for (const Tensor& memory : {unit.shard, unit.grad_shard, unit.low_precision_grad}) {
-    if (memory.defined()) ops.Zero(memory, stream);
-  }
+  stream.device().ops().Zero(unit.shard, stream);
   return absl::OkStatus();
 }
 
@@ -185,8 +155,6 @@ absl::Status FillSlice(const Unit& unit, size_t index, uint64_t seed, Stream& st
 
 // Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
 absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) {
-  // The optimizer reads the low-precision gradient, if there is one, instead of grad_shard.
-  const Tensor& grad = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
@@ -199,7 +167,6 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     sharded->interval = slice.interval;
     sharded->requires_grad = parameter.requires_grad;
     sharded->data = unit.shard.Slice(in_shard);
-    if (grad.defined()) sharded->grad = grad.Slice(in_shard);
     if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);
     sharded->device = unit.offloaded() ? &host : &stream.device();
     FSDP_RETURN_IF_ERROR(FillSlice(unit, i, seed, stream));
@@ -261,7 +228,9 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
     FSDP_RETURN_IF_ERROR(made);
     FSDP_RETURN_IF_ERROR(Allocate(*host_, *stream, unit));
     FSDP_RETURN_IF_ERROR(FillShard(init.seed, *host_, *stream, unit));
+    if (unit.trainable()) FSDP_RETURN_IF_ERROR(unit.LayGradients(*host_, *stream));
   }
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
   if (init.sync_module_states && !units_.empty()) {
     std::vector<Tensor> buffers;
     for (const auto& buffer : partition.buffers) buffers.push_back(buffer->data);

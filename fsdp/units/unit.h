@@ -46,6 +46,10 @@ struct Unit : UnitModule {
   // The place of every parameter in the unit's buffer, in the order of `parameters`.
   ShardLayout layout;
 
+  // Likewise of every gradient. Parameters that are frozen have no elements in it if each rank's part of a parameter is
+  // its rows (kDim0). A flat parameter is reduced whole, since its shards are cut wherever they end.
+  ShardLayout grad_layout;
+
   DType dtype = DType::kFloat32;          // of the shards: the original one
   DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
   DType reduce_dtype = DType::kFloat32;   // of the reduction
@@ -53,8 +57,8 @@ struct Unit : UnitModule {
   // This rank's part of the parameters, [layout.shard_numel()] in `dtype`; padding is zero.
   Tensor shard;
 
-  // The gradient of `shard`, of its shape and dtype. Each slice counts while its ShardedParameter::has_grad. Undefined
-  // if all parameters are frozen.
+  // This rank's part of the gradient, [grad_layout.shard_numel()] in `dtype`. Each slice counts while its
+  // ShardedParameter::has_grad. Undefined if all parameters have been frozen since the unit was made.
   Tensor grad_shard;
 
   // grad_shard in the compute dtype, or, if the unit is not sharded, in the reduce dtype, under
@@ -87,6 +91,19 @@ struct Unit : UnitModule {
   // True if some parameter requires a gradient.
   bool trainable() const;
 
+  // True if grad_layout has a place for every parameter that requires a gradient or has one, and no others.
+  bool GradientsAreLaid() const;
+
+  // Makes grad_layout, grad_shard, low_precision_grad, and the views of them in sharded_parameters, for the parameters
+  // that require or have a gradient now. Gradients that exist are kept; others are zero. `host` is the device of
+  // offloaded units' memory. kFailedPrecondition if gradients of earlier backwards wait for a reduction. Between
+  // passes, with nothing on the streams; blocks.
+  absl::Status LayGradients(Device& host, Stream& stream);
+
+  // Memory for `numel` elements of this rank: offloaded units get zeroed host memory, others the group's, which peers
+  // reach directly and the caller zeroes.
+  absl::StatusOr<Tensor> AllocateShard(int64_t numel, DType dtype, Device& host) const;
+
   // True if unsharding in `dtype` starts from compute_shard.
   bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
 
@@ -96,10 +113,10 @@ struct Unit : UnitModule {
     return !sharded() && !offloaded() && (wanted == dtype || has_compute_shard(wanted));
   }
 
-  // This rank's part of a buffer of padded_numel elements that collectives work in.
-  Interval own_shard() const {
-    const int64_t begin = groups.shard_rank() * layout.shard_numel();
-    return {begin, begin + layout.shard_numel()};
+  // This rank's part of a buffer of padded_numel elements of `of`, one of the layouts, that collectives work in.
+  Interval own_part(const ShardLayout& of) const {
+    const int64_t begin = groups.shard_rank() * of.shard_numel();
+    return {begin, begin + of.shard_numel()};
   }
 
   // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may change

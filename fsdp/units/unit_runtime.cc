@@ -86,6 +86,28 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
   return absl::OkStatus();
 }
 
+absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
+  std::vector<Unit*> changed;
+  for (const auto& unit : units_.units()) {
+    for (size_t i = 0; i < unit->parameters.size(); ++i) {
+      unit->sharded_parameters[i]->requires_grad = unit->parameters[i]->requires_grad;
+    }
+    if (unit->trainable() && !unit->GradientsAreLaid()) changed.push_back(unit.get());
+  }
+  if (changed.empty()) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(Synchronize());
+  for (Unit* unit : changed) FSDP_RETURN_IF_ERROR(unit->LayGradients(units_.host(), compute()));
+  // More slots for parameters may have been made than this plan has, and a unit that is frozen now keeps its memory.
+  const MemoryPlan before = std::exchange(plan_, MemoryPlan::Of(units_, slots));
+  plan_.slots.unsharded = before.slots.unsharded;
+  plan_.slots.gradients = std::max(plan_.slots.gradients, before.slots.gradients);
+  for (int64_t MemoryPlan::*shared : {&MemoryPlan::gradient_slot, &MemoryPlan::root_gradients,
+                                      &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
+    plan_.*shared = std::max(plan_.*shared, before.*shared);
+  }
+  return gradients_->FollowPlan();
+}
+
 void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
   if (optimizer_done.state() != nullptr) unshard().Wait(optimizer_done);
   // A stream joins a capture by waiting for a captured one. So while capturing, wait for compute even if the program
@@ -139,7 +161,7 @@ absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
   if (unit.controls.all_gather != nullptr && unit.sharded()) {
     FSDP_ASSIGN_OR_RETURN(const Tensor memory,
                           unit.controls.all_gather->Allocate(padded.numel(), dtype, *unit.groups.shard));
-    FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, "AllGatherComm"));
+    FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, unit.layout, "AllGatherComm"));
     return memory.View(padded);
   }
   return unit.layout.in_place() ? unit.state.parameters.unsharded : Tensor(gather_staging_, dtype, padded);
@@ -149,7 +171,7 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
   const ParameterState& state = unit.state.parameters;
   FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
-  const Tensor own = gathered.Slice(unit.own_shard());
+  const Tensor own = gathered.Slice(unit.own_part(unit.layout));
   if (!unit.sharded()) {
     FillOwn(unit, own);
     return absl::OkStatus();

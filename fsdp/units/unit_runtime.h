@@ -47,6 +47,11 @@ class UnitRuntime {
   // enough. Allocates, so not within a step whose memory is to be static.
   absl::Status EnsureSlots(int unsharded);
 
+  // Follows changes of Parameter::requires_grad, between passes: tells the optimizer's views, and lays gradients anew
+  // if other parameters require one, for which it waits for the streams (Unit::LayGradients). `slots`: of a plan in
+  // which all units are trainable. All ranks must change parameters alike. Local.
+  absl::Status FollowRequiresGrad(const SlotCounts& slots);
+
   // From now on units with full_precision_in_eval are unsharded in their original dtype.
   void set_full_precision(bool full_precision) { full_precision_ = full_precision; }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "fsdp/tensor/dtype.h"
@@ -15,6 +16,8 @@
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+class Module;
 
 // Written by UnitRuntime. The parameters are resharded (`unsharded` undefined), in the post-forward group (`in_group`),
 // or unsharded.
@@ -62,9 +65,11 @@ struct PassState {
   bool used = false;             // computed since it was gathered: off for a unit that was only prefetched
   bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
 
-  // Written by Executor.
-  int modules_run = 0;    // how many of the unit's modules this pass has run
-  int modules_rerun = 0;  // likewise, of its forward that runs again within another unit's backward
+  // Written by Executor, since it entered the unit, if it has not left it: the modules of the unit that this forward
+  // has run; that its forward has run again within another unit's backward; how many backwards of them have run.
+  std::set<const Module*> modules_run;
+  std::set<const Module*> modules_rerun;
+  int backwards_run = 0;
 
   // Written by UnitCasts, in the last forward.
   DTypes inputs, outputs;

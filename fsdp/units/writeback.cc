@@ -33,7 +33,7 @@ absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& par
 absl::Status ReplacedTooEarly(const Unit& unit, const ShardedParameter& parameter) {
   return absl::FailedPreconditionError(absl::StrCat(
       "cannot write back parameter \"", parameter.fqn, "\": its data was replaced while its unit ", unit.display_name(),
-      " is unsharded, as after a forward without a backward or a backward without synchronisation; replace it "
+      " is unsharded, as after an evaluation or a backward without synchronisation; replace it "
       "after a backward that reshards, or write to it by LoadStateDict or SummonFullParams"));
 }
 
