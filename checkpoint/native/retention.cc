@@ -11,10 +11,7 @@
 #include "fsdp/checkpoint/native/retention.h"
 
 #include <algorithm>
-#include <chrono>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,21 +26,14 @@
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/file_identity.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
 
-namespace fs = std::filesystem;
 using Step = RetentionPlan::Step;
-
-absl::Duration AgeOf(const std::string& path) {
-  std::error_code error;
-  const auto changed = fs::last_write_time(path, error);
-  if (error) return absl::ZeroDuration();
-  return std::max(absl::ZeroDuration(), absl::FromChrono(fs::file_time_type::clock::now() - changed));
-}
 
 // True if a running save holds the lock of the staging directory `path`.
 bool IsInUse(const std::string& path) {

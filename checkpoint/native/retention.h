@@ -49,7 +49,7 @@ struct RetentionPlan {
   struct Leftover {
     std::string name;
     int64_t bytes = 0;
-    absl::Duration age;   // since it was last changed
+    absl::Duration age;   // since it was last changed; for people (file_age.h)
     bool in_use = false;  // a running save holds its lock; never deleted
   };
 

@@ -24,9 +24,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/net/offer.h"
 #include "fsdp/collectives/net/peer_wait.h"
 #include "fsdp/collectives/net/ucx_worker.h"
@@ -216,7 +217,7 @@ void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<con
 absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
-  absl::Time next_check = absl::Now() + kSlice;
+  absl::Time next_check = SteadyNow() + kSlice;
   while (true) {
     int advances = 0;
     while (advances < kAdvances && worker_->Progress()) ++advances;
@@ -225,7 +226,7 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay
     FSDP_RETURN_IF_ERROR(Settle(messages, wait, missing));
     if (missing.empty()) return absl::OkStatus();
     // There may be more to do, so no sleep yet. Other messages must not keep a wait from its end.
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (advances == kAdvances && now < next_check) continue;
     next_check = now + kSlice;
     FSDP_RETURN_IF_ERROR(wait.Check(missing));
@@ -352,8 +353,8 @@ void UcxTransport::Tell(const Notice& notice) {
 
 template <typename Done>
 void UcxTransport::ProgressUntil(const Done& done, absl::Duration most) {
-  const absl::Time end = absl::Now() + most;
-  while (!done() && absl::Now() < end) {
+  const absl::Time end = SteadyNow() + most;
+  while (!done() && SteadyNow() < end) {
     if (!worker_->Progress() && worker_->Arm()) worker_->Await(absl::Milliseconds(5));
   }
 }

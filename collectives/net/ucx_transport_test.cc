@@ -15,9 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/net/ucx_worker.h"
 #include "fsdp/collectives/run_ranks.h"
@@ -276,11 +277,11 @@ TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
       std::mt19937 random(11);
       for (const auto& [address, port] : listeners) {
         for (const size_t nbytes : {0, 1, 8, 100, 5000}) {
-          FSDP_ASSIGN_OR_RETURN(FileDescriptor stranger, ConnectTcp(address, port, absl::Now() + absl::Seconds(10)));
+          FSDP_ASSIGN_OR_RETURN(FileDescriptor stranger, ConnectTcp(address, port, SteadyNow() + absl::Seconds(10)));
           std::string bytes(nbytes, '\0');
           for (char& byte : bytes) byte = static_cast<char>(random());
           // The other end may close immediately, at the first bytes that it does not understand.
-          SendAll(stranger.get(), bytes, absl::Now() + absl::Seconds(10)).IgnoreError();
+          SendAll(stranger.get(), bytes, SteadyNow() + absl::Seconds(10)).IgnoreError();
           strangers.push_back(std::move(stranger));
         }
       }

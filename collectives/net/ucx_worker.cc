@@ -20,8 +20,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/net/network_interfaces.h"
 
 namespace fsdp {
@@ -149,9 +150,9 @@ void UcxWorker::CloseAll() {
     void* const request = Close(*endpoint, endpoint->broken);
     if (request != nullptr) closing.push_back(request);
   }
-  const absl::Time end = absl::Now() + kClosing;
+  const absl::Time end = SteadyNow() + kClosing;
   for (void* request : closing) {
-    while (context_->ucp().request_check_status(request) == UCS_INPROGRESS && absl::Now() < end) {
+    while (context_->ucp().request_check_status(request) == UCS_INPROGRESS && SteadyNow() < end) {
       if (!Progress() && Arm()) Await(absl::Milliseconds(10));
     }
     // A request that is still in progress at the deadline may be freed: UCP then completes it without us.
