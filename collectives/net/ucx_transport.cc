@@ -4,6 +4,7 @@
 //   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, networks, address of the worker.
 //   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
 //   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
+//   4. Gather whether that succeeded, then close the ports: whoever connects later is a stranger (worker_ports.h).
 //
 // A message is found by its tag: | 40 bits of the nonce | 8 bits: kind | 16 bits: rank of the sender |. All 64 bits are
 // compared, so a message to a worker's address from a stranger, or from a rank of another job or of an earlier group,
@@ -47,6 +48,9 @@ constexpr int kAdvances = 64;
 // How long a notice, and abandoned messages, may take.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
 
+// The longest time for connections that carry no message yet.
+constexpr absl::Duration kConnecting = absl::Seconds(10);
+
 enum class Kind : uint8_t { kHello = 1, kData = 2, kNotice = 3 };
 
 uint64_t TagOf(const Nonce& nonce, Kind kind, int sender) {
@@ -68,6 +72,12 @@ class UcxTransport final : public Transport {
 
   // Steps 2 and 3. `addresses`: by rank; empty for this one.
   absl::Status Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses);
+
+  // Step 4, after the gather.
+  void ClosePorts() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    worker_->ClosePorts();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return states_.size(); }
@@ -156,6 +166,9 @@ absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std:
       return absl::FailedPreconditionError(absl::StrCat("rank ", r, " is of another job"));
     }
   }
+  // A second network's connection may be slower than the first messages.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ProgressUntil([&] { return !worker_->IsConnecting(); }, kConnecting);
   return absl::OkStatus();
 }
 
@@ -443,6 +456,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> cont
   };
   absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
   FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, transport.status()));
+  (*transport)->ClosePorts();
   return std::unique_ptr<Transport>(*std::move(transport));
 }
 
