@@ -18,6 +18,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/posix_file.h"
+#include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
@@ -76,15 +77,24 @@ class Posix final : public FileSystem {
     const int fd = RetryInterrupted(
         [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
     if (fd < 0) return ErrnoStatus("open", path);
-    const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
-    const bool taken = !locked && errno == EWOULDBLOCK;
-    auto file = std::make_unique<PosixFile>(fd, path, locked ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
+    const FlockResult lock = TryFlock(fd);
+    if (lock == FlockResult::kError) {
+      const absl::Status status = ErrnoStatus("lock", path);
+      close(fd);
+      return status;
+    }
+    auto file = std::make_unique<PosixFile>(
+        fd, path, lock == FlockResult::kHeld ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
     // The previous holder may have removed the file between our open and our flock: then this lock is on a file without
     // a name, and another process may create and lock a new one. So the name must still lead to the locked file.
     struct stat by_fd, by_name;
-    const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
-                      by_fd.st_dev == by_name.st_dev;
-    if (taken || !same) return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
+    if (fstat(fd, &by_fd) != 0) return ErrnoStatus("stat", path);
+    const bool is_there = lstat(path.c_str(), &by_name) == 0;
+    if (!is_there && errno != ENOENT) return ErrnoStatus("stat", path);
+    const bool is_same = is_there && by_fd.st_ino == by_name.st_ino && by_fd.st_dev == by_name.st_dev;
+    if (lock == FlockResult::kTaken || !is_same) {
+      return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
+    }
     return file;
   }
 
@@ -161,10 +171,8 @@ class Posix final : public FileSystem {
     return names;
   }
 
-  bool Exists(const std::string& path) override {
-    struct stat info;
-    return lstat(path.c_str(), &info) == 0;
-  }
+  // A name of which nothing is known counts as taken: the next operation on it returns the error.
+  bool Exists(const std::string& path) override { return IsThere(path).value_or(true); }
 };
 
 }  // namespace

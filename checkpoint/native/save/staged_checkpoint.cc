@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/native/save/leftovers.h"
 #include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -110,7 +111,7 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
   RemoveLeftovers(files, directory, cleaning);
   std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
   // 2.
-  const bool exists = files.Exists(staged->destination_);
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(staged->destination_));
   if (exists && !options.overwrite) {
     return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
   }
@@ -169,7 +170,8 @@ absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
 }
 
 absl::Status StagedCheckpoint::TakeName() {
-  if (!files_.Exists(destination_)) {
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(destination_));
+  if (!exists) {
     FSDP_RETURN_IF_ERROR(files_.Rename(path_, destination_));
     manifest_.reset();
     return files_.SyncDirectory(directory_);
