@@ -37,6 +37,22 @@ absl::Status NotRegular(const std::string& path, const char* kind) {
   return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file, but ", kind));
 }
 
+// Rename on a file system without the flags of renameat2, such as NFS. rename(2) would replace a file that has the name
+// `to`, and this host may not see yet that another one has made it; link never does. A directory cannot be linked, but
+// rename replaces no directory that holds anything. Without hard links, a file that is made just now can be replaced.
+absl::Status RenameWithoutFlags(const std::string& from, const std::string& to) {
+  if (link(from.c_str(), to.c_str()) == 0) {
+    return unlink(from.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("unlink", from);
+  }
+  bool exists = errno == EEXIST;
+  if (!exists) {
+    FSDP_ASSIGN_OR_RETURN(exists, IsThere(to));
+  }
+  if (!exists && rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  if (exists || errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
+  return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
+}
+
 // The status of an open that failed with errno.
 absl::Status CannotOpen(const std::string& path) {
   const int error = errno;
@@ -129,11 +145,7 @@ class Posix final : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
     if (errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
-    if (errno == EINVAL || errno == ENOSYS) {  // a file system without the flag
-      // Not atomic: another process may make `to` before the rename below. Such file systems offer nothing better.
-      if (Exists(to)) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
-      if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    }
+    if (errno == EINVAL || errno == ENOSYS) return RenameWithoutFlags(from, to);
     return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
   }
 

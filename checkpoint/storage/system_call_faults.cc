@@ -57,7 +57,8 @@ std::atomic<int64_t> fault_at = 0;
 std::atomic<int64_t> calls = 0;
 std::atomic<int64_t> injected_faults = 0;
 std::atomic<int> fault_errno = EIO;
-std::string hidden;  // empty: nothing
+std::string hidden;     // empty: nothing
+std::string forgotten;  // empty: nothing
 
 // With kEvery: this thread's last call was interrupted, so the next one is its repetition and succeeds.
 thread_local bool repeats = false;
@@ -100,17 +101,14 @@ bool IsInterrupted() {
   return true;
 }
 
-// Whether a part of `path` is the hidden name.
-bool IsHidden(const char* path) {
-  if (hidden.empty()) return false;
-  const std::string text = std::string("/") + path + "/";
-  return text.find("/" + hidden + "/") != std::string::npos;
+bool HasPart(const std::string& path, const std::string& name) {
+  return !name.empty() && ("/" + path + "/").find("/" + name + "/") != std::string::npos;
 }
 
 // A call that looks a path up, and can fail.
 bool CannotFind(const char* path) {
-  if (!IsHidden(path)) return Fails();
-  errno = ENOENT;
+  if (!HasPart(path, hidden) && !HasPart(path, forgotten)) return Fails();
+  errno = HasPart(path, hidden) ? ENOENT : ESTALE;
   return true;
 }
 
@@ -177,7 +175,12 @@ int64_t SystemCallFaults::End() {
 
 void SystemCallFaults::Hide(const std::string& name) { hidden = name; }
 
-void SystemCallFaults::Show() { hidden.clear(); }
+void SystemCallFaults::Forget(const std::string& name) { forgotten = name; }
+
+void SystemCallFaults::Show() {
+  hidden.clear();
+  forgotten.clear();
+}
 
 int64_t SystemCallFaults::injected() { return injected_faults; }
 
@@ -193,11 +196,7 @@ int __wrap_open(const char* path, int flags, ...) {
     mode = va_arg(rest, mode_t);
     va_end(rest);
   }
-  if (fsdp::IsHidden(path) && (flags & O_CREAT) == 0) {
-    errno = ENOENT;
-    return -1;
-  }
-  return fsdp::Fails() || fsdp::IsInterrupted() ? -1 : __real_open(path, flags, mode);
+  return fsdp::CannotFind(path) || fsdp::IsInterrupted() ? -1 : __real_open(path, flags, mode);
 }
 
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
@@ -232,7 +231,7 @@ int __wrap_lstat(const char* path, struct stat* info) { return fsdp::CannotFind(
 dirent* __wrap_readdir(DIR* directory) {
   if (fsdp::Fails()) return nullptr;
   dirent* entry = __real_readdir(directory);
-  while (entry != nullptr && fsdp::IsHidden(entry->d_name)) entry = __real_readdir(directory);
+  while (entry != nullptr && fsdp::hidden == entry->d_name) entry = __real_readdir(directory);
   return entry;
 }
 
@@ -247,6 +246,10 @@ int __wrap_link(const char* from, const char* to) { return fsdp::Fails() ? -1 : 
 int __wrap_rename(const char* from, const char* to) { return fsdp::Fails() ? -1 : __real_rename(from, to); }
 
 int __wrap_renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) {
+  if (flags != 0 && (!fsdp::hidden.empty() || !fsdp::forgotten.empty())) {
+    errno = EINVAL;
+    return -1;
+  }
   return fsdp::Fails() ? -1 : __real_renameat2(from_fd, from, to_fd, to, flags);
 }
 

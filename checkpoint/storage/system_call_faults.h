@@ -15,9 +15,11 @@
 // can fail; an entry of io_uring then has a completion of -EIO. Nothing is synced, so that tests are fast. State is
 // global: call Begin and End while one thread runs; the system calls may come from any thread.
 //
-// A network file system also shows changes of another host late. SystemCallFaults::Hide("step-00000008") hides the
-// entries of that name, of which listings, opens and look-ups then know nothing; a rename to the name fails, since the
-// server has it.
+// A network file system also shows changes of another host late, and lacks the flags of renameat2:
+//
+//   SystemCallFaults::Hide("step-00000008");    // made elsewhere: listings, opens and look-ups do not know it yet
+//   SystemCallFaults::Forget("step-00000008");  // removed elsewhere: listed still, and ESTALE for who opens it
+//   SystemCallFaults::Show();                   // this host has caught up
 #ifndef FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_FAULTS_H_
 #define FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_FAULTS_H_
 
@@ -46,8 +48,9 @@ class SystemCallFaults {
   // Stops, and returns the number of counted calls.
   static int64_t End();
 
-  // Until Show, this process does not see entries with this name.
+  // Until Show, for entries with this name in any directory; one name each. Call them while one thread runs.
   static void Hide(const std::string& name);
+  static void Forget(const std::string& name);
   static void Show();
 
   // Faults since the program began.
