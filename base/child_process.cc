@@ -37,8 +37,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -131,7 +132,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name) {
 // The time until `deadline` in the unit of poll(): rounded up, so that the loop does not spin in the last millisecond,
 // and at most 24 days.
 int MillisecondsUntil(absl::Time deadline) {
-  const int64_t milliseconds = absl::ToInt64Milliseconds(deadline - absl::Now() + absl::Microseconds(999));
+  const int64_t milliseconds = absl::ToInt64Milliseconds(deadline - SteadyNow() + absl::Microseconds(999));
   return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, std::numeric_limits<int>::max()));
 }
 
@@ -407,13 +408,13 @@ void ChildProcess::AwaitEvent(absl::Time deadline) const {
 }
 
 absl::Time ChildProcess::PollDeadline() const {
-  return ended_.ok() || exit_status_.has_value() ? absl::InfiniteFuture() : absl::Now() + kTick;
+  return ended_.ok() || exit_status_.has_value() ? absl::InfiniteFuture() : SteadyNow() + kTick;
 }
 
 std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   while (!Reap().has_value()) {
-    if (absl::Now() > deadline) return std::nullopt;
+    if (SteadyNow() > deadline) return std::nullopt;
     AwaitEvent(deadline);
     ReadOutput();
   }
@@ -428,13 +429,13 @@ absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
 }
 
 absl::Status ChildProcess::WaitForOutput(absl::string_view text, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   while (!absl::StrContains(output(), text)) {
     if (!output_.fd.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("process ", pid_, " ended without printing \"", text, "\", but:\n", output()));
     }
-    if (absl::Now() > deadline) {
+    if (SteadyNow() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " has not printed \"", text, "\" within ",
                                                       absl::FormatDuration(timeout), ", but:\n", output()));
     }

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -152,8 +153,8 @@ TEST(ChildProcessTest, AChildCatchesTheSignalsThatItHasHandlersFor) {
 // Like a program that reads its signals from a signalfd.
 TEST(ChildProcessTest, AChildCatchesTheSignalsThatItBlocks) {
   ASSERT_OK_AND_ASSIGN(const auto child, ChildProcess::Start({"env", "--block-signal=TERM", "sleep", "1000"}));
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  while (!child->Catches(SIGTERM) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+  while (!child->Catches(SIGTERM) && SteadyNow() < deadline) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_TRUE(child->Catches(SIGTERM));
   EXPECT_FALSE(child->Catches(SIGUSR2));
 }

@@ -36,10 +36,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/child_process.h"
 #include "fsdp/base/exit_code.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/forwarded_signals.h"
 #include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/job_store.h"
@@ -83,7 +84,7 @@ struct Rank {
 
 class Job {
  public:
-  explicit Job(const LaunchOptions& options) : options_(options), deadline_(absl::Now() + options.timeout) {}
+  explicit Job(const LaunchOptions& options) : options_(options), deadline_(SteadyNow() + options.timeout) {}
 
   absl::Status Start();
   LaunchResult Run(ForwardedSignals& signals);
@@ -187,7 +188,7 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
     KillWhoseTimeIsUp();
   }
   // One pass, not until the end of the stream: a process that left its rank's group may keep the pipe open.
-  PassOutput(signals, is_asked() ? absl::Now() + kLastOutput : absl::InfiniteFuture());
+  PassOutput(signals, is_asked() ? SteadyNow() + kLastOutput : absl::InfiniteFuture());
   RecordSignal();
   if (result_.failed_rank >= 0) {
     const std::deque<std::string>& lines = ranks_[result_.failed_rank - FirstRank()]->last_lines.lines();
@@ -227,7 +228,7 @@ void Job::Forward(int signal) {
     SignalAll(signal);
     return;
   }
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const bool is_second = result_.stop_signal != 0 && now - asked_at_ > kSameRequest;
   if (result_.stop_signal == 0) {
     asked_at_ = now;
@@ -285,7 +286,7 @@ void Job::RecordFailure(int local_rank) {
   result_.failed_rank = FirstRank() + local_rank;
   failed_after_signal_ = result_.stop_signal != 0;
   result_.description = absl::StrCat("rank ", result_.failed_rank, " of ", WorldSize(), " ", ended.ToString());
-  stop_at_ = is_asked() ? absl::Now() : absl::Now() + kToNotice;
+  stop_at_ = is_asked() ? SteadyNow() : SteadyNow() + kToNotice;
 }
 
 // Decides whether the failure was caused by the signal. A rank that was killed by it or by this process, or that lost
@@ -304,8 +305,8 @@ void Job::RecordSignal() {
 }
 
 void Job::StopWhenTimeIsUp() {
-  if (absl::Now() >= stop_at_) Stop();
-  if (absl::Now() >= deadline_ && result_.exit_code == 0 && !Running().empty()) {
+  if (SteadyNow() >= stop_at_) Stop();
+  if (SteadyNow() >= deadline_ && result_.exit_code == 0 && !Running().empty()) {
     result_.exit_code = kTimedOut;
     result_.description = absl::StrCat("the job took longer than ", absl::FormatDuration(options_.timeout),
                                        "; ranks that still ran: ", absl::StrJoin(Running(), ", "));
@@ -315,7 +316,7 @@ void Job::StopWhenTimeIsUp() {
 
 void Job::KillWhoseTimeIsUp() {
   for (const std::unique_ptr<Rank>& rank : ranks_) {
-    if (absl::Now() >= rank->kill_at) {
+    if (SteadyNow() >= rank->kill_at) {
       rank->process->SignalGroup(SIGKILL);
       rank->kill_at = absl::InfiniteFuture();
     }
@@ -325,7 +326,7 @@ void Job::KillWhoseTimeIsUp() {
 // After a stop request, this process does not wait for work that ranks without their peer may still finish.
 void Job::Stop() {
   stop_at_ = absl::InfiniteFuture();
-  const absl::Time kill_at = absl::Now() + (result_.stop_signal == 0 ? options_.grace : kUncaughtGrace);
+  const absl::Time kill_at = SteadyNow() + (result_.stop_signal == 0 ? options_.grace : kUncaughtGrace);
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->SignalGroup(SIGTERM);
     rank->process->SignalGroup(SIGCONT);

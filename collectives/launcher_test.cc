@@ -20,6 +20,7 @@
 #include "fsdp/base/environment_testutil.h"
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_member.h"
 #include "fsdp/collectives/job/store_server.h"
@@ -180,7 +181,7 @@ TEST(LauncherTest, OutputIsSharedWithoutPrefix) {
 TEST(LauncherTest, LargeOutputComesWhole) { EXPECT_EQ(LinesOf(Shell(3, "seq 1 20000")).size(), 60000u); }
 
 TEST(LauncherTest, TheFirstFailureIsNamedWithItsLastLines) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   ASSERT_OK_AND_ASSIGN(const LaunchResult result,
                        Launch(Shell(3, "if test $RANK = 1; then seq 1 30; exit 7; fi; sleep 1000")));
   EXPECT_EQ(result.exit_code, 7);
@@ -189,7 +190,7 @@ TEST(LauncherTest, TheFirstFailureIsNamedWithItsLastLines) {
   EXPECT_EQ(result.last_lines.size(), 20u);
   EXPECT_EQ(result.last_lines.front(), "11");
   EXPECT_EQ(result.last_lines.back(), "30");
-  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+  EXPECT_LT(SteadyNow() - start, absl::Seconds(60));
 }
 
 // Like a job whose ranks all lose a peer of another host at the same time, and one of them prints it.
@@ -298,14 +299,14 @@ End EndAfter(
   const int launcher = ForkLauncher(options, directory + "/description");
   before(AwaitNumber(directory + "/ready.1"));
   AwaitNumber(directory + "/ready.0");
-  const absl::Time sent = absl::Now();
+  const absl::Time sent = SteadyNow();
   for (const int signal : signals) {
     kill(launcher, signal);
     if (signals.size() > 1) absl::SleepFor(absl::Milliseconds(300));
   }
   int status = 0;
   waitpid(launcher, &status, 0);
-  const absl::Duration after = absl::Now() - sent;
+  const absl::Duration after = SteadyNow() - sent;
   std::string description;
   std::getline(std::ifstream(directory + "/description"), description);
   return {.exit_code = WEXITSTATUS(status), .description = description, .after = after};
@@ -365,11 +366,11 @@ int EndWithoutReader(const std::string& begin) {
   pollfd full = {.fd = output[1], .events = POLLOUT, .revents = 0};
   const auto is_ready = [&ready](int rank) { return access(absl::StrCat(ready, "/", rank).c_str(), F_OK) == 0; };
   while (!is_ready(0) || !is_ready(1) || poll(&full, 1, 0) != 0) absl::SleepFor(absl::Milliseconds(10));
-  const absl::Time sent = absl::Now();
+  const absl::Time sent = SteadyNow();
   kill(launcher, SIGTERM);
   int status = 0;
   waitpid(launcher, &status, 0);
-  EXPECT_LT(absl::Now() - sent, kLoaded * kPromised);
+  EXPECT_LT(SteadyNow() - sent, kLoaded * kPromised);
   close(output[0]);
   close(output[1]);
   return WEXITSTATUS(status);

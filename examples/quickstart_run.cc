@@ -22,6 +22,7 @@
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/train/metrics.h"
 
 namespace fsdp {
@@ -102,7 +103,7 @@ StepProgress::~StepProgress() {
 }
 
 void StepProgress::Update(const StepMetrics& metrics) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   // A log must not fill up with lines, a terminal must look alive.
   if (now - shown_ < (is_terminal_ ? absl::Milliseconds(100) : absl::Seconds(5))) return;
   shown_ = now;
@@ -114,9 +115,9 @@ void StepProgress::Update(const StepMetrics& metrics) {
 
 // Blocks until no process has `text` in its command line.
 absl::Status ExpectNoProcess(const std::string& text) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(10);
   std::vector<pid_t> left = ProcessesWith(text);
-  while (!left.empty() && absl::Now() < deadline) {
+  while (!left.empty() && SteadyNow() < deadline) {
     absl::SleepFor(absl::Milliseconds(10));
     left = ProcessesWith(text);
   }
@@ -175,8 +176,8 @@ std::string QuickstartRun::CheckpointPath(int64_t step) const {
 absl::StatusOr<int> QuickstartRun::WatchUntilStep(ChildProcess& child, int64_t step) {
   StepProgress progress(kSteps);
   const size_t lines_before = ReadMetrics(metrics_).value_or(std::vector<StepMetrics>()).size();  // of an earlier run
-  const absl::Time deadline = absl::Now() + kCommandTimeout;
-  while (absl::Now() < deadline) {
+  const absl::Time deadline = SteadyNow() + kCommandTimeout;
+  while (SteadyNow() < deadline) {
     const std::optional<int> exit_status = child.Poll(absl::Milliseconds(20));
     // Before the metrics are read: a run that has ended writes no more of them.
     if (exit_status.has_value()) return *exit_status;

@@ -259,6 +259,23 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
   return faults;
 }
 
+std::vector<std::string> ReadsOfTheClock(const Rooms& rooms, const std::string& path, const std::string& text) {
+  const auto room = rooms.find(RoomOf(path));
+  if (IsForTests(path) || (room != rooms.end() && room->second.is_for_tests)) return {};
+  std::vector<std::string> reads;
+  int line_number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++line_number;
+    for (const absl::string_view clock :
+         {"absl::Now()", "GetCurrentTime", "system_clock", "CLOCK_REALTIME", "file_clock", "gettimeofday(",
+          "time(nullptr)", "last_write_time", "st_mtim", "st_ctim"}) {
+      const absl::string_view code = line.substr(0, line.find("//"));
+      if (absl::StrContains(code, clock)) reads.push_back(absl::StrCat(path, ":", line_number, ": ", clock));
+    }
+  }
+  return reads;
+}
+
 std::set<std::string> ParseGuide(const std::string& markdown) {
   std::set<std::string> headers;
   for (const absl::string_view line : absl::StrSplit(markdown, '\n')) {

@@ -41,6 +41,10 @@ std::set<std::string> RoomsIncluded(const std::string& text);
 // file with its line, the include, and the rule.
 std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string& path, const std::string& text);
 
+// One line for each line of `text`, the source `path`, that reads the system's clock or a file's date: "base/a.cc:3:
+// ...". None for tests and for rooms of tests.
+std::vector<std::string> ReadsOfTheClock(const Rooms& rooms, const std::string& path, const std::string& text);
+
 // The headers that `markdown` lists as public: first cells of table rows that are one header in backticks, as it is
 // included (`fsdp/base/status_macros.h`).
 std::set<std::string> ParseGuide(const std::string& markdown);

@@ -225,6 +225,33 @@ TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
   EXPECT_EQ(absl::StrJoin(faults, "\n"), "");
 }
 
+// Waits and durations use SteadyNow (base/steady_clock.h). The system's clock is for dates that people and other
+// programs read, and no date of a file or another host decides about anything.
+TEST(LayersTest, OnlyDatesForPeopleReadTheSystemsClock) {
+  const std::set<std::string> dates = {
+      "base/steady_clock.cc",             // where its hands start
+      "checkpoint/c_api/older_glibc.cc",  // a wait of older C libraries
+      "checkpoint/storage/file_age.cc",   // for people
+      "tensor/trace.cc",                  // when a trace began, and then steady
+      "train/event_file.cc",              // TensorBoard's dates
+  };
+  const Rooms rooms = ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"));
+  std::vector<std::string> faults;
+  for (const std::string& path : Sources()) {
+    if (dates.count(path) != 0 || absl::EndsWith(path, "_benchmark.cc")) continue;
+    for (std::string& read : ReadsOfTheClock(rooms, path, ReadFile(SourceTree() / path))) faults.push_back(read);
+  }
+  EXPECT_EQ(absl::StrJoin(faults, "\n"), "");
+}
+
+TEST(LayersTest, AReadOfTheSystemsClockIsNamedAndATestsIsNot) {
+  const Rooms rooms = ParseRooms(kTable);
+  const std::string text = "// absl::Now()\nreturn absl::Now() - start;\n";
+  EXPECT_THAT(ReadsOfTheClock(rooms, "base/quote.cc", text), ElementsAre("base/quote.cc:2: absl::Now()"));
+  EXPECT_THAT(ReadsOfTheClock(rooms, "base/quote_test.cc", text), ElementsAre());
+  EXPECT_THAT(ReadsOfTheClock(rooms, "shop/check/probe.cc", text), ElementsAre());
+}
+
 // An unused permission would let a future include in unnoticed.
 TEST(LayersTest, EveryIncludeThatTheTablesAllowIsUsed) {
   std::map<std::string, std::set<std::string>> used;

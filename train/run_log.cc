@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/train/hidden_share.h"
 #include "fsdp/train/say.h"
 
@@ -97,7 +98,7 @@ std::optional<double> RunLog::MeasureHiddenShare() {
 
 // Prints the last step, and others at most twice a second.
 void RunLog::SayProgress(const StepMetrics& metrics) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const bool last = metrics.step + 1 == options_.learning_rate.steps;
   if (!last && now - last_progress_ < absl::Milliseconds(500)) return;
   last_progress_ = now;

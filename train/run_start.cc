@@ -57,6 +57,8 @@ absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options
       beyond.push_back(name);
     } else if (step > options.learning_rate.steps) {
       start.notes.push_back(absl::StrFormat("%s is left in place: %s", path, proof.message()));
+    } else if (!absl::IsFailedPrecondition(proof)) {
+      return Annotate(proof, absl::StrCat(path, " has the name of a step that this run saves, and cannot be read"));
     } else {
       return absl::FailedPreconditionError(
           absl::StrFormat("%s has the name of a step that this run saves, but is not a checkpoint of this project: %s; "

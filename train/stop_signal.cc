@@ -17,7 +17,8 @@
 #include <cstdint>
 #include <mutex>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -116,7 +117,7 @@ GracefulStop::~GracefulStop() {
 }
 
 // A request that came between two steps is timed from here.
-StepUnderWay::StepUnderWay() : began_(absl::Now()) {
+StepUnderWay::StepUnderWay() : began_(SteadyNow()) {
   if (steps_under_way.fetch_add(1) == 0 && terminated_at_ns.load() != 0) {
     alarm(grace_seconds.load());
   }
@@ -126,7 +127,7 @@ StepUnderWay::~StepUnderWay() {
   if (steps_under_way.fetch_sub(1) > 1) return;
   alarm(0);
   // A step that was slow without any fault must not be taken for a stuck one.
-  const uint32_t of_this_step = WholeSeconds(3 * (absl::Now() - began_));
+  const uint32_t of_this_step = WholeSeconds(3 * (SteadyNow() - began_));
   grace_seconds.store(std::max(grace_seconds.load(), of_this_step));
 }
 

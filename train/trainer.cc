@@ -35,6 +35,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/parity/parity_code.h"
@@ -334,7 +335,7 @@ absl::Status Trainer::TrainAndExport() {
     Say("training with %d ranks, %d rows a step in %d micro-steps, %d tokens a step, steps %d to %d", shape.world_size,
         shape.tokens_per_step() / shape.seq_len, shape.grad_accum, shape.tokens_per_step(), start_.step, steps - 1);
   }
-  step_began_ = absl::Now();
+  step_began_ = SteadyNow();
   for (int64_t step = start_.step; step < steps; ++step) {
     FSDP_ASSIGN_OR_RETURN(const bool stop, TrainOneStep(step));
     // After the last step a stop needs no other end than the usual one.
@@ -376,7 +377,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double lr = LearningRate(options_.learning_rate, step);
   FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
   FSDP_ASSIGN_OR_RETURN(const StepOutcome outcome, RunStep(step));
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
   step_began_ = now;
   const int64_t tokens = batches_->shape().tokens_per_step();
@@ -397,8 +398,8 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
     // The next forward may start while the state is copied; only the update must wait.
     train_step_->UpdateAfter(saver_->copied());
     if (is_rank0()) Say("%s", saved);
-    FSDP_RETURN_IF_ERROR(log_->AddSave(step, saved, absl::ToDoubleSeconds(absl::Now() - now)));
-    step_began_ = absl::Now();  // steps are timed without their checkpoints
+    FSDP_RETURN_IF_ERROR(log_->AddSave(step, saved, absl::ToDoubleSeconds(SteadyNow() - now)));
+    step_began_ = SteadyNow();  // steps are timed without their checkpoints
   }
   return outcome.stop_requested;
 }

@@ -18,9 +18,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/streaming_copy.h"
 #include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/tensor/stream.h"
@@ -96,9 +97,9 @@ AsyncSaver::~AsyncSaver() {
 
 absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t step, Stream* computed) {
   AsyncSaveReport report;
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   FSDP_RETURN_IF_ERROR(Wait().status());
-  report.waited = absl::Now() - start;
+  report.waited = SteadyNow() - start;
   auto pending = std::make_unique<Pending>();
   FSDP_ASSIGN_OR_RETURN(pending->state, Stage(state, report));
   FSDP_RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
@@ -127,7 +128,7 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
                     MiB(report.unstaged_bytes + report.staged_bytes), " did not fit into the staging arena of ",
                     MiB(arena_.nbytes()), ", so the save of step ", step, " was waited for");
   }
-  report.blocked = absl::Now() - start;
+  report.blocked = SteadyNow() - start;
   return report;
 }
 

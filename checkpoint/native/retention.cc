@@ -11,10 +11,7 @@
 #include "fsdp/checkpoint/native/retention.h"
 
 #include <algorithm>
-#include <chrono>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,21 +26,15 @@
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/file_identity.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
 
-namespace fs = std::filesystem;
 using Step = RetentionPlan::Step;
-
-absl::Duration AgeOf(const std::string& path) {
-  std::error_code error;
-  const auto changed = fs::last_write_time(path, error);
-  if (error) return absl::ZeroDuration();
-  return std::max(absl::ZeroDuration(), absl::FromChrono(fs::file_time_type::clock::now() - changed));
-}
 
 // True if a running save holds the lock of the staging directory `path`.
 bool IsInUse(const std::string& path) {
@@ -176,7 +167,8 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     return absl::InvalidArgumentError(absl::StrCat("keep_every is ", policy.keep_every, ", expected 0 or more"));
   }
   RetentionPlan plan;
-  if (!PosixFileSystem().Exists(root)) return plan;
+  FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(root));
+  if (!is_there) return plan;
   FSDP_RETURN_IF_ERROR(AddSteps(root, plan));
   FSDP_RETURN_IF_ERROR(AddLeftovers(root, plan));
   FSDP_RETURN_IF_ERROR(AddLookalikes(root, plan));
@@ -222,6 +214,11 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   for (const RetentionPlan::Unproven& entry : plan.unproven) {
     if (left != nullptr)
       left->push_back(absl::StrCat(JoinPath(root, Printable(entry.name)), " is left in place: ", entry.reason));
+  }
+  for (const Step& step : plan.steps) {
+    if (left != nullptr && !step.problem.empty()) {
+      left->push_back(absl::StrCat(JoinPath(root, step.name), " is not complete, so older steps stay: ", step.problem));
+    }
   }
   if (plan.steps.empty()) return absl::OkStatus();
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);

@@ -49,7 +49,7 @@ struct RetentionPlan {
   struct Leftover {
     std::string name;
     int64_t bytes = 0;
-    absl::Duration age;   // since it was last changed
+    absl::Duration age;   // since it was last changed; for people (file_age.h)
     bool in_use = false;  // a running save holds its lock; never deleted
   };
 
@@ -78,7 +78,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
 
 // PlanRetention and ApplyRetention for a saver, after each save: with the policy kComplete, without leftovers, which
 // the next save removes. Steps that another process is changing are left to the next call, without an error. `left`, if
-// not null, gets a sentence for each RetentionPlan::Unproven.
+// not null, gets a sentence for each RetentionPlan::Unproven, and for each step that is not good.
 absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0,
                               std::vector<std::string>* left = nullptr);
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/native/retention.h"
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
@@ -187,6 +189,30 @@ TEST(RetentionTest, APlanThatWasMadeBeforeAStepWasReplacedDeletesNothingOfOthers
       ApplyRetention(PosixFileSystem(), root, plan),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step-00000001 is not deleted: it holds p.txt")));
   EXPECT_EQ(ReadFile(root + "/step-00000001/p.txt"), "mine");
+}
+
+// Another host's clock, or one that was set back, gives files dates of any order.
+TEST(RetentionTest, DatesOfFilesDecideNothing) {
+  const std::string root = RootWith({1, 2, 3});
+  const auto set_date = [&](const std::string& name, std::chrono::hours from_now) {
+    const auto date = fs::file_time_type::clock::now() + from_now;
+    for (const auto& entry : fs::directory_iterator(JoinPath(root, name))) fs::last_write_time(entry, date);
+    fs::last_write_time(JoinPath(root, name), date);
+  };
+  const std::string running = ".step-00000004.tmp-0123456789abcdef";
+  const std::string crashed = ".step-00000005.tmp-0123456789abcdef";
+  for (const std::string& name : {running, crashed}) fs::create_directory(JoinPath(root, name));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> lock,
+                       PosixFileSystem().OpenLocked(JoinPath(root, running + "/manifest.json")));
+  set_date(StepName(3), std::chrono::hours(-10000));
+  set_date(StepName(1), std::chrono::hours(1));
+  set_date(running, std::chrono::hours(-10000));
+  set_date(crashed, std::chrono::hours(1));
+  EXPECT_THAT(LatestCheckpoint(root), IsOkAndHolds(JoinPath(root, StepName(3))));
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
+  EXPECT_LT(plan.leftovers.at(1).age, absl::Minutes(-59));
+  ASSERT_OK(ApplyRetention(PosixFileSystem(), root, plan));
+  EXPECT_THAT(ListNames(root), ElementsAre(running, StepName(3)));
 }
 
 TEST(RetentionTest, BytesAreFreedWhenTheLastStepThatLinksAFileGoes) {

@@ -36,6 +36,7 @@
 #include "fsdp/checkpoint/native/save/unchanged.h"
 #include "fsdp/checkpoint/source/state_memory.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -148,7 +149,9 @@ class Save {
   // SaveOptions::overwrite replaces only checkpoints: any other entry with the name of the step stays.
   absl::Status CheckReplaced() const {
     const std::string path = JoinPath(root_, StepName(step_));
-    if (!options_.overwrite || !files_.Exists(path)) return absl::OkStatus();
+    if (!options_.overwrite) return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(path));
+    if (!exists) return absl::OkStatus();
     const absl::Status proof = CheckIsOurCheckpoint(files_, path);
     if (absl::IsFailedPrecondition(proof)) {
       return absl::FailedPreconditionError(

@@ -262,9 +262,9 @@ TEST(SaveErrorsTest, LeftoversAreSweptAndSaidAndALiveSavesNever) {
               ElementsAre(IsOk()));
   EXPECT_THAT(notes,
               ElementsAre(HasSubstr("removed what a deletion left that was cut short: "
-                                    ".step-00000005.deleted-0123456789abcdef: 1234 bytes, untouched for 0"),
+                                    ".step-00000005.deleted-0123456789abcdef: 1234 bytes, last changed 0s ago"),
                           HasSubstr("removed what a save left that was cut short: "
-                                    ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0"),
+                                    ".step-00000007.tmp-0123456789abcdef: 1234 bytes, last changed 0s ago"),
                           HasSubstr(".step-00000009.tmp-0123456789abcdef is left in place: it holds thesis.tex")));
   EXPECT_THAT(ListNames(root),
               ElementsAre(".not-a-step.tmp-0123456789abcdef", ".step-00000008.tmp-0123456789abcdef",

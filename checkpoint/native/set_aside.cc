@@ -10,6 +10,7 @@
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 
@@ -32,13 +33,15 @@ int64_t BytesIn(const std::string& directory) {
 
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
-  if (!files.Exists(from)) return absl::NotFoundError(absl::StrCat(from, " does not exist"));
+  FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(from));
+  if (!is_there) return absl::NotFoundError(absl::StrCat(from, " does not exist"));
   // Not CheckIsOurCheckpoint: a step whose manifest and records are all damaged may be renamed too, since nothing is
   // lost.
   const absl::Status proof = ProveLeftover(files, from);
   if (absl::IsFailedPrecondition(proof)) {
     return absl::FailedPreconditionError(absl::StrCat(from, " is not a checkpoint of this project: ", proof.message()));
   }
+  FSDP_RETURN_IF_ERROR(proof);
   // A repair in progress installs files by path, so the directory must not be renamed meanwhile.
   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(from));
   // Rename refuses an existing name, so two processes never choose the same one.

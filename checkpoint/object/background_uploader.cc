@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/checkpoint/object/upload.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
@@ -67,7 +67,7 @@ void BackgroundUploader::Work() {
 }
 
 absl::Status BackgroundUploader::Upload(const std::string& path) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const absl::StatusOr<UploadReport> report = UploadCheckpoint(PosixFileSystem(), path, *store_, run_,
                                                                {.overwrite = options_.overwrite,
                                                                 .is_cancelled = [this] { return is_cancelled_.load(); },
@@ -76,7 +76,7 @@ absl::Status BackgroundUploader::Upload(const std::string& path) {
     Say(absl::StrCat("the upload of ", path, " failed: ", report.status().message()));
     return report.status();
   }
-  const std::string took = absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)));
+  const std::string took = absl::FormatDuration(absl::Trunc(SteadyNow() - start, absl::Milliseconds(1)));
   Say(report->sent_files > 0
           ? absl::StrCat("uploaded ", store_->UrlOf(report->step), ", ", report->sent_bytes, " bytes in ", took)
           : absl::StrCat(store_->UrlOf(report->step), " has all of ", path));

@@ -26,6 +26,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/object/http_client.h"
 #include "fsdp/checkpoint/object/s3_reply.h"
@@ -249,7 +250,7 @@ class S3Store final : public ObjectStore {
   void Pause(int attempt) const {
     const absl::Duration pause = std::min(kLongestPause, options_.first_pause * (1 << std::min(attempt - 1, 20)));
     // Random in effect: clients that failed together must not retry together.
-    absl::SleepFor(pause + pause * (static_cast<double>(absl::GetCurrentTimeNanos() % 1000) / 2000));
+    absl::SleepFor(pause + pause * (static_cast<double>(absl::ToUnixNanos(SteadyNow()) % 1000) / 2000));
   }
 
   // The error for `reply`, which is not a success.

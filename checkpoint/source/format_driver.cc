@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/source_description.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {
@@ -31,11 +32,10 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
   if (status.type() != fs::file_type::regular) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is neither a file nor a directory"));
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string head(kProbeBytes, '\0');
-  file.read(head.data(), kProbeBytes);
-  if (file.bad() || !file.is_open()) return absl::PermissionDeniedError(absl::StrCat("cannot read ", path));
-  head.resize(static_cast<size_t>(file.gcount()));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  std::string head(std::min<int64_t>(size, kProbeBytes), '\0');
+  FSDP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size())));
   return PathProbe{.path = path, .is_directory = false, .head = std::move(head)};
 }
 

@@ -2,7 +2,6 @@
 #include "fsdp/checkpoint/storage/directory_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -68,9 +67,9 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(const std::string& path) {
   if (fd < 0) return CannotLock(path);
   DirectoryLock lock(fd);
   struct stat by_fd, by_name;
-  const bool is_taken = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK;
-  if (fstat(fd, &by_fd) != 0) return CannotLock(path);
-  if (is_taken) {
+  const FlockResult result = TryFlock(fd);
+  if (result == FlockResult::kError || fstat(fd, &by_fd) != 0) return CannotLock(path);
+  if (result == FlockResult::kTaken) {
     return absl::UnavailableError(
         absl::StrCat(path, " is being changed by ", DescribeProcess(HolderOf(by_fd)), "; wait until that ends"));
   }

@@ -128,6 +128,11 @@ void FaultFileSystem::CrashAt(int64_t operation) {
   crash_at_ = operation;
 }
 
+void FaultFileSystem::Hide(const std::string& part) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  hidden_ = part;
+}
+
 int64_t FaultFileSystem::operations() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return operations_;
@@ -136,6 +141,12 @@ int64_t FaultFileSystem::operations() const {
 absl::Status FaultFileSystem::CheckAlive() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return crash_at_ != 0 && operations_ >= crash_at_ ? Crashed() : absl::OkStatus();
+}
+
+absl::Status FaultFileSystem::CheckSees(const std::string& path) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (hidden_.empty() || !absl::StrContains(path, hidden_)) return absl::OkStatus();
+  return absl::ErrnoToStatus(ENOENT, absl::StrCat("cannot see ", path));
 }
 
 // A crash comes before the other faults: a dead process sees no error.
@@ -210,6 +221,7 @@ void FaultFileSystem::LosePower(Loss loss) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string& path) {
+  FSDP_RETURN_IF_ERROR(CheckSees(path));
   FSDP_RETURN_IF_ERROR(Begin(Needs::kSpace));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Create(path));
   FSDP_RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
@@ -217,12 +229,14 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string&
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Open(const std::string& path) {
+  FSDP_RETURN_IF_ERROR(CheckSees(path));
   FSDP_RETURN_IF_ERROR(CheckAlive());
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Open(path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenToWrite(const std::string& path) {
+  FSDP_RETURN_IF_ERROR(CheckSees(path));
   FSDP_RETURN_IF_ERROR(Begin());
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenToWrite(path));
   return std::make_unique<FaultFile>(*this, std::move(file));
@@ -312,9 +326,15 @@ absl::Status FaultFileSystem::Exchange(const std::string& a, const std::string& 
 
 absl::StatusOr<std::vector<std::string>> FaultFileSystem::List(const std::string& path) {
   FSDP_RETURN_IF_ERROR(CheckAlive());
-  return base_.List(path);
+  FSDP_RETURN_IF_ERROR(CheckSees(path));
+  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, base_.List(path));
+  names.erase(std::remove_if(names.begin(), names.end(), [&](const auto& name) { return !CheckSees(name).ok(); }),
+              names.end());
+  return names;
 }
 
-bool FaultFileSystem::Exists(const std::string& path) { return CheckAlive().ok() && base_.Exists(path); }
+bool FaultFileSystem::Exists(const std::string& path) {
+  return CheckAlive().ok() && CheckSees(path).ok() && base_.Exists(path);
+}
 
 }  // namespace fsdp

@@ -5,7 +5,8 @@
 // the k-th. A crash is final: a write is torn at a multiple of 512 bytes, any other operation is not executed, and all
 // later operations fail, even cleaning up. LosePower then reverts unsynced changes, as a power cut would; without it,
 // only the process crashes. Syncs are only recorded, so that tests are fast. For faults inside an operation, EINTR and
-// short counts, see system_call_faults.h. Thread-safe.
+// short counts, see system_call_faults.h. Ranks with one of these each have different views of one root (Hide).
+// Thread-safe.
 //
 //   FaultFileSystem files(PosixFileSystem());
 //   files.CrashAt(k);
@@ -47,6 +48,10 @@ class FaultFileSystem final : public FileSystem {
   // Operation `operation` and all after it fail, and nothing can be read.
   void CrashAt(int64_t operation);
 
+  // As on a network file system that shows changes of other hosts late: names that contain `part` do not exist here, in
+  // listings neither. Empty: all are seen.
+  void Hide(const std::string& part);
+
   // Operations so far.
   int64_t operations() const;
 
@@ -84,6 +89,8 @@ class FaultFileSystem final : public FileSystem {
   // Counts an operation; returns an error if the operation must fail.
   absl::Status Begin(Needs needs = Needs::kNothing);
   absl::Status CheckAlive() const;
+  // kNotFound if `path` is hidden.
+  absl::Status CheckSees(const std::string& path) const;
   // Links the file `path` into the graveyard, for LosePower; returns the path there.
   std::string Bury(const std::string& path);
   absl::Status Changed(Change::Kind kind, const std::string& path, const std::string& other = "");
@@ -100,6 +107,7 @@ class FaultFileSystem final : public FileSystem {
   int64_t read_only_at_ = 0;
   int64_t crash_at_ = 0;
   absl::Status error_;
+  std::string hidden_;
   std::vector<Change> changes_;        // oldest first
   std::vector<std::string> unsynced_;  // the current paths of files whose contents are not durable
 };

@@ -48,8 +48,11 @@ DirectAlignment AlignmentOf(int fd) {
 
 absl::Status ErrnoStatus(const std::string& operation, const std::string& path) {
   const int error = errno;
-  return absl::Status(absl::ErrnoToStatusCode(error), absl::StrCat("cannot ", operation, " ", path, ": ",
-                                                                   std::strerror(error), " (errno ", error, ")"));
+  absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  // Abseil also takes errors of a device, ENODEV and ENXIO, for kNotFound: then a disk that is gone would look empty.
+  if (code == absl::StatusCode::kNotFound && error != ENOENT) code = absl::StatusCode::kUnknown;
+  return absl::Status(
+      code, absl::StrCat("cannot ", operation, " ", path, ": ", std::strerror(error), " (errno ", error, ")"));
 }
 
 PosixFile::~PosixFile() {

@@ -18,6 +18,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/posix_file.h"
+#include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
@@ -34,6 +35,22 @@ const char* KindOf(mode_t mode) {
 
 absl::Status NotRegular(const std::string& path, const char* kind) {
   return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file, but ", kind));
+}
+
+// Rename on a file system without the flags of renameat2, such as NFS. rename(2) would replace a file that has the name
+// `to`, and this host may not see yet that another one has made it; link never does. A directory cannot be linked, but
+// rename replaces no directory that holds anything. Without hard links, a file that is made just now can be replaced.
+absl::Status RenameWithoutFlags(const std::string& from, const std::string& to) {
+  if (link(from.c_str(), to.c_str()) == 0) {
+    return unlink(from.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("unlink", from);
+  }
+  bool exists = errno == EEXIST;
+  if (!exists) {
+    FSDP_ASSIGN_OR_RETURN(exists, IsThere(to));
+  }
+  if (!exists && rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  if (exists || errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
+  return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
 }
 
 // The status of an open that failed with errno.
@@ -76,15 +93,24 @@ class Posix final : public FileSystem {
     const int fd = RetryInterrupted(
         [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
     if (fd < 0) return ErrnoStatus("open", path);
-    const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
-    const bool taken = !locked && errno == EWOULDBLOCK;
-    auto file = std::make_unique<PosixFile>(fd, path, locked ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
+    const FlockResult lock = TryFlock(fd);
+    if (lock == FlockResult::kError) {
+      const absl::Status status = ErrnoStatus("lock", path);
+      close(fd);
+      return status;
+    }
+    auto file = std::make_unique<PosixFile>(
+        fd, path, lock == FlockResult::kHeld ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
     // The previous holder may have removed the file between our open and our flock: then this lock is on a file without
     // a name, and another process may create and lock a new one. So the name must still lead to the locked file.
     struct stat by_fd, by_name;
-    const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
-                      by_fd.st_dev == by_name.st_dev;
-    if (taken || !same) return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
+    if (fstat(fd, &by_fd) != 0) return ErrnoStatus("stat", path);
+    const bool is_there = lstat(path.c_str(), &by_name) == 0;
+    if (!is_there && errno != ENOENT) return ErrnoStatus("stat", path);
+    const bool is_same = is_there && by_fd.st_ino == by_name.st_ino && by_fd.st_dev == by_name.st_dev;
+    if (lock == FlockResult::kTaken || !is_same) {
+      return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
+    }
     return file;
   }
 
@@ -119,11 +145,7 @@ class Posix final : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
     if (errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
-    if (errno == EINVAL || errno == ENOSYS) {  // a file system without the flag
-      // Not atomic: another process may make `to` before the rename below. Such file systems offer nothing better.
-      if (Exists(to)) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
-      if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    }
+    if (errno == EINVAL || errno == ENOSYS) return RenameWithoutFlags(from, to);
     return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
   }
 
@@ -161,10 +183,8 @@ class Posix final : public FileSystem {
     return names;
   }
 
-  bool Exists(const std::string& path) override {
-    struct stat info;
-    return lstat(path.c_str(), &info) == 0;
-  }
+  // A name of which nothing is known counts as taken: the next operation on it returns the error.
+  bool Exists(const std::string& path) override { return IsThere(path).value_or(true); }
 };
 
 }  // namespace

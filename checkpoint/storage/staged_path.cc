@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -65,14 +66,14 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
   if (parts.name.empty() || parts.name == "." || parts.name == "..") {
     return absl::InvalidArgumentError(absl::StrCat("\"", destination, "\" is not a name for a new file or directory"));
   }
-  if (!files.Exists(parts.directory)) {
+  FSDP_ASSIGN_OR_RETURN(const bool has_parent, IsThere(parts.directory));
+  if (!has_parent) {
     return absl::NotFoundError(absl::StrCat("directory ", parts.directory, " does not exist; make it first"));
   }
   std::unique_ptr<StagedPath> staged(new StagedPath(files, parts.directory, parts.name, options));
   FSDP_RETURN_IF_ERROR(staged->Lock());
-  if (!options.overwrite && files.Exists(staged->destination_)) {
-    return absl::AlreadyExistsError(absl::StrCat(destination, " exists"));
-  }
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(staged->destination_));
+  if (exists && !options.overwrite) return absl::AlreadyExistsError(absl::StrCat(destination, " exists"));
   FSDP_RETURN_IF_ERROR(staged->Make(kind));
   return staged;
 }
@@ -80,7 +81,9 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
 absl::Status StagedPath::Lock() {
   for (const std::string& hidden : {path_, probe_path_}) {
     // Another process creates its lock file first and removes it last, so check for it before and after `hidden`.
-    if (files_.Exists(lock_path_) || !files_.Exists(hidden) || files_.Exists(lock_path_)) continue;
+    FSDP_ASSIGN_OR_RETURN(const bool was_locked, IsThere(lock_path_));
+    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(hidden));
+    if (was_locked || !is_there || files_.Exists(lock_path_)) continue;
     return absl::AlreadyExistsError(absl::StrCat(hidden, " exists, and was not left by a write of ", destination_,
                                                  " (that would have left ", lock_path_, " too): give it another name"));
   }
@@ -95,9 +98,11 @@ absl::Status StagedPath::Lock() {
 
 absl::Status StagedPath::Make(Kind kind) {
   for (const std::string& leftover : {path_, probe_path_}) {
-    if (files_.Exists(leftover)) FSDP_RETURN_IF_ERROR(RemoveTree(files_, leftover));
+    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(leftover));
+    if (is_there) FSDP_RETURN_IF_ERROR(RemoveTree(files_, leftover));
   }
-  if (options_.overwrite && files_.Exists(destination_)) FSDP_RETURN_IF_ERROR(CheckCanExchange());
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(destination_));
+  if (exists && options_.overwrite) FSDP_RETURN_IF_ERROR(CheckCanExchange());
   if (kind == Kind::kDirectory) {
     FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   } else {
@@ -132,7 +137,8 @@ absl::Status StagedPath::Commit() {
     FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
   }
   // Checked again: the destination may have been removed since Create, and an exchange needs both names.
-  const bool exchange = options_.overwrite && files_.Exists(destination_);
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(destination_));
+  const bool exchange = options_.overwrite && exists;
   FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
   made_ = exchange;  // after an exchange, path_ is the replaced entry, and the destructor removes it
   return files_.SyncDirectory(directory_);

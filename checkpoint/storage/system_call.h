@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops around system calls, which a signal may interrupt and which may transfer fewer bytes than requested.
+// Loops around system calls, which a signal may interrupt and which may transfer fewer bytes than requested; and a
+// lock.
 #ifndef FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_H_
 #define FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_H_
+
+#include <sys/file.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -34,6 +37,17 @@ size_t TransferAll(int64_t offset, absl::Span<Byte> bytes,
     done += static_cast<size_t>(n);
   }
   return done;
+}
+
+enum class FlockResult : uint8_t { kHeld, kTaken, kNoLocks, kError };
+
+// Takes the exclusive lock of `fd` without waiting. kNoLocks: the file system has none (NFS answers EBADF for a
+// descriptor that cannot write). kError, with errno: whether another process holds the lock is not known.
+inline FlockResult TryFlock(int fd) {
+  if (RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0) return FlockResult::kHeld;
+  if (errno == EWOULDBLOCK) return FlockResult::kTaken;
+  const bool has_none = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL || errno == EBADF;
+  return has_none ? FlockResult::kNoLocks : FlockResult::kError;
 }
 
 }  // namespace fsdp

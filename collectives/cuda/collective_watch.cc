@@ -19,9 +19,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 
@@ -124,14 +125,14 @@ void CollectiveWatch::PollStreams() {
     for (Call& call : calls_) {
       if (call.since != absl::InfiniteFuture()) continue;
       if (!call.begun.Query()) break;  // later calls have not begun either
-      call.since = absl::Now();
+      call.since = SteadyNow();
       mine_.begun = call.id.sequence;
     }
     while (!calls_.empty() && calls_.front().ended.has_value() && calls_.front().ended->Query()) {
       ended.push_back(*std::move(calls_.front().ended));
       calls_.pop_front();
     }
-    const bool late = !calls_.empty() && absl::Now() - calls_.front().since >= times_.timeout;
+    const bool late = !calls_.empty() && SteadyNow() - calls_.front().since >= times_.timeout;
     mine_.stalled = late ? calls_.front().id : CollectiveId();
   }
   for (const Event& event : ended) {

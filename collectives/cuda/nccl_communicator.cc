@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/cuda/cuda_ordinal.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/tensor/convert.h"
@@ -129,7 +130,7 @@ absl::Status NcclCommunicator::Make(std::string_view name, Call call) {
 }
 
 absl::Status NcclCommunicator::Poll(std::string_view name, ncclResult_t result) {
-  const absl::Time deadline = absl::Now() + timeout_;
+  const absl::Time deadline = SteadyNow() + timeout_;
   while (true) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -137,7 +138,7 @@ absl::Status NcclCommunicator::Poll(std::string_view name, ncclResult_t result) 
       FSDP_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
       if (result != ncclInProgress) return NcclStatus(result, name, comm_);
     }
-    if (absl::Now() > deadline) {
+    if (SteadyNow() > deadline) {
       // NCCL cannot cancel a single call, so a call that timed out costs the communicator.
       Abort();
       return absl::DeadlineExceededError(

@@ -30,6 +30,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/host/futex.h"
 
 namespace fsdp {
@@ -70,7 +71,7 @@ absl::Status RoundBarrier::Await(const CollectiveId& what, absl::Duration grace)
       FutexWakeAll(control_.group().arrivals);
     }
   } else if (!Spin()) {
-    FSDP_RETURN_IF_ERROR(Sleep(what, absl::Now() + grace));
+    FSDP_RETURN_IF_ERROR(Sleep(what, SteadyNow() + grace));
   }
   if (control_.group().aborted_by.load(std::memory_order_acquire) != 0) {
     FSDP_RETURN_IF_ERROR(CheckNobodyGaveUp(what));
@@ -85,8 +86,8 @@ bool RoundBarrier::Complete() const {
 }
 
 bool RoundBarrier::Spin() const {
-  const absl::Time end = absl::Now() + kSpin;
-  while (may_spin_ && absl::Now() < end) {
+  const absl::Time end = SteadyNow() + kSpin;
+  while (may_spin_ && SteadyNow() < end) {
     for (int i = 0; i < kLooks; ++i) {
       if (Complete()) {
         return true;
@@ -114,7 +115,7 @@ absl::Status RoundBarrier::Sleep(const CollectiveId& what, absl::Time start) {
       }
       break;
     }
-    const absl::Duration left = start + timeout_ - absl::Now();
+    const absl::Duration left = start + timeout_ - SteadyNow();
     FutexWait(group.arrivals, seen, std::clamp(left, absl::Milliseconds(1), kSlice));
   }
   group.sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -138,7 +139,7 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
   if (watch_ != nullptr) {
     FSDP_RETURN_IF_ERROR(Annotate(watch_(absl::ZeroDuration()), Prefix(what)));
   }
-  if (absl::Now() - start >= timeout_ && !missing.empty()) {
+  if (SteadyNow() - start >= timeout_ && !missing.empty()) {
     const auto append_number = [&](std::string* out, int r) { absl::StrAppend(out, NumberOf(r)); };
     return absl::DeadlineExceededError(absl::StrCat(Prefix(what), " waited ", absl::FormatDuration(timeout_),
                                                     "; missing ranks: ", absl::StrJoin(missing, ", ", append_number)));

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
@@ -54,7 +54,7 @@ class Reader {
 };
 
 void Send(const FileDescriptor& socket, const std::string& bytes) {
-  SendAll(socket.get(), bytes, absl::Now() + absl::Seconds(20)).IgnoreError();
+  SendAll(socket.get(), bytes, SteadyNow() + absl::Seconds(20)).IgnoreError();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/agent_store.h"
 #include "fsdp/collectives/job/socket.h"
 
@@ -87,8 +88,8 @@ std::string JobStore::LocalName(const Rendezvous& r) {
 JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
     : rendezvous_(rendezvous),
       timeout_(timeout),
-      deadline_(absl::Now() + timeout),
-      patience_end_(std::min(deadline_, absl::Now() + kFormerLife)),
+      deadline_(SteadyNow() + timeout),
+      patience_end_(std::min(deadline_, SteadyNow() + kFormerLife)),
       me_(MemberOf(rendezvous)),
       local_name_(LocalName(rendezvous)) {}
 
@@ -105,7 +106,7 @@ absl::StatusOr<FileDescriptor> JobStore::Listen() const {
     }
   }
   if (rendezvous_.uses_agent_store()) {
-    return ListenTowardsAgent(rendezvous_, std::min(deadline_, absl::Now() + kAgentAnswer));
+    return ListenTowardsAgent(rendezvous_, std::min(deadline_, SteadyNow() + kAgentAnswer));
   }
   if (has_port()) {
     return ListenAtMaster(rendezvous_, rendezvous_.master_port);
@@ -128,7 +129,7 @@ absl::Status JobStore::Serve() {
     absl::StatusOr<FileDescriptor> tcp = Listen();
     absl::Status held = local.ok() ? absl::OkStatus() : CheckHolder(ConnectLocal(local_name_));
     if (held.ok() && !tcp.ok() && has_port()) {
-      held = CheckHolder(ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port, absl::Now() + kQuestion));
+      held = CheckHolder(ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port, SteadyNow() + kQuestion));
     }
     if (const std::optional<absl::Status> error = FinalError(held)) {
       return *error;
@@ -149,7 +150,7 @@ absl::Status JobStore::Serve() {
       return published < 0 ? absl::OkStatus()
                            : Annotate(PublishListener(rendezvous_, published, deadline_), Prefix(rendezvous_));
     }
-    if (absl::Now() >= deadline_) {
+    if (SteadyNow() >= deadline_) {
       return absl::DeadlineExceededError(absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_),
                                                       " for a place to serve its store: ", local.status().message(),
                                                       "; ", tcp.status().message()));
@@ -164,7 +165,7 @@ absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const 
   if (!socket.ok() || !SameUser(socket->get())) {
     return absl::OkStatus();
   }
-  const absl::Time until = std::max(patience_end_, absl::Now() + kQuestion);
+  const absl::Time until = std::max(patience_end_, SteadyNow() + kQuestion);
   const absl::StatusOr<StoreMember> holder = Store::WhoServes(*std::move(socket), me_, until);
   if (!holder.ok()) {
     return absl::OkStatus();
@@ -193,7 +194,7 @@ std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) con
         "; give this job a MASTER_PORT of its own, or wait for the end of the other; if the two are one job, give all "
         "its ranks the same --run_id or FSDP_RUN_ID"));
   }
-  if (absl::IsAlreadyExists(status) && absl::Now() >= patience_end_) {
+  if (absl::IsAlreadyExists(status) && SteadyNow() >= patience_end_) {
     return absl::UnavailableError(absl::StrCat(
         Prefix(rendezvous_), ": ", status.message(),
         "; two processes are the same rank of one job: if these are two jobs, give each a MASTER_PORT or a --run_id of "
@@ -214,7 +215,7 @@ absl::Status JobStore::Connect() {
     if (const std::optional<absl::Status> error = FinalError(store.status())) {
       return *error;
     }
-    if (absl::Now() >= deadline_) {
+    if (SteadyNow() >= deadline_) {
       return absl::DeadlineExceededError(
           absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_),
                        "; missing ranks: 0, which serves the store: ", store.status().message()));
@@ -259,7 +260,7 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
 // socket only, and this rank must try that again.
 absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort(int port) {
   FSDP_ASSIGN_OR_RETURN(FileDescriptor question, ConnectToMaster(port));
-  const absl::StatusOr<StoreMember> holder = Store::WhoServes(std::move(question), me_, absl::Now() + kQuestion);
+  const absl::StatusOr<StoreMember> holder = Store::WhoServes(std::move(question), me_, SteadyNow() + kQuestion);
   if (!holder.ok()) {
     return absl::UnavailableError(absl::StrCat("port ", port, " of ", rendezvous_.master_addr,
                                                " does not answer as a store: ", holder.status().message()));
@@ -272,13 +273,13 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort(int port) {
 // Short steps here too: a rank of rank 0's host may meet it at the local socket meanwhile.
 absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectByAgent() {
   FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
-                        ConnectToPublished(rendezvous_, std::min(deadline_, absl::Now() + kAgentAnswer)));
+                        ConnectToPublished(rendezvous_, std::min(deadline_, SteadyNow() + kAgentAnswer)));
   return Store::Connect(std::move(socket), me_, deadline_);
 }
 
 // Blocks for at most 5 seconds.
 absl::StatusOr<FileDescriptor> JobStore::ConnectToMaster(int port) const {
-  return ConnectTcp(rendezvous_.master_addr, port, std::min(deadline_, absl::Now() + absl::Seconds(5)));
+  return ConnectTcp(rendezvous_.master_addr, port, std::min(deadline_, SteadyNow() + absl::Seconds(5)));
 }
 
 // torchrun's agent is one process that serves all ranks, so it is queried less often.
@@ -307,7 +308,7 @@ absl::StatusOr<std::vector<std::string>> JobStore::AllGatherObject(std::string_v
 // deadlines pass at about the same time, also receive the missing ranks.
 absl::Status JobStore::NameMissing(const absl::Status& status) {
   if (store_->Leave().ok() && server_ != nullptr) {
-    server_->AwaitLeave(absl::Now() + kLinger).IgnoreError();
+    server_->AwaitLeave(SteadyNow() + kLinger).IgnoreError();
   }
   return absl::DeadlineExceededError(absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_), "; ",
                                                   absl::StripPrefix(status.message(), "store: ")));
@@ -325,10 +326,10 @@ absl::Status JobStore::Close() {
 }
 
 absl::Status NameHolder(const absl::Status& error, const std::string& host, int port) {
-  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, absl::Now() + kQuestion);
+  absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, SteadyNow() + kQuestion);
   if (!socket.ok()) return error;
   const absl::StatusOr<StoreMember> holder =
-      Store::WhoServes(*std::move(socket), StoreMember::OfThisProcess("", 0, 1), absl::Now() + kQuestion);
+      Store::WhoServes(*std::move(socket), StoreMember::OfThisProcess("", 0, 1), SteadyNow() + kQuestion);
   const std::string who =
       holder.ok() ? absl::StrCat("job \"", Printable(holder->job), "\" (", Printable(holder->ToString()), ") holds it")
                   : absl::StrCat("the program that holds it is no job's store: \"ss -ltnp\" lists it");

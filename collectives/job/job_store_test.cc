@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/fake_torch_store.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_frame.h"
@@ -151,7 +152,7 @@ TEST(JobStoreTest, TheSecondJobOnAPortIsToldAtOnceWhoHoldsItAsLongAsTheFirstLive
   const int port = FreePort();
   std::unique_ptr<StoreServer> first = Meet("first", port);
   for (const int rank : {0, 1}) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     EXPECT_THAT(JobStore::Open(RankOf("second", rank, port), absl::Seconds(20)),
                 StatusIs(absl::StatusCode::kUnavailable,
                          AllOf(HasSubstr(absl::StrCat("rank ", rank, " of 2: rendezvous: port ", port,
@@ -159,7 +160,7 @@ TEST(JobStoreTest, TheSecondJobOnAPortIsToldAtOnceWhoHoldsItAsLongAsTheFirstLive
                                HasSubstr("job \"first of process"),
                                HasSubstr(absl::StrCat("(rank 0 of 2, pid ", getpid(), " on ")),
                                HasSubstr("not \"second of process"), HasSubstr("--run_id"))));
-    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    EXPECT_LT(SteadyNow() - start, absl::Seconds(10));
   }
   first.reset();
   EXPECT_NE(Meet("second", port), nullptr) << "the port is free once the first job has ended";
@@ -178,7 +179,7 @@ TEST(JobStoreTest, AStoreThatAnswersLateIsOne) {
     while (!socket.ok()) socket = FileDescriptor(accept(listener.get(), nullptr, nullptr));
     absl::SleepFor(absl::Seconds(1));  // its process does not get a core
     const StoreMember self = {.job = "another", .rank = 0, .world_size = 2, .host = "h", .pid = 5};
-    EXPECT_OK(SendAll(socket.get(), EncodeStoreFrame(self.ToFrame(0)), absl::Now() + absl::Seconds(20)));
+    EXPECT_OK(SendAll(socket.get(), EncodeStoreFrame(self.ToFrame(0)), SteadyNow() + absl::Seconds(20)));
     char rest[1 << 10];
     while (recv(socket.get(), rest, sizeof(rest), 0) > 0) {
     }

@@ -20,9 +20,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
@@ -58,7 +59,7 @@ JobWatch::JobWatch(FileDescriptor socket, FileDescriptor wake, StoreMember serve
       server_member_(std::move(server_member)),
       wake_(std::move(wake)),
       socket_(std::move(socket)),
-      heard_(absl::Now()),
+      heard_(SteadyNow()),
       server_(std::move(server)) {}
 
 JobWatch::~JobWatch() {
@@ -103,12 +104,12 @@ void JobWatch::Queue(const StoreFrame& frame) {
 }
 
 void JobWatch::Run() {
-  absl::Time next_beat = absl::Now() + options_.interval;
-  absl::Time turn = absl::Now();
+  absl::Time next_beat = SteadyNow() + options_.interval;
+  absl::Time turn = SteadyNow();
   while (true) {
     AwaitEvent(next_beat);
     const bool is_open = Read();
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     // This process has paused, so rank 0 may have paused with it, and its next heartbeat may be on the way.
     if (now - turn >= options_.silence / 2) heard_ = now;
     turn = now;
@@ -157,7 +158,7 @@ bool JobWatch::Read() {
       LoseServer(n < 0 && IsSilence(errno) ? "does not answer" : "is gone");
       return false;
     }
-    heard_ = absl::Now();
+    heard_ = SteadyNow();
     input_.append(bytes, static_cast<size_t>(n));
     absl::StatusOr<std::optional<StoreFrame>> frame = TakeStoreFrame(input_);
     for (; frame.ok() && frame->has_value(); frame = TakeStoreFrame(input_)) Handle(**frame);
@@ -198,14 +199,14 @@ void JobWatch::Write() {
 
 void JobWatch::HangUp() {
   shutdown(socket_.get(), SHUT_WR);
-  const absl::Time end = absl::Now() + kHangUp;
+  const absl::Time end = SteadyNow() + kHangUp;
   char unread[1 << 12];
   while (true) {
     const ssize_t n = recv(socket_.get(), unread, sizeof(unread), 0);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
     pollfd polled = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
     if (n < 0 && poll(&polled, 1, PollTimeout(end)) <= 0) return;
-    if (absl::Now() >= end) return;
+    if (SteadyNow() >= end) return;
   }
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_member.h"
 #include "gtest/gtest.h"
@@ -29,7 +30,7 @@ constexpr int kWorldSize = 4;
 constexpr absl::Duration kLong = absl::Seconds(20);
 constexpr WatchOptions kQuick = {.interval = absl::Milliseconds(20), .silence = absl::Seconds(2)};
 
-absl::Time Soon() { return absl::Now() + kLong; }
+absl::Time Soon() { return SteadyNow() + kLong; }
 
 class JobWatchTest : public testing::Test {
  protected:
@@ -76,12 +77,12 @@ TEST_F(JobWatchTest, ARankThatEndsWithoutLeavingIsNamedToAllWithinASecond) {
   const auto rank1 = Watch(1, {});
   const auto rank2 = Watch(2, {});
   auto rank3 = Watch(3, {});
-  const absl::Time killed = absl::Now();
+  const absl::Time killed = SteadyNow();
   rank3.reset();
   for (JobWatch* survivor : {rank0.get(), rank1.get(), rank2.get()}) {
     EXPECT_THAT(survivor->Verdict(kLong), StatusIs(absl::StatusCode::kUnavailable, "rank 3 (host-b, pid 13) is gone"));
   }
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(4)) << "a second, or more on a loaded machine; silence takes 10";
+  EXPECT_LT(SteadyNow() - killed, absl::Seconds(4)) << "a second, or more on a loaded machine; silence takes 10";
 }
 
 TEST_F(JobWatchTest, AHostWhoseRanksAllEndIsNamed) {

@@ -24,8 +24,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -57,7 +58,7 @@ absl::Status AwaitReady(int fd, int16_t events, absl::Time deadline) {
     if (n > 0) {
       return absl::OkStatus();
     }
-    if (n == 0 && absl::Now() >= deadline) {
+    if (n == 0 && SteadyNow() >= deadline) {
       return absl::DeadlineExceededError("no answer in time");
     }
     if (n < 0 && errno != EINTR) {
@@ -123,7 +124,7 @@ absl::StatusOr<LocalAddress> AbstractAddress(const std::string& name) {
 }  // namespace
 
 int PollTimeout(absl::Time deadline) {
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - absl::Now() + absl::Microseconds(999));
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - SteadyNow() + absl::Microseconds(999));
   return deadline == absl::InfiniteFuture()
              ? -1
              : static_cast<int>(std::clamp<int64_t>(ms, 0, std::numeric_limits<int>::max()));

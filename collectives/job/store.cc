@@ -13,10 +13,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_gather.h"
 
@@ -36,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, con
   }
   std::unique_ptr<Store> store(new Store(std::move(socket)));
   FSDP_ASSIGN_OR_RETURN(const StoreFrame reply, store->Call(member.ToFrame(static_cast<uint32_t>(StoreRequest::kHello)),
-                                                            std::min(deadline, absl::Now() + kPatience)));
+                                                            std::min(deadline, SteadyNow() + kPatience)));
   FSDP_ASSIGN_OR_RETURN(store->server_, StoreMember::FromFrame(reply));
   const StoreMember& server = store->server_;
   if (server.job == member.job) return store;
@@ -54,7 +55,7 @@ absl::StatusOr<StoreMember> Store::WhoServes(FileDescriptor socket, const StoreM
 }
 
 absl::Status Store::Set(const std::string& key, const std::string& value) {
-  return Call({.kind = static_cast<uint32_t>(StoreRequest::kSet), .key = key, .value = value}, absl::Now() + kPatience)
+  return Call({.kind = static_cast<uint32_t>(StoreRequest::kSet), .key = key, .value = value}, SteadyNow() + kPatience)
       .status();
 }
 
@@ -64,14 +65,14 @@ absl::StatusOr<std::string> Store::Get(const std::string& key, absl::Time deadli
   const int64_t wait_ms = PollTimeout(deadline);
   FSDP_ASSIGN_OR_RETURN(StoreFrame reply,
                         Call({.kind = static_cast<uint32_t>(StoreRequest::kGet), .number = wait_ms, .key = key},
-                             std::max(deadline, absl::Now()) + kPatience));
+                             std::max(deadline, SteadyNow()) + kPatience));
   return std::move(reply.value);
 }
 
 absl::StatusOr<int64_t> Store::Add(const std::string& key, int64_t delta) {
   FSDP_ASSIGN_OR_RETURN(
       const StoreFrame reply,
-      Call({.kind = static_cast<uint32_t>(StoreRequest::kAdd), .number = delta, .key = key}, absl::Now() + kPatience));
+      Call({.kind = static_cast<uint32_t>(StoreRequest::kAdd), .number = delta, .key = key}, SteadyNow() + kPatience));
   return reply.number;
 }
 
@@ -81,7 +82,7 @@ absl::StatusOr<std::vector<std::string>> Store::Gather(const std::string& key, s
                                                       .number = PollTimeout(deadline),
                                                       .key = key,
                                                       .value = std::string(blob)},
-                                                     std::max(deadline, absl::Now()) + kPatience));
+                                                     std::max(deadline, SteadyNow()) + kPatience));
   return StoreGather::Decode(reply.value, server_.world_size);
 }
 
@@ -94,14 +95,14 @@ absl::StatusOr<FileDescriptor> Store::Watch(absl::Duration interval, absl::Durat
   FSDP_RETURN_IF_ERROR(Call({.kind = static_cast<uint32_t>(StoreRequest::kWatch),
                              .number = absl::ToInt64Milliseconds(interval),
                              .value = absl::StrCat(absl::ToInt64Milliseconds(silence))},
-                            absl::Now() + kPatience)
+                            SteadyNow() + kPatience)
                            .status());
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::move(socket_);
 }
 
 absl::Status Store::Leave() {
-  return Call({.kind = static_cast<uint32_t>(StoreRequest::kLeave)}, absl::Now() + kPatience).status();
+  return Call({.kind = static_cast<uint32_t>(StoreRequest::kLeave)}, SteadyNow() + kPatience).status();
 }
 
 absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) {

@@ -28,7 +28,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
@@ -88,9 +89,9 @@ void StoreServer::Serve() {
   while (true) {
     const std::vector<pollfd> polled = Poll();
     if (polled[0].revents != 0) {
-      end_ = std::min(end_, absl::Now() + kStragglers);
+      end_ = std::min(end_, SteadyNow() + kStragglers);
     }
-    if (end_ != absl::InfiniteFuture() && (!HasStragglers() || absl::Now() >= end_)) {
+    if (end_ != absl::InfiniteFuture() && (!HasStragglers() || SteadyNow() >= end_)) {
       SayFarewell();
       return;
     }
@@ -218,13 +219,13 @@ bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
     }
   }
   const absl::Time deadline =
-      request.number < 0 ? absl::InfiniteFuture() : absl::Now() + absl::Milliseconds(request.number);
+      request.number < 0 ? absl::InfiniteFuture() : SteadyNow() + absl::Milliseconds(request.number);
   connection.wait = {.is_gather = is_gather, .key = request.key, .deadline = deadline};
   return true;
 }
 
 void StoreServer::HandleWatching(Connection& connection, const StoreFrame& frame) {
-  roster_.Hear(connection.rank, absl::Now());
+  roster_.Hear(connection.rank, SteadyNow());
   if (frame.kind == static_cast<uint32_t>(StoreRequest::kGiveUp)) {
     roster_.GiveUp(connection.rank, frame.value);
   } else if (frame.kind == static_cast<uint32_t>(StoreRequest::kLeave)) {
@@ -235,7 +236,7 @@ void StoreServer::HandleWatching(Connection& connection, const StoreFrame& frame
 // A turn that is very late, after a pause of the whole machine for example, precedes the heartbeats that the other
 // ranks, which have paused too, are about to send.
 void StoreServer::TellWatching() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now - turn_ >= shortest_silence_ / 2) roster_.Forgive(now);
   turn_ = now;
   roster_.Look(now);
@@ -270,8 +271,8 @@ void StoreServer::SayFarewell() {
   WriteAll();
   connections_.remove_if([](const Connection& connection) { return !connection.is_watching(); });
   for (const Connection& connection : connections_) shutdown(connection.stream.fd(), SHUT_WR);
-  const absl::Time end = absl::Now() + kFarewell;
-  while (!connections_.empty() && absl::Now() < end) {
+  const absl::Time end = SteadyNow() + kFarewell;
+  while (!connections_.empty() && SteadyNow() < end) {
     std::vector<pollfd> polled;
     for (const Connection& connection : connections_) {
       polled.push_back({.fd = connection.stream.fd(), .events = POLLIN, .revents = 0});
@@ -381,7 +382,7 @@ StoreFrame StoreServer::AnswerWatch(Connection& connection, const StoreFrame& re
       silence_ms > kMaxSilenceMs) {
     return Error(absl::StatusCode::kInvalidArgument, "a watch needs an interval, and a silence that is longer");
   }
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const absl::Duration silence = absl::Milliseconds(silence_ms);
   connection.interval = absl::Milliseconds(request.number);
   connection.next_beat = now + connection.interval;
@@ -424,7 +425,7 @@ StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
   if (const int gone = GoneRank(); gone >= 0) {
     return error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", self_.world_size, " has gone"));
   }
-  if (absl::Now() < wait.deadline) {
+  if (SteadyNow() < wait.deadline) {
     return nullptr;
   }
   return error(absl::StatusCode::kDeadlineExceeded,
@@ -435,7 +436,7 @@ StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
 // A connection that ends without kLeave is how the death of a rank's process appears.
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
   if (connection->rank >= 0 && !connection->has_left) {
-    roster_.Lose(connection->rank, connection->stream.is_silent(), absl::Now());
+    roster_.Lose(connection->rank, connection->stream.is_silent(), SteadyNow());
     const std::lock_guard<std::mutex> lock(mutex_);
     gone_rank_ = gone_rank_ < 0 ? connection->rank : gone_rank_;
     changed_.notify_all();
@@ -453,7 +454,7 @@ absl::Status StoreServer::AwaitLeave(absl::Time deadline) {
   const auto done = [this] { return left_ == seen_ || gone_rank_ >= 0; };
   if (deadline == absl::InfiniteFuture()) {
     changed_.wait(lock, done);
-  } else if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), done)) {
+  } else if (!changed_.wait_for(lock, absl::ToChronoNanoseconds(deadline - SteadyNow()), done)) {
     return absl::DeadlineExceededError(absl::StrCat("store: ", left_, " of ", seen_, " ranks have left"));
   }
   return gone_rank_ < 0

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_frame.h"
 #include "fsdp/collectives/job/store_gather.h"
@@ -46,7 +47,7 @@ class StoreTest : public testing::Test {
     return Store::Connect(Socket(), StoreMember::OfThisProcess(job, rank, world_size), Soon());
   }
 
-  static absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+  static absl::Time Soon() { return SteadyNow() + absl::Seconds(20); }
 
   // Sends bytes as a stranger; returns whether the server closed the connection because of them.
   bool IsRefused(const std::string& bytes) const {
@@ -82,7 +83,7 @@ TEST_F(StoreTest, GetWaitsUntilTheKeyIsSet) {
 
 TEST_F(StoreTest, GetGivesUpAtItsDeadlineAndTheStoreStaysUsable) {
   ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
-  EXPECT_THAT(store->Get("key", absl::Now() + absl::Milliseconds(20)),
+  EXPECT_THAT(store->Get("key", SteadyNow() + absl::Milliseconds(20)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "store: \"key\" is not set"));
   EXPECT_THAT(store->Get("key", absl::InfinitePast()), StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_OK(store->Set("key", "value"));
@@ -253,7 +254,7 @@ TEST_F(StoreTest, AGatherGivesEveryRankTheBlobsOfAll) {
 
 TEST_F(StoreTest, AGatherNamesTheMissingRanksAtItsDeadline) {
   ASSERT_OK_AND_ASSIGN(const auto a, Connect(1));
-  EXPECT_THAT(a->Gather("key", "blob", absl::Now() + absl::Milliseconds(20)),
+  EXPECT_THAT(a->Gather("key", "blob", SteadyNow() + absl::Milliseconds(20)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "store: missing ranks: 0, 2"));
   EXPECT_OK(a->Set("key", "value")) << "the store stays usable";
 }
@@ -282,7 +283,7 @@ TEST(StoreTokenTest, OnlyARankWithTheJobsTokenIsTakenAndTheTokenIsNeverShown) {
   StoreMember self = StoreMember::OfThisProcess("job", 0, 3);
   self.token_digest = StoreMember::DigestOfToken("secret");
   ASSERT_OK_AND_ASSIGN(const auto server, StoreServer::Start(std::move(listeners), self));
-  const absl::Time soon = absl::Now() + absl::Seconds(20);
+  const absl::Time soon = SteadyNow() + absl::Seconds(20);
   const auto connect = [&](int rank, const std::string& token) {
     StoreMember member = StoreMember::OfThisProcess("job", rank, 3);
     member.token_digest = StoreMember::DigestOfToken(token);
@@ -329,7 +330,7 @@ TEST_F(StoreTest, LeavingIsNotBeingGone) {
   ASSERT_OK_AND_ASSIGN(auto b, Connect(1));
   EXPECT_OK(b->Leave());
   b.reset();
-  EXPECT_THAT(server_->AwaitLeave(absl::Now() + absl::Milliseconds(10)),
+  EXPECT_THAT(server_->AwaitLeave(SteadyNow() + absl::Milliseconds(10)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "store: 1 of 2 ranks have left"));
   EXPECT_OK(a->Leave());
   EXPECT_OK(server_->AwaitLeave(Soon()));

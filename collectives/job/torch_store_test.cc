@@ -8,8 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/job/fake_torch_store.h"
 #include "fsdp/collectives/job/socket.h"
 #include "gtest/gtest.h"
@@ -19,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+absl::Time Soon() { return SteadyNow() + absl::Seconds(20); }
 
 // The bytes that a client of torch 2.15 sends, and the server's replies. The literals are split after each \x.. that is
 // followed by a letter of a hexadecimal number.
@@ -113,7 +114,7 @@ TEST(TorchStoreTest, GetWaitsUntilAnotherClientHasSetTheKey) {
 TEST(TorchStoreTest, AKeyThatIsNotSetIsADeadline) {
   const FakeTorchStore server;
   TorchStore store = TorchStore::Connect("127.0.0.1", server.port(), Soon()).value();
-  EXPECT_THAT(store.Get("key", absl::Now() + absl::Milliseconds(20)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(store.Get("key", SteadyNow() + absl::Milliseconds(20)), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
 TEST(TorchStoreTest, HostileRepliesAreRefusedAndNothingIsAllocatedForThem) {

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -38,15 +39,15 @@ Closing& TheClosing() {
 }
 
 void AwaitClosing() {
-  const absl::Time end = absl::Now() + kEnd;
-  while (!MpiCommunicator::FreeClosed() && absl::Now() < end) absl::SleepFor(kPause);
+  const absl::Time end = SteadyNow() + kEnd;
+  while (!MpiCommunicator::FreeClosed() && SteadyNow() < end) absl::SleepFor(kPause);
 }
 
 }  // namespace
 
 // Tests one by one, so that each has its own error.
 bool AwaitRequests(std::vector<MpiHandle>& requests, absl::Duration most) {
-  const absl::Time end = absl::Now() + most;
+  const absl::Time end = SteadyNow() + most;
   while (true) {
     bool are_done = true;
     for (MpiHandle& request : requests) {
@@ -55,7 +56,7 @@ bool AwaitRequests(std::vector<MpiHandle>& requests, absl::Duration most) {
       Mpi().test(&request, &received);
       are_done = are_done && request == FSDP_MPI_NO_REQUEST;
     }
-    if (are_done || absl::Now() >= end) return are_done;
+    if (are_done || SteadyNow() >= end) return are_done;
     absl::SleepFor(kPause);
   }
 }

@@ -31,6 +31,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/mpi/mpi_communicator.h"
 #include "fsdp/collectives/mpi/mpi_functions.h"
 #include "fsdp/collectives/mpi/mpi_library.h"
@@ -62,13 +63,13 @@ class Pauses {
   explicit Pauses(bool has_long) : longest_(has_long ? kLongMessageNap : kLongestNap) { Restart(); }
 
   void Restart() {
-    spin_end_ = absl::Now() + kSpin;
+    spin_end_ = SteadyNow() + kSpin;
     nap_ = kShortestNap;
   }
 
   // Zero: test again immediately.
   absl::Duration Next() {
-    if (absl::Now() < spin_end_) return absl::ZeroDuration();
+    if (SteadyNow() < spin_end_) return absl::ZeroDuration();
     return std::exchange(nap_, std::min(2 * nap_, longest_));
   }
 
@@ -206,7 +207,7 @@ absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
   Pauses pauses(messages.longest >= kLongBytes);
-  absl::Time next_check = absl::Now();
+  absl::Time next_check = SteadyNow();
   while (true) {
     const size_t first = messages.first;
     FSDP_RETURN_IF_ERROR(TestFirst(messages, wait));
@@ -219,7 +220,7 @@ absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
       sched_yield();
       continue;
     }
-    if (absl::Now() >= next_check) {
+    if (SteadyNow() >= next_check) {
       // Before an error names peers, every message is tested: later ones may be done although the first is not.
       for (size_t i = messages.first; i < messages.requests.size(); ++i) {
         FSDP_RETURN_IF_ERROR(Test(messages, i, wait));
@@ -227,7 +228,7 @@ absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
       const std::vector<int> missing = messages.Missing();
       if (missing.empty()) continue;
       FSDP_RETURN_IF_ERROR(wait.Check(missing));
-      next_check = absl::Now() + kCheckInterval;
+      next_check = SteadyNow() + kCheckInterval;
     }
     lock.unlock();
     absl::SleepFor(nap);

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -15,10 +16,10 @@ constexpr absl::Duration kSettling = absl::Milliseconds(100);
 }  // namespace
 
 PeerWait::PeerWait(const PeerStates& states, const CollectiveId& what, absl::Duration timeout, const PeerWatch& watch)
-    : states_(states), what_(what), timeout_(timeout), watch_(watch), start_(absl::Now()) {}
+    : states_(states), what_(what), timeout_(timeout), watch_(watch), start_(SteadyNow()) {}
 
 absl::Status PeerWait::Check(absl::Span<const int> missing) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   absl::Status status = states_.Check(what_, missing, now - start_, timeout_);
   if (!status.ok()) {
     if (!absl::IsUnavailable(status) || now >= settled_) return status;
@@ -31,7 +32,7 @@ absl::Status PeerWait::Check(absl::Span<const int> missing) {
 }
 
 absl::Duration PeerWait::Sleep(absl::Duration most) const {
-  const absl::Duration left = std::min(start_ + timeout_, settled_) - absl::Now();
+  const absl::Duration left = std::min(start_ + timeout_, settled_) - SteadyNow();
   return std::clamp(left, absl::Milliseconds(1), most);
 }
 

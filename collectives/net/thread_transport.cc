@@ -14,7 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 
@@ -87,7 +88,7 @@ class ThreadNetwork::Rank final : public Transport {
       Put(send);
     }
     state_->changed.notify_all();
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     std::vector<Receive> missing(receives.begin(), receives.end());
     while (true) {
       absl::Status damage = Take(missing, what);
@@ -95,9 +96,9 @@ class ThreadNetwork::Rank final : public Transport {
       std::vector<int> peers;
       for (const Receive& receive : missing) peers.push_back(receive.peer);
       peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-      const absl::Status status = state_->states[rank_].Check(what, peers, absl::Now() - start, timeout);
+      const absl::Status status = state_->states[rank_].Check(what, peers, SteadyNow() - start, timeout);
       if (!status.ok()) return status;
-      const absl::Duration left = start + timeout - absl::Now();
+      const absl::Duration left = start + timeout - SteadyNow();
       state_->changed.wait_for(lock, absl::ToChronoNanoseconds(std::clamp(left, absl::Milliseconds(1), kSlice)));
     }
   }

@@ -4,6 +4,7 @@
 //   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, networks, address of the worker.
 //   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
 //   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
+//   4. Gather whether that succeeded, then close the ports: whoever connects later is a stranger (worker_ports.h).
 //
 // A message is found by its tag: | 40 bits of the nonce | 8 bits: kind | 16 bits: rank of the sender |. All 64 bits are
 // compared, so a message to a worker's address from a stranger, or from a rank of another job or of an earlier group,
@@ -24,9 +25,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/net/offer.h"
 #include "fsdp/collectives/net/peer_wait.h"
 #include "fsdp/collectives/net/ucx_worker.h"
@@ -45,6 +47,9 @@ constexpr int kAdvances = 64;
 
 // How long a notice, and abandoned messages, may take.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
+
+// The longest time for connections that carry no message yet.
+constexpr absl::Duration kConnecting = absl::Seconds(10);
 
 enum class Kind : uint8_t { kHello = 1, kData = 2, kNotice = 3 };
 
@@ -67,6 +72,12 @@ class UcxTransport final : public Transport {
 
   // Steps 2 and 3. `addresses`: by rank; empty for this one.
   absl::Status Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses);
+
+  // Step 4, after the gather.
+  void ClosePorts() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    worker_->ClosePorts();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return states_.size(); }
@@ -155,6 +166,9 @@ absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std:
       return absl::FailedPreconditionError(absl::StrCat("rank ", r, " is of another job"));
     }
   }
+  // A second network's connection may be slower than the first messages.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ProgressUntil([&] { return !worker_->IsConnecting(); }, kConnecting);
   return absl::OkStatus();
 }
 
@@ -216,7 +230,7 @@ void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<con
 absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
-  absl::Time next_check = absl::Now() + kSlice;
+  absl::Time next_check = SteadyNow() + kSlice;
   while (true) {
     int advances = 0;
     while (advances < kAdvances && worker_->Progress()) ++advances;
@@ -225,7 +239,7 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay
     FSDP_RETURN_IF_ERROR(Settle(messages, wait, missing));
     if (missing.empty()) return absl::OkStatus();
     // There may be more to do, so no sleep yet. Other messages must not keep a wait from its end.
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (advances == kAdvances && now < next_check) continue;
     next_check = now + kSlice;
     FSDP_RETURN_IF_ERROR(wait.Check(missing));
@@ -352,8 +366,8 @@ void UcxTransport::Tell(const Notice& notice) {
 
 template <typename Done>
 void UcxTransport::ProgressUntil(const Done& done, absl::Duration most) {
-  const absl::Time end = absl::Now() + most;
-  while (!done() && absl::Now() < end) {
+  const absl::Time end = SteadyNow() + most;
+  while (!done() && SteadyNow() < end) {
     if (!worker_->Progress() && worker_->Arm()) worker_->Await(absl::Milliseconds(5));
   }
 }
@@ -442,6 +456,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> cont
   };
   absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
   FSDP_RETURN_IF_ERROR(AllReduceStatus(gather, transport.status()));
+  (*transport)->ClosePorts();
   return std::unique_ptr<Transport>(*std::move(transport));
 }
 

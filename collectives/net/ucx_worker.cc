@@ -16,12 +16,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/net/network_interfaces.h"
 
 namespace fsdp {
@@ -29,6 +31,9 @@ namespace {
 
 // The longest time that closing waits for peers to take the data that was sent to them.
 constexpr absl::Duration kClosing = absl::Seconds(1);
+
+// Calls of Progress after which UCX has accepted the connections that it was told of.
+constexpr int kAccepts = 64;
 
 absl::Status ToStatus(ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
@@ -112,17 +117,21 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(std::shared_ptr<Ucx
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // several threads, one at a time
+  // One at a time, so that no other worker's ports count as those of this one.
+  static std::mutex creating;
+  const std::lock_guard<std::mutex> lock(creating);
+  WorkerPorts ports;
   ucp_worker_h handle = nullptr;
   FSDP_RETURN_IF_ERROR(
       ToStatus(context->ucp().worker_create(context->handle(), &params, &handle), "ucp_worker_create"));
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), handle, wake_fd));
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), handle, std::move(ports), wake_fd));
   FSDP_RETURN_IF_ERROR(worker->Open());
   return worker;
 }
 
-UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, int wake_fd)
-    : context_(std::move(context)), worker_(worker), wake_fd_(wake_fd) {}
+UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, WorkerPorts ports, int wake_fd)
+    : context_(std::move(context)), worker_(worker), ports_(std::move(ports)), wake_fd_(wake_fd) {}
 
 absl::Status UcxWorker::Open() {
   if (wake_fd_ < 0) return absl::ResourceExhaustedError("no descriptor is left for an eventfd");
@@ -133,6 +142,7 @@ absl::Status UcxWorker::Open() {
       ToStatus(context_->ucp().worker_get_address(worker_, &address, &length), "ucp_worker_get_address"));
   address_.assign(reinterpret_cast<const char*>(address), length);
   context_->ucp().worker_release_address(worker_, address);
+  ports_.Find(address_);
   return absl::OkStatus();
 }
 
@@ -149,9 +159,9 @@ void UcxWorker::CloseAll() {
     void* const request = Close(*endpoint, endpoint->broken);
     if (request != nullptr) closing.push_back(request);
   }
-  const absl::Time end = absl::Now() + kClosing;
+  const absl::Time end = SteadyNow() + kClosing;
   for (void* request : closing) {
-    while (context_->ucp().request_check_status(request) == UCS_INPROGRESS && absl::Now() < end) {
+    while (context_->ucp().request_check_status(request) == UCS_INPROGRESS && SteadyNow() < end) {
       if (!Progress() && Arm()) Await(absl::Milliseconds(10));
     }
     // A request that is still in progress at the deadline may be freed: UCP then completes it without us.
@@ -171,6 +181,7 @@ void UcxWorker::End() {
 absl::Status UcxWorker::Connect(const std::vector<std::string>& addresses, OnBroken on_broken) {
   // By peer, so there is also an entry, without a handle, for this rank.
   on_broken_ = std::move(on_broken);
+  peers_ = addresses;
   for (size_t peer = 0; peer < addresses.size(); ++peer) {
     endpoints_.push_back(std::make_unique<Endpoint>(Endpoint{.worker = this, .peer = static_cast<int>(peer)}));
     if (addresses[peer].empty()) continue;
@@ -191,6 +202,18 @@ void UcxWorker::Broke(void* endpoint, ucp_ep_h, ucs_status_t status) {
   auto& broken = *static_cast<Endpoint*>(endpoint);
   broken.broken = true;
   broken.worker->on_broken_(broken.peer, UcxReason(status));
+}
+
+void UcxWorker::ClosePorts() {
+  ports_.StopAccepting();
+  // UCX's thread notes connections that it finds while another thread uses the worker; Progress accepts them.
+  for (int i = 0; i < kAccepts; ++i) Progress();
+  ports_.Close();
+  const absl::Time end = SteadyNow() + kClosing;
+  while (ports_.DropSilent() > 0 && SteadyNow() < end) {
+    if (!Progress() && Arm()) Await(absl::Milliseconds(5));
+  }
+  ports_.FreeReserve();
 }
 
 void UcxWorker::Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message) {

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/collectives/net/ucx_library.h"
+#include "fsdp/collectives/net/worker_ports.h"
 
 namespace fsdp {
 
@@ -75,6 +76,11 @@ class UcxWorker {
   // Creates endpoints 0, 1, ... to the workers with these addresses, and none for an empty address. Does not wait.
   absl::Status Connect(const std::vector<std::string>& addresses, OnBroken on_broken);
 
+  // When no rank IsConnecting any more, each closes its ports, and the connections that strangers made before
+  // (worker_ports.h). Advances the worker, a second at most.
+  bool IsConnecting() const { return ports_.IsConnecting(peers_); }
+  void ClosePorts();
+
   // Start a message. `data` is read or written, and `message` written, until message.done.
   void Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message);
   void Receive(std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message);
@@ -109,7 +115,7 @@ class UcxWorker {
     bool broken = false;
   };
 
-  UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, int wake_fd);
+  UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, WorkerPorts ports, int wake_fd);
   static void Broke(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   absl::Status Open();
   // Closes all open endpoints and destroys the worker.
@@ -119,9 +125,11 @@ class UcxWorker {
 
   const std::shared_ptr<UcxContext> context_;
   ucp_worker_h worker_;  // null after End
-  const int wake_fd_;    // an eventfd
-  int event_fd_ = -1;    // UCX's, readable when an armed worker has something to do
+  WorkerPorts ports_;
+  const int wake_fd_;  // an eventfd
+  int event_fd_ = -1;  // UCX's, readable when an armed worker has something to do
   std::string address_;
+  std::vector<std::string> peers_;  // their addresses
   OnBroken on_broken_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by peer
 };

@@ -12,7 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/steady_clock.h"
 
 namespace fsdp {
 namespace {
@@ -64,7 +65,7 @@ std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t b
 }
 
 Progress::Progress(std::string title)
-    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), start_(absl::Now()), shown_(start_) {}
+    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), start_(SteadyNow()), shown_(start_) {}
 
 Progress::~Progress() {
   if (line_open_) std::fputc('\n', stderr);
@@ -73,7 +74,7 @@ Progress::~Progress() {
 void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   // Drawn under the lock: lines of two threads must not mix.
   std::lock_guard<std::mutex> lock(mutex_);
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   // A log gets no line for quick work; a line that is being redrawn must not end at 99 %.
   const bool last_redraw = line_open_ && bytes_done >= bytes_total;
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;

@@ -12,9 +12,9 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -225,7 +225,7 @@ int RunConvert(const CommandLine& line) {
   absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, destination);
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
   absl::StatusOr<ConvertReport> report;
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   // The block ends the progress line before anything else is printed.
   {
     Progress progress("convert");
@@ -238,7 +238,7 @@ int RunConvert(const CommandLine& line) {
     return ReportFailure("ckpt convert", report.status());
   }
   if (json) {
-    Print("%s", ToJson(source, destination, *report, absl::Now() - start));
+    Print("%s", ToJson(source, destination, *report, SteadyNow() - start));
     return kExitDone;
   }
   Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",

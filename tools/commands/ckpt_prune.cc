@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/retention.h"
 #include "fsdp/checkpoint/native/set_aside.h"
+#include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
@@ -27,15 +28,6 @@ namespace fsdp {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// "2h", "40s": only the largest unit, which is precise enough to recognise a crash.
-std::string AgeText(absl::Duration age) {
-  for (const absl::Duration unit : {absl::Hours(24), absl::Hours(1), absl::Minutes(1)}) {
-    const int64_t count = age / unit;
-    if (count > 0) return absl::StrCat(count, unit == absl::Minutes(1) ? "m" : unit == absl::Hours(1) ? "h" : "d");
-  }
-  return absl::StrCat(absl::ToInt64Seconds(age), "s");
-}
 
 // The steps to delete and to keep, and the steps that runs have set aside.
 struct Pruning {
@@ -82,7 +74,7 @@ void PrintText(const Pruning& pruning, bool dry_run) {
   }
   for (const auto& leftover : plan.leftovers) {
     Print("%-12s  %s  %s  %s\n", leftover.in_use ? "kept" : deleted, leftover.name, size(leftover.bytes),
-          leftover.in_use ? "a save in progress" : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago"));
+          leftover.in_use ? "a save in progress" : absl::StrCat("left by a crash ", AgeText(leftover.age)));
   }
   // Names from others may contain bytes that a terminal interprets.
   for (const auto& left : plan.unproven) {

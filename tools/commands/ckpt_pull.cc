@@ -7,9 +7,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/download.h"
@@ -40,11 +40,11 @@ absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
   FSDP_ASSIGN_OR_RETURN(const std::string step, FindRemoteCheckpoint(*store, url.prefix));
   Pulled pulled = {.source = store->UrlOf(step), .report = {}, .elapsed = {}};
   Progress progress("pull");
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   FSDP_ASSIGN_OR_RETURN(pulled.report,
                         DownloadCheckpoint(*store, step, PosixFileSystem(), destination,
                                            {.overwrite = absl::GetFlag(FLAGS_force), .progress = progress.callback()}));
-  pulled.elapsed = absl::Now() - start;
+  pulled.elapsed = SteadyNow() - start;
   return pulled;
 }
 

@@ -8,9 +8,9 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
@@ -49,11 +49,11 @@ absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
   // Verifies: of a ROOT the newest step that is whole.
   FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source));
   Progress progress("push");
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   FSDP_ASSIGN_OR_RETURN(pushed.report,
                         UploadCheckpoint(PosixFileSystem(), pushed.source, *store, run.prefix,
                                          {.overwrite = absl::GetFlag(FLAGS_force), .progress = progress.callback()}));
-  pushed.elapsed = absl::Now() - start;
+  pushed.elapsed = SteadyNow() - start;
   pushed.destination = store->UrlOf(pushed.report.step);
   return pushed;
 }

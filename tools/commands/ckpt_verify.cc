@@ -15,10 +15,10 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/verify_source.h"
@@ -72,7 +72,7 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   VerifyOptions options;
   options.count_nonfinite = true;
   options.progress = progress.callback();
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   if (!traits.is_ours) {
     verdict.has_checksums = false;
     FSDP_RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
@@ -84,7 +84,7 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
     }
     FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
   }
-  verdict.elapsed = absl::Now() - start;
+  verdict.elapsed = SteadyNow() - start;
   return verdict;
 }
 

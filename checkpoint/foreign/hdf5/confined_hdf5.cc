@@ -26,10 +26,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/checkpoint/foreign/hdf5/confinement.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
 
@@ -107,11 +108,11 @@ bool CloseFrom(int first) {
 
 // Reads from `fd` until its end. kDataLoss when that takes longer than the timeout or the answer exceeds output_bytes.
 absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& options) {
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const absl::Time deadline = SteadyNow() + options.timeout;
   std::string answer;
   char buffer[1 << 16];
   for (;;) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - SteadyNow());
     if (left <= 0) {
       return absl::DataLossError(absl::StrCat("parsing it took longer than ", absl::FormatDuration(options.timeout)));
     }

@@ -48,8 +48,7 @@ absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t
   return absl::DataLossError("a record without its seal");
 }
 
-absl::StatusOr<FileRecord> DecodeAt(const File& file, int64_t offset, int64_t size) {
-  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadSealed(file, offset, size));
+absl::StatusOr<FileRecord> DecodeAt(int64_t offset, const std::string& text) {
   FSDP_ASSIGN_OR_RETURN(FileRecord record, DecodeRecord(text));
   const ByteRange range = {offset, static_cast<int64_t>(text.size())};
   if (record.files.empty() || record.rank < 0 || !(record.files[0].record == range)) {
@@ -97,8 +96,11 @@ absl::StatusOr<FileRecord> FindRecord(const File& file) {
     FSDP_RETURN_IF_ERROR(
         file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
     if (beginning != kBeginning) continue;
-    // An error here means bytes that only look like a record; the true one may follow.
-    absl::StatusOr<FileRecord> record = DecodeAt(file, offset, size);
+    // Without a seal, or if it cannot be decoded, the bytes only look like a record, and the true one may follow.
+    const absl::StatusOr<std::string> text = ReadSealed(file, offset, size);
+    if (absl::IsDataLoss(text.status())) continue;
+    FSDP_RETURN_IF_ERROR(text.status());
+    absl::StatusOr<FileRecord> record = DecodeAt(offset, *text);
     if (record.ok()) return record;
   }
   return absl::DataLossError("no undamaged record");

@@ -248,6 +248,9 @@ class Repair {
       for (const std::string& name : lost) {
         report_.problems.push_back(absl::StrCat(Message(left.damaged.at(name)), "; ", why));
       }
+      for (const auto& [name, status] : left.damaged) {
+        if (!IsRankFileName(name)) report_.problems.push_back(Message(status));
+      }
       return absl::OkStatus();
     };
     if (left.damaged.size() > left.parity.size())

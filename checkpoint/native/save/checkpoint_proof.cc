@@ -40,29 +40,33 @@ absl::Status CheckIsDirectory(const std::string& path) {
   return Unproven(type == fs::file_type::symlink ? "it is a symbolic link" : "it is not a directory");
 }
 
-bool HasManifestMark(FileSystem& files, const std::string& path) {
+// The first bytes of a file, at most `nbytes`.
+absl::StatusOr<std::string> HeadOf(const File& file, int64_t nbytes) {
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  std::string head(std::min(size, nbytes), '\0');
+  FSDP_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size())));
+  return head;
+}
+
+// OK if it has the mark; kNotFound if it does not; or the error of reading it, after which neither is known.
+absl::Status CheckManifestMark(FileSystem& files, const std::string& path) {
   // Before the open: opening a device or a FIFO may have side effects.
-  if (TypeOf(path) != fs::file_type::regular) return false;
-  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
-  const absl::StatusOr<int64_t> size = file.ok() ? (*file)->Size() : file.status();
-  if (!size.ok()) return false;
-  std::string text(std::min(*size, kMarkBytes), '\0');
-  const absl::Status read = (*file)->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
-  return read.ok() && absl::StrContains(text, kManifestMark);
+  if (TypeOf(path) != fs::file_type::regular) return absl::NotFoundError("no file");
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, HeadOf(*file, kMarkBytes));
+  return absl::StrContains(text, kManifestMark) ? absl::OkStatus() : absl::NotFoundError("no mark");
 }
 
-bool IsHdf5(const File& file) {
-  std::string head(sizeof(kHdf5Signature) - 1, '\0');
-  const absl::Status read = file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size()));
-  return read.ok() && head == kHdf5Signature;
-}
-
-// Names and first bytes are checked first: in another program's file FindRecord would read every page to the end.
-bool HasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
+// The same for a record. Names and first bytes are checked first: in another program's file FindRecord would read every
+// page to the end.
+absl::Status CheckHasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string path = JoinPath(directory, name);
-  if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return false;
-  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
-  return file.ok() && IsHdf5(**file) && FindRecord(**file).ok();
+  if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return absl::NotFoundError("no rank file");
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
+  FSDP_ASSIGN_OR_RETURN(const std::string head, HeadOf(*file, sizeof(kHdf5Signature) - 1));
+  if (head != kHdf5Signature) return absl::NotFoundError("no HDF5 file");
+  const absl::Status found = FindRecord(*file).status();
+  return absl::IsDataLoss(found) ? absl::NotFoundError(found.message()) : found;
 }
 
 // Describes the contents of a directory that is not proven.
@@ -95,12 +99,16 @@ bool IsProbe(const std::string& directory, const std::string& name) {
 
 absl::Status CheckIsOurCheckpoint(FileSystem& files, const std::string& directory) {
   FSDP_RETURN_IF_ERROR(CheckIsDirectory(directory));
-  if (HasManifestMark(files, JoinPath(directory, kManifestName))) return absl::OkStatus();
+  absl::Status unread = CheckManifestMark(files, JoinPath(directory, kManifestName));
+  if (unread.ok()) return unread;
+  if (absl::IsNotFound(unread)) unread = absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   for (const std::string& name : names) {
-    if (HasRecord(files, directory, name)) return absl::OkStatus();
+    const absl::Status found = CheckHasRecord(files, directory, name);
+    if (found.ok()) return found;
+    if (!absl::IsNotFound(found)) unread.Update(found);
   }
-  return Unproven(Describe(names));
+  return unread.ok() ? Unproven(Describe(names)) : unread;
 }
 
 absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {

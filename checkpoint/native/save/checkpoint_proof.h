@@ -20,7 +20,7 @@ namespace fsdp {
 // So a damaged checkpoint is recognised as long as the first lines of its manifest or one record remain.
 // kFailedPrecondition otherwise, with a message about the actual contents, without the path: "it holds notes.txt and no
 // manifest.json of this project". Reads the beginning of the manifest; only if that does not decide, the beginning of
-// every page of the rank files.
+// every page of the rank files. Another error, of reading them, means that neither is known.
 absl::Status CheckIsOurCheckpoint(FileSystem& files, const std::string& directory);
 
 // Before a proven checkpoint is deleted or replaced: OK when it is proven and holds only files that saves and repairs

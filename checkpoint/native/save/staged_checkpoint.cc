@@ -18,20 +18,20 @@
 // checkpoint. Between the rename and its fsync a power cut may leave either one, complete.
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/save/leftovers.h"
+#include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -49,7 +49,7 @@ absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
   return status;
 }
 
-// ".step-00000007.tmp-0123456789abcdef: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
+// ".step-00000007.tmp-0123456789abcdef: 12345678 bytes, last changed 3h5m ago": a leftover in a sentence.
 std::string DescribeLeftover(const std::string& name, const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -59,10 +59,7 @@ std::string DescribeLeftover(const std::string& name, const std::string& path) {
     const uintmax_t size = it->file_size(ignored);
     if (!ignored) nbytes += size;
   }
-  const auto changed = fs::last_write_time(path, error);
-  const auto age = error ? absl::ZeroDuration() : absl::FromChrono(fs::file_time_type::clock::now() - changed);
-  return absl::StrCat(name, ": ", nbytes, " bytes, untouched for ",
-                      absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
+  return absl::StrCat(name, ": ", nbytes, " bytes, last changed ", AgeText(AgeOf(path)));
 }
 
 // Step 1. A leftover that cannot be removed now is left for the next save; one that is not ours stays.
@@ -114,7 +111,7 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
   RemoveLeftovers(files, directory, cleaning);
   std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
   // 2.
-  const bool exists = files.Exists(staged->destination_);
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(staged->destination_));
   if (exists && !options.overwrite) {
     return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
   }
@@ -173,7 +170,8 @@ absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
 }
 
 absl::Status StagedCheckpoint::TakeName() {
-  if (!files_.Exists(destination_)) {
+  FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(destination_));
+  if (!exists) {
     FSDP_RETURN_IF_ERROR(files_.Rename(path_, destination_));
     manifest_.reset();
     return files_.SyncDirectory(directory_);

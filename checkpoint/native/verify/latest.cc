@@ -10,6 +10,7 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -54,7 +55,8 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
   // A manifest directly in `root`: the path of one checkpoint, not of a ROOT.
-  if (PosixFileSystem().Exists(JoinPath(root, kManifestName))) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_checkpoint, IsThere(JoinPath(root, kManifestName)));
+  if (is_checkpoint) {
     const absl::Status status = CheckVerifies(root);
     if (status.ok()) return root;
     return absl::DataLossError(absl::StrCat(root, " does not verify: ", status.message()));
