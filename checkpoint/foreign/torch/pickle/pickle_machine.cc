@@ -325,7 +325,7 @@ absl::Status PickleMachine::Step(PickleOpcode opcode) {
     case Op::kTuple:
       return PushGroup(Kind::kTuple, TakeMark());
     case Op::kFrozenSet:
-      return PushGroup(Kind::kSet, TakeMark());
+      return PushGroup(Kind::kFrozenSet, TakeMark());
     case Op::kEmptyList:
       return Push(values_.Items(Kind::kList, {}));
     case Op::kEmptyDict:

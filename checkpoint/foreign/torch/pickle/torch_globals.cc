@@ -58,17 +58,44 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.bool", DType::kBool},
 };
 
-// Dtypes that torch has and this project does not: named in an error instead of being refused as unknown.
-constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
+// Dtypes that torch has and this project does not: kept as values, and named in the error about a tensor of one.
+constexpr std::array kOtherDTypes = {
+    "torch.float4_e2m1fn_x2"sv,
+    "torch.int1"sv,
+    "torch.int2"sv,
+    "torch.int3"sv,
+    "torch.int4"sv,
+    "torch.int5"sv,
+    "torch.int6"sv,
+    "torch.int7"sv,
+    "torch.qint32"sv,
+    "torch.qint8"sv,
+    "torch.quint2x4"sv,
+    "torch.quint4x2"sv,
+    "torch.quint8"sv,
+    "torch.uint1"sv,
+    "torch.uint2"sv,
+    "torch.uint3"sv,
+    "torch.uint4"sv,
+    "torch.uint5"sv,
+    "torch.uint6"sv,
+    "torch.uint7"sv,
+};
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
-// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor, numpy) have no
-// place in a StateDict, and kAdvice explains how to save such values.
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor) have no place in a
+// StateDict, and kAdvice explains how to save such values. It lacks frozenset and bytes, so it cannot load b"".
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,
+    "__builtin__.bytes"sv,
+    "__builtin__.complex"sv,
+    "__builtin__.frozenset"sv,
     "__builtin__.set"sv,
     "builtins.bytearray"sv,
+    "builtins.bytes"sv,
+    "builtins.complex"sv,
+    "builtins.frozenset"sv,
     "builtins.set"sv,
     "collections.Counter"sv,
     "collections.OrderedDict"sv,

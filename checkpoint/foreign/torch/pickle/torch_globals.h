@@ -12,7 +12,8 @@
 
 namespace fsdp {
 
-// True for the globals, including dtypes, that torch.load(weights_only=True) accepts and dense tensors need.
+// True for the globals, including dtypes, that torch.load(weights_only=True) accepts for dense tensors and plain values,
+// and for Python's other containers.
 bool IsTorchGlobal(std::string_view name);
 
 // True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.

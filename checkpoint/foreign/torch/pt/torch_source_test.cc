@@ -105,7 +105,7 @@ TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("by_id.pth")));
   const std::string* scheduler = source->contents().FindText(StateKey::Extra("scheduler"));
   ASSERT_NE(scheduler, nullptr);
-  EXPECT_THAT(*scheduler, AllOf(HasSubstr(R"("milestones":{"__python__":"dict","items":[[30,1]]})"),
+  EXPECT_THAT(*scheduler, AllOf(HasSubstr(R"("milestones":{"__python__":"Counter","items":[[30,1]]})"),
                                 HasSubstr(R"("best":{"__python__":"float","value":"inf"})"),
                                 HasSubstr(R"("betas":{"__python__":"tuple","items":[0.9,0.99]})"),
                                 HasSubstr(R"("ids":{"__python__":"set","items":[1,2]})"),

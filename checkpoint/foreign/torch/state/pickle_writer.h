@@ -69,6 +69,11 @@ class PickleWriter {
   void EmitInteger(uint64_t value, int nbytes);
   void Items(const PythonJson& items);  // between a mark and the opcode that the caller emits
   void Tagged(const PythonJson& json);
+  bool TaggedBytes(std::string_view tag, const std::string& bytes);  // false for a tag of another kind of value
+  bool TaggedItems(std::string_view tag, const PythonJson& items);
+  void BigInteger(std::string_view bytes);  // little-endian two's complement
+  void Bytes(std::string_view bytes);
+  void Pairs(const PythonJson& pairs);  // into the dict on the stack
 
   std::string bytes_;
   std::map<std::string, uint32_t, std::less<>> memo_;  // of globals
