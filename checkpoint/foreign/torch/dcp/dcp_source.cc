@@ -119,7 +119,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
         std::move(root), types,
         {.read = read,
          .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
-         .model_only = options_.model_only});
+         .model_only = options_.model_only,
+         .skip_objects = options_.model_only || options_.skip_links});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
@@ -139,6 +140,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     for (const std::string& name : metadata_.chunks.slices().files()) paths.push_back(JoinPath(path_, name));
     return paths;
   }
+
+  std::vector<std::string> left_out() const override { return state_.left_out; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));

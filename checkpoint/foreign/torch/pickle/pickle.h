@@ -76,6 +76,9 @@ struct PickleOptions {
   // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused; null refuses
   // all.
   bool (*is_allowed)(std::string_view name) = nullptr;
+  // True for further globals that may be named, of objects that are not read: a call of one is recorded with its
+  // arguments, but without its state and the items that are added to it. Null: for none.
+  bool (*is_inert)(std::string_view name) = nullptr;
   // For the message about a refused global: how to save that object in a supported form. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
   // Called for each call whose parts have no other reference; must outlive the pickle. Null: every call stays a value.

@@ -84,7 +84,7 @@ constexpr std::array kOtherDTypes = {
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
 // True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor) have no place in a
-// StateDict, and kAdvice explains how to save such values. It lacks frozenset and bytes, so it cannot load b"".
+// StateDict, and AdviceOnGlobal says how to save such values. It lacks frozenset and bytes, so it cannot load b"".
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,
@@ -134,29 +134,6 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
 };
 
-// The first entry whose prefix matches is used, so longer prefixes come first.
-struct Advice {
-  std::string_view prefix;
-  std::string_view text;
-};
-
-constexpr std::string_view kOneRanksShard =
-    "a tensor subclass, such as the ShardedTensor (LOCAL_STATE_DICT, SHARDED_STATE_DICT) or the DTensor that is one "
-    "rank's shard: let all ranks save to one directory with torch.distributed.checkpoint.save, or save whole tensors, "
-    "of "
-    "torch.distributed.checkpoint.state_dict.get_state_dict with StateDictOptions(full_state_dict=True)";
-
-constexpr std::array kAdvice = {
-    Advice{"torch._utils._rebuild_wrapper_subclass", kOneRanksShard},
-    Advice{"torch.distributed.", kOneRanksShard},
-    Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
-    Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
-    Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
-    Advice{"numpy.", "something of numpy: save torch.from_numpy() of arrays, and item() of numbers"},
-    Advice{"__main__.", "an object of the program's own: save the state_dict() of a module, and plain values"},
-    Advice{"torch.nn.modules.", "a whole module: save its state_dict()"},
-};
-
 template <typename List>
 bool Contains(const List& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -176,13 +153,6 @@ bool IsTorchGlobal(std::string_view name) {
 }
 
 bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
-
-std::string_view AdviceOnGlobal(std::string_view name) {
-  for (const Advice& advice : kAdvice) {
-    if (name.substr(0, advice.prefix.size()) == advice.prefix) return advice.text;
-  }
-  return "";
-}
 
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
   const NamedDType* const named = FindDType(name);

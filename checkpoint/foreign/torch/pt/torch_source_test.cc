@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
@@ -110,6 +111,45 @@ TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
                                 HasSubstr(R"("betas":{"__python__":"tuple","items":[0.9,0.99]})"),
                                 HasSubstr(R"("ids":{"__python__":"set","items":[1,2]})"),
                                 HasSubstr(R"("raw":{"__python__":"bytes","hex":"0161"})")));
+}
+
+// Weights beside an object are read, and the object is named: with model_only, with skip_links or in the refusal.
+TEST(TorchSourceTest, AnObjectOfAClassDoesNotLockTheWeightsBesideIt) {
+  for (const char* name : {"objects.pt", "objects_legacy.pt", "objects_dcp"}) {
+    EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(name), HasSubstr("\"_io.BytesIO\""), HasSubstr("nothing was executed"),
+                               HasSubstr("save getvalue()"))));
+    for (const TensorSourceOptions& options :
+         {TensorSourceOptions{.model_only = true}, TensorSourceOptions{.skip_links = true}}) {
+      ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), options));
+      EXPECT_OK(CheckGolden(*source, name));
+      EXPECT_EQ(source->step(), 3);
+      EXPECT_THAT(source->left_out(), testing::Contains(HasSubstr("\"_io.BytesIO\"")));
+    }
+    StateDict wanted;
+    ShardedTensor tensor;
+    tensor.shape = {2, 3};
+    wanted.Set(StateKey::Model("other"), tensor);
+    EXPECT_THAT(LoadCheckpoint(TorchTestData(name), wanted),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"_io.BytesIO\"")));
+  }
+}
+
+TEST(TorchSourceTest, EveryObjectIsNamedByItsPathAndClass) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("objects.pt"), {.skip_links = true}));
+  const auto named = [](const char* path, const char* global) {
+    return AllOf(HasSubstr(absl::StrCat("\"", path, "\"")), HasSubstr(absl::StrCat("\"", global, "\"")));
+  };
+  EXPECT_THAT(source->left_out(),
+              ElementsAre(named("args", "argparse.Namespace"), named("paths.0", "pathlib.PosixPath"),
+                          named("when", "datetime.datetime"), named("color", "__main__.Color"),
+                          named("config", "__main__.Config"), named("history", "__main__.History"),
+                          named("by_name", "collections.defaultdict"), named("buffer", "_io.BytesIO"),
+                          named("rng.numpy", "numpy.random._pickle.__generator_ctor"),
+                          named("rng.python", "random.Random"), named("type", "argparse.Namespace")));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng")), R"({"step":3})");
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("paths")), R"([null,"b"])");
 }
 
 TEST(TorchSourceTest, AnIndexThatPlacesATensorWronglyIsDamage) {

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -342,7 +343,12 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckTotal(tensors));
-  return StateBuilder(tensors, options).Build(std::move(root));
+  const std::vector<TorchObject> objects = TakeObjects(root);
+  const bool is_whole = !objects.empty() && objects[0].path.empty();
+  if (is_whole || (!objects.empty() && !options.skip_objects)) return RefuseObjects(objects);
+  FSDP_ASSIGN_OR_RETURN(TorchState state, StateBuilder(tensors, options).Build(std::move(root)));
+  state.left_out = DescribeObjects(objects);
+  return state;
 }
 
 }  // namespace fsdp

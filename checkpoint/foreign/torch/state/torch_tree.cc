@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
-#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 
 namespace fsdp {
@@ -310,7 +310,8 @@ absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* t
 
 absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes) {
   TorchTensorTaker tensors;
-  PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal, .objects = &tensors};
+  PickleOptions options = TorchPickleOptions();
+  options.objects = &tensors;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, options));
   return TreeOfPickle(*pickle, &tensors);
 }
