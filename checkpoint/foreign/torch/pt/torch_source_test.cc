@@ -3,17 +3,22 @@
 // Files that the real PyTorch wrote, and malicious files.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -111,6 +116,26 @@ TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
                                 HasSubstr(R"("betas":{"__python__":"tuple","items":[0.9,0.99]})"),
                                 HasSubstr(R"("ids":{"__python__":"set","items":[1,2]})"),
                                 HasSubstr(R"("raw":{"__python__":"bytes","hex":"0161"})")));
+}
+
+// DCP pickles a tuple whole, with its tensors.
+TEST(TorchSourceTest, TensorsInAPickledValueOfDcpAreTensors) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("tuples_dcp")));
+  EXPECT_OK(CheckGolden(*source, "tuples_dcp"));
+  EXPECT_EQ(source->world_size(), 1);
+  const std::string* const text = source->contents().FindText(StateKey::Extra("rng"));
+  ASSERT_NE(text, nullptr);
+  EXPECT_THAT(*text, HasSubstr(absl::StrCat(R"({"__python__":"tuple","items":[)", ReferenceText("rng.pair.0"), ",[",
+                                            ReferenceText("rng.pair.1.0"), "],", ReferenceText("rng.pair.2"), "]}")));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng.pair.2")), "7");
+  for (const auto& [name, numel] : {std::pair("rng.pair.0", 5), {"rng.pair.1.0", 4}, {"rng.state", 3}}) {
+    ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWhole(*source, StateKey::Extra(name)));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    ASSERT_EQ(values.size(), numel) << name;
+    for (int i = 0; i < numel; ++i) EXPECT_EQ(values[i], static_cast<float>(i) / 8) << name;
+  }
+  EXPECT_OK(VerifyRest(*source));
 }
 
 // Weights beside an object are read, and the object is named: with model_only, with skip_links or in the refusal.

@@ -217,6 +217,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
   if (write_tensor != nullptr) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
   }
+  if (tag == kReferenceTag) return write_reference != nullptr ? write_reference(text("name")) : None();
   const PythonJson empty = PythonJson::array();
   const auto found = json.find("items");
   const PythonJson& items = found != json.end() && found->is_array() ? *found : empty;

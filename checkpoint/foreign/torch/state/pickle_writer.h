@@ -46,6 +46,8 @@ class PickleWriter {
   // are any; it has to push one value.
   void Python(const PythonJson& json);
   std::function<void(const LiteralTensor&)> write_tensor;
+  // The same for references (kReferenceTag), by name. Not set: None.
+  std::function<void(const std::string&)> write_reference;
 
   // Containers and calls: push an empty container, open a group, or take operands from the stack, as in
   // pickle_opcode.h.

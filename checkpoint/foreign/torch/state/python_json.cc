@@ -121,8 +121,9 @@ PythonJson PythonOfText(const std::string& text) {
 }
 
 bool NamesOnlyTorchGlobals(const PythonJson& json) {
-  constexpr std::array kNamesNothing = {"tuple", "dict",      "OrderedDict", "Counter", "float",     "int",   "str",
-                                        "bytes", "bytearray", "complex",     "set",     "frozenset", "tensor"};
+  constexpr std::array kNamesNothing = {"tuple", "dict",      "OrderedDict", "Counter",    "float",
+                                        "int",   "str",       "bytes",       "bytearray",  "complex",
+                                        "set",   "frozenset", "tensor",      kReferenceTag};
   const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
   if (json.is_object() && tag != json.end() && tag->is_string()) {
     const auto kind = tag->get<std::string>();

@@ -36,6 +36,10 @@ inline constexpr char kPythonTag[] = "__python__";
 // byte of its pickle. It has no value, and is never part of a text: torch_objects.h takes it out of a tree.
 inline constexpr char kObjectTag[] = "object";
 
+// The tag of a part of an extra value that is an entry of the state dict (extra_parts.h):
+// {"__python__": "reference", "name": "rng.torch"}.
+inline constexpr char kReferenceTag[] = "reference";
+
 // Deeper values are refused; the JSON of a value nests up to three times as deeply.
 inline constexpr int kMaxPythonDepth = 48;
 
@@ -65,9 +69,9 @@ std::optional<PythonJson> MembersOf(const PythonJson& json);
 std::string TextOfPython(const PythonJson& value);
 PythonJson PythonOfText(const std::string& text);
 
-// True if `json` has only tags of the table above, and every global in it, called or not, is on the list for torch
-// files (torch_globals.h). A checkpoint of unknown origin may hold any text, and a pickle that is written from it must
-// not make torch.load import or call anything else.
+// True if `json` has only tags of the table above and kReferenceTag, and every global in it, called or not, is on the
+// list for torch files (torch_globals.h). A checkpoint of unknown origin may hold any text, and a pickle that is
+// written from it must not make torch.load import or call anything else.
 bool NamesOnlyTorchGlobals(const PythonJson& json);
 
 }  // namespace fsdp

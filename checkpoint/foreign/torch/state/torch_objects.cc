@@ -55,7 +55,7 @@ class ObjectTaker {
       return;
     }
     TorchNode kept;
-    kept.is_list = node.is_list;
+    kept.TakeForm(node);
     const bool is_list = node.is_list;
     (void)node.Consume([&](const std::string& name, TorchNode& member) {
       const bool is_object = member.kind() == Kind::kValue && !HoldsMore(member.value());

@@ -427,7 +427,9 @@ def save_objects():
     torch.save({"model": model, **objects, "step": 3}, HERE / "objects_legacy.pt", _use_new_zipfile_serialization=False)
     dcp.save({"model": model, "train_state": {"losses": io.BytesIO(b"\xff"), "step": 3}, "step": 3},
              checkpoint_id=HERE / "objects_dcp", no_dist=True)
-    for name in ("objects.pt", "objects_legacy.pt", "objects_dcp"):
+    dcp.save({"model": model, "rng": {"pair": (numbers(5), [numbers(2, 2)], 7), "state": numbers(3), "order": collections.OrderedDict(a=1)}},
+             checkpoint_id=HERE / "tuples_dcp", no_dist=True)
+    for name in ("objects.pt", "objects_legacy.pt", "objects_dcp", "tuples_dcp"):
         expect(name, model)
 
 
