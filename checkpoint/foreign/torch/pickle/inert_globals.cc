@@ -134,7 +134,8 @@ std::string_view AdviceOnGlobal(std::string_view name) {
 }
 
 PickleOptions TorchPickleOptions() {
-  return {.is_allowed = IsTorchGlobal, .is_inert = IsInertGlobal, .advice = AdviceOnGlobal};
+  const auto is_allowed = [](std::string_view name) { return IsTorchGlobal(name) || IsNumpyGlobal(name); };
+  return {.is_allowed = is_allowed, .is_inert = IsInertGlobal, .advice = AdviceOnGlobal};
 }
 
 }  // namespace fsdp

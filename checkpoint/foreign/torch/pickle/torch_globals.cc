@@ -114,6 +114,16 @@ constexpr std::array kTorchGlobals = {
     "torch.storage.UntypedStorage"sv,
 };
 
+// Their calls are numbers and arrays, if numpy_value.h knows their arguments.
+constexpr std::array kNumpyGlobals = {
+    "numpy._core.multiarray._reconstruct"sv,
+    "numpy._core.multiarray.scalar"sv,
+    "numpy.core.multiarray._reconstruct"sv,
+    "numpy.core.multiarray.scalar"sv,
+    "numpy.dtype"sv,
+    "numpy.ndarray"sv,
+};
+
 // The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one
 // class.
 constexpr std::array kDcpGlobals = {
@@ -151,6 +161,8 @@ bool IsTorchGlobal(std::string_view name) {
   // kOtherDTypes pass the gate so that DTypeOfGlobal can name them in its error.
   return Contains(kTorchGlobals, name) || FindDType(name) != nullptr || Contains(kOtherDTypes, name);
 }
+
+bool IsNumpyGlobal(std::string_view name) { return Contains(kNumpyGlobals, name); }
 
 bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
 

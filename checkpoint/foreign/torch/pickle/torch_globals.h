@@ -16,6 +16,9 @@ namespace fsdp {
 // values, and for Python's other containers.
 bool IsTorchGlobal(std::string_view name);
 
+// True for the functions and classes in the pickles of numpy's numbers and arrays.
+bool IsNumpyGlobal(std::string_view name);
+
 // True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.
 bool IsDcpGlobal(std::string_view name);
 

@@ -177,6 +177,22 @@ TEST(TorchSourceTest, EveryObjectIsNamedByItsPathAndClass) {
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("paths")), R"([null,"b"])");
 }
 
+// Arrays of floating-point numbers could be weights, so they are named.
+TEST(TorchSourceTest, NumbersOfNumpyAreValuesAndItsFloatingPointArraysAreObjects) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("numpy.pt"), {.skip_links = true}));
+  EXPECT_OK(CheckGolden(*source, "numpy.pt"));
+  EXPECT_THAT(source->left_out(),
+              ElementsAre(AllOf(HasSubstr("\"losses\""), HasSubstr("torch.from_numpy()")), HasSubstr("\"names\"")));
+  const auto text = [&](const char* name) { return *source->contents().FindText(StateKey::Extra(name)); };
+  EXPECT_EQ(text("best"), R"({"__python__":"numpy","module":"numpy._core.multiarray","dtype":"<f8","shape":null,)"
+                          R"("hex":"000000000000e03f"})");
+  EXPECT_THAT(text("count"), HasSubstr(R"("dtype":"<i8","shape":null,"hex":"0300000000000000")"));
+  EXPECT_THAT(text("is_last"), HasSubstr(R"("dtype":"|b1","shape":null,"hex":"01")"));
+  EXPECT_THAT(text("ids"), HasSubstr(R"("dtype":"<i2","shape":[2,3],"hex":"fdfffeffffff000001000200")"));
+  EXPECT_THAT(text("rng"), AllOf(HasSubstr(R"({"__python__":"tuple","items":["MT19937",)"),
+                                 HasSubstr(R"("dtype":"<u4","shape":[624])")));
+}
+
 TEST(TorchSourceTest, AnIndexThatPlacesATensorWronglyIsDamage) {
   const fs::path copy = fs::path(testing::TempDir()) / "indexed";
   fs::remove_all(copy);

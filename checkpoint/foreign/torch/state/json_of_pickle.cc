@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_bytes.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 
 namespace fsdp {
@@ -61,22 +63,6 @@ TextMeasure Measure(std::string_view text) {
     text.remove_prefix(length);
   }
   return measure;
-}
-
-// The bytes that _codecs.encode(text, "latin1") makes: each character is the byte with its number. nullopt if a
-// character has a larger one.
-std::optional<std::string> Latin1(std::string_view text) {
-  std::string bytes;
-  for (size_t i = 0; i < text.size(); ++i) {
-    auto byte = static_cast<uint8_t>(text[i]);
-    if (byte >= 0x80) {
-      const bool is_latin1 = (byte == 0xc2 || byte == 0xc3) && i + 1 < text.size() && (text[i + 1] & 0xc0) == 0x80;
-      if (!is_latin1) return std::nullopt;
-      byte = static_cast<uint8_t>(byte << 6 | (text[++i] & 0x3f));
-    }
-    bytes.push_back(static_cast<char>(byte));
-  }
-  return bytes;
 }
 
 bool IsCallOfBuiltin(PickleValue value, const char* name) {
@@ -265,10 +251,11 @@ class Converter {
   }
 
   absl::StatusOr<PythonJson> Call(PickleValue value, int depth) {
+    if (IsNumpyGlobal(value.callee().name())) return Numpy(value);
     if (!IsTorchGlobal(value.callee().name())) return Named(kObjectTag, value, ClassOf(value));
     // JSON has no place for the state, and a value without it would be a different one.
     if (value.has_state()) return Refused(value, absl::StrCat(Quote(value.callee().name()), " with a state"));
-    if (value.is_call("_codecs.encode")) return Encoded("bytes", value, value);
+    if (value.is_call("_codecs.encode")) return Bytes("bytes", value, value);
     if (IsCallOfBuiltin(value, "bytearray")) return ByteArray(value);
     if (IsCallOfBuiltin(value, "complex")) return TaggedItems("complex", value.arguments(), depth);
     FSDP_RETURN_IF_ERROR(TakeTagged(value));
@@ -286,13 +273,10 @@ class Converter {
     return is_reconstructor ? call.arguments().at(0) : call.callee();
   }
 
-  // The bytes of _codecs.encode(text, "latin1"), the call `encode`, as the value `value`.
-  absl::StatusOr<PythonJson> Encoded(const char* tag, PickleValue value, PickleValue encode) {
-    const PickleValue text = encode.arguments().at(0);
-    // Bounded before they are copied.
-    FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(text.text().size()), 0));
-    const bool is_latin1 = encode.arguments().size() == 2 && encode.arguments().at(1).is_string("latin1");
-    const std::optional<std::string> bytes = is_latin1 ? Latin1(text.text()) : std::nullopt;
+  // The bytes of `from`, which BytesOfPickle reads, as the value `value`.
+  absl::StatusOr<PythonJson> Bytes(const char* tag, PickleValue value, PickleValue from) {
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, MaxBytesOfPickle(from), 0));  // before they are copied
+    const std::optional<std::string> bytes = BytesOfPickle(from);
     return bytes ? TextInHex(tag, value, bytes) : Refused(value, "a string in an encoding other than Latin-1");
   }
 
@@ -301,14 +285,23 @@ class Converter {
     const PickleValue arguments = value.arguments();
     if (arguments.size() == 0) return TextInHex("bytearray", value, std::string());
     const PickleValue first = arguments.at(0);
-    if (arguments.size() == 1 && first.is(Kind::kBytes))
-      return TextInHex("bytearray", value, std::string(first.text()));
-    if (arguments.size() == 1 && first.is_call("_codecs.encode")) return Encoded("bytearray", value, first);
+    const bool is_bytes = first.is(Kind::kBytes) || first.is_call("_codecs.encode");
+    if (arguments.size() == 1 && is_bytes) return Bytes("bytearray", value, first);
     if (arguments.size() == 2 && first.is(Kind::kString) && arguments.at(1).is_string("latin-1")) {
+      FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(first.text().size()), 0));
       const std::optional<std::string> bytes = Latin1(first.text());
       if (bytes) return TextInHex("bytearray", value, bytes);
     }
     return Refused(value, absl::StrCat("a bytearray of ", std::string(PickleKindName(first.kind()))));
+  }
+
+  // A scalar or an array of numpy; an object, if its bytes have no simple meaning.
+  absl::StatusOr<PythonJson> Numpy(PickleValue value) {
+    const int64_t nbytes = BytesOfNumpy(value);
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, 2 * kTaggedBytes + 5 * nbytes, 3 * kTaggedBytes + 4 * nbytes));
+    std::optional<PythonJson> json = JsonOfNumpy(value);
+    if (!json) return Named(kObjectTag, value, value.callee());
+    return *std::move(json);
   }
 
   PickleBudget& budget_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 
 namespace fsdp {
 
@@ -217,6 +218,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
   if (write_tensor != nullptr) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
   }
+  if (tag == kNumpyTag) return IsNumpyJson(json) ? WriteNumpy(json, *this) : None();
   if (tag == kReferenceTag) return write_reference != nullptr ? write_reference(text("name")) : None();
   const PythonJson empty = PythonJson::array();
   const auto found = json.find("items");

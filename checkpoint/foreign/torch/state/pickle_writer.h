@@ -39,6 +39,7 @@ class PickleWriter {
   void Float(double value);
   void String(std::string_view text);
   void Integers(absl::Span<const int64_t> values);  // as a tuple
+  void Bytes(std::string_view bytes);               // as a call that makes them
   void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
 
   // Pushes the value from which JsonOfPickle made `json`. Globals in it are written unchecked: see
@@ -74,8 +75,7 @@ class PickleWriter {
   bool TaggedBytes(std::string_view tag, const std::string& bytes);  // false for a tag of another kind of value
   bool TaggedItems(std::string_view tag, const PythonJson& items);
   void BigInteger(std::string_view bytes);  // little-endian two's complement
-  void Bytes(std::string_view bytes);
-  void Pairs(const PythonJson& pairs);  // into the dict on the stack
+  void Pairs(const PythonJson& pairs);      // into the dict on the stack
 
   std::string bytes_;
   std::map<std::string, uint32_t, std::less<>> memo_;  // of globals

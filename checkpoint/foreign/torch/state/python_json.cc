@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 
 namespace fsdp {
 namespace {
@@ -128,6 +129,7 @@ bool NamesOnlyTorchGlobals(const PythonJson& json) {
   if (json.is_object() && tag != json.end() && tag->is_string()) {
     const auto kind = tag->get<std::string>();
     const auto name = json.find("name");
+    if (kind == kNumpyTag) return IsNumpyJson(json);
     const bool is_known = (kind == "global" || kind == "call") && name != json.end() && name->is_string() &&
                           IsTorchGlobal(name->get<std::string>());
     if (std::find(kNamesNothing.begin(), kNamesNothing.end(), kind) == kNamesNothing.end() && !is_known) return false;

@@ -12,6 +12,7 @@
 //   {1, 2}              {"__python__": "set", "items": [1, 2]}; also "frozenset"
 //   Counter({2: 1})     {"__python__": "Counter", "items": [[2, 1]]}; also "OrderedDict"
 //   1 + 2j              {"__python__": "complex", "items": [1.0, 2.0]}
+//   numpy.int64(3)      {"__python__": "numpy", ...}: numpy_value.h
 //   torch.float32       {"__python__": "global", "name": "torch.float32"}
 //   torch.device("cpu") {"__python__": "call", "name": "torch.device", "items": ["cpu"]}
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_PYTHON_JSON_H_

@@ -9,6 +9,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
@@ -129,6 +130,33 @@ TEST(PythonValuesTest, DeepDictsOfPairsStayDicts) {
   pickle += ".";
   ASSERT_OK_AND_ASSIGN(const PythonJson json, JsonOf(pickle));
   EXPECT_EQ(PythonOfText(TextOfPython(json)), json);
+}
+
+TEST(PythonValuesTest, ANumberOfNumpyIsWrittenAsNumpyWritesIt) {
+  const std::string json = R"({"__python__":"numpy","module":"numpy.core.multiarray","dtype":"<f4","shape":null,)"
+                           R"("hex":"0000c03f"})";
+  EXPECT_EQ(PythonOfText(json).size(), 5);
+  const std::string pickle = PickleOf(PythonOfText(json));
+  EXPECT_THAT(pickle, HasSubstr("cnumpy.core.multiarray\nscalar\n"));
+  const auto parsed = Pickle::Parse(pickle, TorchPickleOptions());
+  ASSERT_OK(parsed);
+  PickleBudget budget(**parsed);
+  ASSERT_OK_AND_ASSIGN(const PythonJson back, JsonOfPickle((*parsed)->root(), budget));
+  EXPECT_EQ(back.dump(), json);
+}
+
+// A text may have any origin: only values that numpy's pickles make are written as its calls.
+TEST(PythonValuesTest, ATextThatIsNoValueOfNumpyStaysAText) {
+  for (const char* text : {
+           R"({"__python__":"numpy","module":"os","dtype":"<f4","shape":null,"hex":"0000c03f"})",
+           R"({"__python__":"numpy","module":"numpy.core.multiarray","dtype":"|O","shape":null,"hex":"0000c03f"})",
+           R"({"__python__":"numpy","module":"numpy.core.multiarray","dtype":"<f4","shape":[1],"hex":"0000c03f"})",
+           R"({"__python__":"numpy","module":"numpy.core.multiarray","dtype":"<i4","shape":[2],"hex":"0000c03f"})",
+           R"({"__python__":"object","name":"argparse.Namespace","place":7})",
+           R"({"__python__":"anything","name":"torch.Size","items":[]})",
+       }) {
+    EXPECT_EQ(PythonOfText(text), PythonJson(text));
+  }
 }
 
 TEST(PythonValuesTest, CallsThatPythonWouldRefuseAreDamageOrRefused) {

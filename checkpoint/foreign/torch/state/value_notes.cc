@@ -2,11 +2,12 @@
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 
 #include <algorithm>
-#include <functional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
+#include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 
 namespace fsdp {
@@ -19,6 +20,10 @@ bool HasTag(const PythonJson& json, const char* wanted) {
 
 bool HoldsFrozenSet(const PythonJson& json) {
   return HasTag(json, "frozenset") || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsFrozenSet));
+}
+
+bool HoldsNumpy(const PythonJson& json) {
+  return HasTag(json, kNumpyTag) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsNumpy));
 }
 
 bool HoldsDividedDict(const PythonJson& json) {
@@ -42,8 +47,12 @@ std::vector<std::string> Notes(const StateDict& contents, const std::string& wor
 }  // namespace
 
 std::vector<std::string> NotesForTorchLoad(const StateDict& contents) {
-  return Notes(contents, "frozenset", &HoldsFrozenSet,
-               "holds a frozenset, which torch.load takes only with weights_only=False");
+  const std::string only = ", which torch.load takes only with weights_only=False";
+  std::vector<std::string> notes = Notes(contents, "frozenset", &HoldsFrozenSet, "holds a frozenset" + only);
+  for (std::string& note : Notes(contents, kNumpyTag, &HoldsNumpy, "holds a number or array of numpy" + only)) {
+    notes.push_back(std::move(note));
+  }
+  return notes;
 }
 
 std::vector<std::string> NotesForDcp(const StateDict& contents) {

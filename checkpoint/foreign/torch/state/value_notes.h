@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// Names each value that torch.load(weights_only=True) does not take: a frozenset.
+// Names each value that torch.load(weights_only=True) does not take: a frozenset, a value of numpy.
 std::vector<std::string> NotesForTorchLoad(const StateDict& contents);
 
 // Names each value that DCP stores as another type: a dict with tensors inside that is an OrderedDict or has keys other

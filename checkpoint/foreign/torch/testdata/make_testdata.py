@@ -429,7 +429,10 @@ def save_objects():
              checkpoint_id=HERE / "objects_dcp", no_dist=True)
     dcp.save({"model": model, "rng": {"pair": (numbers(5), [numbers(2, 2)], 7), "state": numbers(3), "order": collections.OrderedDict(a=1)}},
              checkpoint_id=HERE / "tuples_dcp", no_dist=True)
-    for name in ("objects.pt", "objects_legacy.pt", "objects_dcp", "tuples_dcp"):
+    torch.save({"model": model, "best": numpy.float64(0.5), "count": numpy.int64(3), "is_last": numpy.bool_(True),
+                "rng": numpy.random.RandomState(1).get_state(), "ids": numpy.arange(-3, 3, dtype=numpy.int16).reshape(2, 3),
+                "losses": numpy.array([0.5]), "names": numpy.array(["a"])}, HERE / "numpy.pt")
+    for name in ("objects.pt", "objects_legacy.pt", "objects_dcp", "tuples_dcp", "numpy.pt"):
         expect(name, model)
 
 
