@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_bytes.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"

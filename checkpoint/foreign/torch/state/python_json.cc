@@ -103,9 +103,9 @@ std::optional<PythonJson> MembersOf(const PythonJson& json) {
   if (!is_dict || !items->is_array()) return std::nullopt;
   PythonJson members = PythonJson::object();
   for (const PythonJson& pair : *items) {
-    const bool is_named = pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[0] != kPythonTag;
-    if (!is_named) return std::nullopt;
-    AppendMember(members, pair[0].get<std::string>(), pair[1]);
+    if (!pair.is_array() || pair.size() != 2 || pair[0] == kPythonTag) return std::nullopt;
+    if (!pair[0].is_string() && !pair[0].is_number_integer()) return std::nullopt;
+    AppendMember(members, pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump(), pair[1]);
   }
   return members;
 }

@@ -62,7 +62,8 @@ void AppendMember(PythonJson& object, std::string name, PythonJson value);
 // "param_names" are lists. All other values stay as they are.
 PythonJson WithPlainGroups(const PythonJson& json);
 
-// The members of `json` if it is a dict, of any type, whose names are texts; nullopt for all other values.
+// The members of `json` if it is a dict, of any type, whose keys are texts or integers, which get their digits for a
+// name, as in a tree; nullopt for all other values.
 std::optional<PythonJson> MembersOf(const PythonJson& json);
 
 // An extra value of ours is a text. The text of a value is its JSON, but the text of a string is the string itself,

@@ -2,6 +2,7 @@
 //
 // Values as Python's pickler writes them for torch.save (protocol 2; others where they differ), their JSON, and the
 // pickle that is written from it. torch_oracle_test checks that torch reads such pickles.
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -130,6 +131,20 @@ TEST(PythonValuesTest, DeepDictsOfPairsStayDicts) {
   pickle += ".";
   ASSERT_OK_AND_ASSIGN(const PythonJson json, JsonOf(pickle));
   EXPECT_EQ(PythonOfText(TextOfPython(json)), json);
+}
+
+// SGD without momentum has the state {0: {"momentum_buffer": None}}.
+TEST(PythonValuesTest, MembersOfAnyDictHaveTextsForNames) {
+  const auto members = [](const char* json) {
+    const std::optional<PythonJson> found = MembersOf(PythonJson::parse(json));
+    return found ? found->dump() : "none";
+  };
+  EXPECT_EQ(members(R"({"a":1})"), R"({"a":1})");
+  EXPECT_EQ(members(R"({"__python__":"dict","items":[[0,{"a":null}],["b",2]]})"), R"({"0":{"a":null},"b":2})");
+  EXPECT_EQ(members(R"({"__python__":"OrderedDict","items":[["a",1]]})"), R"({"a":1})");
+  EXPECT_EQ(members(R"({"__python__":"dict","items":[[null,1]]})"), "none");
+  EXPECT_EQ(members(R"({"__python__":"tuple","items":[["a",1]]})"), "none");
+  EXPECT_EQ(members("[1]"), "none");
 }
 
 TEST(PythonValuesTest, ANumberOfNumpyIsWrittenAsNumpyWritesIt) {
