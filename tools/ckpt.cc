@@ -43,7 +43,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"inspect",
        {"PATH"},
        "what it is: kind, step, world size, tensors, bytes, who holds what",
-       {"tensors", "html", "flat_layout", "diff_options", "endpoint_url", "json"},
+       {"tensors", "html", "flat_layout", "skip_links", "diff_options", "endpoint_url", "json"},
        RunInspect,
        "diff_options",
        {"A", "B"}},

@@ -32,9 +32,9 @@
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
-#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
@@ -173,7 +173,7 @@ bool FuzzHdf5Listing(std::string_view bytes) {
 // Converts values to JSON and to a tree, the two ways in which a pickle is traversed. The bounds of views are
 // recomputed only from the tensor.
 bool FuzzPickle(std::string_view bytes) {
-  const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+  const auto pickle = Pickle::Parse(bytes, TorchPickleOptions());
   if (!pickle.ok()) return false;
   PickleBudget budget(**pickle);
   (void)JsonOfPickle((*pickle)->root(), budget);

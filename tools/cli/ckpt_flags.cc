@@ -8,8 +8,8 @@
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
-          "leave out the targets of an HDF5 file's links, and the texts and objects of an .npz file; "
-          "otherwise a file with links, which are not followed, or with arrays that are not tensors is refused");
+          "leave out the targets of an HDF5 file's links, the texts and objects of an .npz file, and the objects of "
+          "Python classes in a torch file or DCP directory; otherwise a file with such a value is refused");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
 ABSL_FLAG(std::string, html, "",

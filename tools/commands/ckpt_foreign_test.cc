@@ -190,6 +190,27 @@ TEST_F(CkptForeignTest, HostileFilesMakeNothing) {
   EXPECT_FALSE(fs::exists("hostile_pickle_was_executed"));
 }
 
+TEST_F(CkptForeignTest, ObjectsOfClassesAreNamedByEveryCommandAndDoNotLockTheWeights) {
+  for (const std::string name : {"objects.pt", "objects_legacy.pt", "objects_dcp"}) {
+    const std::string file = TorchTestData(name);
+    const auto names_it = AllOf(HasSubstr("_io.BytesIO"), HasSubstr("nothing was executed"), HasSubstr("getvalue()"),
+                                HasSubstr("--skip_links"), HasSubstr("ckpt convert --model_only"));
+    for (const std::vector<std::string>& arguments :
+         {std::vector<std::string>{"inspect", file}, {"verify", file}, {"convert", file, Path("x.pt")}}) {
+      const Outcome outcome = Ckpt(arguments);
+      EXPECT_EQ(outcome.status, 1) << arguments[0];
+      EXPECT_THAT(outcome.err + outcome.out, names_it) << arguments[0];
+    }
+    const std::string out = Path(absl::StrCat(name, ".safetensors"));
+    EXPECT_THAT(MustCkpt({"convert", file, out, "--model_only"}), HasSubstr("_io.BytesIO"));
+    ExpectGolden(out, name, GoldenParts::kModel);
+    const std::string whole = Path(absl::StrCat(name, ".whole.pt"));
+    EXPECT_THAT(MustCkpt({"convert", file, whole, "--skip_links"}), HasSubstr("_io.BytesIO"));
+    ExpectGolden(whole, name);
+    EXPECT_THAT(MustCkpt({"inspect", file, "--skip_links"}), HasSubstr("left out  "));
+  }
+}
+
 TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
   const std::string model = TorchTestData("full.pt");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {

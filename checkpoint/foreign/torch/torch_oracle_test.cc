@@ -43,10 +43,32 @@ std::vector<TestTensor> Tensors() {
   return tensors;
 }
 
+// Values that JSON lacks: their names, texts and what Python shows.
+struct PythonValue {
+  const char* name;
+  const char* text;
+  const char* repr;
+};
+
+constexpr PythonValue kPythonValues[] = {
+    {"milestones", R"({"__python__":"Counter","items":[[2,2],[5,1]]})", "Counter({2: 2, 5: 1})"},
+    {"order", R"({"__python__":"OrderedDict","items":[["b",1],["a",2]]})", "OrderedDict([('b', 1), ('a', 2)])"},
+    {"seed", R"({"__python__":"int","hex":"ffffffffffffffff00"})", "18446744073709551615"},
+    {"wide", R"({"__python__":"int","hex":"ffffffffffffff7fff"})", "-9223372036854775809"},
+    {"unsigned", "18446744073709551615", "18446744073709551615"},
+    {"tokens", R"({"__python__":"bytearray","hex":"ff3100"})", R"(bytearray(b'\xff1\x00'))"},
+    {"raw", R"({"__python__":"bytes","hex":"ff3100"})", R"(b'\xff1\x00')"},
+    {"phase", R"({"__python__":"complex","items":[1.0,2.0]})", "(1+2j)"},
+    {"lone", R"({"__python__":"str","hex":"eda080"})", R"('\ud800')"},
+    {"by_id", R"({"__python__":"dict","items":[[30,[{"__python__":"tuple","items":[null,true]}]]]})",
+     "{30: [(None, True)]}"},
+};
+
 StateDict State(const std::vector<TestTensor>& tensors) {
   StateDict state = FullState(tensors);
   state.Set(StateKey::ParamGroups(), std::string(kGroups));
   state.Set(StateKey::Extra("step"), std::string("7"));
+  for (const PythonValue& value : kPythonValues) state.Set(StateKey::Extra(value.name), std::string(value.text));
   return state;
 }
 
@@ -71,6 +93,9 @@ std::string WriteExpected(const std::vector<TestTensor>& tensors) {
   list["values"].push_back({{"path", {"optim", "param_groups", 0, "betas"}}, {"value", {0.9, 0.95}}});
   list["values"].push_back({{"path", {"optim", "param_groups", 1, "lr"}}, {"value", 0.5}});
   list["values"].push_back({{"path", {"optim", "param_groups", 1, "params"}}, {"value", {"h.0.bias"}}});
+  for (const PythonValue& value : kPythonValues) {
+    list["values"].push_back({{"path", {value.name}}, {"repr", value.repr}});
+  }
   WriteAll(directory + "/expected.json", list.dump());
   return directory + "/expected.json";
 }

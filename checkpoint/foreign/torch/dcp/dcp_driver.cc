@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+#include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -60,7 +62,9 @@ class Writer final : public FormatWriter {
     if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
       return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
     }
-    return TorchNotesOn(contents);
+    std::vector<std::string> notes = TorchNotesOn(contents);
+    for (std::string& note : NotesForDcp(contents.state)) notes.push_back(std::move(note));
+    return notes;
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,

@@ -29,6 +29,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_value.h"
 #include "fsdp/checkpoint/foreign/torch/pt/file_pool.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
@@ -63,13 +64,14 @@ class ChunkPlaces {
   explicit ChunkPlaces(const DcpChunks& chunks) : chunks_(chunks), offsets_(chunks.size(), kUnknown) {}
 
   std::optional<ChunkPlace> Find(size_t chunk, DType dtype) const {
-    if (offsets_[chunk] == kUnknown) return std::nullopt;
+    if (chunk >= offsets_.size() || offsets_[chunk] == kUnknown) return std::nullopt;
     if (const auto at = others_.find(chunk); at != others_.end()) return at->second;
     const Shape shape = *Shape::Create(chunks_.count(chunk));  // valid, since Add has seen it
     return ChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
   }
 
   void Add(size_t chunk, ChunkPlace place, DType dtype) {
+    if (chunk >= offsets_.size()) offsets_.resize(chunks_.size(), kUnknown);  // a tensor in a value
     offsets_[chunk] = place.offset;
     const Shape shape = *Shape::Create(chunks_.count(chunk));
     const bool is_plain = place.is_contiguous && place.strides == RowMajorStrides(shape) &&
@@ -97,6 +99,9 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   // Builds the tree from the entries of .metadata and finds the state dict in it. Values are read from their archives,
   // because they decide what the state dict is (param_groups); tensors are not read.
   absl::Status ReadState() {
+    // .metadata does not record the number of ranks. Flat parameters are padded for it, so it must not count files of
+    // values.
+    world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
     TorchNode root;
     for (DcpEntry& entry : metadata_.entries) {
       absl::StatusOr<TorchNode> leaf = entry.is_tensor()
@@ -109,9 +114,6 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     const TorchLeafTypes types(static_cast<int64_t>(metadata_.tensors.size()), [this](int i) {
       return TorchLeafType{metadata_.tensors[i].dtype, metadata_.tensors[i].shape};
     });
-    // .metadata does not record the number of ranks. Flat parameters are padded for it, so it must not count files of
-    // values.
-    world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return ReadTensor(tensor, interval, out);
     };
@@ -119,7 +121,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
         std::move(root), types,
         {.read = read,
          .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
-         .model_only = options_.model_only});
+         .model_only = options_.model_only,
+         .skip_objects = options_.model_only || options_.skip_links});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
@@ -139,6 +142,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     for (const std::string& name : metadata_.chunks.slices().files()) paths.push_back(JoinPath(path_, name));
     return paths;
   }
+
+  std::vector<std::string> left_out() const override { return state_.left_out; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));
@@ -234,9 +239,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
     absl::StatusOr<TorchArchive> archive = ReadArchive(*file, slice);
     if (!archive.ok()) return In(archive.status(), absl::StrCat(Quote(name), " in ", Describe(slice)));
-    if (archive->tree.tensors.empty()) return std::move(archive->tree.root);
-    return absl::InvalidArgumentError(
-        absl::StrCat(Quote(name), " in ", Describe(slice), ": a tensor inside of a pickled value is not read"));
+    return TakeValue(std::move(archive->tree), slice, metadata_, inner_);
   }
 
   // Puts `leaf` into the nested dicts and lists under `root` at the path of `entry`, and creates the branches on the
@@ -295,9 +298,14 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
     FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, slice));
-    // A chunk's archive holds its tensor directly, without a dict around it.
-    if (archive.tree.root.kind() != TorchNode::Kind::kTensor) return absl::DataLossError("it holds no tensor");
-    const TorchTensor stored = archive.tree.tensors[0];
+    // A chunk's archive holds its tensor directly, without a dict around it, unless it is the archive of a value.
+    const auto inner = inner_.find(chunk);
+    const bool is_inner = inner != inner_.end() && inner->second < archive.tree.tensors.size();
+    if (!is_inner && archive.tree.root.kind() != TorchNode::Kind::kTensor) {
+      return absl::DataLossError("it holds no tensor");
+    }
+    const uint32_t number = is_inner ? inner->second : 0;
+    const TorchTensor stored = archive.tree.tensors[number];
     const absl::Span<const int64_t> wanted = metadata_.chunks.count(chunk);
     if (stored.dtype != tensor.dtype) {
       return absl::DataLossError(absl::StrCat("its dtype is ", std::string(DTypeName(stored.dtype)),
@@ -309,7 +317,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     }
     // Before the first read of payload: the CRC must see all of the chunk's bytes.
     files_.Expect(slice.file, archive);
-    const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(0));
+    const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(number));
     return ChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
                       {stored.strides.begin(), stored.strides.end()},
                       stored.touched_bytes(),
@@ -370,6 +378,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
 
   const std::string path_;
   DcpMetadata metadata_;  // constant once the source is open
+  InnerTensors inner_;    // the same
   const TensorSourceOptions options_;
   mutable FilePool files_;
   TorchState state_;

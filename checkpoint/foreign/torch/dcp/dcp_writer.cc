@@ -20,6 +20,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
@@ -51,7 +52,9 @@ class DcpPlan {
   absl::Status Plan() {
     FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as in torch
     for (const auto& [key, value] : contents_.entries()) {
-      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor));
+      const auto* const tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr || parts_.count(key) != 0) continue;
+      FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor, PathOf(key)));
     }
     for (const auto& [alias, target] : contents_.aliases) {
       const auto at = tensor_index_.find(StateKey::Model(target));
@@ -110,7 +113,7 @@ class DcpPlan {
   }
 
   // Adds a chunk of rows for each rank that gets rows. A scalar, or a tensor without elements, is one chunk on rank 0.
-  absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
+  absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor, const Path& path) {
     const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
     for (int rank = 0; rank < world_size_; ++rank) {
       const Interval part = Dim0Chunk(tensor.shape, world_size_, rank);
@@ -131,7 +134,7 @@ class DcpPlan {
     }
     payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
     tensor_index_[key] = index;
-    return AddTensorEntry(PathOf(key), index);
+    return AddTensorEntry(path, index);
   }
 
   // The number of a new tensor, to which AddChunk adds until the next BeginTensor.
@@ -147,9 +150,10 @@ class DcpPlan {
   }
 
   absl::Status AddValues() {
+    FSDP_ASSIGN_OR_RETURN(parts_, PartsOfExtras(contents_));
     for (const auto& [key, value] : contents_.entries()) {
       const auto* text = std::get_if<std::string>(&value);
-      if (text == nullptr) continue;
+      if (text == nullptr || parts_.count(key) != 0) continue;
       if (key.section == Section::kExtra && (key.fqn == "model" || key.fqn == "optim")) {
         return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
                                                        key.fqn, " in a DCP directory"));
@@ -164,34 +168,89 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // True for a literal tensor, and for a container with one at any depth.
+  // True for a literal tensor and a part of an extra value, and for a container with one at any depth.
   static bool HoldsTensor(const PythonJson& json) {
-    return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
+    return TensorOfJson(json) || NameOfReference(json) ||
+           (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
   }
 
-  // Adds a value as torch's flatten_state_dict divides it: a dict into its members, a list or tuple with a dict or
-  // tensor in it into its elements, anything else as one value. DCP loads by these names.
+  // A part of an extra value at `path`, in the order of the value. PartsOfExtras has found it, and that a text among
+  // them has no parts.
+  absl::Status AddPart(const Path& path, const std::string& name) {
+    const auto& [key, value] = contents_.entries()[*contents_.IndexOf(StateKey::Extra(name))];
+    if (const auto* const text = std::get_if<std::string>(&value)) return AddValue(path, PythonOfText(*text));
+    const auto at = tensor_index_.find(key);
+    if (at != tensor_index_.end()) return AddTensorEntry(path, at->second);
+    return AddTensor(key, std::get<ShardedTensor>(value), path);
+  }
+
+  // The parts into which torch's flatten_state_dict divides a value: a dict into its members, a list with a dict or
+  // tensor in it into its elements. Empty for any other value, which is pickled: also for a tuple with tensors. Dicts
+  // of other types are pickled too, so that they keep their type, unless they hold tensors; as in torch, their keys
+  // then become strings.
+  static std::vector<std::pair<DcpEntry::PathElement, PythonJson>> MembersOfValue(const PythonJson& json) {
+    std::vector<std::pair<DcpEntry::PathElement, PythonJson>> members;
+    const auto is_divided = [](const PythonJson& item) {
+      return HoldsTensor(item) || (item.is_object() && !item.contains(kPythonTag));
+    };
+    if (json.is_array() && std::any_of(json.begin(), json.end(), is_divided)) {
+      for (const PythonJson& item : json) members.push_back({{absl::StrCat(members.size()), true}, item});
+    } else if (json.is_object() && !json.contains(kPythonTag)) {
+      for (const auto& [name, value] : json.items()) members.push_back({{name, false}, value});
+    } else if (IsDict(json) && HoldsTensor(json)) {
+      for (const PythonJson& pair : json["items"]) {
+        const std::string name = pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump();
+        members.push_back({{name, false}, pair[1]});
+      }
+    }
+    return members;
+  }
+
+  // A dict as pairs.
+  static bool IsDict(const PythonJson& json) {
+    const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
+    const auto items = json.is_object() ? json.find("items") : json.end();
+    return json.is_object() && tag != json.end() && items != json.end() && items->is_array() &&
+           (*tag == "dict" || *tag == "OrderedDict" || *tag == "Counter") &&
+           std::all_of(items->begin(), items->end(),
+                       [](const PythonJson& pair) { return pair.is_array() && pair.size() == 2; });
+  }
+
+  // DCP loads by the names of the parts.
   absl::Status AddValue(const Path& path, const PythonJson& json) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return AddLiteral(path, *tensor);
-    const bool is_tuple = json.is_object() && json.value(kPythonTag, PythonJson()) == "tuple" && HoldsTensor(json);
-    if (is_tuple) return AddValue(path, json["items"]);
-    const bool is_dict = json.is_object() && !json.empty() && !json.contains(kPythonTag);
-    const bool is_list = json.is_array() && std::any_of(json.begin(), json.end(), [](const PythonJson& item) {
-                           return HoldsTensor(item) || (item.is_object() && !item.contains(kPythonTag));
-                         });
-    if (!is_dict && !is_list) {
-      PickleWriter pickle;
-      pickle.Python(json);
-      const DcpSlice slice = AddArchive(0, std::move(pickle).Finish(), {});
-      return AddEntry(DcpEntry::OfValue(NameOf(path), path, metadata_.chunks.AddSlice(slice)));
-    }
-    size_t index = 0;
-    for (const auto& [name, value] : json.items()) {
+    if (const std::optional<std::string> part = NameOfReference(json)) return AddPart(path, *part);
+    const auto members = MembersOfValue(json);
+    if (members.empty()) return AddPickled(path, json);
+    for (const auto& [element, value] : members) {
       Path longer = path;
-      longer.push_back({is_list ? absl::StrCat(index++) : name, is_list});
+      longer.push_back(element);
       FSDP_RETURN_IF_ERROR(AddValue(longer, value));
     }
     return absl::OkStatus();
+  }
+
+  // Adds a value, with any tensors in it, as one archive.
+  absl::Status AddPickled(const Path& path, const PythonJson& json) {
+    PickleWriter pickle;
+    std::vector<TorchStorageSource> storages;
+    pickle.write_tensor = [&](const LiteralTensor& tensor) {
+      EncodeTorchTensor(pickle, absl::StrCat(storages.size()), tensor.dtype, tensor.shape);
+      storages.push_back(
+          {.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
+    };
+    pickle.write_reference = [&](const std::string& name) {
+      const auto& [key, value] = contents_.entries()[*contents_.IndexOf(StateKey::Extra(name))];
+      if (const auto* text = std::get_if<std::string>(&value)) return pickle.Python(PythonOfText(*text));
+      const auto& tensor = std::get<ShardedTensor>(value);
+      EncodeTorchTensor(pickle, absl::StrCat(storages.size()), tensor.dtype, tensor.shape);
+      storages.push_back(
+          {.elements = &key, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
+      payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
+    };
+    pickle.Python(json);
+    const DcpSlice slice = AddArchive(0, std::move(pickle).Finish(), std::move(storages));
+    return AddEntry(DcpEntry::OfValue(NameOf(path), path, metadata_.chunks.AddSlice(slice)));
   }
 
   // Adds a tensor among values, whole on rank 0.
@@ -214,6 +273,7 @@ class DcpPlan {
   DcpMetadata metadata_;
   std::vector<std::vector<TorchArchivePlan>> files_;  // by rank
   std::map<StateKey, uint32_t> tensor_index_;         // into metadata_.tensors
+  std::set<StateKey> parts_;                          // of extra values, which are only inside them
   std::set<std::string> names_;
   int64_t payload_bytes_ = 0;
 };

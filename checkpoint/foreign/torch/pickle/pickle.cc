@@ -23,12 +23,16 @@ std::string_view PickleKindName(PickleKind kind) {
       return "a string";
     case PickleKind::kBytes:
       return "bytes";
+    case PickleKind::kByteArray:
+      return "a bytearray";
     case PickleKind::kTuple:
       return "a tuple";
     case PickleKind::kList:
       return "a list";
     case PickleKind::kSet:
       return "a set";
+    case PickleKind::kFrozenSet:
+      return "a frozenset";
     case PickleKind::kDict:
       return "a dict";
     case PickleKind::kGlobal:
@@ -88,7 +92,8 @@ double PickleValue::real() const {
 std::string_view PickleValue::text() const {
   if (Pickle::is_leaf(id_)) {
     const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
-    Check(leaf.kind == PickleKind::kString || leaf.kind == PickleKind::kBytes || leaf.kind == PickleKind::kBigInt,
+    Check(leaf.kind == PickleKind::kString || leaf.kind == PickleKind::kBytes || leaf.kind == PickleKind::kByteArray ||
+              leaf.kind == PickleKind::kBigInt,
           "not a text");
     return leaf.text;
   }
@@ -144,6 +149,11 @@ PickleValue PickleValue::at(int64_t i) const { return {pickle_, pickle_->items_[
 std::pair<PickleValue, PickleValue> PickleValue::member(int64_t i) const {
   Check(is(PickleKind::kDict), "not a dict");
   return {at(2 * i), at(2 * i + 1)};
+}
+
+PickleDict PickleValue::dict_type() const {
+  Check(is(PickleKind::kDict), "not a dict");
+  return static_cast<PickleDict>(pickle_->node(id_).dict);
 }
 
 PickleValue PickleValue::callee() const {

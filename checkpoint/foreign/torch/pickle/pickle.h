@@ -76,6 +76,9 @@ struct PickleOptions {
   // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused; null refuses
   // all.
   bool (*is_allowed)(std::string_view name) = nullptr;
+  // True for further globals that may be named, of objects that are not read: a call of one is recorded with its
+  // arguments, but without its state and the items that are added to it. Null: for none.
+  bool (*is_inert)(std::string_view name) = nullptr;
   // For the message about a refused global: how to save that object in a supported form. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
   // Called for each call whose parts have no other reference; must outlive the pickle. Null: every call stays a value.
@@ -92,15 +95,20 @@ enum class PickleKind : uint8_t {
   kFloat,
   kString,
   kBytes,
+  kByteArray,  // of protocol 5; earlier ones write a call
   kTuple,
   kList,
   kSet,
-  kDict,        // also OrderedDict, Counter and defaultdict
+  kFrozenSet,
+  kDict,        // of the type dict_type()
   kGlobal,      // a name that Python would import: name() is "module.name"
   kCall,        // a global called with arguments: callee(), arguments(); state() if BUILD set one
   kPersistent,  // an object outside the pickle: at(0) is its id
   kObject,      // taken by PickleObjects: object() is its number
 };
+
+// The types of a dict, which PyTorch distinguishes: a scheduler calls Counter.elements() of its milestones.
+enum class PickleDict : uint8_t { kPlain, kOrdered, kCounter };
 
 // "a dict", "an int", ...: with its article, for messages.
 std::string_view PickleKindName(PickleKind kind);
@@ -122,18 +130,20 @@ class PickleValue {
   bool boolean() const;
   int64_t integer() const;
   double real() const;
-  // kString, kBytes, kBigInt. Valid as long as the pickled bytes. A kString is UTF-8 if Python wrote it: not checked.
+  // kString, kBytes, kByteArray, kBigInt. Valid as long as the pickled bytes. A kString is UTF-8, perhaps with
+  // surrogates, if Python wrote it: not checked.
   std::string_view text() const;
   // kGlobal: "module.name", and its two parts, which are valid as long as the pickled bytes.
   std::string name() const;
   std::string_view global_module() const;
   std::string_view global_name() const;
-  // The elements of a tuple, list or set; the members of a dict.
+  // The elements of a tuple, list, set or frozenset; the members of a dict.
   int64_t size() const;
-  // Element `i`, below size(), of a tuple, list or set; at(0) of a persistent id is the id.
+  // Element `i`, below size(), of a tuple, list, set or frozenset; at(0) of a persistent id is the id.
   PickleValue at(int64_t i) const;
   // Key and value `i`, below size(), of a dict, in the order of insertion. A key can occur twice.
   std::pair<PickleValue, PickleValue> member(int64_t i) const;
+  PickleDict dict_type() const;  // kDict
   // The parts of a call. Precondition of state(): has_state().
   PickleValue callee() const;
   PickleValue arguments() const;
@@ -216,7 +226,8 @@ class Pickle {
     uint32_t begin = 0;  // of its items, in items_
     uint32_t size = 0;   // number of items
     PickleKind kind = PickleKind::kNone;
-    uint8_t room = 0;  // 2^room items fit at `begin`; 0: exactly `size`
+    uint8_t room : 5 = 0;  // 2^room items fit at `begin`; 0: exactly `size`
+    uint8_t dict : 3 = 0;  // PickleDict
     uint8_t uses = 0;  // times that it was pushed or copied, an upper bound on the references to it, without the memo's
     uint8_t numbers = 0;  // times that it was put into the memo under a number that is read again
   };

@@ -164,53 +164,69 @@ int64_t PickleBuilder::CopiedItems(uint32_t arguments) const {
   return 2 * int64_t{pickle_.node(value.at(0).id()).size};
 }
 
-// Copies the items instead of sharing them: in Python, too, OrderedDict(d) is a different object from d, and a later
-// APPEND or SETITEM must change only one of the two.
+uint32_t PickleBuilder::AddDict(PickleDict type) {
+  const uint32_t id = Add(Kind::kDict);
+  pickle_.nodes_.back().dict = static_cast<uint8_t>(type);
+  return id;
+}
+
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee_id, uint32_t arguments_id) {
   const PickleValue callee = Value(callee_id);
   const PickleValue arguments = Value(arguments_id);
   const std::string_view module = callee.global_module();
   const std::string_view name = callee.global_name();
   const bool is_builtin = module == "builtins" || module == "__builtin__";
-  const bool is_dict = module == "collections" && (name == "OrderedDict" || name == "Counter");
-  const bool is_set = is_builtin && name == "set";
-  const bool is_bytes = (module == "_codecs" && name == "encode") || (is_builtin && name == "bytearray");
-  if (!is_dict && !is_set && !is_bytes) return std::nullopt;
-  if (arguments.size() == 0) {
-    return std::make_optional(Add(is_dict ? Kind::kDict : is_set ? Kind::kSet : Kind::kBytes));
-  }
-  const PickleValue first = arguments.at(0);
-  if (is_bytes) return Bytes(callee, arguments);
-  if (is_dict && first.is(Kind::kDict)) return std::make_optional(Copy(Kind::kDict, first));
-  if (!first.is_sequence()) {
-    return input_.Broken(absl::StrCat(callee.name(), " of ", std::string(PickleKindName(first.kind()))));
-  }
-  if (is_set) return std::make_optional(Copy(Kind::kSet, first));
-  FSDP_ASSIGN_OR_RETURN(const uint32_t dict, DictOfPairs(first));
-  return std::make_optional(dict);
+  if (module == "collections" && name == "OrderedDict") return Dict(PickleDict::kOrdered, callee, arguments);
+  if (module == "collections" && name == "Counter") return Dict(PickleDict::kCounter, callee, arguments);
+  if (is_builtin && name == "set") return Set(Kind::kSet, callee, arguments);
+  if (is_builtin && name == "frozenset") return Set(Kind::kFrozenSet, callee, arguments);
+  if (module == "_codecs" && name == "encode") return Encoded(callee, arguments);
+  // Protocol 2 writes b"" as bytes(); bytes(n) would be n zeros.
+  if (!is_builtin || name != "bytes") return std::nullopt;
+  if (arguments.size() != 0) return input_.Broken(absl::StrCat(callee.name(), " with arguments"));
+  return Add(Kind::kBytes);
 }
 
-// OrderedDict([(key, value), ...]), as Python 2 writes it.
-absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
-  const uint32_t dict = Add(Kind::kDict);
-  for (int64_t i = 0; i < pairs.size(); ++i) {
-    if (!pairs.at(i).is_sequence() || pairs.at(i).size() != 2) return input_.Broken("an OrderedDict of no pairs");
+// Copies the items instead of sharing them, as Set does: in Python, too, OrderedDict(d) is a different object from d,
+// and a later SETITEM must change only one of the two. An OrderedDict may also be made of pairs, as Python 2 writes it;
+// a Counter of pairs would count them.
+absl::StatusOr<uint32_t> PickleBuilder::Dict(PickleDict type, PickleValue callee, PickleValue arguments) {
+  if (arguments.size() == 0) return AddDict(type);
+  const PickleValue first = arguments.at(0);
+  if (first.is(Kind::kDict)) {
+    const uint32_t dict = Copy(Kind::kDict, first);
+    NodeOf(dict).dict = static_cast<uint8_t>(type);
+    return dict;
+  }
+  if (!first.is_sequence() || type == PickleDict::kCounter) {
+    return input_.Broken(absl::StrCat(callee.name(), " of ", std::string(PickleKindName(first.kind()))));
+  }
+  const uint32_t dict = AddDict(type);
+  for (int64_t i = 0; i < first.size(); ++i) {
+    if (!first.at(i).is_sequence() || first.at(i).size() != 2) return input_.Broken("an OrderedDict of no pairs");
     for (int64_t j = 0; j < 2; ++j) {
-      pickle_.items_.push_back(pairs.at(i).at(j).id());
-      CountUse(pairs.at(i).at(j).id());
+      pickle_.items_.push_back(first.at(i).at(j).id());
+      CountUse(first.at(i).at(j).id());
     }
   }
-  pickle_.nodes_.back().size = static_cast<uint32_t>(2 * pairs.size());
+  pickle_.nodes_.back().size = static_cast<uint32_t>(2 * first.size());
   return dict;
+}
+
+absl::StatusOr<uint32_t> PickleBuilder::Set(Kind kind, PickleValue callee, PickleValue arguments) {
+  if (arguments.size() == 0) return Add(kind);
+  if (arguments.at(0).is_sequence()) return Copy(kind, arguments.at(0));
+  return input_.Broken(absl::StrCat(callee.name(), " of ", std::string(PickleKindName(arguments.at(0).kind()))));
 }
 
 // Protocol 2 has no opcode for bytes, so Python writes them as _codecs.encode(string, "latin1"). The string is UTF-8,
 // and only ASCII has the same bytes in both encodings; any other string stays a kCall with its argument, for readers
 // that convert it.
-absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Bytes(PickleValue callee, PickleValue arguments) {
+absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Encoded(PickleValue callee, PickleValue arguments) {
+  if (arguments.size() == 0 || !arguments.at(0).is(Kind::kString)) {
+    return input_.Broken(absl::StrCat(callee.name(), " of no string"));
+  }
   const PickleValue first = arguments.at(0);
-  if (first.is(Kind::kBytes)) return std::make_optional(first.id());
-  if (!first.is(Kind::kString)) return input_.Broken(absl::StrCat(callee.name(), " of no string"));
   const auto [is_ascii, is_new] = is_ascii_.try_emplace(first.id(), false);
   if (is_new) {
     const std::string_view text = first.text();

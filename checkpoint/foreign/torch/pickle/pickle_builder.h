@@ -41,7 +41,8 @@ class PickleBuilder {
   void Append(uint32_t container, uint32_t item);
   void Append(uint32_t container, const Ids& stack, size_t first);
 
-  // The container that callee(*arguments) creates, a copy of the argument's items; nullopt for any other call.
+  // The container, or the bytes, that callee(*arguments) creates, a copy of the argument's items; nullopt for any other
+  // call.
   // kDataLoss for arguments that Python's constructor would refuse. Takes up to MemoryOf(CopiedItems(arguments)).
   absl::StatusOr<std::optional<uint32_t>> Container(uint32_t callee, uint32_t arguments);
   int64_t CopiedItems(uint32_t arguments) const;
@@ -83,8 +84,10 @@ class PickleBuilder {
   uint32_t Add(PickleKind kind);
   // Moves the items of `node` to a place for `count` items, unless they already fit.
   void MakeRoom(Pickle::Node& node, int64_t count);
-  absl::StatusOr<std::optional<uint32_t>> Bytes(PickleValue callee, PickleValue arguments);
-  absl::StatusOr<uint32_t> DictOfPairs(PickleValue pairs);
+  uint32_t AddDict(PickleDict type);
+  absl::StatusOr<uint32_t> Dict(PickleDict type, PickleValue callee, PickleValue arguments);
+  absl::StatusOr<uint32_t> Set(PickleKind kind, PickleValue callee, PickleValue arguments);
+  absl::StatusOr<std::optional<uint32_t>> Encoded(PickleValue callee, PickleValue arguments);
   uint32_t Copy(PickleKind kind, PickleValue from);
 
   Pickle::Node& NodeOf(uint32_t id) { return pickle_.nodes_[id - Pickle::kFirstNode]; }

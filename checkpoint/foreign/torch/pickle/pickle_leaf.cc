@@ -158,8 +158,9 @@ absl::StatusOr<PickleLeaf> TakeLeaf(Op opcode, PickleInput& input) {
     case Op::kBinBytes:
       return TakeText(input, Kind::kBytes, 4);
     case Op::kBinBytes8:
-    case Op::kByteArray8:
       return TakeText(input, Kind::kBytes, 8);
+    case Op::kByteArray8:
+      return TakeText(input, Kind::kByteArray, 8);
     case Op::kEmptyTuple:
       return PickleLeaf{.kind = Kind::kTuple};
     case Op::kGlobal:

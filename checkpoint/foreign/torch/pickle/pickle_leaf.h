@@ -21,7 +21,7 @@ struct PickleLeaf {
   // The member of its kind; views are parts of the input.
   int64_t integer = 0;  // kInt, and kBool: 0 or 1
   double real = 0;
-  std::string_view text = {};    // kString, kBytes, kBigInt; for a kGlobal the name in its module
+  std::string_view text = {};    // kString, kBytes, kByteArray, kBigInt; for a kGlobal the name in its module
   std::string_view module = {};  // kGlobal
 };
 

@@ -11,10 +11,10 @@
 //
 // The opcodes with power in Python, and their effect here:
 //
-//   GLOBAL, STACK_GLOBAL   import: a name, refused immediately unless PickleOptions::is_allowed lists it
+//   GLOBAL, STACK_GLOBAL   import: a name, refused immediately unless PickleOptions::is_allowed or is_inert lists it
 //   REDUCE, NEWOBJ         call: the callee must be such a name. Calls of Python's own containers (OrderedDict, set,
 //                          bytearray, ...) create that container; every other call is recorded as a kCall
-//   BUILD                  __setstate__: recorded with its kCall, once
+//   BUILD                  __setstate__: recorded with its kCall, once; dropped for a call of an inert global
 //   BINPERSID              lookup by the program that unpickles: recorded as a kPersistent
 //   the rest               (INST, OBJ, EXT1, PERSID, NEWOBJ_EX, NEXT_BUFFER, ...) refused: state dicts do not need them
 //
@@ -143,10 +143,17 @@ class PickleMachine {
   absl::Status CheckGlobal(std::string_view module, std::string_view name) const {
     const std::string full_name = absl::StrCat(std::string(module), ".", std::string(name));
     if (options_.is_allowed != nullptr && options_.is_allowed(full_name)) return absl::OkStatus();
+    if (options_.is_inert != nullptr && options_.is_inert(full_name)) return absl::OkStatus();
     const std::string advice(options_.advice == nullptr ? "" : options_.advice(full_name));
     return input_.Refused(absl::StrCat("it wants ", Quote(full_name),
                                        ", which no state dict needs: refused, and nothing was executed",
                                        advice.empty() ? "" : "; ", advice));
+  }
+
+  // True for an object that only its class could read: its parts have no meaning here.
+  bool IsInert(uint32_t id) const {
+    if (options_.is_inert == nullptr || values_.KindOf(id) != Kind::kCall) return false;
+    return options_.is_allowed == nullptr || !options_.is_allowed(values_.Value(id).callee().name());
   }
 
   absl::Status PushGlobalOfStack() {
@@ -217,6 +224,7 @@ class PickleMachine {
     FSDP_ASSIGN_OR_RETURN(const uint32_t state, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t object, Top());
     if (values_.KindOf(object) == Kind::kDict || values_.KindOf(object) == Kind::kObject) return absl::OkStatus();
+    if (IsInert(object)) return absl::OkStatus();
     if (values_.KindOf(object) != Kind::kCall) {
       return input_.Refused(
           absl::StrCat("it wants to set the state of ", std::string(PickleKindName(values_.KindOf(object)))));
@@ -251,6 +259,10 @@ class PickleMachine {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
     if (*first <= floor) return input_.Broken("a value is taken from an empty stack");
     const uint32_t container = stack_[*first - 1];
+    if (IsInert(container)) {  // of a subclass of a list or dict
+      Drop(*first);
+      return absl::OkStatus();
+    }
     if (values_.KindOf(container) != kind) {
       return input_.Broken(absl::StrCat("values for ", std::string(PickleKindName(kind)), " are put into ",
                                         std::string(PickleKindName(values_.KindOf(container)))));
@@ -325,7 +337,7 @@ absl::Status PickleMachine::Step(PickleOpcode opcode) {
     case Op::kTuple:
       return PushGroup(Kind::kTuple, TakeMark());
     case Op::kFrozenSet:
-      return PushGroup(Kind::kSet, TakeMark());
+      return PushGroup(Kind::kFrozenSet, TakeMark());
     case Op::kEmptyList:
       return Push(values_.Items(Kind::kList, {}));
     case Op::kEmptyDict:

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
@@ -82,6 +83,48 @@ TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
   // A different spelling of an allowed dotted name does not bypass the list.
   EXPECT_THAT(Parse("ctorch.serialization\n_get_layout.__globals__\n."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("_get_layout.__globals__")));
+}
+
+// What acts, and tensors in forms that are not read, stay refused; objects of other classes must not lock a file.
+TEST(PickleTest, OnlyGlobalsThatNeitherActNorMakeTensorsAreInert) {
+  for (const char* name :
+       {"argparse.Namespace", "pathlib.PosixPath", "_io.BytesIO", "datetime.datetime", "__main__.Config",
+        "collections.defaultdict", "builtins.list", "__builtin__.xrange", "numpy._core.multiarray.scalar",
+        "numpy.random._pickle.__generator_ctor", "osmium.Reader", "torch.optim.adamw.AdamW", "functools.partial",
+        "types.SimpleNamespace", "torch.torch_version.TorchVersion", "torch.utils.data.dataset.TensorDataset"}) {
+    EXPECT_TRUE(IsInertGlobal(name)) << name;
+  }
+  for (const char* name : {"os.system",
+                           "posix.system",
+                           "os.path.join",
+                           "nt.system",
+                           "subprocess.Popen",
+                           "builtins.eval",
+                           "__builtin__.getattr",
+                           "builtins.__import__",
+                           "importlib.import_module",
+                           "operator.attrgetter",
+                           "sys.exit",
+                           "torch.load",
+                           "torch.serialization.load",
+                           "torch.serialization._get_layout.__globals__",
+                           "__main__.f.__globals__",
+                           "torch._utils._rebuild_sparse_tensor",
+                           "torch.nn.parameter.Buffer",
+                           "torch.distributed.tensor.DTensor",
+                           "torch.storage._load_from_bytes",
+                           "engine.float8.Float8Tensor._make"}) {
+    EXPECT_FALSE(IsInertGlobal(name)) << name;
+  }
+}
+
+TEST(PickleTest, APartOfAnInertObjectIsRefusedIfItActs) {
+  EXPECT_OK(Pickle::Parse("cargparse\nNamespace\n)\x81}b.", TorchPickleOptions()));
+  EXPECT_THAT(Pickle::Parse("cargparse\nNamespace\n)\x81}X\1\0\0\0acos\nsystem\nsb."s, TorchPickleOptions()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it wants \"os.system\"")));
+  // The result of a call may not be called: no list of names can say what that does.
+  EXPECT_THAT(Pickle::Parse("cfunctools\npartial\n)R)R.", TorchPickleOptions()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("an object that is not a global")));
 }
 
 TEST(PickleTest, OpcodesThatStateDictsDoNotNeedAreRefused) {

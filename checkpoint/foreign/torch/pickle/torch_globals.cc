@@ -58,17 +58,44 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.bool", DType::kBool},
 };
 
-// Dtypes that torch has and this project does not: named in an error instead of being refused as unknown.
-constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
+// Dtypes that torch has and this project does not: kept as values, and named in the error about a tensor of one.
+constexpr std::array kOtherDTypes = {
+    "torch.float4_e2m1fn_x2"sv,
+    "torch.int1"sv,
+    "torch.int2"sv,
+    "torch.int3"sv,
+    "torch.int4"sv,
+    "torch.int5"sv,
+    "torch.int6"sv,
+    "torch.int7"sv,
+    "torch.qint32"sv,
+    "torch.qint8"sv,
+    "torch.quint2x4"sv,
+    "torch.quint4x2"sv,
+    "torch.quint8"sv,
+    "torch.uint1"sv,
+    "torch.uint2"sv,
+    "torch.uint3"sv,
+    "torch.uint4"sv,
+    "torch.uint5"sv,
+    "torch.uint6"sv,
+    "torch.uint7"sv,
+};
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
-// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor, numpy) have no
-// place in a StateDict, and kAdvice explains how to save such values.
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor) have no place in a
+// StateDict, and AdviceOnGlobal says how to save such values. It lacks frozenset and bytes, so it cannot load b"".
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,
+    "__builtin__.bytes"sv,
+    "__builtin__.complex"sv,
+    "__builtin__.frozenset"sv,
     "__builtin__.set"sv,
     "builtins.bytearray"sv,
+    "builtins.bytes"sv,
+    "builtins.complex"sv,
+    "builtins.frozenset"sv,
     "builtins.set"sv,
     "collections.Counter"sv,
     "collections.OrderedDict"sv,
@@ -85,6 +112,16 @@ constexpr std::array kTorchGlobals = {
     "torch.nn.parameter.Parameter"sv,
     "torch.serialization._get_layout"sv,
     "torch.storage.UntypedStorage"sv,
+};
+
+// Their calls are numbers and arrays, if numpy_value.h knows their arguments.
+constexpr std::array kNumpyGlobals = {
+    "numpy._core.multiarray._reconstruct"sv,
+    "numpy._core.multiarray.scalar"sv,
+    "numpy.core.multiarray._reconstruct"sv,
+    "numpy.core.multiarray.scalar"sv,
+    "numpy.dtype"sv,
+    "numpy.ndarray"sv,
 };
 
 // The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one
@@ -107,29 +144,6 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
 };
 
-// The first entry whose prefix matches is used, so longer prefixes come first.
-struct Advice {
-  std::string_view prefix;
-  std::string_view text;
-};
-
-constexpr std::string_view kOneRanksShard =
-    "a tensor subclass, such as the ShardedTensor (LOCAL_STATE_DICT, SHARDED_STATE_DICT) or the DTensor that is one "
-    "rank's shard: let all ranks save to one directory with torch.distributed.checkpoint.save, or save whole tensors, "
-    "of "
-    "torch.distributed.checkpoint.state_dict.get_state_dict with StateDictOptions(full_state_dict=True)";
-
-constexpr std::array kAdvice = {
-    Advice{"torch._utils._rebuild_wrapper_subclass", kOneRanksShard},
-    Advice{"torch.distributed.", kOneRanksShard},
-    Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
-    Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
-    Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
-    Advice{"numpy.", "something of numpy: save torch.from_numpy() of arrays, and item() of numbers"},
-    Advice{"__main__.", "an object of the program's own: save the state_dict() of a module, and plain values"},
-    Advice{"torch.nn.modules.", "a whole module: save its state_dict()"},
-};
-
 template <typename List>
 bool Contains(const List& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -148,14 +162,9 @@ bool IsTorchGlobal(std::string_view name) {
   return Contains(kTorchGlobals, name) || FindDType(name) != nullptr || Contains(kOtherDTypes, name);
 }
 
-bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
+bool IsNumpyGlobal(std::string_view name) { return Contains(kNumpyGlobals, name); }
 
-std::string_view AdviceOnGlobal(std::string_view name) {
-  for (const Advice& advice : kAdvice) {
-    if (name.substr(0, advice.prefix.size()) == advice.prefix) return advice.text;
-  }
-  return "";
-}
+bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
 
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
   const NamedDType* const named = FindDType(name);

@@ -12,15 +12,15 @@
 
 namespace fsdp {
 
-// True for the globals, including dtypes, that torch.load(weights_only=True) accepts and dense tensors need.
+// True for the globals, including dtypes, that torch.load(weights_only=True) accepts for dense tensors and plain
+// values, and for Python's other containers.
 bool IsTorchGlobal(std::string_view name);
+
+// True for the functions and classes in the pickles of numpy's numbers and arrays.
+bool IsNumpyGlobal(std::string_view name);
 
 // True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.
 bool IsDcpGlobal(std::string_view name);
-
-// Advice for the owner of a file that names `name`, a global in neither list: what the global represents, and how to
-// save it in a supported form. Empty for an unknown global.
-std::string_view AdviceOnGlobal(std::string_view name);
 
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
 // torch dtype that this project does not support, such as float4_e2m1fn_x2.

@@ -18,7 +18,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 
 namespace fsdp {
@@ -74,7 +74,7 @@ class LegacyReader {
 
   // Parses the pickle at at_, and moves at_ to its end.
   absl::StatusOr<std::unique_ptr<Pickle>> Next() {
-    PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal};
+    PickleOptions options = TorchPickleOptions();
     options.limits.max_memory = max_memory_;
     absl::StatusOr<std::unique_ptr<Pickle>> pickle = Pickle::Parse(std::string_view(bytes_).substr(at_), options);
     if (!pickle.ok()) {

@@ -77,7 +77,7 @@ class Merger {
       }
     }
     TorchNode merged;
-    merged.is_list = first.is_list;
+    merged.TakeForm(first);
     for (const auto& [child, nodes] : by_name) {
       const std::string path = name.empty() ? child : absl::StrCat(name, ".", child);
       FSDP_ASSIGN_OR_RETURN(TorchNode node, Merge(path, nodes, is_state || (is_optimizer && child == "state")));

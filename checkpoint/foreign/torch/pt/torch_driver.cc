@@ -10,6 +10,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+#include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 
@@ -78,8 +79,9 @@ TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options) {
 std::vector<std::string> TorchNotesOn(const FormatContents& contents) {
   StateDict kept;
   KeepSafetensorsMetadata(contents.metadata, kept);
-  if (kept.empty()) return {};
-  return {"__metadata__ is left out: PyTorch's formats have no place for it"};
+  std::vector<std::string> notes = NotesForTorchLoad(contents.state);
+  if (!kept.empty()) notes.push_back("__metadata__ is left out: PyTorch's formats have no place for it");
+  return notes;
 }
 
 }  // namespace fsdp

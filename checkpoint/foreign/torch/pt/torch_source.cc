@@ -112,7 +112,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
         StateOfTree(std::move(root), types,
                     {.read = read,
                      .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = ranks},
-                     .model_only = options.model_only});
+                     .model_only = options.model_only,
+                     .skip_objects = options.model_only || options.skip_links});
     if (!state.ok()) {
       return Annotate(state.status(), path);
     }
@@ -136,6 +137,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     for (const std::unique_ptr<TorchFile>& file : files_) paths.push_back(file->path());
     return paths;
   }
+
+  std::vector<std::string> left_out() const override { return state_.left_out; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {

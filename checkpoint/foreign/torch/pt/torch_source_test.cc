@@ -3,16 +3,22 @@
 // Files that the real PyTorch wrote, and malicious files.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -105,11 +111,86 @@ TEST(TorchSourceTest, PythonValuesThatJsonLacksAreKeptUnderTheirNames) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("by_id.pth")));
   const std::string* scheduler = source->contents().FindText(StateKey::Extra("scheduler"));
   ASSERT_NE(scheduler, nullptr);
-  EXPECT_THAT(*scheduler, AllOf(HasSubstr(R"("milestones":{"__python__":"dict","items":[[30,1]]})"),
+  EXPECT_THAT(*scheduler, AllOf(HasSubstr(R"("milestones":{"__python__":"Counter","items":[[30,1]]})"),
                                 HasSubstr(R"("best":{"__python__":"float","value":"inf"})"),
                                 HasSubstr(R"("betas":{"__python__":"tuple","items":[0.9,0.99]})"),
                                 HasSubstr(R"("ids":{"__python__":"set","items":[1,2]})"),
                                 HasSubstr(R"("raw":{"__python__":"bytes","hex":"0161"})")));
+}
+
+// DCP pickles a tuple whole, with its tensors.
+TEST(TorchSourceTest, TensorsInAPickledValueOfDcpAreTensors) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("tuples_dcp")));
+  EXPECT_OK(CheckGolden(*source, "tuples_dcp"));
+  EXPECT_EQ(source->world_size(), 1);
+  const std::string* const text = source->contents().FindText(StateKey::Extra("rng"));
+  ASSERT_NE(text, nullptr);
+  EXPECT_THAT(*text, HasSubstr(absl::StrCat(R"({"__python__":"tuple","items":[)", ReferenceText("rng.pair.0"), ",[",
+                                            ReferenceText("rng.pair.1.0"), "],", ReferenceText("rng.pair.2"), "]}")));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng.pair.2")), "7");
+  for (const auto& [name, numel] : {std::pair("rng.pair.0", 5), {"rng.pair.1.0", 4}, {"rng.state", 3}}) {
+    ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWhole(*source, StateKey::Extra(name)));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    ASSERT_EQ(values.size(), numel) << name;
+    for (int i = 0; i < numel; ++i) EXPECT_EQ(values[i], static_cast<float>(i) / 8) << name;
+  }
+  EXPECT_OK(VerifyRest(*source));
+}
+
+// Weights beside an object are read, and the object is named: with model_only, with skip_links or in the refusal.
+TEST(TorchSourceTest, AnObjectOfAClassDoesNotLockTheWeightsBesideIt) {
+  for (const char* name : {"objects.pt", "objects_legacy.pt", "objects_dcp"}) {
+    EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(name), HasSubstr("\"_io.BytesIO\""), HasSubstr("nothing was executed"),
+                               HasSubstr("save getvalue()"))));
+    for (const TensorSourceOptions& options :
+         {TensorSourceOptions{.model_only = true}, TensorSourceOptions{.skip_links = true}}) {
+      ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), options));
+      EXPECT_OK(CheckGolden(*source, name));
+      EXPECT_EQ(source->step(), 3);
+      EXPECT_THAT(source->left_out(), testing::Contains(HasSubstr("\"_io.BytesIO\"")));
+    }
+    StateDict wanted;
+    ShardedTensor tensor;
+    tensor.shape = {2, 3};
+    wanted.Set(StateKey::Model("other"), tensor);
+    EXPECT_THAT(LoadCheckpoint(TorchTestData(name), wanted),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"_io.BytesIO\"")));
+  }
+}
+
+TEST(TorchSourceTest, EveryObjectIsNamedByItsPathAndClass) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("objects.pt"), {.skip_links = true}));
+  const auto named = [](const char* path, const char* global) {
+    return AllOf(HasSubstr(absl::StrCat("\"", path, "\"")), HasSubstr(absl::StrCat("\"", global, "\"")));
+  };
+  EXPECT_THAT(source->left_out(),
+              ElementsAre(named("args", "argparse.Namespace"), named("paths.0", "pathlib.PosixPath"),
+                          named("when", "datetime.datetime"), named("color", "__main__.Color"),
+                          named("config", "__main__.Config"), named("history", "__main__.History"),
+                          named("by_name", "collections.defaultdict"), named("buffer", "_io.BytesIO"),
+                          named("rng.numpy", "numpy.random._pickle.__generator_ctor"),
+                          named("rng.python", "random.Random"), named("type", "argparse.Namespace")));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng")), R"({"step":3})");
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("paths")), R"([null,"b"])");
+}
+
+// Arrays of floating-point numbers could be weights, so they are named.
+TEST(TorchSourceTest, NumbersOfNumpyAreValuesAndItsFloatingPointArraysAreObjects) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("numpy.pt"), {.skip_links = true}));
+  EXPECT_OK(CheckGolden(*source, "numpy.pt"));
+  EXPECT_THAT(source->left_out(),
+              ElementsAre(AllOf(HasSubstr("\"losses\""), HasSubstr("torch.from_numpy()")), HasSubstr("\"names\"")));
+  const auto text = [&](const char* name) { return *source->contents().FindText(StateKey::Extra(name)); };
+  EXPECT_EQ(text("best"), R"({"__python__":"numpy","module":"numpy._core.multiarray","dtype":"<f8","shape":null,)"
+                          R"("hex":"000000000000e03f"})");
+  EXPECT_THAT(text("count"), HasSubstr(R"("dtype":"<i8","shape":null,"hex":"0300000000000000")"));
+  EXPECT_THAT(text("is_last"), HasSubstr(R"("dtype":"|b1","shape":null,"hex":"01")"));
+  EXPECT_THAT(text("ids"), HasSubstr(R"("dtype":"<i2","shape":[2,3],"hex":"fdfffeffffff000001000200")"));
+  EXPECT_THAT(text("rng"), AllOf(HasSubstr(R"({"__python__":"tuple","items":["MT19937",)"),
+                                 HasSubstr(R"("dtype":"<u4","shape":[624])")));
 }
 
 TEST(TorchSourceTest, AnIndexThatPlacesATensorWronglyIsDamage) {

@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
@@ -99,6 +100,34 @@ TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
   }
   const std::string bytes = ReadFile(directory + "/x.pt");
   EXPECT_NE(bytes.find(std::string("\x6f\x12\x83\x3a", 4)), bytes.npos);  // 0.001 as float32
+}
+
+TEST(TorchWriterTest, PartsOfAnExtraValueAreWrittenInsideIt) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {2};
+  const std::string text =
+      absl::StrCat(R"({"cuda":[)", ReferenceText("rng.cuda.0"), R"(],"pair":{"__python__":"tuple","items":[)",
+                   ReferenceText("rng.pair.0"), R"(]},"steps":)", ReferenceText("rng.steps"), "}");
+  for (const char* name : {"rng.cuda.0", "rng.pair.0", "other"}) state.Set(StateKey::Extra(name), tensor);
+  state.Set(StateKey::Model("w"), tensor);
+  state.Set(StateKey::Extra("rng"), text);
+  state.Set(StateKey::Extra("rng.steps"), std::string(R"({"__python__":"Counter","items":[[2,1]]})"));
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * 4);
+    return absl::OkStatus();
+  };
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  for (const char* name : {"/x.pt", "/dcp"}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
+    EXPECT_EQ(source->contents().entries().size(), state.entries().size()) << name;
+    for (const auto& [key, value] : state.entries()) EXPECT_TRUE(source->contents().contains(key)) << key.ToString();
+    EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng")), text) << name;
+    EXPECT_EQ(*source->contents().FindText(StateKey::Extra("rng.steps")),
+              *state.FindText(StateKey::Extra("rng.steps")));
+  }
 }
 
 // A text of a checkpoint of ours may have an untrusted origin: it must not become a call in a pickle.

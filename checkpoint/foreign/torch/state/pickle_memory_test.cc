@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/honest_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/many_tensors.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
@@ -121,6 +122,22 @@ const std::vector<Costly>& CostlyPickles() {
                 Times(n / 12, "h\1h\0\x85R0"s) + "}.";
        }},
       {"calls", [](int64_t n) { return State("](ctorch\nSize\nq\0"s + Times(n / 4, "h\0)R"s) + "e"); }},
+      {"objects", [](int64_t n) { return State("](cargparse\nNamespace\nq\0"s + Times(n / 4, "h\0)R"s) + "e"); }},
+      {"bytearrays", [](int64_t n) { return State("](c__builtin__\nbytearray\nq\0"s + Times(n / 4, "h\0)R"s) + "e"); }},
+      {"one long text as bytes many times",
+       [](int64_t n) {
+         return State("](c_codecs\nencode\nX" + Long(n / 2) + Times(n / 4, "\xc3\xbf") + "U\6latin1\x86Rq\0"s +
+                      Times(n / 4, "h\0"s) + "e");
+       }},
+      {"one number of numpy many times",
+       [](int64_t n) {
+         return State(
+             "](cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\nU\2i8\x89\x88\x87R(K\3U\1<NNNK\0K\0K\0tb"
+             "C\x08"s +
+             std::string(8, '\1') + "tRq\0"s + Times(n / 2, "h\0"s) + "e");
+       }},
+      {"one counter many times",
+       [](int64_t n) { return State("](ccollections\nCounter\n}K\1K\1s\x85Rq\0"s + Times(n / 2, "h\0"s) + "e"); }},
       {"globals", [](int64_t n) { return State("](" + Times(n / 12, "ctorch\nSize\n") + "e"); }},
       {"storages", [](int64_t n) { return State("N" + Times(n / 3, "0NQ")); }},
       {"one tensor in a list many times",
@@ -140,7 +157,7 @@ const std::vector<Costly>& CostlyPickles() {
 // files).
 absl::Status TakeTree(const std::string& bytes) { return ParseTorchTree(bytes).status(); }
 absl::Status WalkTree(const std::string& bytes) {
-  const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+  const auto pickle = Pickle::Parse(bytes, TorchPickleOptions());
   return pickle.ok() ? TreeOfPickle(**pickle).status() : pickle.status();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 
 namespace fsdp {
 
@@ -86,6 +87,12 @@ void PickleWriter::Python(const PythonJson& json) {
   if (json.is_null()) return None();
   if (json.is_boolean()) return Bool(json.get<bool>());
   if (json.is_number_float()) return Float(json.get<double>());
+  if (json.is_number_unsigned() && json.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
+    std::string bytes(sizeof(uint64_t) + 1, '\0');  // a byte for the sign
+    const uint64_t value = json.get<uint64_t>();
+    std::memcpy(bytes.data(), &value, sizeof(value));
+    return BigInteger(bytes);
+  }
   if (json.is_number_integer()) return Integer(json.get<int64_t>());
   if (json.is_string()) return String(json.get_ref<const std::string&>());
   if (json.is_array()) {
@@ -105,8 +112,102 @@ void PickleWriter::Python(const PythonJson& json) {
   SetItems();
 }
 
-// The inverse of Converter in python_json.cc, tag by tag. Members of another type than expected count as empty: `json`
-// may come from a checkpoint, and any result is a valid pickle.
+// As Python and torch write it: LONG1, which is the only one that torch.load(weights_only=True) takes, up to its 255
+// bytes.
+void PickleWriter::BigInteger(std::string_view bytes) {
+  const bool is_short = bytes.size() <= 0xFF;
+  Emit(is_short ? PickleOpcode::kLong1 : PickleOpcode::kLong4);
+  EmitInteger(bytes.size(), is_short ? 1 : 4);
+  bytes_.append(bytes);
+}
+
+// Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
+void PickleWriter::Bytes(std::string_view bytes) {
+  std::string characters;
+  for (const char byte : bytes) {
+    const auto value = static_cast<uint8_t>(byte);
+    if (value >= 0x80) characters.push_back(static_cast<char>(0xC0 | value >> 6));
+    characters.push_back(static_cast<char>(value >= 0x80 ? 0x80 | (value & 0x3F) : value));
+  }
+  Global("_codecs.encode");
+  Mark();
+  String(characters);
+  String("latin1");
+  Tuple();
+  Reduce();
+}
+
+void PickleWriter::Pairs(const PythonJson& pairs) {
+  Mark();
+  for (const PythonJson& pair : pairs) {
+    if (pair.is_array() && pair.size() == 2) Items(pair);
+  }
+  SetItems();
+}
+
+bool PickleWriter::TaggedBytes(std::string_view tag, const std::string& bytes) {
+  if (tag == "int") {
+    BigInteger(bytes);
+  } else if (tag == "str") {
+    String(bytes);
+  } else if (tag == "bytes") {
+    Bytes(bytes);
+  } else if (tag == "bytearray") {
+    Global("builtins.bytearray");
+    Mark();
+    if (!bytes.empty()) Bytes(bytes);
+    Tuple();
+    Reduce();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool PickleWriter::TaggedItems(std::string_view tag, const PythonJson& items) {
+  if (tag == "tuple") {
+    if (items.empty()) {
+      EmptyTuple();
+      return true;
+    }
+    Mark();
+    Items(items);
+    Tuple();
+  } else if (tag == "dict") {
+    EmptyDict();
+    Pairs(items);
+  } else if (tag == "OrderedDict") {
+    Global("collections.OrderedDict");
+    EmptyTuple();
+    Reduce();
+    Pairs(items);
+  } else if (tag == "Counter") {
+    Global("collections.Counter");
+    Mark();
+    EmptyDict();
+    Pairs(items);
+    Tuple();
+    Reduce();
+  } else if (tag == "set" || tag == "frozenset") {
+    Global(tag == "set" ? "builtins.set" : "builtins.frozenset");
+    Mark();
+    Python(items);
+    Tuple();
+    Reduce();
+  } else if (tag == "complex") {
+    Global("builtins.complex");
+    Mark();
+    Items(items);
+    Tuple();
+    Reduce();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The inverse of Converter in json_of_pickle.cc, tag by tag. Members of another type than expected count as empty:
+// `json` may come from a checkpoint, and any result is a valid pickle.
 void PickleWriter::Tagged(const PythonJson& json) {
   const auto tag = json[kPythonTag].get<std::string>();
   const auto text = [&](const char* member) {
@@ -117,57 +218,21 @@ void PickleWriter::Tagged(const PythonJson& json) {
   if (write_tensor != nullptr) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
   }
+  if (tag == kNumpyTag) return IsNumpyJson(json) ? WriteNumpy(json, *this) : None();
+  if (tag == kReferenceTag) return write_reference != nullptr ? write_reference(text("name")) : None();
   const PythonJson empty = PythonJson::array();
   const auto found = json.find("items");
   const PythonJson& items = found != json.end() && found->is_array() ? *found : empty;
-  if (tag == "tuple") {
-    if (items.empty()) return EmptyTuple();
-    Mark();
-    Items(items);
-    return Tuple();
-  }
   if (tag == "float") {
     using Limits = std::numeric_limits<double>;
     const std::string value = text("value");
     return Float(value == "inf" ? Limits::infinity() : value == "-inf" ? -Limits::infinity() : Limits::quiet_NaN());
   }
-  if (tag == "int") {
-    const std::string bytes = absl::HexStringToBytes(text("hex"));
-    Emit(PickleOpcode::kLong4);
-    EmitInteger(bytes.size(), 4);
-    bytes_.append(bytes);
-    return;
-  }
-  if (tag == "dict") {
-    EmptyDict();
-    Mark();
-    for (const PythonJson& pair : items) Items(pair);
-    return SetItems();
-  }
   if (tag == "global") return Global(text("name"));
-  // The remaining tags are calls: of a type called with its elements, or of the global that the value names.
-  if (tag == "bytes") {
-    // Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
-    std::string characters;
-    for (const char byte : absl::HexStringToBytes(text("hex"))) {
-      const auto value = static_cast<uint8_t>(byte);
-      if (value >= 0x80) characters.push_back(static_cast<char>(0xC0 | value >> 6));
-      characters.push_back(static_cast<char>(value >= 0x80 ? 0x80 | (value & 0x3F) : value));
-    }
-    Global("_codecs.encode");
-    Mark();
-    String(characters);
-    String("latin1");
-    Tuple();
-    return Reduce();
-  }
-  Global(tag == "set" ? "builtins.set" : text("name"));
+  if (TaggedBytes(tag, absl::HexStringToBytes(text("hex"))) || TaggedItems(tag, items)) return;
+  Global(text("name"));
   Mark();
-  if (tag == "set") {
-    Python(items);
-  } else {
-    Items(items);
-  }
+  Items(items);
   Tuple();
   Reduce();
 }

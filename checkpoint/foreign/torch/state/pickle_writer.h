@@ -39,6 +39,7 @@ class PickleWriter {
   void Float(double value);
   void String(std::string_view text);
   void Integers(absl::Span<const int64_t> values);  // as a tuple
+  void Bytes(std::string_view bytes);               // as a call that makes them
   void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
 
   // Pushes the value from which JsonOfPickle made `json`. Globals in it are written unchecked: see
@@ -46,6 +47,8 @@ class PickleWriter {
   // are any; it has to push one value.
   void Python(const PythonJson& json);
   std::function<void(const LiteralTensor&)> write_tensor;
+  // The same for references (kReferenceTag), by name. Not set: None.
+  std::function<void(const std::string&)> write_reference;
 
   // Containers and calls: push an empty container, open a group, or take operands from the stack, as in
   // pickle_opcode.h.
@@ -69,6 +72,10 @@ class PickleWriter {
   void EmitInteger(uint64_t value, int nbytes);
   void Items(const PythonJson& items);  // between a mark and the opcode that the caller emits
   void Tagged(const PythonJson& json);
+  bool TaggedBytes(std::string_view tag, const std::string& bytes);  // false for a tag of another kind of value
+  bool TaggedItems(std::string_view tag, const PythonJson& items);
+  void BigInteger(std::string_view bytes);  // little-endian two's complement
+  void Pairs(const PythonJson& pairs);      // into the dict on the stack
 
   std::string bytes_;
   std::map<std::string, uint32_t, std::less<>> memo_;  // of globals

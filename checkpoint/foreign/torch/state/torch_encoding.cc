@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 
@@ -134,21 +136,26 @@ class StateEncoder {
   }
 
   absl::Status EncodeExtras() {
+    FSDP_ASSIGN_OR_RETURN(const std::set<StateKey> parts, PartsOfExtras(contents_));
+    pickle_.write_reference = [this](const std::string& name) { EncodeExtra(StateKey::Extra(name)); };
     for (const auto& [key, value] : contents_.entries()) {
-      if (key.section != Section::kExtra) continue;
+      if (key.section != Section::kExtra || parts.count(key) != 0) continue;
       // The members of one dict: a reader would take the extra value for the model.
       if (key.fqn == "model" || key.fqn == "optim") {
         return absl::InvalidArgumentError(
             absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
       }
       pickle_.String(key.fqn);
-      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) {
-        EncodeTensor(key, *tensor);
-      } else {
-        pickle_.Python(PythonOfText(std::get<std::string>(value)));
-      }
+      EncodeExtra(key);
     }
     return absl::OkStatus();
+  }
+
+  // Precondition: `contents_` holds `key`, which PartsOfExtras has checked for references.
+  void EncodeExtra(const StateKey& key) {
+    const StateValue& value = contents_.entries()[*contents_.IndexOf(key)].second;
+    if (const auto* tensor = std::get_if<ShardedTensor>(&value)) return EncodeTensor(key, *tensor);
+    pickle_.Python(PythonOfText(std::get<std::string>(value)));
   }
 
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -232,6 +239,7 @@ absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
   if (!NamesOnlyTorchGlobals(groups)) {
     return absl::InvalidArgumentError("optim/param_groups names a Python object that no state dict needs: refused");
   }
+  if (HoldsReference(groups)) return absl::InvalidArgumentError("optim/param_groups refers to an extra value: refused");
   for (PythonJson& group : groups) {
     if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is not a JSON object");
     group = WithTensorsForNumbers(group);

@@ -148,7 +148,7 @@ class OptimizerReader {
     if (!json.ok()) {
       return Annotate(json.status(), "the optimizer's param_groups");
     }
-    PythonJson groups = WithPlainTuples(*json);
+    PythonJson groups = WithPlainGroups(*json);
     if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are not a list");
     for (PythonJson& group : groups) {
       group = WithNumbersForTensors(group);
@@ -370,9 +370,15 @@ absl::StatusOr<std::string> ReadTorchOptimizer(TorchNode node, const TorchLeafTy
 }
 
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {
-  if (node.kind() != Kind::kValue || !node.value().is_object() || node.value().contains(kPythonTag)) return node;
+  if (node.kind() != Kind::kValue || !node.value().is_object()) return node;
+  // Only a dict with a tag is copied: the state of an optimizer can be large.
+  const bool is_plain = !node.value().contains(kPythonTag);
+  const std::optional<PythonJson> members = is_plain ? std::nullopt : MembersOf(node.value());
+  if (!is_plain && !members) return node;
   storage = TorchNode();
-  for (const auto& [name, value] : node.value().items()) storage.Add(name, TorchNode::Value(value));
+  for (const auto& [name, value] : (is_plain ? node.value() : *members).items()) {
+    storage.Add(name, TorchNode::Value(value));
+  }
   return storage;
 }
 

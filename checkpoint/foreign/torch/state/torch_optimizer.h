@@ -28,6 +28,8 @@ struct TorchStateOptions {
   TorchTensorReader read = nullptr;  // null: tensors in param_groups are refused
   FlatStateOptions flat = {};
   bool model_only = false;  // skip the optimizer of a file that also has a model, even one that cannot be read
+  // Leave out objects of Python classes (torch_objects.h); otherwise they are an error.
+  bool skip_objects = false;
 };
 
 // A tensor of the optimizer's state.

@@ -27,6 +27,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/divided_value.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -278,13 +280,15 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // Values become texts and tensors stay tensors; a container that holds both is split, with paths for names.
+  // Values become texts and tensors stay tensors; a container with a tensor is divided (extra_parts.h).
   absl::Status AddExtra(const std::string& name, const TorchNode& node) {
     const StateKey key = StateKey::Extra(name);
     if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());
     if (HoldsTensor(node)) {
-      for (const auto& [member, child] : node.members())
-        FSDP_RETURN_IF_ERROR(AddExtra(absl::StrCat(name, ".", member), child));
+      const auto add = [this](const std::string& part, const TorchNode& child) { return AddExtra(part, child); };
+      FSDP_ASSIGN_OR_RETURN(std::string text, DivideValue(name, node, add));
+      if (state_.contents.contains(key)) return Twice(key);
+      state_.contents.Set(key, std::move(text));
       return absl::OkStatus();
     }
     FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
@@ -342,7 +346,12 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckTotal(tensors));
-  return StateBuilder(tensors, options).Build(std::move(root));
+  const std::vector<TorchObject> objects = TakeObjects(root);
+  const bool is_whole = !objects.empty() && objects[0].path.empty();
+  if (is_whole || (!objects.empty() && !options.skip_objects)) return RefuseObjects(objects);
+  FSDP_ASSIGN_OR_RETURN(TorchState state, StateBuilder(tensors, options).Build(std::move(root)));
+  state.left_out = DescribeObjects(objects);
+  return state;
 }
 
 }  // namespace fsdp

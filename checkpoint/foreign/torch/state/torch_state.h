@@ -20,10 +20,11 @@
 namespace fsdp {
 
 struct TorchState {
-  std::string path = {};          // the file or directory, for messages; set by the source that owns the state
-  StateDict contents;             // dtypes and whole shapes; tensors have no shards
-  std::vector<TorchLeaf> leaves;  // by entry of `contents`; unused for texts
-  std::optional<int64_t> step;    // "step" of the file
+  std::string path = {};              // the file or directory, for messages; set by the source that owns the state
+  StateDict contents;                 // dtypes and whole shapes; tensors have no shards
+  std::vector<TorchLeaf> leaves;      // by entry of `contents`; unused for texts
+  std::optional<int64_t> step;        // "step" of the file
+  std::vector<std::string> left_out;  // TensorSource::left_out(): objects of Python classes
 
   // The source of the elements of tensor `key`. kNotFound names `path` and the key.
   absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;
@@ -35,10 +36,11 @@ struct TorchState {
 };
 
 // Finds the state dict in `root`, which is consumed on the way, and whose tensors have `types`, indexed by
-// TorchNode::tensor(). Tensors in param_groups become a part of that text; flat parameters of FSDP1 are divided into
-// parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is not a state dict, and for
-// optimizer state whose parameters cannot be identified (ids without an order, flat parameters without a layout);
-// kDataLoss for a name that occurs twice.
+// TorchNode::tensor(). Objects of Python classes are left out with options.skip_objects, and are otherwise a
+// kInvalidArgument that names them. Tensors in param_groups become a part of that text; flat parameters of FSDP1 are
+// divided into parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is not a state
+// dict, and for optimizer state whose parameters cannot be identified (ids without an order, flat parameters without a
+// layout); kDataLoss for a name that occurs twice.
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options = {});
 

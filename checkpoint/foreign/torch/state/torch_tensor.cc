@@ -74,7 +74,11 @@ absl::StatusOr<TensorCall> Unwrap(PickleValue value) {
     if (call && is_plain && arguments.at(2).is(Kind::kTuple)) return *call;
     break;
   }
-  return Unsupported(value, "a tensor in a form that is not read");
+  const bool has_type = value.is_call("torch._tensor._rebuild_from_type_v2") && value.arguments().size() > 1 &&
+                        value.arguments().at(1).is(Kind::kGlobal);
+  if (!has_type) return Unsupported(value, "a tensor in a form that is not read");
+  return Unsupported(value, absl::StrCat("a tensor of the subclass ", Quote(value.arguments().at(1).name()),
+                                         " is not read: save it as a plain tensor"));
 }
 
 absl::StatusOr<int64_t> NotNegative(PickleValue value, const char* what) {

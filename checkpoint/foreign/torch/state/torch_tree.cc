@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
-#include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 
 namespace fsdp {
@@ -89,6 +89,7 @@ class TreeBuilder {
 
   absl::StatusOr<TorchNode> BuildDict(PickleValue value, int depth) {
     TorchNode node;
+    node.is_ordered = value.dict_type() == PickleDict::kOrdered;
     node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
       const auto [key, member] = value.member(i);
@@ -100,6 +101,7 @@ class TreeBuilder {
       }
       const std::string name = key.is(Kind::kString) ? std::string(key.text()) : absl::StrCat(key.integer());
       FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, member, depth));
+      child.has_int_name = key.is(Kind::kInt);
       if (node.Add(name, std::move(child)) != nullptr) continue;
       return absl::DataLossError(
           absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name), " twice"));
@@ -110,6 +112,7 @@ class TreeBuilder {
   absl::StatusOr<TorchNode> BuildList(PickleValue value, int depth) {
     TorchNode node;
     node.is_list = true;
+    node.is_tuple = value.is(Kind::kTuple);
     node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
       const std::string name = absl::StrCat(i);
@@ -207,22 +210,29 @@ TorchNode::TorchNode(TorchNode&&) noexcept = default;
 TorchNode::~TorchNode() = default;
 
 TorchNode::TorchNode(const TorchNode& other)
-    : is_list(other.is_list),
-      kind_(other.kind_),
+    : kind_(other.kind_),
       tensor_(other.tensor_),
       value_(other.value_ == nullptr ? nullptr : std::make_unique<PythonJson>(*other.value_)) {
+  TakeForm(other);
   // Numbers of members are equal in the copy, but the index hashes through the copy's own vector: Add builds a new one.
   Reserve(static_cast<int64_t>(other.members().size()));
   for (const auto& [name, member] : other.members()) Add(name, member);
 }
 
 TorchNode& TorchNode::operator=(TorchNode other) noexcept {
-  is_list = other.is_list;
+  TakeForm(other);
   kind_ = other.kind_;
   tensor_ = other.tensor_;
   value_ = std::move(other.value_);
   branch_ = std::move(other.branch_);
   return *this;
+}
+
+void TorchNode::TakeForm(const TorchNode& other) {
+  is_list = other.is_list;
+  is_tuple = other.is_tuple;
+  is_ordered = other.is_ordered;
+  has_int_name = other.has_int_name;
 }
 
 const PythonJson& TorchNode::value() const {
@@ -287,16 +297,32 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, cons
     FSDP_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(read, tensor_, type.dtype, {0, type.shape.numel()}));
     return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
   }
-  PythonJson json = is_list ? PythonJson::array() : PythonJson::object();
+  const bool is_object = IsPlainDict();
+  PythonJson json = is_object ? PythonJson::object() : PythonJson::array();
   for (const auto& [name, member] : members()) {
     FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
-    if (is_list) {
+    if (is_object) {
+      AppendMember(json, name, std::move(value));
+    } else if (is_list) {
       json.push_back(std::move(value));
     } else {
-      AppendMember(json, name, std::move(value));
+      PythonJson key = member.has_int_name ? ParsePythonJson(name) : PythonJson(name);
+      json.push_back(PythonJson::array({std::move(key), std::move(value)}));
     }
   }
-  return json;
+  if (Tag() == nullptr) return json;
+  return PythonJson({{kPythonTag, Tag()}, {"items", std::move(json)}});
+}
+
+bool TorchNode::IsPlainDict() const {
+  return !is_list && !is_ordered && std::none_of(members().begin(), members().end(), [](const Member& member) {
+    return member.second.has_int_name || member.first == kPythonTag;
+  });
+}
+
+const char* TorchNode::Tag() const {
+  if (is_list) return is_tuple ? "tuple" : nullptr;
+  return is_ordered ? "OrderedDict" : IsPlainDict() ? nullptr : "dict";
 }
 
 absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken) {
@@ -310,7 +336,8 @@ absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* t
 
 absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes) {
   TorchTensorTaker tensors;
-  PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal, .objects = &tensors};
+  PickleOptions options = TorchPickleOptions();
+  options.objects = &tensors;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, options));
   return TreeOfPickle(*pickle, &tensors);
 }

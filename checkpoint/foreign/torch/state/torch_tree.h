@@ -117,7 +117,13 @@ class TorchNode {
   bool is_branch() const { return kind_ == Kind::kBranch; }
   int tensor() const { return tensor_; }  // kTensor: the index of the tensor in the tree
   const PythonJson& value() const;        // kValue; null for other kinds
-  bool is_list = false;                   // kBranch
+  // Bits, because a state dict has a node for each tensor.
+  bool is_list : 1 = false;       // kBranch: a list or tuple
+  bool is_tuple : 1 = false;      // of a list
+  bool is_ordered : 1 = false;    // of a dict: an OrderedDict
+  bool has_int_name : 1 = false;  // a member of a dict: its key is an int
+  // Takes over the four above, for a copy of `other` with other members.
+  void TakeForm(const TorchNode& other);
   // In the order of the file; empty unless this is a branch.
   const std::vector<Member>& members() const;
 
@@ -133,6 +139,11 @@ class TorchNode {
   TorchNode* Add(const std::string& name, TorchNode node);
   // Makes room for `count` members, so that adding them allocates no more than they need.
   void Reserve(int64_t count);
+
+  // The form of a branch in JSON (python_json.h): an object, if this is a plain dict whose keys are texts; otherwise a
+  // list of elements or pairs, in an object with this tag. Null: without a tag.
+  bool IsPlainDict() const;
+  const char* Tag() const;
 
   // The node as one value; kInvalidArgument when it holds a tensor.
   absl::StatusOr<PythonJson> ToJson() const;

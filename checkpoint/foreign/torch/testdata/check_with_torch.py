@@ -2,7 +2,7 @@
 
 PATH is a .pt file, read by torch.load(weights_only=True), or a DCP directory, read by torch.distributed.checkpoint.load at
 1, 2 and 3 ranks into sharded tensors. EXPECTED.json: {"tensors": [{"path": [...], "dtype", "shape", "bytes": FILE}],
-"values": [{"path": [...], "value"}]}. Exits with 77 if torch is missing.
+"values": [{"path": [...], "value" or "repr"}]}. Exits with 77 if torch is missing.
 """
 
 import json
@@ -48,13 +48,20 @@ def same(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
+def check_value(tree, item):
+    got = find(tree, item["path"])
+    if "repr" in item:
+        assert repr(got) == item["repr"], (item["path"], got)
+    else:
+        assert (list(got) if isinstance(got, tuple) else got) == item["value"], (item["path"], got)
+
+
 def check_file(path, expected):
     tree = torch.load(path, weights_only=True)
     for item in expected["tensors"]:
         assert same(find(tree, item["path"]), whole(item)), item["path"]
     for item in expected["values"]:
-        got = find(tree, item["path"])
-        assert (list(got) if isinstance(got, tuple) else got) == item["value"], (item["path"], got)
+        check_value(tree, item)
 
 
 def check_rank(rank, size, store, path, expected):
@@ -77,8 +84,7 @@ def check_rank(rank, size, store, path, expected):
             got = got.to_local()
         assert same(got, want), (rank, size, item["path"])
     for item in expected["values"]:
-        got = find(tree, item["path"])
-        assert (list(got) if isinstance(got, tuple) else got) == item["value"], (item["path"], got)
+        check_value(tree, item)
     dist.destroy_process_group()
 
 

@@ -5,16 +5,23 @@ The contents of each, and the SHA-256 of every tensor's row-major little-endian 
 the tests compare. Nothing in it is typed in.
 """
 
+import argparse
 import collections
+import dataclasses
+import datetime
+import enum
 import hashlib
+import io
 import json
 import os
 import pathlib
 import pickle
+import random
 import shutil
 import tempfile
 import zipfile
 
+import numpy
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -394,6 +401,41 @@ def save_local_gpt2():
         expect("gpt2_local_w3", *torch.load(file, weights_only=False))
 
 
+# Objects of Python classes beside the weights, as training programs save them.
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Config:
+    width: int = 3
+
+
+class History(list):
+    pass
+
+
+def save_objects():
+    model = {"w": numbers(2, 3)}
+    objects = {
+        "args": argparse.Namespace(lr=0.1, out=pathlib.PosixPath("/out")), "paths": [pathlib.PosixPath("/a"), "b"],
+        "when": datetime.datetime(2026, 11, 26), "color": Color.RED, "config": Config(), "history": History([1, 2]),
+        "by_name": collections.defaultdict(list, {"a": [1]}), "buffer": io.BytesIO(b"\xff"), "rng": {
+            "numpy": numpy.random.default_rng(1), "python": random.Random(1), "step": 3}, "type": argparse.Namespace}
+    torch.save({"model": model, **objects, "step": 3}, HERE / "objects.pt")
+    torch.save({"model": model, **objects, "step": 3}, HERE / "objects_legacy.pt", _use_new_zipfile_serialization=False)
+    dcp.save({"model": model, "train_state": {"losses": io.BytesIO(b"\xff"), "step": 3}, "step": 3},
+             checkpoint_id=HERE / "objects_dcp", no_dist=True)
+    dcp.save({"model": model, "rng": {"pair": (numbers(5), [numbers(2, 2)], 7), "state": numbers(3), "order": collections.OrderedDict(a=1)}},
+             checkpoint_id=HERE / "tuples_dcp", no_dist=True)
+    torch.save({"model": model, "best": numpy.float64(0.5), "count": numpy.int64(3), "is_last": numpy.bool_(True),
+                "rng": numpy.random.RandomState(1).get_state(), "ids": numpy.arange(-3, 3, dtype=numpy.int16).reshape(2, 3),
+                "losses": numpy.array([0.5]), "names": numpy.array(["a"])}, HERE / "numpy.pt")
+    for name in ("objects.pt", "objects_legacy.pt", "objects_dcp", "tuples_dcp", "numpy.pt"):
+        expect(name, model)
+
+
 # Hostile files.
 
 class Calls:
@@ -446,6 +488,7 @@ def main():
     save_dcps()
     save_flats()
     save_local_gpt2()
+    save_objects()
     save_hostile()
     (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
