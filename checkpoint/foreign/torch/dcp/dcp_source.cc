@@ -109,9 +109,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     const TorchLeafTypes types(static_cast<int64_t>(metadata_.tensors.size()), [this](int i) {
       return TorchLeafType{metadata_.tensors[i].dtype, metadata_.tensors[i].shape};
     });
-    // .metadata does not record the number of ranks. Flat parameters are padded for it, so it must not count files of
-    // values.
-    world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
+    // .metadata does not record the number of ranks, for which flat parameters are padded.
+    world_size_ = DcpWorldSize(metadata_.chunks.slices().files());
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return ReadTensor(tensor, interval, out);
     };
