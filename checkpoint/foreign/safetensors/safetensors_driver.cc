@@ -69,6 +69,7 @@ class Driver final : public FormatDriver {
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
+    description.left_out = SafetensorsBeside(path, files);
     return description;
   }
 

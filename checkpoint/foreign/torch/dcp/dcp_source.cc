@@ -35,8 +35,10 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -139,6 +141,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return paths;
   }
 
+  std::vector<std::string> left_out() const override { return WeightsBeside(path_, files()); }
+
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {
@@ -219,6 +223,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
     if (slice.end() > nbytes) {
+      FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(file));
       return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.end(),
                                               " are wanted, but the file has ", nbytes, ": it is truncated"));
     }
@@ -392,6 +397,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& p
   {
     FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
     metadata = ParseDcpMetadata(bytes);
+    if (!metadata.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(metadata_path));
     if (!metadata.ok()) return In(metadata.status(), metadata_path);
     // As with the values of a .pt (torch_archive.cc): otherwise small free pieces of the heap would stay in memory.
     if (metadata->chunks.size() > kManyChunks) malloc_trim(0);

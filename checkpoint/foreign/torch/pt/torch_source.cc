@@ -34,6 +34,7 @@
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {
@@ -85,6 +86,12 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     std::vector<std::string> paths;
     for (const std::shared_ptr<TorchFile>& file : files_) paths.push_back(file->path());
     return paths;
+  }
+
+  // Of a directory only: a file is all that was asked for.
+  std::vector<std::string> left_out() const override {
+    std::error_code ignored;
+    return fs::is_directory(state_.path, ignored) ? WeightsBeside(state_.path, files()) : std::vector<std::string>();
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
