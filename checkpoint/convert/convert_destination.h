@@ -5,6 +5,7 @@
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -13,6 +14,9 @@ namespace fsdp {
 struct DestinationOptions {
   bool is_directory = false;  // the output is a directory, otherwise a file
   bool force = false;         // it may replace an existing entry
+
+  // Names of the new directory that are no format's: the same names in the old one are files that it replaces.
+  std::vector<std::string> replaced = {};
 };
 
 // OK if `path` does not exist, or if `force` is set and it holds the kind of output that a conversion makes: a file for

@@ -118,7 +118,8 @@ class Writer final : public FormatWriter {
                                       .io_threads = options.io_threads,
                                       .progress = options.progress};
     if (!MakesDirectory(destination)) return WriteSafetensors(destination, contents.state, read, write);
-    return WriteHuggingFaceDirectory(destination, contents.state, read, {write, target_.max_shard_size});
+    return WriteHuggingFaceDirectory(destination, contents.state, read,
+                                     {write, target_.max_shard_size, target_.carried});
   }
 
  private:
