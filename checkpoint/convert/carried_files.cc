@@ -41,7 +41,7 @@ bool StaysInside(const fs::path& path, const fs::path& directory) {
 
 }  // namespace
 
-CarriedFiles FindCarriedFiles(const std::string& source) {
+CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DType>& dtype) {
   constexpr uintmax_t kMaxBytes = uintmax_t{256} << 20;  // each is read whole
   CarriedFiles carried;
   std::error_code error;
@@ -64,6 +64,10 @@ CarriedFiles FindCarriedFiles(const std::string& source) {
   std::vector<std::string> names;
   for (const auto& [name, path] : carried.files) names.push_back(name);
   if (!names.empty()) carried.notes.push_back(absl::StrCat("copied unchanged: ", SomeOf(names)));
+  if (dtype && !names.empty()) {
+    carried.notes.push_back(absl::StrCat("config.json still names the source's dtype, not ",
+                                         std::string(DTypeName(*dtype)), ": with dtype=\"auto\" transformers casts"));
+  }
   for (const auto& [name, reason] : problems) {
     carried.notes.push_back(absl::StrCat("not copied: ", Quote(name), ", ", reason));
   }

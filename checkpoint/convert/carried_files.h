@@ -7,8 +7,11 @@
 #define FSDP_CHECKPOINT_CONVERT_CARRIED_FILES_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 
@@ -17,11 +20,11 @@ struct CarriedFiles {
   std::vector<std::string> notes;  // which files are carried, and which are not for a reason that may surprise
 };
 
-// The files of the directory `source`; none if it is not a directory with a config.json. A link is replaced by the
-// contents of its file, if that is in the same directory or among the blobs of the hub's cache; a link that leads
-// elsewhere is not followed, so that a directory of unknown origin cannot put another file of this machine into the
-// result.
-CarriedFiles FindCarriedFiles(const std::string& source);
+// The files of the directory `source`, whose tensors are converted to `dtype`; none without a config.json in it. A link
+// is replaced by the contents of its file, if that is in the same directory or among the blobs of the hub's cache; a
+// link that leads elsewhere is not followed, so that a directory of unknown origin cannot put another file of this
+// machine into the result.
+CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DType>& dtype);
 
 }  // namespace fsdp
 

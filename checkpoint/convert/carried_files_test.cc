@@ -71,7 +71,7 @@ TEST(CarriedFilesTest, OneFileCarriesNothing) {
 }
 
 TEST(CarriedFilesTest, ADirectoryWithoutAConfigCarriesNothing) {
-  EXPECT_THAT(FindCarriedFiles(ModelWith(NewTestDirectory(), {"tokenizer.json"})).files, IsEmpty());
+  EXPECT_THAT(FindCarriedFiles(ModelWith(NewTestDirectory(), {"tokenizer.json"}), std::nullopt).files, IsEmpty());
 }
 
 TEST(CarriedFilesTest, LinksOfTheHubsCacheAreFollowedAndOthersAreNot) {
@@ -85,9 +85,9 @@ TEST(CarriedFilesTest, LinksOfTheHubsCacheAreFollowedAndOthersAreNot) {
   fs::create_symlink("../../secret", snapshot + "/tokenizer.json");
   fs::create_symlink("/etc/passwd", snapshot + "/vocab.txt");
   fs::create_symlink("none", snapshot + "/merges.txt");
-  const CarriedFiles carried = FindCarriedFiles(snapshot);
+  const CarriedFiles carried = FindCarriedFiles(snapshot, DType::kBFloat16);
   EXPECT_THAT(carried.files, ElementsAre(Key("config.json"), Key("generation_config.json")));
-  EXPECT_THAT(carried.notes, ElementsAre(HasSubstr("copied unchanged"),
+  EXPECT_THAT(carried.notes, ElementsAre(HasSubstr("copied unchanged"), HasSubstr("the source's dtype, not bfloat16"),
                                          "not copied: \"tokenizer.json\", it is a link that leads out of the directory",
                                          "not copied: \"vocab.txt\", it is a link that leads out of the directory"));
 }

@@ -125,17 +125,14 @@ void RecordAttributes(const StateDict& source, const FormatTarget& target, std::
                                count == 1 ? "it" : "them"));
 }
 
-// Lets `target` carry files if it is a Hugging Face directory and so is the source. Returns their names, and notes.
-std::vector<std::string> CarryFiles(const std::string& source, const std::string& destination, FormatTarget& target,
-                                    std::vector<std::string>& notes) {
+// Lets `target` carry the source's files, if both are Hugging Face directories. Returns them, for notes.
+CarriedFiles CarryFiles(const std::string& source, const std::string& destination, const ConvertOptions& options,
+                        FormatTarget& target) {
   auto* const safetensors = std::get_if<SafetensorsTarget>(&target);
   if (safetensors == nullptr || !MakeWriter(target)->MakesDirectory(destination)) return {};
-  CarriedFiles carried = FindCarriedFiles(source);
-  notes = std::move(carried.notes);
-  safetensors->carried = std::move(carried.files);
-  std::vector<std::string> names;
-  for (const auto& [name, path] : safetensors->carried) names.push_back(name);
-  return names;
+  CarriedFiles carried = FindCarriedFiles(source, options.dtype);
+  safetensors->carried = carried.files;
+  return carried;
 }
 
 ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes) {
@@ -177,13 +174,13 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
   FormatTarget target = options.target.value_or(DefaultTarget(destination));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
-  std::vector<std::string> carried_notes;
-  const std::vector<std::string> carried = CarryFiles(source_path, destination, target, carried_notes);
+  const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
   FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
   FSDP_RETURN_IF_ERROR(CheckDestination(
-      destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried}));
+      destination,
+      {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
   const absl::StatusOr<std::unique_ptr<TensorSource>> opened = OpenTensorSource(
       source_path,
       {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
@@ -202,7 +199,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
-  notes->insert(notes->end(), carried_notes.begin(), carried_notes.end());
+  notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,
                               .io_threads = options.io_threads,

@@ -25,12 +25,12 @@ bool IsCheckpointFileName(const std::string& name) {
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });
 }
 
-absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path, const std::vector<std::string>& replaced) {
+absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path,
+                                           const std::map<std::string, std::string>& replaced) {
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    const bool is_replaced = std::find(replaced.begin(), replaced.end(), name) != replaced.end();
-    if (it->is_regular_file(error) && (is_replaced || IsCheckpointFileName(name))) continue;
+    if (it->is_regular_file(error) && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(path, " holds ", Quote(name),
                      ", which is not a file of a checkpoint, so ConvertOptions::force does not replace the ",

@@ -4,8 +4,8 @@
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 
+#include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 
@@ -15,8 +15,8 @@ struct DestinationOptions {
   bool is_directory = false;  // the output is a directory, otherwise a file
   bool force = false;         // it may replace an existing entry
 
-  // Names of the new directory that are no format's: the same names in the old one are files that it replaces.
-  std::vector<std::string> replaced = {};
+  // Files of the new directory that are no format's, by name: those of the same name in the old one are replaced too.
+  std::map<std::string, std::string> replaced = {};
 };
 
 // OK if `path` does not exist, or if `force` is set and it holds the kind of output that a conversion makes: a file for
