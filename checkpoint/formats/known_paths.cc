@@ -51,6 +51,8 @@ bool IsDeepSpeedFile(const std::string& name) {
   return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
 }
 
+bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
+
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
 
@@ -150,6 +152,11 @@ std::string SeveralCheckpoints(const Probe& probe) {
 std::string NumberedParts(const Probe& probe) {
   const std::vector<std::string> parts = Those(probe.files, IsNumberedPart);
   const bool is_torch = absl::EndsWith(parts[0], ".bin");
+  const std::vector<std::string> indexes = Those(probe.files, IsIndex);
+  if (!indexes.empty()) {
+    return absl::StrCat("holds numbered parts of a model and the indexes ", SomeOf(indexes),
+                        ": keep one index, as model.safetensors.index.json or pytorch_model.bin.index.json");
+  }
   return absl::StrCat("holds numbered parts of a model, ", SomeOf(parts), ", without their index: get ",
                       is_torch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json",
                       ", which says that they are all of it, or give one part");

@@ -133,9 +133,24 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
+// The name of the index in `directory`: transformers' name, else the only one like it, such as diffusers'
+// diffusion_pytorch_model.safetensors.index.json. Empty if there is none, or no single one.
+std::string IndexIn(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(directory / kHuggingFaceIndexName, error)) return kHuggingFaceIndexName;
+  std::string found;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (!absl::EndsWith(name, ".safetensors.index.json")) continue;
+    if (!found.empty()) return "";
+    found = name;
+  }
+  return found;
+}
+
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
-  const std::string index_path = directory / kHuggingFaceIndexName;
+  const std::string index_path = directory / IndexIn(directory);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(index_path));
@@ -171,8 +186,7 @@ absl::Status CheckIsWhole(const SafetensorsFile& file) {
 bool IsHuggingFaceDirectory(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);
-  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) ||
-         std::filesystem::is_regular_file(path / kHuggingFaceIndexName, ignored);
+  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty();
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {

@@ -17,13 +17,14 @@
 
 namespace fsdp {
 
-// True when `directory` holds model.safetensors or model.safetensors.index.json.
+// True when `directory` holds model.safetensors, model.safetensors.index.json, or one index of another name that ends
+// so.
 bool IsHuggingFaceDirectory(const std::string& directory);
 
-// Opens a file, or a directory with model.safetensors or else model.safetensors.index.json. Reads and checks all
-// headers. kNotFound when none of these exists; kDataLoss names the file, the tensor and the broken rule. In a
-// directory this includes a tensor that is missing in the file that the index names, one that is missing in the index,
-// and one that is in two files. kInvalidArgument for a file by HuggingFaceStorageWriter that may be a rank's part.
+// Opens a file, or a directory with model.safetensors or else an index. Reads and checks all headers. kNotFound when
+// none of these exists; kDataLoss names the file, the tensor and the broken rule. In a directory this includes a tensor
+// that is missing in the file that the index names, one that is missing in the index, and one that is in two files.
+// kInvalidArgument for a file by HuggingFaceStorageWriter that may be a rank's part.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path);
 
 // The files that OpenSafetensorsSource would read, sorted by name, each checked, also against the index if there is

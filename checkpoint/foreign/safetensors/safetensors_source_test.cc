@@ -162,6 +162,17 @@ TEST_F(SafetensorsSourceTest, ARanksPartOfAModelIsNotTakenForAModel) {
   EXPECT_THAT(source->metadata(), ElementsAre(Pair("format", "pt")));
 }
 
+TEST_F(SafetensorsSourceTest, AnIndexMayHaveTheNameOfItsModel) {
+  Write("diffusion_pytorch_model-00001-of-00001.safetensors", OneTensor("w"));
+  Write("diffusion_pytorch_model.safetensors.index.json",
+        R"({"weight_map":{"w":"diffusion_pytorch_model-00001-of-00001.safetensors"}})");
+  EXPECT_TRUE(IsHuggingFaceDirectory(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
+  EXPECT_NE(source->contents().FindTensor(StateKey::Model("w")), nullptr);
+  Write("other.safetensors.index.json", "{}");
+  EXPECT_FALSE(IsHuggingFaceDirectory(directory_));
+}
+
 class HuggingFaceIndexTest : public SafetensorsSourceTest {
  protected:
   // Opens the directory with this weight_map.
