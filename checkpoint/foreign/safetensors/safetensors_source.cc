@@ -150,7 +150,8 @@ std::string IndexIn(const std::filesystem::path& directory) {
 
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
-  const std::string index_path = directory / IndexIn(directory);
+  const std::string name = IndexIn(directory);
+  const std::string index_path = directory / (name.empty() ? kHuggingFaceIndexName : name);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(index_path));
@@ -159,8 +160,8 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
   std::set<std::string> names;
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
   SafetensorsFiles files;
-  for (const std::string& name : names) {
-    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
+  for (const std::string& file : names) {
+    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / file));
   }
   // Read uses files_.front() in its errors, so a source has at least one file.
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
