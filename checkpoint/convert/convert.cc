@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/convert/carried_files.h"
 #include "fsdp/checkpoint/convert/convert_destination.h"
 #include "fsdp/checkpoint/convert/convert_memory.h"
 #include "fsdp/checkpoint/convert/convert_plan.h"
@@ -124,6 +125,16 @@ void RecordAttributes(const StateDict& source, const FormatTarget& target, std::
                                count == 1 ? "it" : "them"));
 }
 
+// Lets `target` carry the source's files, if both are Hugging Face directories. Returns them, for notes.
+CarriedFiles CarryFiles(const std::string& source, const std::string& destination, const ConvertOptions& options,
+                        FormatTarget& target) {
+  auto* const safetensors = std::get_if<SafetensorsTarget>(&target);
+  if (safetensors == nullptr || !MakeWriter(target)->MakesDirectory(destination)) return {};
+  CarriedFiles carried = FindCarriedFiles(source, options.dtype);
+  safetensors->carried = carried.files;
+  return carried;
+}
+
 ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes) {
   ConvertReport report;
   for (const auto& [key, value] : written.entries()) {
@@ -161,13 +172,15 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                                                 const ConvertOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
-  const FormatTarget target = options.target.value_or(DefaultTarget(destination));
+  FormatTarget target = options.target.value_or(DefaultTarget(destination));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
+  const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
   FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
-  FSDP_RETURN_IF_ERROR(
-      CheckDestination(destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force}));
+  FSDP_RETURN_IF_ERROR(CheckDestination(
+      destination,
+      {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
   const absl::StatusOr<std::unique_ptr<TensorSource>> opened = OpenTensorSource(
       source_path,
       {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
@@ -186,6 +199,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
+  notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,
                               .io_threads = options.io_threads,

@@ -25,11 +25,12 @@ bool IsCheckpointFileName(const std::string& name) {
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });
 }
 
-absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
+absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path,
+                                           const std::map<std::string, std::string>& replaced) {
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    if (it->is_regular_file(error) && IsCheckpointFileName(name)) continue;
+    if (it->is_regular_file(error) && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(path, " holds ", Quote(name),
                      ", which is not a file of a checkpoint, so ConvertOptions::force does not replace the ",
@@ -58,7 +59,7 @@ absl::Status CheckDestination(const std::string& path, const DestinationOptions&
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a ", is_directory ? "directory" : "regular file",
                                                       ", so ConvertOptions::force does not replace it with one"));
   }
-  return is_directory ? CheckHoldsCheckpointFilesOnly(path) : absl::OkStatus();
+  return is_directory ? CheckHoldsCheckpointFilesOnly(path, options.replaced) : absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_DESTINATION_H_
 
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,6 +14,9 @@ namespace fsdp {
 struct DestinationOptions {
   bool is_directory = false;  // the output is a directory, otherwise a file
   bool force = false;         // it may replace an existing entry
+
+  // Files of the new directory that are no format's, by name: those of the same name in the old one are replaced too.
+  std::map<std::string, std::string> replaced = {};
 };
 
 // OK if `path` does not exist, or if `force` is set and it holds the kind of output that a conversion makes: a file for

@@ -3,7 +3,8 @@
 // The first line of the table that accepts a path's names and first bytes recognises it. The order matters only for
 // directories, which may hold files of several formats: a manifest is decisive; an exported model comes before the
 // training state that other programs left in the same directory; steps of ours come last (checkpoint_driver.h). Files
-// are distinguished by their first bytes, which no two drivers accept.
+// are distinguished by their first bytes, which no two drivers accept. A file that is known as a part of a checkpoint
+// is refused before; a path that nothing recognises gets the best answer that known_paths.h and lookalike_file.h have.
 #include "fsdp/checkpoint/formats/formats.h"
 
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/formats/known_paths.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 
 namespace fsdp {
 namespace {
@@ -24,11 +27,31 @@ std::string JoinedWithOr(const std::vector<std::string>& names) {
   return absl::StrCat(absl::StrJoin(names.begin(), names.end() - 1, ", "), " or ", names.back());
 }
 
+// Null if no format recognises the path.
+const FormatDriver* Recognise(const PathProbe& probe) {
+  for (const Format& format : Formats()) {
+    if (format.driver->Recognises(probe)) return format.driver;
+  }
+  return nullptr;
+}
+
+bool IsRecognised(const std::string& path) {
+  const absl::StatusOr<PathProbe> probe = ProbePath(path);
+  return probe.ok() && Recognise(*probe) != nullptr;
+}
+
+// What is known about a path that is a part of a checkpoint, or holds some.
+absl::Status CheckIsNoKnownPath(const PathProbe& probe) {
+  const std::string known = DescribeKnownPath(probe, IsRecognised);
+  return known.empty() ? absl::OkStatus() : absl::InvalidArgumentError(known);
+}
+
 absl::Status NotRecognised(const PathProbe& probe) {
   std::error_code error;
   // A directory that cannot be listed is recognised as nothing; the reason is more useful than the list of formats.
   if (probe.is_directory) std::filesystem::directory_iterator(probe.path, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", probe.path));
+  FSDP_RETURN_IF_ERROR(probe.is_directory ? CheckIsNoKnownPath(probe) : CheckIsNoLookalike(probe.path));
   std::vector<std::string> expected;
   for (const Format& format : Formats()) {
     const FormatTraits& traits = format.driver->traits();
@@ -56,9 +79,8 @@ const std::vector<Format>& Formats() {
 
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
-  for (const Format& format : Formats()) {
-    if (format.driver->Recognises(probe)) return format.driver;
-  }
+  if (!probe.is_directory) FSDP_RETURN_IF_ERROR(CheckIsNoKnownPath(probe));
+  if (const FormatDriver* const driver = Recognise(probe)) return driver;
   return NotRecognised(probe);
 }
 

@@ -40,7 +40,8 @@ struct Format {
 const std::vector<Format>& Formats();
 
 // The first format that recognises `path`, from names and first bytes. Errors as ProbePath; kInvalidArgument, with the
-// signs that each format expects, when no format recognises it.
+// signs that each format expects, when no format recognises it, or what it is instead and what to do (known_paths.h,
+// lookalike_file.h).
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path);
 
 // Opens the checkpoint at `path`: one of ours, a ROOT of them (its newest step that verifies), a safetensors file, a

@@ -232,6 +232,13 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
 // Debian's interpreter, which has python3-h5py; otherwise the one in PATH.
 std::string Python() { return fs::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
+TEST_F(CkptForeignTest, AViewIsRefusedWithTheFileWhoseViewItIs) {
+  MustCkpt({"view", TorchTestData("full.pt"), Path("look.h5")});
+  const Outcome outcome = Ckpt({"inspect", Path("look.h5")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("this is a view"), HasSubstr("full.pt\", which has its values")));
+}
+
 TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
   for (const std::string name :
        {"full.pt", "views.pt", "rare_dtypes.pt", "legacy.pt", "indexed", "fsdp2_w3", "tensor_parallel_w4"}) {

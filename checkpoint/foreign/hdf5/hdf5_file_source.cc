@@ -63,12 +63,18 @@ absl::Status Refuse(const std::string& path, const Hdf5Dataset& dataset, const s
 }
 
 absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, SourceDescription& description) {
-  // First the two mistakes that users make, each with its remedy; then the general refusal.
+  // First the mistakes that users make, each with its remedy; then the general refusal.
   if (absl::StartsWith(dataset.path, "/fsdp/")) {
     return Refuse(path, dataset, "this is a rank file; give the checkpoint directory that holds it");
   }
   if (dataset.layout == "virtual") {
     return Refuse(path, dataset, "its values are in rank files; give the checkpoint directory that holds them");
+  }
+  if (absl::StartsWith(dataset.layout, kHdf5InAnotherFile)) {
+    return Refuse(path, dataset,
+                  absl::StrCat("this is a view, as `ckpt view` makes it, of ",
+                               Quote(dataset.layout.substr(std::strlen(kHdf5InAnotherFile))),
+                               ", which has its values; give the checkpoint of that file"));
   }
   const std::optional<StateKey> key = KeyOf(dataset.path);
   if (!key) return Refuse(path, dataset, "expected /model/NAME, /optim/state/NAME/STATE or /extra/NAME");

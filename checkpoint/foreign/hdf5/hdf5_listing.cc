@@ -163,11 +163,21 @@ bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType
          TypeName(member.get(), "") == DTypeName(dtype);
 }
 
+// "in another file, NAME", of the first of its files.
+std::string ExternalProblem(hid_t creation) {
+  char name[kMaxHdf5LeftOutText] = {};
+  off_t offset = 0;
+  hsize_t nbytes = 0;
+  // One byte less, because the library does not end a longer name with a zero.
+  if (H5Pget_external(creation, 0, sizeof(name) - 1, name, &offset, &nbytes) < 0) name[0] = '\0';
+  return absl::StrCat(kHdf5InAnotherFile, name);
+}
+
 // Only a contiguous dataset has a single place in the file. For others the reason becomes Hdf5Dataset::layout.
 std::string LayoutProblem(hid_t creation) {
   switch (H5Pget_layout(creation)) {
     case H5D_CONTIGUOUS:
-      return H5Pget_external_count(creation) == 0 ? "" : "in another file";
+      return H5Pget_external_count(creation) == 0 ? "" : ExternalProblem(creation);
     case H5D_VIRTUAL:
       return "virtual";
     case H5D_CHUNKED:

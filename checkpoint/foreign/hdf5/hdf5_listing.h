@@ -20,6 +20,8 @@ namespace fsdp {
 // A file with more objects is refused.
 inline constexpr int64_t kMaxHdf5Objects = 2'000'000;
 
+inline constexpr char kHdf5InAnotherFile[] = "in another file, ";
+
 struct Hdf5Dataset {
   std::string path;  // "/model/transformer.wte.weight": the names of links, not unescaped
   std::string fqn;   // attribute "fqn"; empty when absent
@@ -28,8 +30,8 @@ struct Hdf5Dataset {
   int64_t offset = 0;  // of the bytes in the file; 0 without bytes
   int64_t nbytes = 0;
 
-  // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact", "in
-  // another file", "not allocated".
+  // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact", "not
+  // allocated", or kHdf5InAnotherFile and the name of that file.
   std::string layout;
 };
 

@@ -92,6 +92,11 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
     FSDP_RETURN_IF_ERROR(
         WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
   }
+  for (const auto& [name, source] : options.carried) {
+    constexpr int64_t kMaxBytes = int64_t{1} << 30;
+    FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), source, kMaxBytes));
+    FSDP_RETURN_IF_ERROR(WriteTextFile(file_system, JoinPath(staged->path(), name), bytes));
+  }
   return staged->Commit();
 }
 

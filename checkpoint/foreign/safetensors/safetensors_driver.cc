@@ -69,6 +69,7 @@ class Driver final : public FormatDriver {
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
+    description.left_out = SafetensorsBeside(path, files);
     return description;
   }
 
@@ -117,7 +118,8 @@ class Writer final : public FormatWriter {
                                       .io_threads = options.io_threads,
                                       .progress = options.progress};
     if (!MakesDirectory(destination)) return WriteSafetensors(destination, contents.state, read, write);
-    return WriteHuggingFaceDirectory(destination, contents.state, read, {write, target_.max_shard_size});
+    return WriteHuggingFaceDirectory(destination, contents.state, read,
+                                     {write, target_.max_shard_size, target_.carried});
   }
 
  private:

@@ -5,7 +5,9 @@
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_DRIVER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "fsdp/checkpoint/source/format_driver.h"
 
@@ -16,6 +18,9 @@ namespace fsdp {
 struct SafetensorsTarget {
   // Payload bytes of one file of a directory, at least 1. A larger tensor gets its own file.
   int64_t max_shard_size = int64_t{5} * 1000 * 1000 * 1000;
+
+  // Files without tensors that are copied into a directory, such as a tokenizer: by their name there, their path.
+  std::map<std::string, std::string> carried = {};
 };
 
 const FormatDriver& SafetensorsDriver();

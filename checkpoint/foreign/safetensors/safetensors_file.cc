@@ -9,6 +9,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 
 namespace fsdp {
 namespace {
@@ -31,6 +32,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(opened)));
   const absl::Status status = file->ReadHeader();
+  if (!status.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file->file_));
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), " in ", path));
   return file;
 }

@@ -12,11 +12,14 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -24,12 +27,15 @@ namespace {
 
 using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
+// HuggingFaceStorageWriter's metadata: the offsets of a file's tensors in the whole ones, whose shapes no file has.
+constexpr char kDcpSharding[] = "DCP_SHARDING_INFO";
+
 class SafetensorsSource final : public TensorSource {
  public:
   // Adds the files in order; no two may hold a tensor of the same name. If several files have metadata of one name, the
   // first file's is used.
-  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
-    std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
+  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, SafetensorsFiles files) {
+    std::unique_ptr<SafetensorsSource> source(new SafetensorsSource(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
       FSDP_RETURN_IF_ERROR(source->Add(*file));
     }
@@ -49,6 +55,8 @@ class SafetensorsSource final : public TensorSource {
     for (const std::unique_ptr<SafetensorsFile>& file : files_) paths.push_back(file->path());
     return paths;
   }
+
+  std::vector<std::string> left_out() const override { return SafetensorsBeside(path_, files_); }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const auto at = places_.find(key.fqn);
@@ -77,10 +85,12 @@ class SafetensorsSource final : public TensorSource {
     const SafetensorsEntry* entry;
   };
 
-  SafetensorsSource() = default;
+  explicit SafetensorsSource(std::string path) : path_(std::move(path)) {}
 
   absl::Status Add(const SafetensorsFile& file) {
-    metadata_.insert(file.header().metadata.begin(), file.header().metadata.end());
+    for (const auto& [name, text] : file.header().metadata) {
+      if (name != kDcpSharding) metadata_.try_emplace(name, text);  // it describes files, not the model
+    }
     for (const SafetensorsEntry& entry : file.header().entries) {
       const auto [at, inserted] = places_.try_emplace(entry.name, Place{&file, &entry});
       if (!inserted) {
@@ -95,6 +105,7 @@ class SafetensorsSource final : public TensorSource {
     return absl::OkStatus();
   }
 
+  const std::string path_;
   SafetensorsFiles files_;
   absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
   StateDict contents_;
@@ -122,23 +133,52 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
+// The name of the index in `directory`: transformers' name, else the only one like it, such as diffusers'
+// diffusion_pytorch_model.safetensors.index.json. Empty if there is none, or no single one.
+std::string IndexIn(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(directory / kHuggingFaceIndexName, error)) return kHuggingFaceIndexName;
+  std::string found;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (!absl::EndsWith(name, ".safetensors.index.json")) continue;
+    if (!found.empty()) return "";
+    found = name;
+  }
+  return found;
+}
+
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
-  const std::string index_path = directory / kHuggingFaceIndexName;
+  const std::string name = IndexIn(directory);
+  const std::string index_path = directory / (name.empty() ? kHuggingFaceIndexName : name);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
+  if (!index.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(index_path));
   if (!index.ok())
     return absl::Status(index.status().code(), absl::StrCat(index.status().message(), " in ", index_path));
   std::set<std::string> names;
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
   SafetensorsFiles files;
-  for (const std::string& name : names) {
-    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
+  for (const std::string& file : names) {
+    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / file));
   }
   // Read uses files_.front() in its errors, so a source has at least one file.
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
   FSDP_RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
   return files;
+}
+
+// A file by HuggingFaceStorageWriter, without an index that says that it is whole, may hold one rank's rows.
+absl::Status CheckIsWhole(const SafetensorsFile& file) {
+  const auto at = file.header().metadata.find(kDcpSharding);
+  const std::string name = std::filesystem::path(file.path()).filename();
+  if (at == file.header().metadata.end() || absl::StartsWith(name, "model-")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.path(), " is one rank's part of a model by HuggingFaceStorageWriter (", kDcpSharding,
+      "), and no file says how large a tensor is: join the files by "
+      "torch.distributed.checkpoint._consolidate_hf_safetensors.consolidate_safetensors_files, or save with "
+      "enable_consolidation=True"));
 }
 
 }  // namespace
@@ -147,8 +187,7 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
 bool IsHuggingFaceDirectory(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);
-  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) ||
-         std::filesystem::is_regular_file(path / kHuggingFaceIndexName, ignored);
+  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty();
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
@@ -160,12 +199,21 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   }
   SafetensorsFiles files;
   FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
+  FSDP_RETURN_IF_ERROR(CheckIsWhole(*files[0]));
   return files;
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
-  return SafetensorsSource::Create(std::move(files));
+  return SafetensorsSource::Create(path, std::move(files));
+}
+
+std::vector<std::string> SafetensorsBeside(const std::string& path, const SafetensorsFiles& files) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return {};
+  std::vector<std::string> paths;
+  for (const std::unique_ptr<SafetensorsFile>& file : files) paths.push_back(file->path());
+  return WeightsBeside(path, paths);
 }
 
 const FormatTraits& SafetensorsTraits() {

@@ -17,18 +17,23 @@
 
 namespace fsdp {
 
-// True when `directory` holds model.safetensors or model.safetensors.index.json.
+// True when `directory` holds model.safetensors, model.safetensors.index.json, or one index of another name that ends
+// so.
 bool IsHuggingFaceDirectory(const std::string& directory);
 
-// Opens a file, or a directory with model.safetensors or else model.safetensors.index.json. Reads and checks all
-// headers. kNotFound when none of these exists; kDataLoss names the file, the tensor and the broken rule. In a
-// directory this includes a tensor that is missing in the file that the index names, one that is missing in the index,
-// and one that is in two files.
+// Opens a file, or a directory with model.safetensors or else an index. Reads and checks all headers. kNotFound when
+// none of these exists; kDataLoss names the file, the tensor and the broken rule. In a directory this includes a tensor
+// that is missing in the file that the index names, one that is missing in the index, and one that is in two files.
+// kInvalidArgument for a file by HuggingFaceStorageWriter that may be a rank's part.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path);
 
 // The files that OpenSafetensorsSource would read, sorted by name, each checked, also against the index if there is
 // one: for finding out which file holds which tensor.
 absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenSafetensorsFiles(const std::string& path);
+
+// TensorSource::left_out() of `path`, from which `files` are read: the other weight files of a directory.
+std::vector<std::string> SafetensorsBeside(const std::string& path,
+                                           const std::vector<std::unique_ptr<SafetensorsFile>>& files);
 
 // The traits of every source that this opens, and of its driver.
 const FormatTraits& SafetensorsTraits();

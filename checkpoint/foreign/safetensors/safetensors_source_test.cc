@@ -14,6 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -21,7 +22,9 @@ namespace {
 
 using absl::StatusCode;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pair;
 
 constexpr char kTestData[] = "checkpoint/testdata/";
 
@@ -140,6 +143,34 @@ TEST_F(SafetensorsSourceTest, AnIndexJoinsFiles) {
   for (const auto& [name, file] : index.weight_map) {
     EXPECT_NE(source->contents().FindTensor(StateKey::Model(name)), nullptr) << name;
   }
+}
+
+// HuggingFaceStorageWriter's parts have the offsets of their tensors, and none has the whole shapes.
+TEST_F(SafetensorsSourceTest, ARanksPartOfAModelIsNotTakenForAModel) {
+  const std::string part = File(R"({"__metadata__":{"DCP_SHARDING_INFO":"{}","format":"pt"},
+                                    "w":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})",
+                                "x");
+  for (const char* name : {"shard-00001-model-00001-of-00001.safetensors", "renamed.safetensors"}) {
+    EXPECT_THAT(OpenSafetensorsSource(Write(name, part)),
+                StatusIs(StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(name), HasSubstr("one rank's part of a model by HuggingFaceStorageWriter"))));
+  }
+  // Without save_distributed there is one part, with an index. What is written from it is no part.
+  Write("model-00001-of-00001.safetensors", part);
+  Write(kHuggingFaceIndexName, R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
+  EXPECT_THAT(source->metadata(), ElementsAre(Pair("format", "pt")));
+}
+
+TEST_F(SafetensorsSourceTest, AnIndexMayHaveTheNameOfItsModel) {
+  Write("diffusion_pytorch_model-00001-of-00001.safetensors", OneTensor("w"));
+  Write("diffusion_pytorch_model.safetensors.index.json",
+        R"({"weight_map":{"w":"diffusion_pytorch_model-00001-of-00001.safetensors"}})");
+  EXPECT_TRUE(IsHuggingFaceDirectory(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
+  EXPECT_NE(source->contents().FindTensor(StateKey::Model("w")), nullptr);
+  Write("other.safetensors.index.json", "{}");
+  EXPECT_FALSE(IsHuggingFaceDirectory(directory_));
 }
 
 class HuggingFaceIndexTest : public SafetensorsSourceTest {

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 
 namespace fsdp {
 namespace {
@@ -15,7 +17,29 @@ int64_t DequeBytes(const std::deque<T>& values) {
   return static_cast<int64_t>(values.size() * sizeof(T)) * 17 / 16;
 }
 
+// R of "__R_i.distcp", -1 for any other name. Numbers that no run reaches are not ranks.
+int RankOf(std::string_view name) {
+  constexpr std::string_view kPrefix = "__";
+  constexpr std::string_view kSuffix = ".distcp";
+  constexpr size_t kMaxDigits = 5;
+  if (name.substr(0, kPrefix.size()) != kPrefix) return -1;
+  name.remove_prefix(kPrefix.size());
+  const size_t end = name.find('_');
+  if (end == name.npos || end > kMaxDigits || name.size() < kSuffix.size() ||
+      name.substr(name.size() - kSuffix.size()) != kSuffix) {
+    return -1;
+  }
+  int rank = -1;
+  return absl::SimpleAtoi(absl::string_view(name.data(), end), &rank) ? rank : -1;
+}
+
 }  // namespace
+
+int DcpWorldSize(const std::deque<std::string>& names) {
+  int last = 0;
+  for (const std::string& name : names) last = std::max(last, RankOf(name));
+  return last + 1;
+}
 
 size_t DcpSizes::Hash::operator()(absl::Span<const int64_t> sizes) const {
   return absl::Hash<absl::Span<const int64_t>>()(sizes);
@@ -68,13 +92,6 @@ DcpChunk DcpChunks::operator[](size_t i) const {
   const absl::Span<const int64_t> from = start(i);
   const absl::Span<const int64_t> numel = count(i);
   return {{{from.begin(), from.end()}, {numel.begin(), numel.end()}}, slice(i)};
-}
-
-int64_t DcpChunks::file_count() const {
-  // Only files of chunks count: values may be in files of their own, and world_size() derives from this number.
-  std::vector<bool> holds(slices_.files().size());
-  for (const Chunk& chunk : chunks_) holds[slices_.file_of(chunk.slice)] = true;
-  return std::count(holds.begin(), holds.end(), true);
 }
 
 }  // namespace fsdp

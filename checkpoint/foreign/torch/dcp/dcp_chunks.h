@@ -36,6 +36,10 @@ struct DcpChunk {
   DcpSlice slice;
 };
 
+// The number of ranks that wrote the files `names`: R of __R_i.distcp counts from 0, and each rank has a file for each
+// of its threads, or one for each item. 1 if no file has such a name.
+int DcpWorldSize(const std::deque<std::string>& names);
+
 // Lists of integers by number; equal lists are stored once. Movable, not copyable.
 class DcpSizes {
  public:
@@ -124,9 +128,6 @@ class DcpChunks {
   DcpSlice slice(size_t i) const { return slices_[chunks_[i].slice]; }
   // The archives of values may be slices of the same files.
   const DcpSlices& slices() const { return slices_; }
-
-  // The number of files that hold chunks.
-  int64_t file_count() const;
 
  private:
   struct Chunk {

@@ -70,6 +70,14 @@ TEST(DcpSourceTest, TheNumberOfRanksIsThatOfTheFiles) {
   EXPECT_EQ(source->step(), 3);
 }
 
+TEST(DcpMetadataTest, ARankMayHaveManyFiles) {
+  EXPECT_EQ(DcpWorldSize({}), 1);
+  EXPECT_EQ(DcpWorldSize({"__0_0.distcp", "__0_1.distcp", "__1_0.distcp", "__1_1.distcp"}), 2);
+  EXPECT_EQ(DcpWorldSize({"__0_0.distcp", "__0_1.distcp", "__0_2.distcp"}), 1);
+  EXPECT_EQ(DcpWorldSize({"__11_0.distcp", "__9_0.distcp"}), 12);  // the others had nothing to write
+  EXPECT_EQ(DcpWorldSize({"__4000000000_0.distcp", "__-1_0.distcp", "__7.distcp", "7_0.distcp", "__7_0"}), 1);
+}
+
 TEST(DcpSourceTest, AMissingFileIsNamed) {
   const fs::path copy = CopyOf("fsdp1_w2");
   fs::remove(copy / "__1_0.distcp");

@@ -22,12 +22,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/chunk_places.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_value.h"
 #include "fsdp/checkpoint/foreign/torch/pt/file_pool.h"
@@ -36,8 +36,10 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -47,45 +49,6 @@ constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 constexpr size_t kManyChunks = 10'000;
 
 absl::Status In(const absl::Status& status, const std::string& place) { return Annotate(status, place); }
-
-// The position of a chunk's elements in its file; known once its archive has been read.
-struct ChunkPlace {
-  int64_t offset = 0;            // in the file, of the first element
-  std::vector<int64_t> strides;  // in elements
-
-  int64_t touched_bytes = 0;  // TorchTensor::touched_bytes
-  bool is_contiguous = true;
-};
-
-// The known positions, by the number of the chunk. Nearly all chunks are row-major and take eight bytes. Not
-// thread-safe.
-class ChunkPlaces {
- public:
-  explicit ChunkPlaces(const DcpChunks& chunks) : chunks_(chunks), offsets_(chunks.size(), kUnknown) {}
-
-  std::optional<ChunkPlace> Find(size_t chunk, DType dtype) const {
-    if (chunk >= offsets_.size() || offsets_[chunk] == kUnknown) return std::nullopt;
-    if (const auto at = others_.find(chunk); at != others_.end()) return at->second;
-    const Shape shape = *Shape::Create(chunks_.count(chunk));  // valid, since Add has seen it
-    return ChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
-  }
-
-  void Add(size_t chunk, ChunkPlace place, DType dtype) {
-    if (chunk >= offsets_.size()) offsets_.resize(chunks_.size(), kUnknown);  // a tensor in a value
-    offsets_[chunk] = place.offset;
-    const Shape shape = *Shape::Create(chunks_.count(chunk));
-    const bool is_plain = place.is_contiguous && place.strides == RowMajorStrides(shape) &&
-                          place.touched_bytes == shape.numel() * SizeOf(dtype);
-    if (!is_plain) others_.try_emplace(chunk, std::move(place));
-  }
-
- private:
-  static constexpr int64_t kUnknown = -1;
-
-  const DcpChunks& chunks_;
-  std::vector<int64_t> offsets_;
-  absl::flat_hash_map<size_t, ChunkPlace> others_;
-};
 
 class DcpSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
@@ -99,9 +62,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   // Builds the tree from the entries of .metadata and finds the state dict in it. Values are read from their archives,
   // because they decide what the state dict is (param_groups); tensors are not read.
   absl::Status ReadState() {
-    // .metadata does not record the number of ranks. Flat parameters are padded for it, so it must not count files of
-    // values.
-    world_size_ = std::max<int>(1, static_cast<int>(metadata_.chunks.file_count()));
+    // .metadata does not record the number of ranks, for which flat parameters are padded.
+    world_size_ = DcpWorldSize(metadata_.chunks.slices().files());
     TorchNode root;
     for (DcpEntry& entry : metadata_.entries) {
       absl::StatusOr<TorchNode> leaf = entry.is_tensor()
@@ -143,7 +105,11 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return paths;
   }
 
-  std::vector<std::string> left_out() const override { return state_.left_out; }
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> left_out = WeightsBeside(path_, files());
+    left_out.insert(left_out.begin(), state_.left_out.begin(), state_.left_out.end());
+    return left_out;
+  }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));
@@ -225,6 +191,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
     if (slice.end() > nbytes) {
+      FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(file));
       return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.end(),
                                               " are wanted, but the file has ", nbytes, ": it is truncated"));
     }
@@ -402,6 +369,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& p
   {
     FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
     metadata = ParseDcpMetadata(bytes);
+    if (!metadata.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(metadata_path));
     if (!metadata.ok()) return In(metadata.status(), metadata_path);
     // As with the values of a .pt (torch_archive.cc): otherwise small free pieces of the heap would stay in memory.
     if (metadata->chunks.size() > kManyChunks) malloc_trim(0);

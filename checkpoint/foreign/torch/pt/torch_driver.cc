@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"

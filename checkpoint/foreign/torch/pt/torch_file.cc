@@ -7,6 +7,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 
 namespace fsdp {
 
@@ -45,6 +46,7 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   };
   absl::StatusOr<TorchArchive> archive = read();
   if (!archive.ok()) {
+    FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file->file_));
     return Annotate(archive.status(), path);
   }
   file->archive_ = *std::move(archive);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenTorchSource: a file that torch.save wrote, a directory of such files with pytorch_model.bin.index.json, or one
-// with a file of each rank of an FSDP1 run (rank_files.h), as a TensorSource. No part of a pickle is executed. Payload
+// with a file of each rank of a run (rank_files.h), as a TensorSource. No part of a pickle is executed. Payload
 // is read in place; views are gathered from their storages. CRCs, if torch wrote them, are compared as soon as an entry
 // has been read whole.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_TORCH_SOURCE_H_
@@ -17,7 +17,6 @@
 namespace fsdp {
 
 inline constexpr char kTorchModelName[] = "pytorch_model.bin";
-inline constexpr char kTorchIndexName[] = "pytorch_model.bin.index.json";
 
 // True when `directory` holds one of these two, or the files of ranks.
 bool IsTorchDirectory(const std::string& directory);

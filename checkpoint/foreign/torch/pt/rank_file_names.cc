@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "optim_rank_1_of_4.pt": the texts "optim_rank_", "_of_", ".pt", and the numbers 1 and 4 between them.
+struct SplitName {
+  std::vector<std::string> texts;
+  std::vector<int> numbers;
+};
+
+// nullopt for a name with a number of more than six digits, such as a date: no rank has it.
+std::optional<SplitName> Split(const std::string& name) {
+  constexpr size_t kMaxDigits = 6;
+  SplitName split;
+  size_t at = 0;
+  while (true) {
+    const size_t first = std::min(name.find_first_of("0123456789", at), name.size());
+    split.texts.push_back(name.substr(at, first - at));
+    if (first == name.size()) return split;
+    at = std::min(name.find_first_not_of("0123456789", first), name.size());
+    int number = 0;
+    if (at - first > kMaxDigits || !absl::SimpleAtoi(name.substr(first, at - first), &number)) return std::nullopt;
+    split.numbers.push_back(number);
+  }
+}
+
+// "step" of "global_step-": the last word of a text, in lower case.
+std::string LastWord(const std::string& text) {
+  const auto is_letter = [](char c) { return absl::ascii_isalpha(static_cast<unsigned char>(c)); };
+  const auto end = std::find_if(text.rbegin(), text.rend(), is_letter).base();
+  const auto begin = std::find_if_not(std::make_reverse_iterator(end), text.rend(), is_letter).base();
+  return absl::AsciiStrToLower(std::string(begin, end));
+}
+
+// True for the word before the number of a checkpoint in a series.
+bool NumbersCheckpoints(const std::string& word) {
+  constexpr std::array kWords = {"checkpoint", "ckpt", "e",         "ep",    "epoch", "epochs",
+                                 "it",         "iter", "iteration", "iters", "step",  "steps"};
+  return std::find(kWords.begin(), kWords.end(), word) != kWords.end();
+}
+
+// The place of the only number that differs between `names`; nullopt if another part differs too.
+std::optional<size_t> VaryingNumber(const std::vector<SplitName>& names) {
+  std::optional<size_t> varying;
+  for (const SplitName& name : names) {
+    if (name.texts != names[0].texts) return std::nullopt;
+    for (size_t i = 0; i < name.numbers.size(); ++i) {
+      if (name.numbers[i] == names[0].numbers[i]) continue;
+      if (varying.value_or(i) != i) return std::nullopt;
+      varying = i;
+    }
+  }
+  return varying;
+}
+
+// False if `name` says that there are more or fewer than `count` files.
+bool AllowsCount(const SplitName& name, size_t varying, int count) {
+  for (size_t i = 0; i < name.numbers.size(); ++i) {
+    const std::string word = LastWord(name.texts[i]);
+    if (i != varying && (word == "of" || word == "size") && name.numbers[i] != count) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::string> RankFileNames(const std::vector<std::string>& names) {
+  std::vector<SplitName> splits;
+  for (const std::string& name : names) {
+    const std::optional<SplitName> split = Split(name);
+    if (!split) return {};
+    splits.push_back(*split);
+  }
+  const std::optional<size_t> varying = splits.empty() ? std::nullopt : VaryingNumber(splits);
+  if (!varying || NumbersCheckpoints(LastWord(splits[0].texts[*varying]))) return {};
+  // Sorted by number and not by name: rank10 must come after rank9.
+  std::map<int, std::string> by_number;
+  for (size_t i = 0; i < names.size(); ++i) by_number.try_emplace(splits[i].numbers[*varying], names[i]);
+  // Numbers are distinct, so the first and the last decide whether there is a gap.
+  const auto count = static_cast<int>(names.size());
+  if (by_number.size() != names.size() || by_number.begin()->first != 0 || by_number.rbegin()->first != count - 1 ||
+      !AllowsCount(splits[0], *varying, count)) {
+    return {};
+  }
+  std::vector<std::string> by_rank;
+  for (const auto& [number, name] : by_number) by_rank.push_back(name);
+  return by_rank;
+}
+
+std::vector<std::string> RankFilesIn(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (absl::EndsWith(name, ".pt") || absl::EndsWith(name, ".pth") || absl::EndsWith(name, ".bin")) {
+      names.push_back(name);
+    }
+  }
+  return RankFileNames(names);
+}
+
+}  // namespace fsdp

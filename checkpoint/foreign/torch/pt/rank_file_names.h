@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RankFileNames: the names by which a directory may hold a torch file of each rank: rank0.pt, rank1.pt, ... A name is
+// only a hint; the contents of the files decide (rank_files.h).
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_
+
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+// `names` by rank, if they differ only in one number, which counts from 0 without a gap, if there are at least two of
+// them, as many as a number after "of" or "size" in the names says ("rank0_of_4.pt"), and if the number is not that of
+// a step, an epoch or a checkpoint ("epoch_0.pt"). Otherwise empty. Pure.
+std::vector<std::string> RankFileNames(const std::vector<std::string>& names);
+
+// RankFileNames of the torch files (.pt, .pth, .bin) in `directory`: a torch file with any other name makes the set
+// ambiguous, and a missing rank must not go unnoticed.
+std::vector<std::string> RankFilesIn(const std::string& directory);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_

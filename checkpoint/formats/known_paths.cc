@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/formats/known_paths.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Probe = KnownPathProbe;
+
+std::string Inspect(const std::string& path) { return absl::StrCat("`ckpt inspect ", Printable(path), "`"); }
+std::string InspectIn(const Probe& probe, const std::string& name) { return Inspect(JoinPath(probe.path, name)); }
+std::string Directory(const Probe& probe) { return SplitPath(probe.path).directory; }
+
+bool AnyOf(const std::set<std::string>& names, bool (*is_one)(const std::string& name)) {
+  return std::any_of(names.begin(), names.end(), is_one);
+}
+
+std::vector<std::string> Those(const std::set<std::string>& names, bool (*are_wanted)(const std::string& name)) {
+  std::vector<std::string> those;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(those), are_wanted);
+  return those;
+}
+
+bool IsDcpFile(const std::string& name) { return absl::EndsWith(name, ".distcp"); }
+bool IsRankMetadata(const std::string& name) {
+  return absl::StartsWith(name, "__") && absl::EndsWith(name, ".metadata");
+}
+bool IsHubModel(const std::string& name) { return absl::StartsWith(name, "models--"); }
+
+bool IsHubShard(const std::string& name) {
+  return absl::StartsWith(name, "shard-") && absl::StrContains(name, "-model-") && absl::EndsWith(name, ".safetensors");
+}
+
+bool IsDeepSpeedFile(const std::string& name) {
+  return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
+}
+
+bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
+
+// "model-00001-of-00002.safetensors"
+bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
+
+std::string MissingDcpMetadata(const Probe& probe) {
+  if (AnyOf(probe.files, IsRankMetadata)) {
+    return "holds a DCP save without collectives, whose .metadata each rank has for itself: load it with "
+           "torch.distributed.checkpoint on as many ranks and save it again with use_collectives=True";
+  }
+  return "holds .distcp files without DCP's .metadata, which says what is in them: if a copy such as `cp DIR/*` left "
+         "the "
+         "hidden file out, copy it too; otherwise the save did not finish, because .metadata comes last: give an older "
+         "checkpoint";
+}
+
+std::string HuggingFaceShards(const Probe&) {
+  return "holds the shards of HuggingFaceStorageWriter, which do not say how large a tensor is: join them by "
+         "torch.distributed.checkpoint._consolidate_hf_safetensors.consolidate_safetensors_files, or save with "
+         "enable_consolidation=True";
+}
+
+std::string Adapter(const Probe& probe) {
+  const std::vector<std::string> weights = probe.Weights();
+  return absl::StrCat("is an adapter of PEFT, not a whole model: ",
+                      weights.empty() ? "its adapter_model.safetensors is missing"
+                                      : absl::StrCat(InspectIn(probe, weights[0]), " reads its tensors"));
+}
+
+// The components are directories with one file each, or with an index.
+std::string Pipeline(const Probe& probe) {
+  std::vector<std::string> components;
+  std::string first;
+  for (const std::string& directory : probe.directories) {
+    std::error_code error;
+    const std::string path = JoinPath(probe.path, directory);
+    for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename();
+      if (!IsWeightFileName(name)) continue;
+      const std::string give = probe.is_checkpoint(path) ? path : JoinPath(path, name);
+      if (components.empty()) first = give;
+      components.push_back(directory);
+      break;
+    }
+  }
+  if (components.empty()) return "is a pipeline of diffusers without the weights of its components: get them first";
+  return absl::StrCat("is a pipeline of diffusers with the components ", SomeOf(components), ": give one, ",
+                      Inspect(first));
+}
+
+// refs/main has the name of the newest snapshot.
+std::string HubCache(const Probe& probe) {
+  constexpr int64_t kMaxRefBytes = 200;
+  const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(probe.path, "refs/main"), kMaxRefBytes);
+  std::string snapshot = text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
+  if (!CheckFileName(snapshot).ok()) snapshot = "REVISION";
+  return absl::StrCat("is a model in the cache of the Hugging Face hub: give a snapshot of it, ",
+                      InspectIn(probe, absl::StrCat("snapshots/", snapshot)));
+}
+
+std::string HubCaches(const Probe& probe) {
+  const std::vector<std::string> models = Those(probe.directories, IsHubModel);
+  return absl::StrCat("is the cache of the Hugging Face hub, with ", SomeOf(models), ": give a model's snapshot, ",
+                      InspectIn(probe, models[0] + "/snapshots/REVISION"));
+}
+
+// Files by which others' directories are known.
+struct Others {
+  std::string_view file;
+  std::string_view what;  // with what to do
+};
+
+constexpr std::array kOthers = {
+    Others{"_CHECKPOINT_METADATA", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
+    Others{"manifest.ocdbt", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
+    Others{".snapshot_metadata", "torchsnapshot: restore it with torchsnapshot and save it with torch.save"},
+    Others{"saved_model.pb", "TensorFlow: load it with TensorFlow and save its variables as safetensors"},
+    Others{"flax_model.msgpack", "Flax: load it with transformers (from_flax=True) and save it with save_pretrained"},
+    Others{"tf_model.h5", "Keras: load it with transformers (from_tf=True) and save it with save_pretrained"},
+};
+
+const Others* OthersOf(const Probe& probe) {
+  const auto at =
+      std::find_if(kOthers.begin(), kOthers.end(), [&](const Others& o) { return probe.HasFile(std::string(o.file)); });
+  return at == kOthers.end() ? nullptr : &*at;
+}
+
+std::string SeveralCheckpoints(const Probe& probe) {
+  const std::vector<std::string> checkpoints = probe.Checkpoints();
+  const bool is_one = checkpoints.size() == 1;
+  // Of names that end in a step, the longest has the highest.
+  const auto newest = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.size(), a) < std::pair(b.size(), b);
+  });
+  return absl::StrCat("is none itself, but holds ", is_one ? "one, " : "several, ", SomeOf(checkpoints),
+                      is_one ? ": give it, " : ": give one, ", InspectIn(probe, *newest));
+}
+
+std::string NumberedParts(const Probe& probe) {
+  const std::vector<std::string> parts = Those(probe.files, IsNumberedPart);
+  const bool is_torch = absl::EndsWith(parts[0], ".bin");
+  const std::vector<std::string> indexes = Those(probe.files, IsIndex);
+  if (!indexes.empty()) {
+    return absl::StrCat("holds numbered parts of a model and the indexes ", SomeOf(indexes),
+                        ": keep one index, as model.safetensors.index.json or pytorch_model.bin.index.json");
+  }
+  return absl::StrCat("holds numbered parts of a model, ", SomeOf(parts), ", without their index: get ",
+                      is_torch ? "pytorch_model.bin.index.json" : "model.safetensors.index.json",
+                      ", which says that they are all of it, or give one part");
+}
+
+std::string SeveralFiles(const Probe& probe) {
+  const std::vector<std::string> weights = probe.Weights();
+  return absl::StrCat("holds ", weights.size(), " files of weights, ", SomeOf(weights),
+                      ", and nothing says that they are parts of one checkpoint: give one of the files, ",
+                      InspectIn(probe, weights.back()));
+}
+
+std::string OneFile(const Probe& probe) {
+  const std::string file = probe.Weights()[0];
+  return absl::StrCat("holds one file of weights, ", Printable(file),
+                      ", but is read only by names such as model.safetensors: give the file, ", InspectIn(probe, file));
+}
+
+// Lists everything in a directory; the first 100,000 names of a very large one.
+void List(const std::string& path, Probe& probe) {
+  constexpr size_t kMaxNames = 100'000;
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    (it->is_directory(ignored) ? probe.directories : probe.files).insert(it->path().filename());
+    if (probe.files.size() + probe.directories.size() == kMaxNames) return;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> KnownPathProbe::Weights() const {
+  std::vector<std::string> models;
+  std::vector<std::string> others;
+  for (const std::string& file : files) {
+    if (IsWeightFileName(file)) (IsTrainerFileName(file) ? others : models).push_back(file);
+  }
+  return models.empty() ? others : models;
+}
+
+std::vector<std::string> KnownPathProbe::Checkpoints() const {
+  constexpr int kMaxTried = 64;  // each is listed
+  std::vector<std::string> checkpoints;
+  int tried = 0;
+  for (const std::string& directory : directories) {
+    if (++tried > kMaxTried) break;
+    if (is_checkpoint(JoinPath(path, directory))) checkpoints.push_back(directory);
+  }
+  return checkpoints;
+}
+
+const std::vector<KnownPath>& KnownFiles() {
+  static const auto* const files = new std::vector<KnownPath>{
+      {"file of DCP", [](const Probe& probe) { return IsDcpFile(probe.name) || probe.name == ".metadata"; },
+       [](const Probe& probe) {
+         return absl::StrCat("is one file of a DCP directory: give the directory, ", Inspect(Directory(probe)));
+       }},
+      {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsHubShard(probe.name); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter, and ", Directory(probe), " ",
+                             HuggingFaceShards(probe));
+       }},
+      {"JSON of a checkpoint",
+       [](const Probe& probe) { return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)); },
+       [](const Probe& probe) {
+         return absl::StrCat("is a text that belongs to a checkpoint: give the directory, ", Inspect(Directory(probe)));
+       }},
+  };
+  return *files;
+}
+
+const std::vector<KnownPath>& KnownDirectories() {
+  static const auto* const directories = new std::vector<KnownPath>{
+      {"DCP without .metadata", [](const Probe& probe) { return AnyOf(probe.files, IsDcpFile); }, MissingDcpMetadata},
+      {"shards of HuggingFaceStorageWriter", [](const Probe& probe) { return AnyOf(probe.files, IsHubShard); },
+       HuggingFaceShards},
+      {"PEFT", [](const Probe& probe) { return probe.HasFile("adapter_config.json"); }, Adapter},
+      {"diffusers", [](const Probe& probe) { return probe.HasFile("model_index.json"); }, Pipeline},
+      {"model in the hub's cache",
+       [](const Probe& probe) {
+         return probe.directories.count("snapshots") != 0 &&
+                (probe.directories.count("refs") != 0 || IsHubModel(probe.name));
+       },
+       HubCache},
+      {"hub's cache", [](const Probe& probe) { return AnyOf(probe.directories, IsHubModel); }, HubCaches},
+      {"DeepSpeed", [](const Probe& probe) { return AnyOf(probe.files, IsDeepSpeedFile); },
+       [](const Probe&) {
+         return std::string(
+             "is a checkpoint of DeepSpeed: join it with the zero_to_fp32.py that DeepSpeed put next to it, "
+             "`python zero_to_fp32.py . OUT --safe_serialization`, and give OUT");
+       }},
+      {"others", [](const Probe& probe) { return OthersOf(probe) != nullptr; },
+       [](const Probe& probe) { return absl::StrCat("is a checkpoint of ", std::string(OthersOf(probe)->what)); }},
+      {"checkpoints", [](const Probe& probe) { return !probe.Checkpoints().empty(); }, SeveralCheckpoints},
+      {"parts without an index", [](const Probe& probe) { return AnyOf(probe.files, IsNumberedPart); }, NumberedParts},
+      {"files", [](const Probe& probe) { return probe.Weights().size() > 1; }, SeveralFiles},
+      {"file", [](const Probe& probe) { return probe.Weights().size() == 1; }, OneFile},
+  };
+  return *directories;
+}
+
+std::string DescribeKnownPath(const PathProbe& path, std::function<bool(const std::string& path)> is_checkpoint) {
+  const PathParts parts = SplitPath(path.path);
+  Probe probe = {.path = parts.directory == "." ? parts.name : JoinPath(parts.directory, parts.name),
+                 .name = parts.name,
+                 .is_directory = path.is_directory,
+                 .is_checkpoint = std::move(is_checkpoint)};
+  if (path.is_directory) List(path.path, probe);
+  for (const KnownPath& known : path.is_directory ? KnownDirectories() : KnownFiles()) {
+    if (known.matches(probe)) return absl::StrCat(path.path, " ", known.text(probe));
+  }
+  return "";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/formats/known_paths.h"
+
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/state_testutil.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// A file with a safetensors header and no tensors.
+const std::string& EmptyModel() {
+  static const auto* const bytes = new std::string(std::string("\x08\0\0\0\0\0\0\0", 8) + "{}      ");
+  return *bytes;
+}
+
+struct Example {
+  std::string row;
+  std::vector<std::string> files;  // relative to the test's directory; what ends in ".safetensors" is one
+  std::string given;               // the path to open
+  std::string message;             // with DIR for the test's directory
+};
+
+std::vector<Example> FileExamples() {
+  return {
+      {"file of DCP",
+       {"dcp/.metadata", "dcp/__0_0.distcp"},
+       "dcp/__0_0.distcp",
+       "is one file of a DCP directory: give the directory, `ckpt inspect DIR/dcp`"},
+      {"file of DCP", {"dcp/.metadata"}, "dcp/.metadata", "`ckpt inspect DIR/dcp`"},
+      {"shard of HuggingFaceStorageWriter",
+       {"shard-00001-model-00001-of-00001.safetensors"},
+       "shard-00001-model-00001-of-00001.safetensors",
+       "consolidate_safetensors_files"},
+      {"JSON of a checkpoint", {"m/model.safetensors", "m/config.json"}, "m/config.json", "`ckpt inspect DIR/m`"},
+      {"JSON of a checkpoint",
+       {"m/model.safetensors.index.json"},
+       "m/model.safetensors.index.json",
+       "`ckpt inspect DIR/m`"},
+  };
+}
+
+std::vector<Example> DirectoryExamples() {
+  return {
+      {"DCP without .metadata", {"d/__0_0.distcp", "d/__1_0.distcp"}, "d", "without DCP's .metadata"},
+      {"DCP without .metadata", {"d/__0_0.distcp", "d/__0.metadata"}, "d", "without collectives"},
+      {"shards of HuggingFaceStorageWriter",
+       {"d/shard-00001-model-00001-of-00001.safetensors", "d/shard-00002-model-00001-of-00001.safetensors"},
+       "d",
+       "HuggingFaceStorageWriter"},
+      {"PEFT",
+       {"a/adapter_config.json", "a/adapter_model.safetensors"},
+       "a/",
+       "`ckpt inspect DIR/a/adapter_model.safetensors`"},
+      {"PEFT",
+       {"a/adapter_config.json", "a/adapter_model.bin", "a/optimizer.pt"},
+       "a",
+       "`ckpt inspect DIR/a/adapter_model.bin`"},
+      {"diffusers",
+       {"p/model_index.json", "p/unet/diffusion_pytorch_model.safetensors", "p/text_encoder/model.safetensors",
+        "p/scheduler/scheduler_config.json"},
+       "p",
+       "the components text_encoder and unet: give one, `ckpt inspect DIR/p/text_encoder`"},
+      {"diffusers",
+       {"p/model_index.json", "p/vae/diffusion_pytorch_model.safetensors"},
+       "p",
+       "`ckpt inspect DIR/p/vae/diffusion_pytorch_model.safetensors`"},
+      {"model in the hub's cache",
+       {"models--a--b/snapshots/c0ffee/model.safetensors", "models--a--b/refs/main"},
+       "models--a--b",
+       "`ckpt inspect DIR/models--a--b/snapshots/c0ffee`"},
+      {"hub's cache",
+       {"hub/models--a--b/snapshots/c0ffee/model.safetensors"},
+       "hub",
+       "models--a--b/snapshots/REVISION"},
+      {"DeepSpeed",
+       {"global_step3/mp_rank_00_model_states.pt", "global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt"},
+       "global_step3",
+       "zero_to_fp32.py"},
+      {"others", {"o/_CHECKPOINT_METADATA", "o/d/x"}, "o", "is a checkpoint of Orbax"},
+      {"others", {"o/.snapshot_metadata"}, "o", "torchsnapshot"},
+      {"checkpoints",
+       {"run/checkpoint-500/model.safetensors", "run/checkpoint-1000/model.safetensors"},
+       "run",
+       "holds several, checkpoint-1000 and checkpoint-500: give one, `ckpt inspect DIR/run/checkpoint-1000`"},
+      {"checkpoints",
+       {"c/pytorch_model_fsdp_0/.metadata", "c/optimizer_0/.metadata", "c/scheduler.bin", "c/random_states_0.pkl"},
+       "c",
+       "holds several, optimizer_0 and pytorch_model_fsdp_0"},
+      {"parts without an index",
+       {"m/model-00001-of-00002.safetensors", "m/model-00002-of-00002.safetensors"},
+       "m",
+       "without their index: get model.safetensors.index.json"},
+      {"parts without an index",
+       {"m/a-00001-of-00001.safetensors", "m/a.safetensors.index.json", "m/b.safetensors.index.json"},
+       "m",
+       "the indexes a.safetensors.index.json and b.safetensors.index.json: keep one"},
+      {"parts without an index", {"m/pytorch_model-00001-of-00002.bin"}, "m", "get pytorch_model.bin.index.json"},
+      {"files",
+       {"e/epoch_0.pt", "e/epoch_1.pt"},
+       "e",
+       "holds 2 files of weights, epoch_0.pt and epoch_1.pt, and nothing says that they are parts of one checkpoint: "
+       "give one of the files, `ckpt inspect DIR/e/epoch_1.pt`"},
+      {"files", {"e/rank0.pt", "e/rank2.pt"}, "e", "give one of the files"},
+      {"file", {"c/checkpoint-10.pt", "c/train.log"}, "c", "`ckpt inspect DIR/c/checkpoint-10.pt`"},
+      {"file", {"m/consolidated.safetensors", "m/params.json"}, "m", "`ckpt inspect DIR/m/consolidated.safetensors`"},
+      {"file",
+       {"m/consolidated.00.pth", "m/params.json", "m/tokenizer.model"},
+       "m",
+       "`ckpt inspect DIR/m/consolidated.00.pth`"},
+      {"file", {"l/epoch=0-step=10.ckpt"}, "l", "epoch=0-step=10.ckpt"},
+  };
+}
+
+void ExpectMessages(const std::vector<Example>& examples, const std::vector<KnownPath>& rows) {
+  std::set<std::string> tested;
+  for (const Example& example : examples) {
+    const std::string directory = NewTestDirectory();
+    for (const std::string& file : example.files) {
+      const fs::path path = fs::path(directory) / file;
+      fs::create_directories(path.parent_path());
+      const bool is_ref = path.filename() == "main";
+      WriteAll(path, is_ref ? "c0ffee\n" : path.extension() == ".safetensors" ? EmptyModel() : "x");
+    }
+    std::string message = example.message;
+    if (const size_t at = message.find("DIR/"); at != message.npos) message.replace(at, 3, directory);
+    EXPECT_THAT(FindFormat(directory + "/" + example.given),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
+        << example.row;
+    tested.insert(example.row);
+  }
+  for (const KnownPath& row : rows) EXPECT_EQ(tested.count(std::string(row.name)), 1) << row.name;
+}
+
+TEST(KnownPathsTest, EveryPartOfACheckpointIsRefusedWithTheDirectoryToGive) {
+  ExpectMessages(FileExamples(), KnownFiles());
+}
+
+TEST(KnownPathsTest, EveryDirectoryThatIsNoCheckpointIsRefusedWithThePathToGive) {
+  ExpectMessages(DirectoryExamples(), KnownDirectories());
+}
+
+// refs/main is a text of the cache's owner, and becomes a part of a path.
+TEST(KnownPathsTest, ARefThatLeadsElsewhereIsNotFollowed) {
+  const std::string directory = NewTestDirectory() + "/models--a--b";
+  for (const char* name : {"refs", "snapshots"}) fs::create_directories(directory + "/" + name);
+  WriteAll(directory + "/refs/main", "../../../etc\n");
+  EXPECT_THAT(FindFormat(directory), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("snapshots/REVISION`")));
+}
+
+TEST(KnownPathsTest, AModelBesideATrainersFilesIsReadAndTheyAreNamed) {
+  const std::string directory = NewTestDirectory();
+  for (const char* name :
+       {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}) {
+    WriteAll(directory + "/" + name, std::string(name) == "model.safetensors" ? EmptyModel() : "x");
+  }
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory));
+  EXPECT_THAT(source->left_out(), testing::ElementsAre(HasSubstr("\"optimizer.pt\""), HasSubstr("\"rng_state.pth\""),
+                                                       HasSubstr("\"scheduler.pt\"")));
+}
+
+}  // namespace
+}  // namespace fsdp

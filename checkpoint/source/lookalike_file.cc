@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/source/lookalike_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr std::string_view kJson = "JSON";
+constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
+
+bool StartsWith(const FileHead& head, std::string_view start) { return head.bytes.substr(0, start.size()) == start; }
+
+// A safetensors file begins with the length of its header, whose upper half is 0, and its byte 8 opens JSON. Any eight
+// bytes can be the start of such a file otherwise.
+bool MayBeSafetensors(const FileHead& head) {
+  constexpr std::string_view kOpens = "{ \t\r\n";
+  return head.bytes.size() > 8 && head.bytes.substr(4, 4) == std::string_view("\0\0\0\0", 4) &&
+         kOpens.find(head.bytes[8]) != kOpens.npos;
+}
+
+// The bytes after white space and a byte order mark.
+std::string_view Text(const FileHead& head) {
+  std::string_view text = head.bytes;
+  if (StartsWith(head, "\xEF\xBB\xBF")) text.remove_prefix(3);
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+}
+
+bool IsPage(const FileHead& head) {
+  const std::string start = absl::AsciiStrToLower(std::string(Text(head).substr(0, 5)));
+  return start == "<html" || start == "<!doc" || start == "<head" || start == "<?xml" || start == "<erro";
+}
+
+bool IsJson(const FileHead& head) {
+  const std::string_view text = Text(head);
+  return !text.empty() && (text[0] == '{' || text[0] == '[') && !MayBeSafetensors(head);
+}
+
+struct Packer {
+  std::string_view magic;
+  std::string_view name;
+  std::string_view command;  // unpacks FILE
+};
+
+// Bytes 0 to 3 of .tar are a name, so it is recognised by its byte 257.
+constexpr std::array kPackers = {
+    Packer{"\x1F\x8B\x08", "gzip", "gunzip"}, Packer{"BZh", "bzip2", "bunzip2"},
+    Packer{{"\xFD\x37zXZ", 5}, "xz", "unxz"}, Packer{"\x28\xB5\x2F\xFD", "zstd", "unzstd"},
+    Packer{"7z\xBC\xAF", "7-Zip", "7z x"},    Packer{"Rar!", "RAR", "unrar x"},
+};
+
+const Packer* PackerOf(const FileHead& head) {
+  const auto at =
+      std::find_if(kPackers.begin(), kPackers.end(), [&](const Packer& p) { return StartsWith(head, p.magic); });
+  return at == kPackers.end() || MayBeSafetensors(head) ? nullptr : &*at;
+}
+
+bool IsTar(const FileHead& head) {
+  return head.bytes.size() >= 262 && head.bytes.substr(257, 5) == "ustar" && !MayBeSafetensors(head);
+}
+
+std::string PointerText(const FileHead& head) {
+  constexpr std::string_view kSize = "\nsize ";
+  std::string size;
+  if (const size_t at = head.bytes.find(kSize); at != head.bytes.npos) {
+    const std::string_view rest = head.bytes.substr(at + kSize.size());
+    const std::string digits(rest.substr(0, rest.find_first_not_of("0123456789")));
+    int64_t nbytes = 0;
+    if (absl::SimpleAtoi(digits, &nbytes)) size = absl::StrCat(" of ", nbytes, " bytes");
+  }
+  return absl::StrCat("is a Git LFS pointer to a file", size,
+                      ", which was not downloaded: run `git lfs pull` in its repository, or download the file");
+}
+
+}  // namespace
+
+const std::vector<LookalikeFile>& LookalikeFiles() {
+  static const auto* const files = new std::vector<LookalikeFile>{
+      {"empty", absl::StatusCode::kDataLoss, [](const FileHead& head) { return head.nbytes == 0; },
+       [](const FileHead&) {
+         return std::string("has 0 bytes: its save, download or copy did not finish; get it again");
+       }},
+      {"Git LFS pointer", kInvalid, [](const FileHead& head) { return StartsWith(head, kPointer); }, PointerText},
+      {"page", kInvalid, IsPage,
+       [](const FileHead&) {
+         return std::string(
+             "is a page of HTML or XML: the server answered a download with a page (a login, an error); download the "
+             "file again, with the access it asks for, and compare its size");
+       }},
+      {kJson, kInvalid, IsJson,
+       [](const FileHead&) {
+         return std::string("is a text of JSON, not weights: give the directory or the file with the weights");
+       }},
+      {"packed", kInvalid, [](const FileHead& head) { return PackerOf(head) != nullptr; },
+       [](const FileHead& head) {
+         const Packer& packer = *PackerOf(head);
+         return absl::StrCat("is packed by ", std::string(packer.name), ": unpack it first, `",
+                             std::string(packer.command), " FILE`");
+       }},
+      {"tar", kInvalid, IsTar,
+       [](const FileHead&) {
+         return std::string("is a tar archive: unpack it first, `tar xf FILE`, and give what is in it");
+       }},
+      {"zeros", absl::StatusCode::kDataLoss,
+       [](const FileHead& head) {
+         return head.bytes.size() >= 8 && head.bytes.find_first_not_of('\0') == head.bytes.npos;
+       },
+       [](const FileHead& head) {
+         return absl::StrCat("begins with ", head.bytes.size(),
+                             " zeros: its download or copy reserved the space and did not finish; get it again");
+       }},
+  };
+  return *files;
+}
+
+absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head) {
+  for (const LookalikeFile& file : LookalikeFiles()) {
+    if (!file.matches(head) || (file.name == kJson && absl::EndsWith(path, ".json"))) continue;
+    return absl::Status(file.code, absl::StrCat(path, " ", file.text(head)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIsNoLookalike(const File& file) {
+  const absl::StatusOr<int64_t> nbytes = file.Size();
+  if (!nbytes.ok()) return absl::OkStatus();
+  std::string bytes(static_cast<size_t>(std::min(*nbytes, kLookalikeBytes)), '\0');
+  const auto out = absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
+  if (!file.Read(0, out).ok()) return absl::OkStatus();
+  return CheckIsNoLookalike(file.path(), {bytes, *nbytes});
+}
+
+absl::Status CheckIsNoLookalike(const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<File>> file = PosixFileSystem().Open(path);
+  return file.ok() ? CheckIsNoLookalike(**file) : absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files that downloads, clones and copies leave under the name of a checkpoint's file: pointers of Git LFS, pages,
+// archives, empty files. A reader would only say which rule of its format they break, which hides the reason.
+#ifndef FSDP_CHECKPOINT_SOURCE_LOOKALIKE_FILE_H_
+#define FSDP_CHECKPOINT_SOURCE_LOOKALIKE_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+// The first bytes of a file, up to kLookalikeBytes, and its size.
+struct FileHead {
+  std::string_view bytes;
+  int64_t nbytes = 0;
+};
+
+inline constexpr int64_t kLookalikeBytes = 512;
+
+// A row of the table: how to recognise a kind of file, and a sentence about it that ends with what to do.
+struct LookalikeFile {
+  std::string_view name;
+  absl::StatusCode code;
+  bool (*matches)(const FileHead& head);
+  std::string (*text)(const FileHead& head);  // without the path, which comes before it: "has 0 bytes: ..."
+};
+
+// In the order of recognition. No file that a reader of this project accepts matches one.
+const std::vector<LookalikeFile>& LookalikeFiles();
+
+// What the file `path` is, if it is in the table: kDataLoss if it was the right file, else kInvalidArgument. OK
+// otherwise, for a .json file of JSON, and for a file that cannot be read, of which the error of reading says more.
+absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head);
+absl::Status CheckIsNoLookalike(const File& file);
+absl::Status CheckIsNoLookalike(const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_LOOKALIKE_FILE_H_

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of a directory whose names say that they hold tensors. A directory has room for several checkpoints and for
+// files that a trainer keeps beside a model: what a reader does not take is named.
+#ifndef FSDP_CHECKPOINT_SOURCE_WEIGHT_FILES_H_
+#define FSDP_CHECKPOINT_SOURCE_WEIGHT_FILES_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+// True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5 and .hdf5.
+bool IsWeightFileName(std::string_view name);
+
+// True for the names by which trainers keep what is no model: optimizer.pt, scheduler.bin, rng_state_0.pth, ...
+bool IsTrainerFileName(std::string_view name);
+
+// `files`, paths of which some may be outside of it, are read from `directory`: for TensorSource::left_out(), its other
+// weight files, sorted, with what to do. After the first ones, only their number. Empty if it cannot be listed.
+std::vector<std::string> WeightsBeside(const std::string& directory, const std::vector<std::string>& files);
+
+// "a, b, c, d and 3 more", for messages: at most four of `names`, printable.
+std::string SomeOf(const std::vector<std::string>& names);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_WEIGHT_FILES_H_
