@@ -184,6 +184,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   // Fit removes from `contents` what the format cannot hold, so sizes and reads below use contents.state, not the plan.
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
+  notes->insert(notes->begin(), plan.notes.begin(), plan.notes.end());
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
