@@ -250,6 +250,12 @@ class Diff {
   int64_t bytes_done_ = 0;  // guarded by mutex_
 };
 
+bool HoldsModel(const TensorSource& source) {
+  const auto& entries = source.contents().entries();
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+}
+
 }  // namespace
 
 bool DiffReport::equal() const {
@@ -264,6 +270,12 @@ absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSo
     return absl::FailedPreconditionError(absl::StrCat(source == &a ? "A" : "B",
                                                       " is not compared: ", expansion.ToString(),
                                                       "; convert it first, if it is meant to be that large"));
+  }
+  // Two empty sets would be equal.
+  if (options.model_only && !HoldsModel(a) && !HoldsModel(b)) {
+    return absl::InvalidArgumentError(
+        "neither A nor B holds a model tensor, and DiffOptions::model_only ignores all others: compare them without "
+        "it");
   }
   return Diff(a, b, options).Run();
 }

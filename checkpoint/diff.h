@@ -55,7 +55,7 @@ struct DiffReport {
 
 // A parameter that one side has only under an alias (tied weights) is compared with the alias's target. Aliases
 // themselves are compared if both formats record them. Blocks until both are read. An error means that reading failed,
-// never that the checkpoints differ.
+// or that `model_only` leaves nothing to compare (kInvalidArgument), never that the checkpoints differ.
 absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options);
 
 }  // namespace fsdp

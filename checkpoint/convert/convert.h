@@ -57,7 +57,8 @@ struct ConvertReport {
 
 // Converts `source` (anything that OpenTensorSource opens) to `destination`. Errors, with options named as
 // "ConvertOptions::max_memory":
-//   - kInvalidArgument: an option is out of its range;
+//   - kInvalidArgument: an option is out of its range; the result would lack the model, or hold nothing (of a source
+//     without a model, a conversion that keeps all values is not an error: the report says so);
 //   - kAlreadyExists: `destination` exists, without `force`;
 //   - kFailedPrecondition: `force` would delete a file that does not belong to a checkpoint; `destination` is an input
 //     or is inside a checkpoint (CheckOutput, with `force` or without); the tensors to write expand beyond the source,

@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -23,9 +24,9 @@ namespace {
 
 using Section = StateKey::Section;
 
-bool HoldsModel(const StateDict& contents) {
-  return std::any_of(contents.entries().begin(), contents.entries().end(),
-                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+int64_t CountOf(Section section, const StateDict& contents) {
+  return std::count_if(contents.entries().begin(), contents.entries().end(),
+                       [&](const StateDict::Entry& entry) { return entry.first.section == section; });
 }
 
 // Builds a plan from the entries of the source, one after the other, then aliases and units.
@@ -124,8 +125,16 @@ class Planner {
   void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
 
   absl::StatusOr<ConvertPlan> Finish() && {
-    if (HoldsModel(source_) && !HoldsModel(plan_.contents)) {
-      return absl::InvalidArgumentError("the filters leave no model tensor of the source");
+    // Of a source without a model, such as an optimizer's file, the filters choose optimizer state.
+    const bool has_model = CountOf(Section::kModel, source_) > 0;
+    const Section wanted = has_model ? Section::kModel : Section::kOptimState;
+    const int64_t in_source = CountOf(wanted, source_);
+    if (!filter_.keeps_all() && in_source > 0 && CountOf(wanted, plan_.contents) == 0) {
+      const auto first = std::find_if(source_.entries().begin(), source_.entries().end(),
+                                      [&](const StateDict::Entry& entry) { return entry.first.section == wanted; });
+      return absl::InvalidArgumentError(absl::StrCat("the filters leave no ", has_model ? "model" : "optimizer",
+                                                     " tensor of the source, which has ", in_source,
+                                                     ", the first being ", Quote(first->first.fqn)));
     }
     return std::move(plan_);
   }

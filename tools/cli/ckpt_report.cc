@@ -11,6 +11,7 @@ namespace fsdp {
 std::string WithFlagNames(absl::string_view message) {
   // StrReplaceAll takes the longest match, so the second pattern has precedence over the third.
   return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"},
+                                       {"DiffOptions::", "--"},
                                        {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
                                        {"TensorSourceOptions::", "--"}});
 }

@@ -241,8 +241,12 @@ int RunConvert(const CommandLine& line) {
     Print("%s", ToJson(source, destination, *report, absl::Now() - start));
     return kExitDone;
   }
-  Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
-        FormatBytes(static_cast<double>(report->bytes)));
+  if (report->tensors == 0) {
+    Print("%s: no tensors\n", destination);  // a note has what it holds
+  } else {
+    Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
+          FormatBytes(static_cast<double>(report->bytes)));
+  }
   for (const std::string& note : report->notes) Print("note: %s\n", note);
   return kExitDone;
 }

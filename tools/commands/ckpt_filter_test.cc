@@ -83,5 +83,65 @@ TEST_F(CkptFilterTest, ATiedTensorIsKeptUnderTheNameThatPassesInEveryFormat) {
   }
 }
 
+TEST_F(CkptFilterTest, FiltersThatLeaveNoModelAreAnErrorInEveryFormat) {
+  const std::string ours = Save("a", {"w", "b"}, {}, {StateKey::OptimState("w", "mu"), StateKey::Extra("w.count")});
+  for (const Form& form : Forms()) {
+    for (const char* flag : {"--include=^weight$", "--exclude=."}) {
+      const Outcome outcome = Convert(ours, form, {flag, "--json"});
+      EXPECT_EQ(outcome.status, 1);
+      EXPECT_THAT(outcome.out, HasSubstr("\"problem\""));
+      EXPECT_THAT(outcome.err,
+                  HasSubstr("the filters leave no model tensor of the source, which has 2, the first being \"w\""));
+    }
+  }
+  const std::string moments = Save("moments", {}, {}, {StateKey::OptimState("w", "mu")});
+  EXPECT_THAT(Convert(moments, {}, {"--exclude=w"}).err,
+              HasSubstr("leave no optimizer tensor of the source, which has 1"));
+  EXPECT_THAT(NamesIn(Path("")), testing::ElementsAre("a", "moments"));
+}
+
+// Regression: an empty file and exit status 0.
+TEST_F(CkptFilterTest, TheModelOfASourceWithoutOneIsAnErrorInEveryFormat) {
+  const std::string moments =
+      Save("moments", {}, {}, {StateKey::OptimState("w", "mu"), StateKey::OptimState("w", "nu")});
+  const std::string extras = Save("extras", {}, {}, {StateKey::Extra("app.model.w")});
+  const std::string both = Save("both", {}, {}, {StateKey::Extra("rng"), StateKey::OptimState("w", "mu")});
+  for (const Form& form : Forms()) {
+    EXPECT_THAT(
+        Convert(moments, form, {"--model_only"}).err,
+        AllOf(HasSubstr(moments + ": the source holds no model tensor, only 2 optimizer values, the first being "
+                                  "\"optim/state/w/mu\""),
+              HasSubstr("--model_only leaves all others out: convert it without")));
+    const Outcome outcome = Convert(extras, form, {"--model_only"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("only 1 extra value, the first being \"extra/app.model.w\""));
+    EXPECT_THAT(Convert(both, form, {"--model_only"}).err, HasSubstr("only 1 optimizer value and 1 extra value"));
+  }
+  EXPECT_THAT(Convert(both, {".safetensors", {}}, {}).err,
+              AllOf(HasSubstr("the source holds no model tensor, only 1 optimizer value and 1 extra value, the first"),
+                    HasSubstr(", and safetensors holds the model only: convert it to torch or hdf5")));
+  EXPECT_THAT(NamesIn(Path("")), testing::ElementsAre("both", "extras", "moments"));
+}
+
+TEST_F(CkptFilterTest, ASourceWithoutAModelIsConvertedWholeAndThisIsSaid) {
+  const std::string moments = Save("moments", {}, {}, {StateKey::OptimState("w", "mu")});
+  EXPECT_THAT(
+      MustCkpt({"convert", moments, Path("b.pt")}),
+      AllOf(HasSubstr("1 tensor, 16 B"), HasSubstr("note: the source holds no model tensor, only 1 optimizer")));
+  const std::string nothing = Save("nothing", {}, {});
+  EXPECT_THAT(Ckpt({"convert", nothing, Path("c")}).err, HasSubstr("no model tensor, and no other value"));
+}
+
+// Regression: "equal: 0 tensors".
+TEST_F(CkptFilterTest, DiffOfModelsThatNeitherSideHasIsAnError) {
+  const std::string moments = Save("moments", {}, {}, {StateKey::OptimState("w", "mu")});
+  const std::string model = Save("model", {"w"}, {});
+  const Outcome outcome = Ckpt({"diff", moments, moments, "--model_only"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("neither A nor B holds a model tensor, and --model_only ignores all others"));
+  MustCkpt({"diff", moments, moments});
+  EXPECT_THAT(Ckpt({"diff", moments, model, "--model_only"}).out, HasSubstr("0 only in A, 1 only in B"));
+}
+
 }  // namespace
 }  // namespace fsdp
