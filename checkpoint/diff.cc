@@ -23,6 +23,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/text_difference.h"
 
 namespace fsdp {
 namespace {
@@ -139,12 +140,10 @@ class Diff {
     const std::string name = Quote(key.ToString());
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
+    } else if (const std::optional<std::string> difference = CompareTexts(text, *other)) {
+      report_.structure.push_back(absl::StrCat("text ", name, " ", *difference));
     } else if (*other != text) {
-      const size_t at = std::mismatch(text.begin(), text.end(), other->begin(), other->end()).first - text.begin();
-      const size_t from = at - std::min<size_t>(at, 16);
-      report_.structure.push_back(absl::StrCat("text ", name, " differs from byte ", at,
-                                               " on: ", Quote(text.substr(from, 48)), " in A, ",
-                                               Quote(other->substr(from, 48)), " in B"));
+      ++report_.respelled_texts;
     }
   }
 

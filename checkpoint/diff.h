@@ -46,6 +46,7 @@ struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
   std::vector<std::string> structure;  // sentences: a tensor in one that is a text in the other; texts; aliases
+  int64_t respelled_texts = 0;         // texts that are equal as JSON, but not in every byte: no difference
   std::vector<TensorDiff> tensors;     // tensors in both, in A's order, unless they are equal and not listed
   int64_t compared = 0;                // how many tensors both have
   ValueDifference total;               // of all tensors together

@@ -83,6 +83,7 @@ std::string ToJson(const Comparison& comparison) {
   json["only_in_a"] = report.only_in_a;
   json["only_in_b"] = report.only_in_b;
   json["structure"] = report.structure;
+  json["respelled_texts"] = report.respelled_texts;
   json["total"] = JsonOf(report.total);
   json["total"].erase("first_changed");  // an index has no meaning over several tensors
   json["tensors"] = Json::array();
@@ -162,6 +163,8 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
   for (const std::string& name : report.only_in_a) Print("only in A: %s\n", Printable(name));
   for (const std::string& name : report.only_in_b) Print("only in B: %s\n", Printable(name));
   for (const std::string& sentence : report.structure) Print("%s\n", sentence);
+  if (report.respelled_texts > 0)
+    Print("%d texts are equal as JSON, and spelled differently\n", report.respelled_texts);
   PrintTensors(report);
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
