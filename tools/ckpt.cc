@@ -2,7 +2,7 @@
 //
 // ckpt: inspects, verifies and converts checkpoints on any machine: without a GPU, Python or ranks.
 //
-//   ckpt inspect checkpoints                                    # the newest step that verifies
+//   ckpt inspect checkpoints                                    # the newest step
 //   ckpt inspect --diff_options checkpoints/step-00000100 other/step-00000100
 //   ckpt verify checkpoints/step-00000100
 //   ckpt convert checkpoints model.safetensors --dtype=bfloat16

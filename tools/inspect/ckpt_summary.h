@@ -35,10 +35,10 @@ struct CheckpointSummary {
   std::string asked_for;
   std::string path;
 
-  // In an object store. The newest step is then not verified, since that would read all of it.
-  bool is_remote = false;
+  // SummaryOptions::verify_root was set, and `path` is the step that it found.
+  bool is_verified = false;
 
-  // Sentences about newer steps of the ROOT that do not verify.
+  // Sentences about newer steps of the ROOT that are damaged.
   std::vector<std::string> skipped;
 
   // The driver that recognised `path`. Never null; drivers live as long as the program.
@@ -77,10 +77,16 @@ struct CheckpointSummary {
   void FillManifest();
 };
 
-// Reads the metadata of the checkpoint at `path`, or of the newest step of a ROOT that verifies. `path` may be a URL of
-// an object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
-// FindFormat, LatestCheckpoint and the format's reader, or from the store.
-absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
+struct SummaryOptions {
+  // Of a ROOT take the newest step of which every byte verifies, as a command does that uses values. By default it is
+  // the newest with a whole manifest, of which every file is there and has its size.
+  bool verify_root = false;
+};
+
+// Reads the metadata of the checkpoint at `path`, or of a step of a ROOT, and no values. `path` may be a URL of an
+// object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
+// FindFormat and the format's reader, or from the store; kNotFound for a ROOT without such a step.
+absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const SummaryOptions& options = {});
 
 // Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;

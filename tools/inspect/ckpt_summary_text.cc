@@ -188,8 +188,8 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
   std::string text;
   for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
   if (summary.path != summary.asked_for) {
-    absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_remote ? "" : "that verifies ", "is ",
-                    summary.path, "\n");
+    absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_verified ? "that verifies " : "", "is ",
+                    summary.path, summary.is_verified ? "" : "; its values are not verified", "\n");
   }
   absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ", shares.sections[Section::kModel].ToString(),
                   "\n");
