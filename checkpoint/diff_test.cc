@@ -187,6 +187,39 @@ TEST(DiffTest, ATiedWeightThatBHoldsUnderAnAliasOfAIsComparedOnce) {
   }
 }
 
+TEST(DiffTest, NamesThatDifferByAPrefixAreComparedUnderTheirCommonRest) {
+  StateDict a = FullState({{StateKey::Model("net.wte.weight"), DType::kFloat32, {5, 3}},
+                           {StateKey::Model("net.h.0.bias"), DType::kFloat32, {7}},
+                           {StateKey::OptimState("net.h.0.bias", "mu"), DType::kFloat32, {7}},
+                           {StateKey::Extra("net.position"), DType::kInt64, {2}}});
+  a.aliases.clear();
+  StateDict b;
+  for (const auto& [key, value] : a.entries()) {
+    StateKey renamed = key;
+    const bool has_prefix = key.section != StateKey::Section::kExtra && key.fqn.rfind("net.", 0) == 0;
+    if (has_prefix) renamed.fqn = "module.model." + key.fqn.substr(4);
+    b.Set(renamed, value);
+  }
+  const DiffReport equal = Compare(*Write(a), *Write(b));
+  EXPECT_FALSE(equal.equal());
+  EXPECT_EQ(equal.renamed.prefix_a, "net.");
+  EXPECT_EQ(equal.renamed.prefix_b, "module.model.");
+  EXPECT_EQ(equal.renamed.compared, 3);
+  EXPECT_EQ(equal.renamed.total.numel, 15 + 7 + 7);
+  EXPECT_EQ(equal.renamed.total.changed, 0);
+  EXPECT_EQ(equal.compared, 1);
+  EXPECT_EQ(equal.only_in_a.size(), 3);
+  EXPECT_EQ(equal.only_in_b.size(), 3);
+
+  // The values of the helper follow from the name.
+  const StateDict other = FullState({{StateKey::Model("other"), DType::kFloat32, {7}}});
+  b.Set(StateKey::Model("module.model.h.0.bias"), ShardedTensor(*other.FindTensor(StateKey::Model("other"))));
+  const DiffReport changed = Compare(*Write(a), *Write(b));
+  EXPECT_GT(changed.renamed.total.changed, 0);
+  EXPECT_FALSE(changed.renamed.tensors[1].equal());
+  EXPECT_EQ(changed.renamed.tensors[1].name, "model/net.h.0.bias");
+}
+
 TEST(DiffTest, DamageIsAnErrorAndNotADifference) {
   const StateDict state = FullState(Tensors());
   const std::string path = NewTestDirectory() + "/checkpoint";

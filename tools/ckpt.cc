@@ -66,7 +66,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
-       {"atol", "rtol", "model_only", "flat_layout", "skip_links", "json"},
+       {"atol", "rtol", "top", "model_only", "flat_layout", "skip_links", "json"},
        RunDiff},
       {"prune",
        {"DIR"},

@@ -21,6 +21,7 @@ ABSL_FLAG(bool, diff_options, false,
 
 ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
 ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
+ABSL_FLAG(int, top, 10, "how many tensors are shown, the largest differences first, and names that only one side has");
 
 ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given");
 ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");

@@ -29,6 +29,7 @@ ABSL_DECLARE_FLAG(bool, diff_options);
 // Tolerances: values are equal if |a - b| <= atol + rtol * |b|, as in torch.allclose.
 ABSL_DECLARE_FLAG(double, atol);
 ABSL_DECLARE_FLAG(double, rtol);
+ABSL_DECLARE_FLAG(int, top);
 
 // prune; dry_run is repair's too. keep_last counts steps, keep_every is a period in steps; 0 is none.
 ABSL_DECLARE_FLAG(int, keep_last);
