@@ -32,7 +32,8 @@ ABSL_FLAG(std::string, to, "",
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");
-ABSL_FLAG(std::string, dtype, "", "dtype of the model's floating-point tensors; by default the source's");
+ABSL_FLAG(std::string, dtype, "",
+          "dtype of the model's floating-point tensors, such as bfloat16 (bf16); by default the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");
 ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},

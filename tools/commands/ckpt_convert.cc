@@ -21,6 +21,7 @@
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/dtype_flag.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -171,11 +172,9 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   ConvertOptions options;
   FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, destination));
   if (IsGiven(line, "dtype")) {
-    FSDP_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-    if (!IsFloatingPoint(*options.dtype)) {
-      return Refused(
-          absl::StrCat("--dtype=", std::string(DTypeName(*options.dtype)), ", expected a floating-point dtype"));
-    }
+    const absl::StatusOr<DType> dtype = ParseFloatDType(absl::GetFlag(FLAGS_dtype));
+    if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
+    options.dtype = *dtype;
   }
   options.names.include = absl::GetFlag(FLAGS_include).values;
   options.names.exclude = absl::GetFlag(FLAGS_exclude).values;
