@@ -322,8 +322,8 @@ TEST_F(CkptConvertTest, InspectSaysWhoHoldsWhat) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("a sharded checkpoint of step 7, world size 2"), HasSubstr("model      3 tensors, 96 B"),
                     HasSubstr("optimizer  2 tensors, 64 B"), HasSubstr("alias  net.head.weight is net.wte.weight"),
-                    HasSubstr("model/net.bias  float32 [7]  28 B  rank-00000-of-00002.h5[0, 4) "
-                              "rank-00001-of-00002.h5[4, 7)")));
+                    HasSubstr("  model/net.bias                      float32 [7]        28 B  "
+                              "rank-00000-of-00002.h5[0, 4) rank-00001-of-00002.h5[4, 7)\n")));
   const Json json = Json::parse(MustCkpt({"inspect", Path("a"), "--tensors", "--json"}));
   EXPECT_EQ(json["tensor_count"], 5);
   EXPECT_EQ(json["bytes"], 160);

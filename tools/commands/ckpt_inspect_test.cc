@@ -2,6 +2,7 @@
 //
 // ckpt inspect: which step of a ROOT it shows, and what it says about any checkpoint.
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -67,6 +68,55 @@ TEST_F(CkptInspectTest, OfARootTheNewestStepIsShownWithoutReadingItsValues) {
   EXPECT_THAT(MustCkpt({"inspect", Path("root"), "--html=" + Path("page.html")}),
               AllOf(HasSubstr("the newest step that verifies is " + Path("root/step-00000001")),
                     HasSubstr("skipped: step-00000002 does not verify")));
+}
+
+TEST_F(CkptInspectTest, ElementsDTypesAndShortTextsAreShown) {
+  ShardedTensor tensor;
+  tensor.dtype = DType::kBFloat16;
+  tensor.shape = Shape({1200, 1});
+  StateDict state;
+  state.Set(StateKey::Model("w"), tensor);
+  tensor.dtype = DType::kInt64;
+  tensor.shape = Shape({});
+  state.Set(StateKey::Model("count"), tensor);
+  state.Set(StateKey::Extra("position"), std::string(R"({"next":17})"));
+  state.Set(StateKey::Extra("long"), std::string(1000, 'x'));
+  const PayloadReader zeros = [](const StateKey& key, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * (key.fqn == "w" ? 2 : 8));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, zeros, {}));
+  MustCkpt({"convert", Path("a"), Path("a.pt")});
+  for (const char* name : {"a", "a.pt"}) {
+    EXPECT_THAT(MustCkpt({"inspect", Path(name)}),
+                AllOf(HasSubstr("  model      2 tensors, 2.4 kB: 1,201 elements, 1 of bfloat16, 1 of int64\n"),
+                      HasSubstr("  extra/position = {\"next\":17}\n"), HasSubstr("  extra/long  1.0 kB\n"),
+                      Not(HasSubstr("optimizer")), Not(HasSubstr("extra      ")), Not(HasSubstr("flat units"))));
+    const Json json = Json::parse(MustCkpt({"inspect", Path(name), "--json"}));
+    EXPECT_EQ(json["model"]["elements"], 1201);
+    EXPECT_EQ(json["model"]["dtypes"], (Json{{"bfloat16", 1}, {"int64", 1}}));
+    EXPECT_EQ(json["values"]["extra/position"], R"({"next":17})");
+    EXPECT_FALSE(json["values"].contains("extra/long"));
+    EXPECT_EQ(json["texts"].size(), 2);
+  }
+}
+
+TEST_F(CkptInspectTest, TensorsAreAlignedAndTheFileIsNamedOnlyIfThereAreSeveral) {
+  ShardedTensor tensor;
+  tensor.shape = Shape({3});
+  StateDict state;
+  state.Set(StateKey::Model("a.longer.name"), tensor);
+  tensor.shape = Shape({3, 1});
+  state.Set(StateKey::Model("b"), tensor);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * sizeof(float));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, zeros, {}));
+  EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors"}),
+              HasSubstr("each tensor\n"
+                        "  model/a.longer.name  float32 [3]        12 B\n"
+                        "  model/b              float32 [3, 1]     12 B\n"));
 }
 
 TEST_F(CkptInspectTest, StepsOfARootWhoseMetadataAreDamagedAreSkippedByName) {

@@ -5,19 +5,23 @@
 // defaults, and the output leaves them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/checkpoint_manifest.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/read/verified_reader.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
@@ -59,6 +63,19 @@ absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary)
                                           absl::StrJoin(summary.skipped, "; ")));
 }
 
+// Reads the short texts of a checkpoint of ours. One that cannot be read is left out: the others are shown all the
+// same.
+void ReadShortTexts(CheckpointSummary& summary) {
+  VerifiedReader reader(PosixFileSystem(), summary.path, summary.manifest, VerifiedReader::Digests::kCompare);
+  for (const StoredText& text : summary.manifest.texts) {
+    if (text.range.nbytes > kShortTextBytes || summary.short_texts.size() == kMostShortTexts) continue;
+    std::string value(text.range.nbytes, '\0');
+    const absl::Status read = reader.Read(text.file, text.range, reinterpret_cast<std::byte*>(value.data()),
+                                          [&] { return Quote(text.key.ToString()); });
+    if (read.ok()) summary.short_texts.emplace(text.key, std::move(value));
+  }
+}
+
 // Reads only the manifest of a checkpoint in an object store, and a list of its files.
 absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) {
   FSDP_ASSIGN_OR_RETURN(const S3Url url, ParseS3Url(asked_for));
@@ -79,6 +96,13 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
 
 // Makes a manifest from the description of another format.
 void TakeDescription(SourceDescription description, CheckpointSummary& summary) {
+  if (description.source != nullptr) {
+    for (const auto& [key, value] : description.source->contents().entries()) {
+      const auto* text = std::get_if<std::string>(&value);
+      if (text == nullptr || std::ssize(*text) > kShortTextBytes) continue;
+      if (summary.short_texts.size() < kMostShortTexts) summary.short_texts.emplace(key, *text);
+    }
+  }
   for (const DescribedFile& file : description.files) {
     StoredFile& stored = summary.manifest.files.emplace_back();
     stored.name = file.name;
@@ -120,11 +144,13 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
     summary.is_verified = true;
   } else if (summary.traits().is_root) {
     FSDP_RETURN_IF_ERROR(TakeNewestStep(path, summary));
+    ReadShortTexts(summary);
     return summary;
   }
   if (summary.traits().is_ours) {
     FSDP_ASSIGN_OR_RETURN(summary.manifest, ReadCheckpointManifest(summary.path));
     summary.problem = std::string(CheckFilesPresent(PosixFileSystem(), summary.path, summary.manifest).message());
+    ReadShortTexts(summary);
     return summary;
   }
   FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source, SourceOptionsFromFlags());

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CheckpointSummary: the facts that ckpt inspect shows about a checkpoint of any format, as text or as JSON. It is
-// metadata: no values are read.
+// metadata: of values only short texts are read.
 #ifndef FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 #define FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,6 +30,10 @@ struct NotWhollyRead {
   int64_t read = 0;    // elements
   int64_t unread = 0;  // elements
 };
+
+// Texts of this size are shown, a step, a learning rate, a position, unless they are very many.
+inline constexpr int64_t kShortTextBytes = 256;
+inline constexpr size_t kMostShortTexts = 1000;
 
 struct CheckpointSummary {
   // The path that the user gave, and the checkpoint's path: a step, if the user gave a ROOT.
@@ -64,6 +69,10 @@ struct CheckpointSummary {
 
   // TensorSource::left_out(): links of an HDF5 file, which are not followed.
   std::vector<std::string> left_out;
+
+  // The first kMostShortTexts texts of at most kShortTextBytes, by key. Of a checkpoint of ours without the ones that
+  // cannot be read, and none of an object store.
+  std::map<StateKey, std::string> short_texts = {};
 
   // Filled if statistics were read (--html), in the order of the names.
   std::vector<NotWhollyRead> partly_read = {};
