@@ -45,9 +45,12 @@ struct FormatFlags {
 
 absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-absl::Status CheckWorldSize(const std::optional<int>& world_size) {
-  if (!world_size || (*world_size >= 1 && *world_size <= 99999)) return absl::OkStatus();
-  return Refused(absl::StrCat("--world_size=", *world_size, ", expected 1 to 99999"));
+// The world size of a format that has ranks; nullopt, also for the flag's default 0, is the source's.
+absl::StatusOr<std::optional<int>> WorldSizeOf(const FormatFlags& flags) {
+  const int world_size = flags.world_size.value_or(0);
+  if (world_size == 0) return std::optional<int>();
+  if (world_size >= 1 && world_size <= 99999) return flags.world_size;
+  return Refused(absl::StrCat("--world_size=", world_size, ", expected 1 to 99999, or 0 for the source's"));
 }
 
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
@@ -60,7 +63,7 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
         "files: add one of the two, or leave --world_size out");
   }
-  FSDP_RETURN_IF_ERROR(CheckWorldSize(flags.world_size));
+  FSDP_ASSIGN_OR_RETURN(const std::optional<int> world_size, WorldSizeOf(flags));
   const int parity = flags.parity.value_or(0);
   if (parity < 0 || (parity > 0 && is_full)) {
     return Refused(absl::StrCat("--parity=", parity,
@@ -70,7 +73,7 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   if (flags.max_shard_size) {
     return Refused("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
   }
-  target = {.type = flags.state_dict_type.value_or(target.type), .world_size = flags.world_size, .parity = parity};
+  target = {.type = flags.state_dict_type.value_or(target.type), .world_size = world_size, .parity = parity};
   return absl::OkStatus();
 }
 
@@ -118,8 +121,8 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, DcpTarget& target) {
   FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "dcp"));
-  target.world_size = flags.world_size;
-  return CheckWorldSize(flags.world_size);
+  FSDP_ASSIGN_OR_RETURN(target.world_size, WorldSizeOf(flags));
+  return absl::OkStatus();
 }
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, NpzTarget&) {
