@@ -97,6 +97,9 @@ absl::Status CheckOptions(const ConvertOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::dtype=", std::string(DTypeName(*options.dtype)),
                                                    ", expected a floating-point dtype"));
   }
+  if (options.step.value_or(0) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::step=", *options.step, ", expected 0 or more"));
+  }
   if (options.max_memory < kMinConvertMemory) {
     return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::max_memory=", options.max_memory,
                                                    ", expected at least ", kMinConvertMemory >> 20, "MiB"));
@@ -227,7 +230,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckHoldsModel(*source, source_path, target, options, plan.notes));
   FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));
   FormatContents contents = {.state = std::move(plan.contents),
-                             .step = source->step(),
+                             .step = options.step.value_or(source->step()),
                              .world_size = source->world_size(),
                              .metadata = source->metadata(),
                              .origin = &source->contents()};
@@ -249,7 +252,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
     return reads.Read(key, interval, out);
   };
   FSDP_RETURN_IF_ERROR(writer->Write(destination, contents, read, write));
-  return ReportOf(contents.state, *std::move(notes));
+  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  report.step = contents.step;
+  return report;
 }
 
 }  // namespace fsdp

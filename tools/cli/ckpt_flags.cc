@@ -34,6 +34,7 @@ ABSL_FLAG(std::string, state_dict_type, "full",
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");
 ABSL_FLAG(std::string, dtype, "",
           "dtype of the model's floating-point tensors, such as bfloat16 (bf16); by default the source's");
+ABSL_FLAG(int64_t, step, 0, "step of the run that an hdf5 checkpoint records; without this flag the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");
 ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},

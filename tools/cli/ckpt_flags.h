@@ -41,6 +41,7 @@ ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);
 ABSL_DECLARE_FLAG(int, world_size);
 ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(int64_t, step);
 
 // convert: which tensors, and under which names. Regular expressions; each flag may be repeated.
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);

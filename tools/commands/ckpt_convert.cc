@@ -4,6 +4,7 @@
 // so a flag that does not apply to the chosen format is refused here, with exit status 2, before anything is opened.
 // Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns that into "--max_memory".
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -179,6 +181,14 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
     if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
     options.dtype = *dtype;
   }
+  if (IsGiven(line, "step")) {
+    options.step = absl::GetFlag(FLAGS_step);
+    const FormatTraits& traits = DriverOf(*options.target).traits();
+    if (!traits.is_ours) {
+      return Refused(absl::StrCat("--step is for --to=hdf5; ", std::string(traits.name), " has no place for it"));
+    }
+    if (*options.step < 0) return Refused(absl::StrCat("--step=", *options.step, ", expected 0 or more"));
+  }
   options.names.include = absl::GetFlag(FLAGS_include).values;
   options.names.exclude = absl::GetFlag(FLAGS_exclude).values;
   for (const std::string& rename : absl::GetFlag(FLAGS_rename).values) {
@@ -216,7 +226,15 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   // The destination must not replace the layout either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
-  return ConvertCheckpoint(source, destination, options);
+  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
+  // Such a directory in a ROOT is a step only if its manifest says so, too.
+  const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
+  const int64_t step = std::max<int64_t>(report.step, 0);
+  if (DriverOf(*options.target).traits().is_ours && named && *named != step) {
+    report.notes.push_back(absl::StrCat(destination, " is of step ", step, ", so a directory of checkpoints will not ",
+                                        "take it for a step: --step=", *named, " makes it one"));
+  }
+  return report;
 }
 
 }  // namespace
