@@ -8,10 +8,12 @@
 // ten times the time that was left.
 #include "fsdp/tools/cli/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +31,12 @@ constexpr int kBarColumns = 24;
 std::string Bar(double fraction, int columns) {
   const int full = static_cast<int>(fraction * columns);
   return absl::StrCat("[", std::string(full, '='), std::string(columns - full, ' '), "] ");
+}
+
+// 0 if stderr does not say how wide it is. Asked for each line: a window may change its size.
+int TerminalColumns() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 // "  5s left"; empty while it is unknown: before the first byte, and for a time that no one waits for.
@@ -69,6 +77,13 @@ std::string ProgressLine(const std::string& title, const MeasuredWork& work, int
                       is_known ? TimeLeft(static_cast<double>(total - done), rate) : "");
 }
 
+std::string TerminalLine(const std::string& title, const MeasuredWork& work, int columns) {
+  const std::string with_bar = ProgressLine(title, work, kBarColumns);
+  // The last column stays free: a terminal may wrap when it is filled.
+  if (columns <= 0 || std::ssize(with_bar) < columns) return with_bar;
+  return ProgressLine(title, work, 0).substr(0, columns - 1);
+}
+
 Progress::Progress(std::string title)
     : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), shown_(absl::Now()) {}
 
@@ -89,7 +104,7 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
   shown_ = now;
   const MeasuredWork work = {bytes_done, bytes_total, bytes_done - first_bytes_, now - *first_};
-  const std::string line = ProgressLine(title_, work, is_terminal_ ? kBarColumns : 0);
+  const std::string line = is_terminal_ ? TerminalLine(title_, work, TerminalColumns()) : ProgressLine(title_, work, 0);
   // \x1b[K clears the rest of a longer line.
   std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
   line_open_ = is_terminal_;

@@ -59,6 +59,10 @@ struct MeasuredWork {
 // shown only when all bytes are done. Pure.
 std::string ProgressLine(const std::string& title, const MeasuredWork& work, int bar_columns);
 
+// The line for a terminal of `columns` columns: with a bar if there is room for it, and cut at the end if the rest is
+// longer, so that redrawing it does not begin a new line. 0: an unknown number, enough for all. Pure.
+std::string TerminalLine(const std::string& title, const MeasuredWork& work, int columns);
+
 // "3.3 GB", "412 MB", "17 kB", "999 B": three digits at most.
 std::string FormatBytes(double bytes);
 

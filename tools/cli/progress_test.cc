@@ -58,6 +58,17 @@ TEST(ProgressTest, ALineNeverClaimsMoreThanIsKnown) {
   EXPECT_EQ(Line("pull", 1, int64_t{1} << 62, absl::Hours(1), 0), "pull   0%  1 B of 4612 PB  0 B/s");
 }
 
+// Regression: at 50 columns each update was a new line.
+TEST(ProgressTest, ALineIsShorterThanTheTerminalIsWide) {
+  const MeasuredWork work = {1'000'000'000, 4'000'000'000, 1'000'000'000, absl::Seconds(2)};
+  const std::string bare = ProgressLine("convert", work, 0);
+  const std::string whole = ProgressLine("convert", work, 24);
+  EXPECT_EQ(TerminalLine("convert", work, 0), whole);
+  EXPECT_EQ(TerminalLine("convert", work, static_cast<int>(whole.size()) + 1), whole);
+  EXPECT_EQ(TerminalLine("convert", work, static_cast<int>(whole.size())), bare);
+  EXPECT_EQ(TerminalLine("convert", work, 20), bare.substr(0, 19));
+}
+
 TEST(ProgressTest, QuickWorkSaysNothingInALog) {
   testing::internal::CaptureStderr();
   {
