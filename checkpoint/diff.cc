@@ -90,6 +90,7 @@ class Diff {
   absl::StatusOr<DiffReport> Run() {
     CompareNames();
     PairByPrefix();
+    CompareAllTexts();
     CompareAliases();
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
     for (const Pair& pair : pairs_) bytes_total_ += BytesOf(pair);
@@ -119,7 +120,7 @@ class Diff {
       if (std::holds_alternative<ShardedTensor>(value)) {
         CompareTensor(a, *b);
       } else {
-        CompareText(key, std::get<std::string>(value), *b);
+        texts_.push_back({static_cast<uint32_t>(a), static_cast<uint32_t>(*b)});
       }
     }
     for (size_t b = 0; b < in_b_->entries().size(); ++b) {
@@ -170,14 +171,22 @@ class Diff {
     pairs_.push_back({static_cast<uint32_t>(a), static_cast<uint32_t>(b)});
   }
 
-  void CompareText(const StateKey& key, const std::string& text, size_t b) {
-    const auto* other = std::get_if<std::string>(&in_b_->entries()[b].second);
-    const std::string name = Quote(key.ToString());
+  // After PairByPrefix, since param_groups have the names of parameters.
+  void CompareAllTexts() {
+    const NamePrefixes prefixes = {report_.renamed.prefix_a, report_.renamed.prefix_b};
+    for (const Pair& pair : texts_) CompareText(pair, prefixes);
+  }
+
+  void CompareText(const Pair& pair, const NamePrefixes& prefixes) {
+    const auto& text = std::get<std::string>(in_a_->entries()[pair.a].second);
+    const auto* other = std::get_if<std::string>(&in_b_->entries()[pair.b].second);
+    const std::string name = Quote(in_a_.key(pair.a).ToString());
+    const bool has_names = in_a_.key(pair.a).section == Section::kParamGroups && prefixes.a != prefixes.b;
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
-    } else if (const std::optional<std::string> difference = CompareTexts(text, *other)) {
+    } else if (const auto difference = CompareTexts(text, *other, has_names ? prefixes : NamePrefixes())) {
       report_.structure.push_back(absl::StrCat("text ", name, " ", *difference));
-    } else if (*other != text) {
+    } else if (*other != text && !has_names) {
       ++report_.respelled_texts;
     }
   }
@@ -278,6 +287,7 @@ class Diff {
   DiffReport report_;
   std::vector<uint32_t> unpaired_a_;  // entries of only_in_a, ascending
   std::vector<uint32_t> unpaired_b_;
+  std::vector<Pair> texts_;  // entries, of which A's is a text
   std::vector<Pair> pairs_;
   std::vector<Pair> batch_;
   std::vector<Piece> pieces_;  // of the batch, in its order

@@ -193,6 +193,7 @@ TEST(DiffTest, NamesThatDifferByAPrefixAreComparedUnderTheirCommonRest) {
                            {StateKey::OptimState("net.h.0.bias", "mu"), DType::kFloat32, {7}},
                            {StateKey::Extra("net.position"), DType::kInt64, {2}}});
   a.aliases.clear();
+  a.Set(StateKey::ParamGroups(), std::string(R"([{"params":["net.h.0.bias"]}])"));
   StateDict b;
   for (const auto& [key, value] : a.entries()) {
     StateKey renamed = key;
@@ -200,8 +201,10 @@ TEST(DiffTest, NamesThatDifferByAPrefixAreComparedUnderTheirCommonRest) {
     if (has_prefix) renamed.fqn = "module.model." + key.fqn.substr(4);
     b.Set(renamed, value);
   }
+  b.Set(StateKey::ParamGroups(), std::string(R"([{"params":["module.model.h.0.bias"]}])"));
   const DiffReport equal = Compare(*Write(a), *Write(b));
   EXPECT_FALSE(equal.equal());
+  EXPECT_THAT(equal.structure, IsEmpty());
   EXPECT_EQ(equal.renamed.prefix_a, "net.");
   EXPECT_EQ(equal.renamed.prefix_b, "module.model.");
   EXPECT_EQ(equal.renamed.compared, 3);

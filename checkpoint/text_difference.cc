@@ -42,11 +42,17 @@ std::string Canonical(double number) {
 
 class TreeBuilder final : public JsonVisitor {
  public:
+  // `prefix`: of names of parameters, which are built without it.
+  explicit TreeBuilder(const std::string& prefix) : prefix_(prefix) {}
+
   absl::Status StartObject(const JsonPlace& place) override { return Open(place, Value::Kind::kObject); }
   absl::Status EndObject(const JsonPlace&) override { return Close(); }
   absl::Status StartArray(const JsonPlace& place) override { return Open(place, Value::Kind::kArray); }
   absl::Status EndArray(const JsonPlace&) override { return Close(); }
   absl::Status String(const JsonPlace& place, std::string_view value) override {
+    const bool is_name = place.arrays == 1 && !place.names.empty() &&
+                         (place.names.back() == "params" || place.names.back() == "param_names");
+    if (is_name && value.substr(0, prefix_.size()) == prefix_) value.remove_prefix(prefix_.size());
     return Add(place, {Value::Kind::kString, std::string(value)});
   }
   absl::Status Unsigned(const JsonPlace& place, uint64_t value) override {
@@ -138,12 +144,13 @@ class TreeBuilder final : public JsonVisitor {
     out += ')';
   }
 
+  const std::string& prefix_;
   Value root_ = {Value::Kind::kArray};
   std::vector<Opened> opened_;
 };
 
-std::optional<Value> Parse(const std::string& text) {
-  TreeBuilder builder;
+std::optional<Value> Parse(const std::string& text, const std::string& prefix) {
+  TreeBuilder builder(prefix);
   if (!VisitJson(text, builder).ok()) return std::nullopt;
   return builder.Take();
 }
@@ -223,10 +230,10 @@ std::string DifferenceOfBytes(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::optional<std::string> CompareTexts(const std::string& a, const std::string& b) {
-  if (a == b) return std::nullopt;
-  const std::optional<Value> value_a = Parse(a);
-  const std::optional<Value> value_b = value_a ? Parse(b) : std::nullopt;
+std::optional<std::string> CompareTexts(const std::string& a, const std::string& b, const NamePrefixes& prefixes) {
+  if (a == b && prefixes.a == prefixes.b) return std::nullopt;
+  const std::optional<Value> value_a = Parse(a, prefixes.a);
+  const std::optional<Value> value_b = value_a ? Parse(b, prefixes.b) : std::nullopt;
   if (!value_b) return DifferenceOfBytes(a, b);
   Differences differences;
   differences.Compare(*value_a, *value_b);

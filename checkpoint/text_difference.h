@@ -13,11 +13,14 @@
 #include <optional>
 #include <string>
 
+#include "fsdp/checkpoint/name_prefixes.h"
+
 namespace fsdp {
 
 // nullopt if the texts have one value; otherwise a phrase for a message, such as `differs at [0]["lr"]: 0.1 in A, 0.2
-// in B` or `differs from byte 10 on: "17}" in A, "18}" in B`. Texts may be damaged or hostile. Pure.
-std::optional<std::string> CompareTexts(const std::string& a, const std::string& b);
+// in B` or `differs from byte 10 on: "17}" in A, "18}" in B`. Texts may be damaged or hostile. Names in
+// lists called "params" and "param_names", as param_groups have them, are compared without `prefixes`. Pure.
+std::optional<std::string> CompareTexts(const std::string& a, const std::string& b, const NamePrefixes& prefixes = {});
 
 }  // namespace fsdp
 

@@ -53,6 +53,16 @@ TEST(TextDifferenceTest, SetsAndDictsOfPythonHaveNoOrderAndListsHave) {
   EXPECT_THAT(DifferenceOf("[1,2]", "[2,1]"), HasSubstr("differs in 2 places"));
 }
 
+TEST(TextDifferenceTest, NamesOfParametersAreComparedWithoutTheirPrefixes) {
+  const std::string a = R"([{"lr":0.1,"params":["net.w","net.b"],"param_names":["net.w","net.b"]}])";
+  const std::string b = R"([{"lr":0.1,"params":["module.w","module.b"],"param_names":["module.w","module.b"]}])";
+  EXPECT_EQ(CompareTexts(a, b, {"net.", "module."}), std::nullopt);
+  EXPECT_EQ(CompareTexts(a, b),
+            "differs in 4 places, first at [0][\"param_names\"][0]: \"net.w\" in A, \"module.w\" in B");
+  EXPECT_EQ(CompareTexts(R"([{"tag":"net."}])", R"([{"tag":""}])", {"net.", ""}),
+            "differs at [0][\"tag\"]: \"net.\" in A, \"\" in B");
+}
+
 TEST(TextDifferenceTest, TheFirstDifferenceIsNamedByItsPlace) {
   EXPECT_EQ(DifferenceOf(R"([{"lr":0.5},{"lr":0.25}])", R"([{"lr":0.5},{"lr":0.125}])"),
             "differs at [1][\"lr\"]: 0.25 in A, 0.125 in B");
