@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names come first, in one thread: each key of A is resolved in B with the aliases of both, and B's remaining keys are
-// resolved in A. Every pair of tensors is then cut into pieces at A's blocks, and the threads of a pool compare the
-// pieces: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, because B's blocks
-// have other boundaries and two neighbouring pieces each read a part of the same block. Memory is two pieces per
-// thread, however large the checkpoints are.
+// Names come first, in one thread: each key of A is resolved in B with the aliases of both, B's remaining keys are
+// resolved in A, and names that are then left on both sides are paired by a prefix, if they have one. Every pair of
+// tensors is then cut into pieces at A's blocks, and the threads of a pool compare the pieces: each task reads its
+// elements from both sides. Small pieces are joined up to kPieceBytes, because B's blocks have other boundaries and two
+// neighbouring pieces each read a part of the same block. Memory is two pieces per thread, however large the
+// checkpoints are.
 #include "fsdp/checkpoint/diff.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,8 +23,10 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/name_prefixes.h"
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/text_difference.h"
 
 namespace fsdp {
 namespace {
@@ -53,6 +57,9 @@ class Contents {
   const StateDict* operator->() const { return contents_; }
   // The key of a tensor, by its entry.
   const StateKey& key(uint32_t entry) const { return contents_->entries()[entry].first; }
+  bool is_tensor(size_t entry) const {
+    return std::holds_alternative<ShardedTensor>(contents_->entries()[entry].second);
+  }
   const ShardedTensor& tensor(uint32_t entry) const {
     return std::get<ShardedTensor>(contents_->entries()[entry].second);
   }
@@ -66,6 +73,7 @@ class Contents {
 struct Pair {
   uint32_t a = 0;
   uint32_t b = 0;
+  bool is_renamed = false;  // of DiffReport::renamed
 };
 
 // Elements of tensor `tensor` of the batch.
@@ -81,6 +89,8 @@ class Diff {
 
   absl::StatusOr<DiffReport> Run() {
     CompareNames();
+    PairByPrefix();
+    CompareAllTexts();
     CompareAliases();
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
     for (const Pair& pair : pairs_) bytes_total_ += BytesOf(pair);
@@ -103,13 +113,14 @@ class Diff {
       const std::optional<size_t> b = in_b_->IndexOf(in_b_->Resolve(key, in_a_->aliases).value_or(key));
       if (!b) {
         report_.only_in_a.push_back(key.ToString());
+        unpaired_a_.push_back(static_cast<uint32_t>(a));
         continue;
       }
       met[*b] = true;
       if (std::holds_alternative<ShardedTensor>(value)) {
         CompareTensor(a, *b);
       } else {
-        CompareText(key, std::get<std::string>(value), *b);
+        texts_.push_back({static_cast<uint32_t>(a), static_cast<uint32_t>(*b)});
       }
     }
     for (size_t b = 0; b < in_b_->entries().size(); ++b) {
@@ -119,14 +130,40 @@ class Diff {
       const std::optional<size_t> a = in_a_->IndexOf(in_a_->Resolve(key).value_or(key));
       if (!a) {
         report_.only_in_b.push_back(key.ToString());
+        unpaired_b_.push_back(static_cast<uint32_t>(b));
       } else if (std::holds_alternative<ShardedTensor>(in_a_->entries()[*a].second)) {
         CompareTensor(*a, b);  // A has it under another name
       }
     }
   }
 
+  // The FQNs of the model's tensors among `unpaired`.
+  static std::vector<std::string_view> ModelNames(const Contents& contents, const std::vector<uint32_t>& unpaired) {
+    std::vector<std::string_view> names;
+    for (const uint32_t entry : unpaired) {
+      if (contents.key(entry).section == Section::kModel) names.push_back(contents.key(entry).fqn);
+    }
+    return names;
+  }
+
+  void PairByPrefix() {
+    const std::optional<NamePrefixes> prefixes =
+        FindPrefixes(ModelNames(in_a_, unpaired_a_), ModelNames(in_b_, unpaired_b_));
+    if (!prefixes) return;
+    report_.renamed.prefix_a = prefixes->a;
+    report_.renamed.prefix_b = prefixes->b;
+    for (const uint32_t a : unpaired_a_) {
+      StateKey key = in_a_.key(a);
+      if (key.section == Section::kExtra || key.fqn.compare(0, prefixes->a.size(), prefixes->a) != 0) continue;
+      key.fqn = prefixes->b + key.fqn.substr(prefixes->a.size());
+      const std::optional<size_t> b = in_b_->IndexOf(key);
+      if (!b || !std::binary_search(unpaired_b_.begin(), unpaired_b_.end(), *b)) continue;
+      if (in_a_.is_tensor(a) && in_b_.is_tensor(*b)) pairs_.push_back({a, static_cast<uint32_t>(*b), true});
+    }
+  }
+
   void CompareTensor(size_t a, size_t b) {
-    if (!std::holds_alternative<ShardedTensor>(in_b_->entries()[b].second)) {
+    if (!in_b_.is_tensor(b)) {
       const std::string name = Quote(in_a_->entries()[a].first.ToString());
       report_.structure.push_back(absl::StrCat(name, " is a tensor in A and a text in B"));
       return;
@@ -134,17 +171,23 @@ class Diff {
     pairs_.push_back({static_cast<uint32_t>(a), static_cast<uint32_t>(b)});
   }
 
-  void CompareText(const StateKey& key, const std::string& text, size_t b) {
-    const auto* other = std::get_if<std::string>(&in_b_->entries()[b].second);
-    const std::string name = Quote(key.ToString());
+  // After PairByPrefix, since param_groups have the names of parameters.
+  void CompareAllTexts() {
+    const NamePrefixes prefixes = {report_.renamed.prefix_a, report_.renamed.prefix_b};
+    for (const Pair& pair : texts_) CompareText(pair, prefixes);
+  }
+
+  void CompareText(const Pair& pair, const NamePrefixes& prefixes) {
+    const auto& text = std::get<std::string>(in_a_->entries()[pair.a].second);
+    const auto* other = std::get_if<std::string>(&in_b_->entries()[pair.b].second);
+    const std::string name = Quote(in_a_.key(pair.a).ToString());
+    const bool has_names = in_a_.key(pair.a).section == Section::kParamGroups && prefixes.a != prefixes.b;
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
-    } else if (*other != text) {
-      const size_t at = std::mismatch(text.begin(), text.end(), other->begin(), other->end()).first - text.begin();
-      const size_t from = at - std::min<size_t>(at, 16);
-      report_.structure.push_back(absl::StrCat("text ", name, " differs from byte ", at,
-                                               " on: ", Quote(text.substr(from, 48)), " in A, ",
-                                               Quote(other->substr(from, 48)), " in B"));
+    } else if (const auto difference = CompareTexts(text, *other, has_names ? prefixes : NamePrefixes())) {
+      report_.structure.push_back(absl::StrCat("text ", name, " ", *difference));
+    } else if (*other != text && !has_names) {
+      ++report_.respelled_texts;
     }
   }
 
@@ -200,10 +243,11 @@ class Diff {
       const ShardedTensor& b = in_b_.tensor(batch_[i].b);
       TensorDiff tensor = {key.ToString(), a.dtype, b.dtype, a.shape, b.shape, ValueDifference()};
       for (; piece < pieces_.size() && pieces_[piece].tensor == i; ++piece) tensor.values.Add(differences[piece]);
-      ++report_.compared;
-      report_.total.Add(tensor.values);
+      const bool is_renamed = batch_[i].is_renamed;
+      ++(is_renamed ? report_.renamed.compared : report_.compared);
+      (is_renamed ? report_.renamed.total : report_.total).Add(tensor.values);
       const bool is_listed = options_.list_equal || !tensor.equal() || tensor.values.changed > 0;
-      if (is_listed) report_.tensors.push_back(std::move(tensor));
+      if (is_listed) (is_renamed ? report_.renamed.tensors : report_.tensors).push_back(std::move(tensor));
     }
     batch_.clear();
     pieces_.clear();
@@ -241,6 +285,9 @@ class Diff {
   const Contents in_b_;
   const DiffOptions& options_;
   DiffReport report_;
+  std::vector<uint32_t> unpaired_a_;  // entries of only_in_a, ascending
+  std::vector<uint32_t> unpaired_b_;
+  std::vector<Pair> texts_;  // entries, of which A's is a text
   std::vector<Pair> pairs_;
   std::vector<Pair> batch_;
   std::vector<Piece> pieces_;  // of the batch, in its order
@@ -249,6 +296,12 @@ class Diff {
   std::mutex mutex_;
   int64_t bytes_done_ = 0;  // guarded by mutex_
 };
+
+bool HoldsModel(const TensorSource& source) {
+  const auto& entries = source.contents().entries();
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+}
 
 }  // namespace
 
@@ -264,6 +317,12 @@ absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSo
     return absl::FailedPreconditionError(absl::StrCat(source == &a ? "A" : "B",
                                                       " is not compared: ", expansion.ToString(),
                                                       "; convert it first, if it is meant to be that large"));
+  }
+  // Two empty sets would be equal.
+  if (options.model_only && !HoldsModel(a) && !HoldsModel(b)) {
+    return absl::InvalidArgumentError(
+        "neither A nor B holds a model tensor, and DiffOptions::model_only ignores all others: compare them without "
+        "it");
   }
   return Diff(a, b, options).Run();
 }

@@ -42,20 +42,32 @@ struct TensorDiff {
   bool equal() const { return dtype_a == dtype_b && shape_a == shape_b && values.outside == 0; }
 };
 
+// Tensors of both whose names differ by a prefix (name_prefixes.h).
+struct RenamedTensors {
+  std::string prefix_a;             // of A's name: empty, or with a dot at its end
+  std::string prefix_b;             // of B's name
+  std::vector<TensorDiff> tensors;  // as DiffReport::tensors, by A's name
+  int64_t compared = 0;
+  ValueDifference total;
+};
+
 struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
   std::vector<std::string> structure;  // sentences: a tensor in one that is a text in the other; texts; aliases
+  int64_t respelled_texts = 0;         // texts that are equal as JSON, but not in every byte: no difference
   std::vector<TensorDiff> tensors;     // tensors in both, in A's order, unless they are equal and not listed
   int64_t compared = 0;                // how many tensors both have
   ValueDifference total;               // of all tensors together
+  RenamedTensors renamed;              // of only_in_a and only_in_b, which have their names too
 
   bool equal() const;
 };
 
-// A parameter that one side has only under an alias (tied weights) is compared with the alias's target. Aliases
+// A parameter that one side has only under an alias (tied weights) is compared with the alias's target. If the names of
+// the model differ by a prefix, its tensors are compared under the common rest of their names. Aliases
 // themselves are compared if both formats record them. Blocks until both are read. An error means that reading failed,
-// never that the checkpoints differ.
+// or that `model_only` leaves nothing to compare (kInvalidArgument), never that the checkpoints differ.
 absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options);
 
 }  // namespace fsdp

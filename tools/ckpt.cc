@@ -2,7 +2,7 @@
 //
 // ckpt: inspects, verifies and converts checkpoints on any machine: without a GPU, Python or ranks.
 //
-//   ckpt inspect checkpoints                                    # the newest step that verifies
+//   ckpt inspect checkpoints                                    # the newest step
 //   ckpt inspect --diff_options checkpoints/step-00000100 other/step-00000100
 //   ckpt verify checkpoints/step-00000100
 //   ckpt convert checkpoints model.safetensors --dtype=bfloat16
@@ -13,12 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/terminal.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/commands/commands.h"
 
 namespace fsdp {
@@ -35,6 +38,8 @@ struct Subcommand {
   // A flag of type bool that selects other operands.
   std::string other_form = {};
   std::vector<std::string> other_operands = {};
+
+  bool takes_urls = false;  // of an object store
 };
 
 const std::vector<Subcommand>& Subcommands() {
@@ -46,7 +51,8 @@ const std::vector<Subcommand>& Subcommands() {
        {"tensors", "html", "flat_layout", "skip_links", "diff_options", "endpoint_url", "json"},
        RunInspect,
        "diff_options",
-       {"A", "B"}},
+       {"A", "B"},
+       true},
       {"verify",
        {"PATH"},
        "reads everything: every digest, coverage, structure; names what is damaged",
@@ -55,8 +61,8 @@ const std::vector<Subcommand>& Subcommands() {
       {"convert",
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
-       {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
-        "parity", "max_memory", "flat_layout", "skip_links", "allow_expanded", "force", "json"},
+       {"to", "state_dict_type", "world_size", "dtype", "step", "include", "exclude", "rename", "model_only",
+        "max_shard_size", "parity", "max_memory", "flat_layout", "skip_links", "allow_expanded", "force", "json"},
        RunConvert},
       {"view",
        {"SRC", "OUT.h5"},
@@ -66,7 +72,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
-       {"atol", "rtol", "model_only", "flat_layout", "skip_links", "json"},
+       {"atol", "rtol", "top", "model_only", "flat_layout", "skip_links", "json"},
        RunDiff},
       {"prune",
        {"DIR"},
@@ -82,12 +88,18 @@ const std::vector<Subcommand>& Subcommands() {
        {"SRC", "s3://BUCKET/PREFIX"},
        "verifies SRC and copies it to an object store, as PREFIX/step-*; it appears when it is complete",
        {"endpoint_url", "force", "json"},
-       RunPush},
+       RunPush,
+       {},
+       {},
+       true},
       {"pull",
        {"s3://BUCKET/PREFIX", "DST"},
        "copies a checkpoint of an object store, or the newest step-* of PREFIX, to DST, and verifies every byte",
        {"endpoint_url", "force", "json"},
-       RunPull},
+       RunPull,
+       {},
+       {},
+       true},
   };
   return *subcommands;
 }
@@ -159,6 +171,12 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
   if (status.ok()) status = CheckOperands(subcommand, line);
   if (!status.ok()) return ReportUsageError(program, status);
   EnterCallersDirectory();
+  if (!subcommand.takes_urls) {
+    if (const absl::Status files = CheckAreFiles(line.operands); !files.ok()) {
+      if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(files));
+      return ReportFailure(program, files);
+    }
+  }
   return subcommand.run(line);
 }
 

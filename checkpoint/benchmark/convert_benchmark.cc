@@ -16,6 +16,9 @@
 //   of cp           the row's seconds / the mean of cp's before and after it: the median, the lowest and the highest
 //   peak            largest resident set of the process, in MB
 //
+// With --tensors=300000 the model has that many tensors of one size, as the experts of a large model: then names and
+// places cost more than bytes, and --max_memory must be as large as the message of the first row says.
+//
 // If --python has them, torch's own format_utils run dcp_to_torch and torch_to_dcp on the same bytes, and the
 // safetensors package reads the model and writes it again.
 #include <sys/resource.h>
@@ -52,6 +55,7 @@
 #include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
+ABSL_FLAG(int64_t, tensors, 0, "that the model has, all of one size; 0: matrices of 64 MB and vectors of 16 KB");
 ABSL_FLAG(std::string, directory, "", "directory to write to; by default a new directory in /tmp, removed at the end");
 ABSL_FLAG(bool, cold, true, "drop the input from the page cache before each measurement; false: read it once before");
 ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
@@ -110,6 +114,17 @@ int Read(const std::string& path, const std::string& log,
   return status.ok() ? 0 : 1;
 }
 
+// `count` tensors of one size, `bytes` in total.
+StateDict ModelOfMany(int64_t bytes, int64_t count) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = *Shape::Create({std::max<int64_t>(1, bytes / count / 4)});
+  for (int64_t i = 0; i < count; ++i) {
+    state.Set(StateKey::Model(absl::StrCat("model.layers.", i / 1000, ".mlp.experts.", i % 1000, ".weight")), tensor);
+  }
+  return state;
+}
+
 // Alternating matrices of 64 MB and vectors of 16 KB, about `bytes` in total, like the layers of a model.
 StateDict Model(int64_t bytes) {
   StateDict state;
@@ -136,7 +151,9 @@ class Benchmark {
   explicit Benchmark(fs::path directory) : directory_(std::move(directory)) {}
 
   int Run() {
-    const StateDict state = Model(absl::GetFlag(FLAGS_bytes));
+    const int64_t tensors = absl::GetFlag(FLAGS_tensors);
+    const StateDict state =
+        tensors > 0 ? ModelOfMany(absl::GetFlag(FLAGS_bytes), tensors) : Model(absl::GetFlag(FLAGS_bytes));
     const std::string model = Path("model.safetensors");
     SafetensorsOptions options;
     options.overwrite = true;
@@ -185,7 +202,8 @@ class Benchmark {
     std::string path =
         Path(DriverOf(form.target).traits().model_only ? "model.safetensors" : absl::StrCat("from.", form.name));
     if (!fs::exists(path)) {
-      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.target, Log()); }).done, "no source");
+      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.target, Log()); }).done,
+            absl::StrCat(path, " cannot be made: ", LastLine(Log())).c_str());
     }
     return path;
   }

@@ -12,22 +12,33 @@
 namespace fsdp {
 namespace {
 
-TEST(ConvertBenchmarkTest, HasARowForEveryDirection) {
+// The output of one repetition in a new directory.
+std::string OutputOf(const std::string& name, const std::string& flags) {
   const std::string command =
-      absl::StrCat("checkpoint/benchmark/convert_benchmark --bytes=3000000 --repetitions=1 --python= --directory=",
-                   testing::TempDir(), "/convert_benchmark 2>&1");
+      absl::StrCat("checkpoint/benchmark/convert_benchmark --repetitions=1 --python= --directory=", testing::TempDir(),
+                   "/", name, " ", flags, " 2>&1");
   std::FILE* const pipe = popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
+  if (pipe == nullptr) return "popen failed";
   std::string output;
   std::array<char, 256> piece;
   while (std::fgets(piece.data(), piece.size(), pipe) != nullptr) output += piece.data();
   EXPECT_EQ(pclose(pipe), 0) << output;
+  return output;
+}
+
+TEST(ConvertBenchmarkTest, HasARowForEveryDirection) {
+  const std::string output = OutputOf("every", "--bytes=3000000");
   for (const std::string from : {"safetensors", "torch", "dcp", "hdf5", "sharded", "diff", "inspect", "verify"}) {
     for (const std::string to : {"safetensors", "torch", "dcp", "hdf5", "sharded"}) {
       const std::regex row(absl::StrCat(from, "( to)? ", to, " +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+"));
       EXPECT_EQ(std::regex_search(output, row), from != to) << from << " to " << to << "\n" << output;
     }
   }
+}
+
+TEST(ConvertBenchmarkTest, MeasuresAModelOfManyTensors) {
+  const std::string output = OutputOf("many", "--bytes=300000 --tensors=500 --rows=torch");
+  EXPECT_TRUE(std::regex_search(output, std::regex("torch to hdf5 +[0-9.]+"))) << output;
 }
 
 }  // namespace

@@ -10,14 +10,17 @@
 // file system errors remain, and both leave no target.
 #include "fsdp/checkpoint/convert/convert.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/carried_files.h"
 #include "fsdp/checkpoint/convert/convert_destination.h"
@@ -95,6 +98,9 @@ absl::Status CheckOptions(const ConvertOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::dtype=", std::string(DTypeName(*options.dtype)),
                                                    ", expected a floating-point dtype"));
   }
+  if (options.step.value_or(0) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::step=", *options.step, ", expected 0 or more"));
+  }
   if (options.max_memory < kMinConvertMemory) {
     return absl::InvalidArgumentError(absl::StrCat("ConvertOptions::max_memory=", options.max_memory,
                                                    ", expected at least ", kMinConvertMemory >> 20, "MiB"));
@@ -133,6 +139,52 @@ CarriedFiles CarryFiles(const std::string& source, const std::string& destinatio
   CarriedFiles carried = FindCarriedFiles(source, options.dtype);
   safetensors->carried = carried.files;
   return carried;
+}
+
+bool HoldsModel(const StateDict& contents) {
+  return std::any_of(contents.entries().begin(), contents.entries().end(),
+                     [](const StateDict::Entry& entry) { return entry.first.section == StateKey::Section::kModel; });
+}
+
+// "no model tensor, only 12 optimizer values and 3 extra values, the first being "extra/app.w"".
+std::string WithoutModelText(const StateDict& contents) {
+  int64_t extra = 0;
+  for (const auto& [key, value] : contents.entries()) extra += key.section == StateKey::Section::kExtra ? 1 : 0;
+  const int64_t optimizer = std::ssize(contents.entries()) - extra;
+  if (contents.empty()) return "no model tensor, and no other value";
+  const auto count = [](int64_t number, const char* what) {
+    return number == 0 ? "" : absl::StrCat(number, " ", what, number == 1 ? " value" : " values");
+  };
+  return absl::StrCat("no model tensor, only ", count(optimizer, "optimizer"),
+                      optimizer > 0 && extra > 0 ? " and " : "", count(extra, "extra"), ", the first being ",
+                      Quote(contents.entries().front().first.ToString()));
+}
+
+// A result without a model is an error, unless the source does not have one either and is converted whole: then it is a
+// note.
+absl::Status CheckHoldsModel(const TensorSource& source, const std::string& source_path, const FormatTarget& target,
+                             const ConvertOptions& options, std::vector<std::string>& notes) {
+  if (HoldsModel(source.contents())) return absl::OkStatus();
+  std::string what = WithoutModelText(source.contents());
+  if (options.model_only) {
+    // It was opened without its optimizer, which is perhaps all that it has.
+    const auto whole = OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .skip_links = true});
+    if (whole.ok()) what = WithoutModelText((*whole)->contents());
+  }
+  const std::string text = absl::StrCat("the source holds ", what);
+  const FormatTraits& traits = DriverOf(target).traits();
+  if (options.model_only) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source_path, ": ", text,
+                     "; ConvertOptions::model_only leaves all others out: convert it without, to torch or hdf5"));
+  }
+  if (traits.model_only) {
+    return absl::InvalidArgumentError(absl::StrCat(source_path, ": ", text, ", and ", std::string(traits.name),
+                                                   " holds the model only: convert it to torch or hdf5"));
+  }
+  if (source.contents().empty()) return absl::InvalidArgumentError(absl::StrCat(source_path, ": ", text));
+  notes.push_back(text);
+  return absl::OkStatus();
 }
 
 ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes) {
@@ -188,15 +240,17 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const std::unique_ptr<TensorSource>& source = *opened;
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));
+  FSDP_RETURN_IF_ERROR(CheckHoldsModel(*source, source_path, target, options, plan.notes));
   FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));
   FormatContents contents = {.state = std::move(plan.contents),
-                             .step = source->step(),
+                             .step = options.step.value_or(source->step()),
                              .world_size = source->world_size(),
                              .metadata = source->metadata(),
                              .origin = &source->contents()};
   // Fit removes from `contents` what the format cannot hold, so sizes and reads below use contents.state, not the plan.
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
+  notes->insert(notes->begin(), plan.notes.begin(), plan.notes.end());
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
   notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());
@@ -212,7 +266,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
     return reads.Read(key, interval, out);
   };
   FSDP_RETURN_IF_ERROR(writer->Write(destination, contents, read, write));
-  return ReportOf(contents.state, *std::move(notes));
+  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  report.step = contents.step;
+  return report;
 }
 
 }  // namespace fsdp

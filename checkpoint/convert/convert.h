@@ -35,6 +35,7 @@ struct ConvertOptions {
   NameFilter::Patterns names;                  // which parameters are kept, and what they are called
   bool model_only = false;                     // leave optimizer and extra values out
   bool force = false;                          // replace an existing destination
+  std::optional<int64_t> step = {};            // that a checkpoint of ours records; default: the source's, else 0
   std::optional<FlatLayout> flat_layout = {};  // TensorSourceOptions::flat_layout
   InputPaths also_read = {};                   // read by the caller, such as flat_layout's: never the destination
   bool skip_links = false;                     // TensorSourceOptions::skip_links; each becomes a note in the report
@@ -52,12 +53,14 @@ struct ConvertOptions {
 struct ConvertReport {
   int64_t tensors = 0;
   int64_t bytes = 0;               // written payload
+  int64_t step = -1;               // of the result; -1 if it is unknown
   std::vector<std::string> notes;  // sentences about parts that the target cannot hold and that were left out
 };
 
 // Converts `source` (anything that OpenTensorSource opens) to `destination`. Errors, with options named as
 // "ConvertOptions::max_memory":
-//   - kInvalidArgument: an option is out of its range;
+//   - kInvalidArgument: an option is out of its range; the result would lack the model, or hold nothing (of a source
+//     without a model, a conversion that keeps all values is not an error: the report says so);
 //   - kAlreadyExists: `destination` exists, without `force`;
 //   - kFailedPrecondition: `force` would delete a file that does not belong to a checkpoint; `destination` is an input
 //     or is inside a checkpoint (CheckOutput, with `force` or without); the tensors to write expand beyond the source,

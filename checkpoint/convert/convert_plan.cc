@@ -2,12 +2,15 @@
 //
 // A name occurs in five places of a state dict: a model tensor's key, the keys of its optimizer state, the texts of
 // param_groups, aliases, and the layouts of flat units. A filter or a rename must treat all five alike, or the target
-// would hold optimizer state for parameters that it lacks; NewName is the one function that decides. Keys of the
-// section extra are not parameters, so filters ignore them. Two names that become one can only be a mistake: it is an
-// error, and never a silent choice.
+// would hold optimizer state for parameters that it lacks; NewName is the one function that decides. Which name of a
+// tied parameter is the tensor's and which are aliases is an accident of the file, so the parameter stays as long as
+// one of its names passes. Keys of the section extra are not parameters, so filters ignore them. Two names that become
+// one can only be a mistake: it is an error, and never a silent choice.
 #include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -21,9 +24,9 @@ namespace {
 
 using Section = StateKey::Section;
 
-bool HoldsModel(const StateDict& contents) {
-  return std::any_of(contents.entries().begin(), contents.entries().end(),
-                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+int64_t CountOf(Section section, const StateDict& contents) {
+  return std::count_if(contents.entries().begin(), contents.entries().end(),
+                       [&](const StateDict::Entry& entry) { return entry.first.section == section; });
 }
 
 // Builds a plan from the entries of the source, one after the other, then aliases and units.
@@ -32,6 +35,21 @@ class Planner {
   Planner(const StateDict& source, const NameFilter& filter, std::optional<DType> dtype)
       : source_(source), filter_(filter), dtype_(dtype) {
     plan_.contents.Reserve(source.entries().size());
+  }
+
+  // For each tied tensor whose first name does not pass the filter, chooses the alias that is its name from now on.
+  // Comes before all others, since any of them may name the parameter.
+  absl::Status ChooseNames() {
+    if (filter_.keeps_all()) return absl::OkStatus();
+    for (const auto& [alias, target] : source_.aliases) {
+      if (IsTensor(alias) || !IsTensor(target)) continue;  // an alias that is stored, too, is a tensor of its own
+      FSDP_ASSIGN_OR_RETURN(const bool keeps_target, filter_.Keeps(target));
+      FSDP_ASSIGN_OR_RETURN(const bool keeps_alias, filter_.Keeps(alias));
+      if (keeps_target || !keeps_alias || !kept_as_.emplace(target, alias).second) continue;
+      plan_.notes.push_back(absl::StrCat(Quote(target), " is left out by the filters, and its tensor is kept as ",
+                                         Quote(alias), ", another name of it"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status AddEntry(const StateKey& key, const StateValue& value) {
@@ -60,10 +78,13 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Drops an alias if the filter leaves out either of its names. Refuses an alias whose new name is a tensor's name:
+  // Keeps the aliases that pass the filter, if the tensor is kept. Refuses an alias whose new name is a tensor's name:
   // the tensor would hide it.
   absl::Status AddAliases() {
     for (const auto& [alias, target] : source_.aliases) {
+      FSDP_ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(alias));
+      const auto kept_as = kept_as_.find(target);
+      if (!keep || (kept_as != kept_as_.end() && kept_as->second == alias)) continue;
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_target, NewName(target));
       if (!new_alias || !new_target) continue;
@@ -104,18 +125,40 @@ class Planner {
   void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
 
   absl::StatusOr<ConvertPlan> Finish() && {
-    if (HoldsModel(source_) && !HoldsModel(plan_.contents)) {
-      return absl::InvalidArgumentError("the filters leave no model tensor of the source");
+    // Of a source without a model, such as an optimizer's file, the filters choose optimizer state.
+    const bool has_model = CountOf(Section::kModel, source_) > 0;
+    const Section wanted = has_model ? Section::kModel : Section::kOptimState;
+    const int64_t in_source = CountOf(wanted, source_);
+    if (!filter_.keeps_all() && in_source > 0 && CountOf(wanted, plan_.contents) == 0) {
+      const auto first = std::find_if(source_.entries().begin(), source_.entries().end(),
+                                      [&](const StateDict::Entry& entry) { return entry.first.section == wanted; });
+      return absl::InvalidArgumentError(absl::StrCat("the filters leave no ", has_model ? "model" : "optimizer",
+                                                     " tensor of the source, which has ", in_source,
+                                                     ", the first being ", Quote(first->first.fqn)));
     }
     return std::move(plan_);
   }
 
  private:
-  // The name of a parameter in the target; nullopt when it is left out.
+  bool IsTensor(const std::string& fqn) const { return source_.FindTensor(StateKey::Model(fqn)) != nullptr; }
+
+  // The name of a parameter in the target; nullopt when it is left out. A name that does not pass the filter
+  // becomes the name under which the tensor is kept, if it is.
   absl::StatusOr<std::optional<std::string>> NewName(const std::string& name) const {
-    FSDP_ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(name));
+    std::string kept = name;
+    FSDP_ASSIGN_OR_RETURN(bool keep, filter_.Keeps(name));
+    if (!keep) {
+      if (const auto tied = source_.aliases.find(name); tied != source_.aliases.end() && !IsTensor(name)) {
+        kept = tied->second;
+        FSDP_ASSIGN_OR_RETURN(keep, filter_.Keeps(kept));
+      }
+      if (const auto kept_as = kept_as_.find(kept); kept_as != kept_as_.end()) {
+        kept = kept_as->second;
+        keep = true;
+      }
+    }
     if (!keep) return std::optional<std::string>();
-    FSDP_ASSIGN_OR_RETURN(std::string renamed, filter_.Rename(name));
+    FSDP_ASSIGN_OR_RETURN(std::string renamed, filter_.Rename(kept));
     return std::make_optional(std::move(renamed));
   }
 
@@ -135,6 +178,7 @@ class Planner {
   const StateDict& source_;
   const NameFilter& filter_;
   const std::optional<DType> dtype_;
+  std::map<std::string, std::string> kept_as_;  // name of a tensor that the filter leaves out -> the alias that stays
   ConvertPlan plan_;
 };
 
@@ -143,6 +187,7 @@ class Planner {
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only) {
   Planner planner(source, filter, dtype);
+  FSDP_RETURN_IF_ERROR(planner.ChooseNames());
   for (const auto& [key, value] : source.entries()) {
     if (model_only && key.section != Section::kModel) continue;
     FSDP_RETURN_IF_ERROR(planner.AddEntry(key, value));

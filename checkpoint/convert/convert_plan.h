@@ -7,6 +7,8 @@
 
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
@@ -20,6 +22,7 @@ struct ConvertPlan {
   // Target's key -> source's key, only for keys that differ: most conversions rename nothing, and a model may have a
   // million tensors.
   std::map<StateKey, StateKey> origins;
+  std::vector<std::string> notes;  // a sentence for each tensor that is kept under another name than its first
 
   // The source's key for the target's `key`.
   const StateKey& OriginOf(const StateKey& key) const {
@@ -28,10 +31,11 @@ struct ConvertPlan {
   }
 };
 
-// Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
-// new names; param_groups, aliases and units follow. RunMetadata stay as they are. `dtype` applies to floating-point
-// model tensors. `model_only` leaves out optimizer and extra values. kInvalidArgument for two names that become one
-// (both are named), for a filter that leaves no tensor, and for a param_groups text that is not JSON when names change.
+// Keeps the tensors of `source` of which a name passes `filter`, with the optimizer state of the same parameters, under
+// their new names; param_groups, aliases and units follow. A tied tensor whose first name does not pass is kept under
+// the first of its aliases that does. RunMetadata stay as they are. `dtype` applies to floating-point model tensors.
+// `model_only` leaves out optimizer and extra values. kInvalidArgument for two names that become one (both are named),
+// for a filter that leaves no tensor, and for a param_groups text that is not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only);
 

@@ -6,6 +6,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -15,6 +16,7 @@ using absl::StatusCode;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Pair;
 
 ShardedTensor TensorOf(DType dtype, const Shape& shape) {
@@ -80,7 +82,8 @@ TEST(ConvertPlanTest, ARenameAppliesToEverythingThatNamesTheParameter) {
 }
 
 TEST(ConvertPlanTest, AFilterAppliesToEverythingThatNamesTheParameter) {
-  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({{}, {"wte"}, {}}));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({{}, {"wte|head"}, {}}));
+  EXPECT_THAT(plan.notes, IsEmpty());
   EXPECT_THAT(Keys(plan.contents),
               ElementsAre("model/net.h.0.bias", "model/net.mask", "optim/state/net.h.0.bias/exp_avg",
                           "optim/param_groups", "extra/net.position"));
@@ -88,6 +91,55 @@ TEST(ConvertPlanTest, AFilterAppliesToEverythingThatNamesTheParameter) {
   EXPECT_TRUE(plan.contents.aliases.empty());
   ASSERT_EQ(plan.contents.units[0].parameters.size(), 1);
   EXPECT_EQ(plan.contents.units[0].parameters[0].offset, 10);
+}
+
+// Regression: the tensor went with its first name, and the other name, which passed the filter, with it.
+TEST(ConvertPlanTest, ATiedTensorStaysUnderTheNameThatPassesTheFilter) {
+  for (const NameFilter::Patterns& patterns :
+       {NameFilter::Patterns{{}, {"wte"}, {}}, NameFilter::Patterns{{"head", "bias", "mask"}, {}, {}}}) {
+    ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan(patterns));
+    EXPECT_THAT(Keys(plan.contents),
+                ElementsAre("model/net.head.weight", "model/net.h.0.bias", "model/net.mask",
+                            "optim/state/net.head.weight/exp_avg", "optim/state/net.h.0.bias/exp_avg",
+                            "optim/param_groups", "extra/net.position"));
+    EXPECT_EQ(plan.OriginOf(StateKey::Model("net.head.weight")), StateKey::Model("net.wte.weight"));
+    EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.head.weight"))->shape, Shape({5, 2}));
+    EXPECT_EQ(*plan.contents.FindText(StateKey::ParamGroups()),
+              R"([{"lr":0.001,"params":["net.head.weight","net.h.0.bias"]}])");
+    EXPECT_THAT(plan.contents.aliases, IsEmpty());
+    EXPECT_EQ(plan.contents.units[0].parameters[0].fqn, "net.head.weight");
+    EXPECT_THAT(plan.notes, ElementsAre("\"net.wte.weight\" is left out by the filters, and its tensor is kept as "
+                                        "\"net.head.weight\", another name of it"));
+  }
+}
+
+TEST(ConvertPlanTest, ATensorOfManyNamesKeepsAllThatPassTheFilter) {
+  StateDict source = Source();
+  for (const char* alias : {"net.a", "net.head.tied", "net.z"}) source.aliases[alias] = "net.wte.weight";
+  source.Set(StateKey::ParamGroups(), std::string(R"([{"params":["net.a"]}])"));
+  const auto plan_of = [&](const NameFilter::Patterns& patterns) {
+    return PlanConversion(source, NameFilter::Create(patterns).value(), std::nullopt, /*model_only=*/false);
+  };
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan tied, plan_of({{}, {"wte", "^net\\.[az]$"}, {{"^net", "body"}}}));
+  EXPECT_TRUE(tied.contents.contains(StateKey::Model("body.head.tied")));
+  EXPECT_THAT(tied.contents.aliases, ElementsAre(Pair("body.head.weight", "body.head.tied")));
+  EXPECT_EQ(*tied.contents.FindText(StateKey::ParamGroups()), R"([{"params":["body.head.tied"]}])");
+  EXPECT_THAT(tied.notes, ElementsAre(HasSubstr("kept as \"net.head.tied\"")));
+
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan first, plan_of({{"wte", "net.z"}, {}, {}}));
+  EXPECT_TRUE(first.contents.contains(StateKey::Model("net.wte.weight")));
+  EXPECT_THAT(first.contents.aliases, ElementsAre(Pair("net.z", "net.wte.weight")));
+  EXPECT_EQ(*first.contents.FindText(StateKey::ParamGroups()), R"([{"params":["net.wte.weight"]}])");
+  EXPECT_THAT(first.notes, IsEmpty());
+}
+
+TEST(ConvertPlanTest, AnAliasThatIsStoredTooIsATensorOfItsOwn) {
+  StateDict source = Source();
+  source.aliases["net.h.0.bias"] = "net.wte.weight";
+  ASSERT_OK_AND_ASSIGN(const NameFilter filter, NameFilter::Create({{}, {"wte|head"}, {}}));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, PlanConversion(source, filter, std::nullopt, /*model_only=*/true));
+  EXPECT_THAT(Keys(plan.contents), ElementsAre("model/net.h.0.bias", "model/net.mask"));
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.h.0.bias"))->shape, Shape({3}));
 }
 
 TEST(ConvertPlanTest, ADTypeAppliesToFloatingPointModelTensors) {

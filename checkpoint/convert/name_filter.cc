@@ -70,7 +70,7 @@ absl::StatusOr<NameFilter> NameFilter::Create(const Patterns& patterns) {
 }
 
 absl::StatusOr<bool> NameFilter::Keeps(const std::string& name) const {
-  if (include_.empty() && exclude_.empty()) return true;
+  if (keeps_all()) return true;
   return Guarded(name, [&] {
     // Exclusion wins over inclusion, so it comes first.
     for (const std::regex& pattern : exclude_) {

@@ -27,7 +27,10 @@ class NameFilter {
   static absl::StatusOr<NameFilter> Create(const Patterns& patterns);
 
   // True when every name is kept unchanged, so that callers can skip the names altogether.
-  bool empty() const { return include_.empty() && exclude_.empty() && rename_.empty(); }
+  bool empty() const { return keeps_all() && rename_.empty(); }
+
+  // True when no name is left out.
+  bool keeps_all() const { return include_.empty() && exclude_.empty(); }
 
   // Whether `name`, a name of the source, is kept. kInvalidArgument when the name is too long or the expression too
   // complex to be matched.

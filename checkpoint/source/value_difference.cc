@@ -75,6 +75,7 @@ class Comparison {
         difference_(difference),
         has_ulps_(a.dtype == b.dtype && IsFloatingPoint(a.dtype) &&
                   a.dtype != DType::kFloat8E8M0FNU),  // which has no sign
+        rounds_(a.dtype != b.dtype && IsFloatingPoint(a.dtype) && IsFloatingPoint(b.dtype)),
         wide_(a.dtype == b.dtype && (a.dtype == DType::kInt64 || a.dtype == DType::kUInt64) ? a.dtype
                                                                                             : DType::kFloat64) {
     if (has_ulps_ && !difference_.ulps) difference_.ulps = 0;
@@ -95,9 +96,29 @@ class Comparison {
         continue;
       }
       FSDP_RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kFloat64, y_, count));
-      for (int64_t i = 0; i < count; ++i) AddPair(at + i, begin + at + i, x_[i], y_[i]);
+      if (rounds_) {
+        FSDP_RETURN_IF_ERROR(Round(x_, b_.dtype, rounded_x_, count));
+        FSDP_RETURN_IF_ERROR(Round(y_, a_.dtype, rounded_y_, count));
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t changed = difference_.changed;
+        AddPair(at + i, begin + at + i, x_[i], y_[i]);
+        if (difference_.changed != changed && !IsRounded(i)) ++difference_.beyond_rounding;
+      }
     }
     return absl::OkStatus();
+  }
+
+  // Converts `count` numbers to `dtype` and back.
+  absl::Status Round(const double* in, DType dtype, double* out, int64_t count) {
+    FSDP_RETURN_IF_ERROR(Convert(DType::kFloat64, in, dtype, coded_, count));
+    return Convert(dtype, coded_, DType::kFloat64, out, count);
+  }
+
+  // A number that overflows to infinity is lost, not rounded.
+  bool IsRounded(int64_t i) const {
+    return rounds_ && std::isfinite(x_[i]) && std::isfinite(y_[i]) &&
+           (rounded_x_[i] == y_[i] || rounded_y_[i] == x_[i]);
   }
 
   // A tile holds half as many complex elements.
@@ -107,7 +128,9 @@ class Comparison {
       FSDP_RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kComplex128, x_, count));
       FSDP_RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kComplex128, y_, count));
       for (int64_t i = 0; i < count; ++i) {
+        const int64_t changed = difference_.changed;
         AddComplexPair(begin + at + i, {x_[2 * i], x_[2 * i + 1]}, {y_[2 * i], y_[2 * i + 1]});
+        difference_.beyond_rounding += difference_.changed - changed;
       }
     }
     return absl::OkStatus();
@@ -198,9 +221,13 @@ class Comparison {
   const Tolerance tolerance_;
   ValueDifference& difference_;
   const bool has_ulps_;
+  const bool rounds_;
   const DType wide_;  // the type for distances
   double x_[kTile];
   double y_[kTile];
+  double rounded_x_[kTile];  // to the dtype of b; only if rounds_
+  double rounded_y_[kTile];  // to the dtype of a
+  double coded_[kTile];      // a tile in any dtype
 };
 
 }  // namespace
@@ -218,6 +245,7 @@ void ValueDifference::Add(const ValueDifference& other) {
   numel += other.numel;
   changed += other.changed;
   outside += other.outside;
+  beyond_rounding += other.beyond_rounding;
   nan_mismatches += other.nan_mismatches;
   nan_both += other.nan_both;
   max_abs = std::max(max_abs, other.max_abs);

@@ -34,6 +34,7 @@ struct ValueDifference {
   double max_rel = 0;            // |a - b| / max(|a|, |b|): 0 to 2, or infinite
   std::optional<uint64_t> ulps;  // most representable numbers between a and b; of floats of one dtype, else absent
   int64_t first_changed = -1;    // the first element that is not equal; -1 without one
+  int64_t beyond_rounding = 0;   // of `changed`, without the finite floats that are the other one, rounded to its dtype
   double dot = 0;                // sums over elements that are finite on both sides
   double squares_a = 0;
   double squares_b = 0;

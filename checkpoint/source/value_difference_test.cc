@@ -131,6 +131,25 @@ TEST(ValueDifferenceTest, DTypesThatDifferAreComparedByValue) {
   EXPECT_EQ(difference.ulps, std::nullopt);
 }
 
+TEST(ValueDifferenceTest, ARoundingToTheOtherDTypeIsToldFromOtherChanges) {
+  // bfloat16: 1, the rounding of 1.001 (1), 1.0078125 (no rounding of 1.001), infinity.
+  const std::vector<float> a = {1, 1.001f, 1.001f, 3.4e38f};
+  const std::vector<uint16_t> b = {0x3F80, 0x3F80, 0x3F81, 0x7F80};
+  ValueDifference narrowed;
+  ASSERT_OK(CompareElements({DType::kFloat32, a.data()}, {DType::kBFloat16, b.data()}, 0, 4, {}, narrowed));
+  EXPECT_EQ(narrowed.changed, 3);
+  EXPECT_EQ(narrowed.beyond_rounding, 2);
+  ValueDifference widened;
+  ASSERT_OK(CompareElements({DType::kBFloat16, b.data()}, {DType::kFloat32, a.data()}, 0, 4, {}, widened));
+  EXPECT_EQ(widened.beyond_rounding, 2);
+  // In one dtype nothing is a rounding, nor between a float and an integer.
+  EXPECT_EQ(Floats({1, 1.5f}, {1, 1.25f}).beyond_rounding, 1);
+  const std::vector<int32_t> integers = {1, 1, 1, 1};
+  ValueDifference mixed;
+  ASSERT_OK(CompareElements({DType::kFloat32, a.data()}, {DType::kInt32, integers.data()}, 0, 4, {}, mixed));
+  EXPECT_EQ(mixed.beyond_rounding, 3);
+}
+
 TEST(ValueDifferenceTest, CosineIsThatOfTheVectors) {
   EXPECT_EQ(Floats({1, 0}, {0, 1}).cosine(), 0);
   EXPECT_EQ(Floats({3, 4}, {-3, -4}).cosine(), -1);
@@ -154,6 +173,7 @@ TEST(ValueDifferenceTest, PiecesAddUpToTheWhole) {
   }
   EXPECT_EQ(sum.numel, whole.numel);
   EXPECT_EQ(sum.changed, 9);
+  EXPECT_EQ(sum.beyond_rounding, 9);
   EXPECT_EQ(sum.first_changed, 500);
   EXPECT_EQ(sum.max_abs, whole.max_abs);
   EXPECT_EQ(sum.ulps, whole.ulps);

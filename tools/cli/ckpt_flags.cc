@@ -21,6 +21,7 @@ ABSL_FLAG(bool, diff_options, false,
 
 ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
 ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
+ABSL_FLAG(int, top, 10, "how many tensors are shown, the largest differences first, and names that only one side has");
 
 ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given");
 ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");
@@ -31,7 +32,9 @@ ABSL_FLAG(std::string, to, "",
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");
-ABSL_FLAG(std::string, dtype, "", "dtype of the model's floating-point tensors; by default the source's");
+ABSL_FLAG(std::string, dtype, "",
+          "dtype of the model's floating-point tensors, such as bfloat16 (bf16); by default the source's");
+ABSL_FLAG(int64_t, step, 0, "step of the run that an hdf5 checkpoint records; without this flag the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");
 ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},

@@ -29,6 +29,7 @@ ABSL_DECLARE_FLAG(bool, diff_options);
 // Tolerances: values are equal if |a - b| <= atol + rtol * |b|, as in torch.allclose.
 ABSL_DECLARE_FLAG(double, atol);
 ABSL_DECLARE_FLAG(double, rtol);
+ABSL_DECLARE_FLAG(int, top);
 
 // prune; dry_run is repair's too. keep_last counts steps, keep_every is a period in steps; 0 is none.
 ABSL_DECLARE_FLAG(int, keep_last);
@@ -40,6 +41,7 @@ ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);
 ABSL_DECLARE_FLAG(int, world_size);
 ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(int64_t, step);
 
 // convert: which tensors, and under which names. Regular expressions; each flag may be repeated.
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/cli/ckpt_report.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/terminal.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -11,8 +16,25 @@ namespace fsdp {
 std::string WithFlagNames(absl::string_view message) {
   // StrReplaceAll takes the longest match, so the second pattern has precedence over the third.
   return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"},
+                                       {"DiffOptions::", "--"},
                                        {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
                                        {"TensorSourceOptions::", "--"}});
+}
+
+absl::Status SuggestForce(const absl::Status& status, const std::string& path) {
+  // Not for a hidden file of another program, which is an error of the same code.
+  if (!absl::IsAlreadyExists(status) || !absl::StartsWith(status.message(), path + " exists")) return status;
+  return WithMessage(status, absl::StrCat(status.message(), "; --force replaces it"));
+}
+
+absl::Status CheckAreFiles(const std::vector<std::string>& operands) {
+  for (const std::string& operand : operands) {
+    if (!IsS3Url(operand)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        Printable(WithoutPassword(operand)),
+        " is in an object store, expected a path: copy it with ckpt pull first, or copy the result with ckpt push"));
+  }
+  return absl::OkStatus();
 }
 
 int ReportFailure(const std::string& program, const absl::Status& status) {

@@ -6,6 +6,7 @@
 #define FSDP_TOOLS_CLI_CKPT_REPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +16,13 @@ namespace fsdp {
 // A library calls an option by its C++ name, "ConvertOptions::max_memory". Returns `message` with the names of ckpt's
 // flags: "--max_memory".
 std::string WithFlagNames(absl::string_view message);
+
+// `status`, or, if it is that the output `path` exists, with "; --force replaces it" at the end.
+absl::Status SuggestForce(const absl::Status& status, const std::string& path);
+
+// kInvalidArgument, which says what to type, if one of `operands` is in an object store. For the subcommands that read
+// and write files; they would look for a directory "s3:".
+absl::Status CheckAreFiles(const std::vector<std::string>& operands);
 
 // Prints "PROGRAM: message", with the names of flags, to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);

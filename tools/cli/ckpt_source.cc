@@ -14,6 +14,7 @@ absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   // An empty path, the flag's default, gives an empty layout.
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   options.skip_links = absl::GetFlag(FLAGS_skip_links);
+  options.model_only = absl::GetFlag(FLAGS_model_only);  // only diff has it, of the commands that come here
   return options;
 }
 

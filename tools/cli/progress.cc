@@ -2,12 +2,18 @@
 //
 // The library calls Update for every block that it moves, from several threads, so most calls must be cheap: they take
 // a lock, read the clock and return.
+//
+// The rate is measured from the first call on. What comes before it (opening the source, planning) takes as long as
+// there are names, not bytes: of 300,000 tensors it may be most of the first seconds, and a rate that includes it said
+// ten times the time that was left.
 #include "fsdp/tools/cli/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,11 +26,18 @@ namespace {
 
 constexpr absl::Duration kRedrawEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
+constexpr absl::Duration kLeastMeasured = absl::Seconds(1);
 constexpr int kBarColumns = 24;
 
 std::string Bar(double fraction, int columns) {
   const int full = static_cast<int>(fraction * columns);
   return absl::StrCat("[", std::string(full, '='), std::string(columns - full, ' '), "] ");
+}
+
+// 0 if stderr does not say how wide it is. Asked for each line: a window may change its size.
+int TerminalColumns() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 // "  5s left"; empty while it is unknown: before the first byte, and for a time that no one waits for.
@@ -49,23 +62,31 @@ std::string FormatBytes(double bytes) {
                                          : absl::StrFormat("%.0f %s", bytes, unit);
 }
 
-std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
-                         int bar_columns) {
+std::string ProgressLine(const std::string& title, const MeasuredWork& work, int bar_columns) {
+  const int64_t done = work.bytes_done;
   // More may be done than was expected, such as a file that grows; the line then shows what is known.
-  bytes_total = std::max(bytes_total, bytes_done);
-  const double fraction = bytes_total > 0 ? static_cast<double>(bytes_done) / static_cast<double>(bytes_total) : 1.0;
+  const int64_t total = std::max(work.bytes_total, done);
+  const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
   // Cut, not rounded: 100 % is only shown when all is done.
-  const int percent = bytes_done == bytes_total ? 100 : std::min(99, static_cast<int>(100 * fraction));
-  // The mean rate since the start: steadier than the rate of the last interval, and right for work of one kind.
-  const double rate = static_cast<double>(bytes_done) / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
+  const int percent = done == total ? 100 : std::min(99, static_cast<int>(100 * fraction));
+  // The mean rate: steadier than the rate of the last interval, and right for work of one kind.
+  const double rate = static_cast<double>(work.bytes_measured) / std::max(absl::ToDoubleSeconds(work.elapsed), 1e-3);
+  const bool is_known = work.elapsed >= kLeastMeasured || done == total;
   return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
-                      absl::StrFormat("%3d%%  ", percent), FormatBytes(static_cast<double>(bytes_done)), " of ",
-                      FormatBytes(static_cast<double>(bytes_total)), "  ", FormatBytes(rate), "/s",
-                      TimeLeft(static_cast<double>(bytes_total - bytes_done), rate));
+                      absl::StrFormat("%3d%%  ", percent), FormatBytes(static_cast<double>(done)), " of ",
+                      FormatBytes(static_cast<double>(total)), "  ", FormatBytes(rate), "/s",
+                      is_known ? TimeLeft(static_cast<double>(total - done), rate) : "");
+}
+
+std::string TerminalLine(const std::string& title, const MeasuredWork& work, int columns) {
+  const std::string with_bar = ProgressLine(title, work, kBarColumns);
+  // The last column stays free: a terminal may wrap when it is filled.
+  if (columns <= 0 || std::ssize(with_bar) < columns) return with_bar;
+  return ProgressLine(title, work, 0).substr(0, columns - 1);
 }
 
 Progress::Progress(std::string title)
-    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), start_(SteadyNow()), shown_(start_) {}
+    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), shown_(SteadyNow()) {}
 
 Progress::~Progress() {
   if (line_open_) std::fputc('\n', stderr);
@@ -75,11 +96,16 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   // Drawn under the lock: lines of two threads must not mix.
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = SteadyNow();
+  if (!first_) {
+    first_ = now;
+    first_bytes_ = bytes_done;
+  }
   // A log gets no line for quick work; a line that is being redrawn must not end at 99 %.
   const bool last_redraw = line_open_ && bytes_done >= bytes_total;
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
   shown_ = now;
-  const std::string line = ProgressLine(title_, bytes_done, bytes_total, now - start_, is_terminal_ ? kBarColumns : 0);
+  const MeasuredWork work = {bytes_done, bytes_total, bytes_done - first_bytes_, now - *first_};
+  const std::string line = is_terminal_ ? TerminalLine(title_, work, TerminalColumns()) : ProgressLine(title_, work, 0);
   // \x1b[K clears the rest of a longer line.
   std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
   line_open_ = is_terminal_;

@@ -4,6 +4,7 @@
 // so a flag that does not apply to the chosen format is refused here, with exit status 2, before anything is opened.
 // Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns that into "--max_memory".
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,9 +19,11 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/dtype_flag.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -44,9 +47,12 @@ struct FormatFlags {
 
 absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-absl::Status CheckWorldSize(const std::optional<int>& world_size) {
-  if (!world_size || (*world_size >= 1 && *world_size <= 99999)) return absl::OkStatus();
-  return Refused(absl::StrCat("--world_size=", *world_size, ", expected 1 to 99999"));
+// The world size of a format that has ranks; nullopt, also for the flag's default 0, is the source's.
+absl::StatusOr<std::optional<int>> WorldSizeOf(const FormatFlags& flags) {
+  const int world_size = flags.world_size.value_or(0);
+  if (world_size == 0) return std::optional<int>();
+  if (world_size >= 1 && world_size <= 99999) return flags.world_size;
+  return Refused(absl::StrCat("--world_size=", world_size, ", expected 1 to 99999, or 0 for the source's"));
 }
 
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
@@ -59,7 +65,7 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
         "files: add one of the two, or leave --world_size out");
   }
-  FSDP_RETURN_IF_ERROR(CheckWorldSize(flags.world_size));
+  FSDP_ASSIGN_OR_RETURN(const std::optional<int> world_size, WorldSizeOf(flags));
   const int parity = flags.parity.value_or(0);
   if (parity < 0 || (parity > 0 && is_full)) {
     return Refused(absl::StrCat("--parity=", parity,
@@ -69,7 +75,7 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   if (flags.max_shard_size) {
     return Refused("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
   }
-  target = {.type = flags.state_dict_type.value_or(target.type), .world_size = flags.world_size, .parity = parity};
+  target = {.type = flags.state_dict_type.value_or(target.type), .world_size = world_size, .parity = parity};
   return absl::OkStatus();
 }
 
@@ -117,8 +123,8 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, DcpTarget& target) {
   FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "dcp"));
-  target.world_size = flags.world_size;
-  return CheckWorldSize(flags.world_size);
+  FSDP_ASSIGN_OR_RETURN(target.world_size, WorldSizeOf(flags));
+  return absl::OkStatus();
 }
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, NpzTarget&) {
@@ -171,11 +177,17 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   ConvertOptions options;
   FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, destination));
   if (IsGiven(line, "dtype")) {
-    FSDP_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-    if (!IsFloatingPoint(*options.dtype)) {
-      return Refused(
-          absl::StrCat("--dtype=", std::string(DTypeName(*options.dtype)), ", expected a floating-point dtype"));
+    const absl::StatusOr<DType> dtype = ParseFloatDType(absl::GetFlag(FLAGS_dtype));
+    if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
+    options.dtype = *dtype;
+  }
+  if (IsGiven(line, "step")) {
+    options.step = absl::GetFlag(FLAGS_step);
+    const FormatTraits& traits = DriverOf(*options.target).traits();
+    if (!traits.is_ours) {
+      return Refused(absl::StrCat("--step is for --to=hdf5; ", std::string(traits.name), " has no place for it"));
     }
+    if (*options.step < 0) return Refused(absl::StrCat("--step=", *options.step, ", expected 0 or more"));
   }
   options.names.include = absl::GetFlag(FLAGS_include).values;
   options.names.exclude = absl::GetFlag(FLAGS_exclude).values;
@@ -214,7 +226,15 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   // The destination must not replace the layout either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
-  return ConvertCheckpoint(source, destination, options);
+  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
+  // Such a directory in a ROOT is a step only if its manifest says so, too.
+  const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
+  const int64_t step = std::max<int64_t>(report.step, 0);
+  if (DriverOf(*options.target).traits().is_ours && named && *named != step) {
+    report.notes.push_back(absl::StrCat(destination, " is of step ", step, ", so a directory of checkpoints will not ",
+                                        "take it for a step: --step=", *named, " makes it one"));
+  }
+  return report;
 }
 
 }  // namespace
@@ -241,8 +261,12 @@ int RunConvert(const CommandLine& line) {
     Print("%s", ToJson(source, destination, *report, SteadyNow() - start));
     return kExitDone;
   }
-  Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
-        FormatBytes(static_cast<double>(report->bytes)));
+  if (report->tensors == 0) {
+    Print("%s: no tensors\n", destination);  // a note has what it holds
+  } else {
+    Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
+          FormatBytes(static_cast<double>(report->bytes)));
+  }
   for (const std::string& note : report->notes) Print("note: %s\n", note);
   return kExitDone;
 }

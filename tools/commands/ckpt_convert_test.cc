@@ -307,14 +307,6 @@ TEST_F(CkptConvertTest, ARootIsItsNewestStepThatVerifies) {
   WriteTrainingState(Path("root/step-00000001"), StateDictType::kSharded, 2, 1);
   WriteTrainingState(Path("root/step-00000002"), StateDictType::kSharded, 2, 2);
   FlipBit(Path("root/step-00000002/rank-00000-of-00002.h5"), 4096);
-  const std::string text = MustCkpt({"inspect", Path("root")});
-  EXPECT_THAT(text, AllOf(HasSubstr("skipped: "), HasSubstr("step-00000002"),
-                          HasSubstr("the newest step that verifies is " + Path("root/step-00000001"))));
-  const Json json = Json::parse(MustCkpt({"inspect", Path("root"), "--json"}));
-  EXPECT_EQ(json["step"], 1);
-  EXPECT_EQ(json["kind"], "sharded");
-  EXPECT_EQ(json["world_size"], 2);
-  EXPECT_EQ(json["skipped"].size(), 1);
   MustCkpt({"convert", Path("root"), Path("b")});
   EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("b"), "--json"}))["step"], 1);
   // verify reports the problem instead of looking for another step.
@@ -330,8 +322,8 @@ TEST_F(CkptConvertTest, InspectSaysWhoHoldsWhat) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("a sharded checkpoint of step 7, world size 2"), HasSubstr("model      3 tensors, 96 B"),
                     HasSubstr("optimizer  2 tensors, 64 B"), HasSubstr("alias  net.head.weight is net.wte.weight"),
-                    HasSubstr("model/net.bias  float32 [7]  28 B  rank-00000-of-00002.h5[0, 4) "
-                              "rank-00001-of-00002.h5[4, 7)")));
+                    HasSubstr("  model/net.bias                      float32 [7]        28 B  "
+                              "rank-00000-of-00002.h5[0, 4) rank-00001-of-00002.h5[4, 7)\n")));
   const Json json = Json::parse(MustCkpt({"inspect", Path("a"), "--tensors", "--json"}));
   EXPECT_EQ(json["tensor_count"], 5);
   EXPECT_EQ(json["bytes"], 160);

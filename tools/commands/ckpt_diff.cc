@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt diff: DiffCheckpoints does the work; this file prints its report, as a table or as JSON. The table has rows only
-// for tensors that differ, and a line for all tensors. Facts that a row cannot show (other shapes or dtypes, NaN on one
-// side) follow it in words.
+// ckpt diff: DiffCheckpoints does the work; this file prints its report, as text or as JSON. The text begins with the
+// kinds of difference, since a reader wants to know first whether the two have other names, dtypes or values. Names,
+// and rows of the table for tensors whose values differ, come after that, of each the first --top: the largest
+// differences. Facts that a row cannot show (other dtypes, NaN on one side) follow it in words.
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/diff.h"
+#include "fsdp/checkpoint/diff_summary.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -60,6 +64,7 @@ Json JsonOf(const ValueDifference& values) {
                {"changed", values.changed},
                {"share_changed", values.share_changed()},
                {"outside_tolerance", values.outside},
+               {"beyond_rounding", values.beyond_rounding},
                {"nan_mismatches", values.nan_mismatches},
                {"nan_in_both", values.nan_both},
                {"max_abs", values.max_abs},  // JSON has no infinity: it becomes null
@@ -75,24 +80,50 @@ Json JsonOf(const ValueDifference& values) {
 
 Json JsonOf(const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); }
 
+Json JsonOf(const std::vector<TensorDiff>& tensors) {
+  Json json = Json::array();
+  for (const TensorDiff& tensor : tensors) {
+    Json item = {{"name", tensor.name}, {"equal", tensor.equal()}};
+    item["dtype"] = {DTypeName(tensor.dtype_a), DTypeName(tensor.dtype_b)};
+    item["shape"] = {JsonOf(tensor.shape_a), JsonOf(tensor.shape_b)};
+    item["values"] = tensor.shape_a == tensor.shape_b ? JsonOf(tensor.values) : Json();
+    json.push_back(std::move(item));
+  }
+  return json;
+}
+
+// Of several tensors, over which the index of an element has no meaning.
+Json JsonOfTotal(const ValueDifference& total) {
+  Json json = JsonOf(total);
+  json.erase("first_changed");
+  return json;
+}
+
+// Null if no names differ by a prefix.
+Json JsonOf(const RenamedTensors& renamed) {
+  if (renamed.compared == 0) return {};
+  return {{"prefix", {renamed.prefix_a, renamed.prefix_b}},
+          {"total", JsonOfTotal(renamed.total)},
+          {"tensors", JsonOf(renamed.tensors)}};
+}
+
 std::string ToJson(const Comparison& comparison) {
   const DiffReport& report = comparison.report;
-  Json json = {{"equal", report.equal()}};
+  const DiffSummary summary = SummariseDiff(report);
+  Json json = {{"equal", report.equal()}, {"kinds", summary.kinds}, {"summary", summary.sentences}};
   json["a"] = JsonOf(*comparison.sources[0], comparison.paths[0]);
   json["b"] = JsonOf(*comparison.sources[1], comparison.paths[1]);
   json["only_in_a"] = report.only_in_a;
   json["only_in_b"] = report.only_in_b;
   json["structure"] = report.structure;
-  json["total"] = JsonOf(report.total);
-  json["total"].erase("first_changed");  // an index has no meaning over several tensors
-  json["tensors"] = Json::array();
-  for (const TensorDiff& tensor : report.tensors) {
-    Json item = {{"name", tensor.name}, {"equal", tensor.equal()}};
-    item["dtype"] = {DTypeName(tensor.dtype_a), DTypeName(tensor.dtype_b)};
-    item["shape"] = {JsonOf(tensor.shape_a), JsonOf(tensor.shape_b)};
-    item["values"] = tensor.shape_a == tensor.shape_b ? JsonOf(tensor.values) : Json();
-    json["tensors"].push_back(std::move(item));
+  json["respelled_texts"] = report.respelled_texts;
+  json["renamed"] = JsonOf(report.renamed);
+  json["largest"] = Json::array();
+  for (const TensorDiff* tensor : LargestDifferences(report, static_cast<size_t>(absl::GetFlag(FLAGS_top)))) {
+    json["largest"].push_back(tensor->name);
   }
+  json["total"] = JsonOfTotal(report.total);
+  json["tensors"] = JsonOf(report.tensors);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -129,40 +160,56 @@ std::string Remarks(const TensorDiff& tensor) {
   return text;
 }
 
-// Tensors of different shapes cannot be compared, so they are a line of words instead of a row.
-void PrintTensors(const DiffReport& report) {
-  bool is_first = true;
-  for (const TensorDiff& tensor : report.tensors) {
-    const std::string name = Printable(tensor.name);
-    if (tensor.shape_a != tensor.shape_b) {
-      Print("%s%s\n", name, Remarks(tensor));
-      continue;
-    }
-    if (tensor.equal() && tensor.values.changed == 0) continue;
-    if (is_first) {
-      Print("  %10s  %10s  %10s  %9s  %12s  %s\n", "max abs", "max rel", "ULPs", "changed", "cosine", "tensor");
-    }
-    is_first = false;
-    Print("%s%s\n", Row(name, tensor.values), Remarks(tensor));
-  }
-  if (!is_first) Print("%s\n", Row("all tensors", report.total));
+// The first `top` of `lines`, which are printable, each after `prefix`, and the number of the others.
+void PrintFirst(const std::string& prefix, const std::vector<std::string>& lines, size_t top) {
+  for (size_t i = 0; i < std::min(top, lines.size()); ++i) Print("%s%s\n", prefix, lines[i]);
+  if (lines.size() > top) Print("%s%d more (--top=%d; --json has all)\n", prefix, lines.size() - top, top);
 }
 
-// For people. Columns have fixed widths, so that tables of two runs can be compared line by line. First both headlines,
-// then differences in structure, then the table, and one line with the result.
-void PrintText(const Comparison& comparison, const DiffOptions& options) {
-  const DiffReport& report = comparison.report;
-  Print("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]),
-        Headline(*comparison.sources[1], comparison.paths[1]));
-  for (int i = 0; i < 2; ++i) {
-    for (const std::string& left_out : comparison.sources[i]->left_out()) {
-      Print("left out of %c: %s\n", "AB"[i], left_out);
+std::vector<std::string> PrintableNames(const std::vector<std::string>& names) {
+  std::vector<std::string> printable;
+  for (const std::string& name : names) printable.push_back(Printable(name));
+  return printable;
+}
+
+// Tensors of different shapes cannot be compared, so they are lines of words instead of rows.
+void PrintShapes(const DiffReport& report, size_t top) {
+  std::vector<std::string> lines;
+  for (const auto* tensors : {&report.tensors, &report.renamed.tensors}) {
+    for (const TensorDiff& tensor : *tensors) {
+      if (tensor.shape_a != tensor.shape_b) lines.push_back(Printable(tensor.name) + Remarks(tensor));
     }
   }
-  for (const std::string& name : report.only_in_a) Print("only in A: %s\n", Printable(name));
-  for (const std::string& name : report.only_in_b) Print("only in B: %s\n", Printable(name));
-  for (const std::string& sentence : report.structure) Print("%s\n", sentence);
-  PrintTensors(report);
+  PrintFirst("", lines, top);
+}
+
+// The rows of the table, the largest difference first.
+void PrintValues(const DiffReport& report, size_t top) {
+  const std::vector<const TensorDiff*> changed = LargestDifferences(report, std::string::npos);
+  if (changed.empty()) return;
+  Print("  %10s  %10s  %10s  %9s  %12s  %s\n", "max abs", "max rel", "ULPs", "changed", "cosine", "tensor");
+  for (size_t i = 0; i < std::min(top, changed.size()); ++i) {
+    Print("%s%s\n", Row(Printable(changed[i]->name), changed[i]->values), Remarks(*changed[i]));
+  }
+  if (changed.size() > top) Print("  %d more (--top=%d; --json has all)\n", changed.size() - top, top);
+  ValueDifference total = report.total;
+  total.Add(report.renamed.total);
+  Print("%s\n", Row("all tensors", total));
+}
+
+void PrintSummary(const DiffReport& report) {
+  const DiffSummary summary = SummariseDiff(report);
+  if (summary.kinds.empty()) return;
+  if (summary.kinds.size() > 1) {
+    Print("differences: %s\n", absl::StrJoin(summary.kinds, ", "));
+  } else {
+    Print("difference: %s only\n", summary.kinds.front());
+  }
+  for (const std::string& sentence : summary.sentences) Print("%s\n", sentence);
+}
+
+// The last line: how many tensors that both have are equal.
+void PrintResult(const DiffReport& report, const DiffOptions& options) {
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
     Print("equal: %d tensors, %d elements; %s\n", report.compared, report.total.numel, how);
@@ -171,8 +218,33 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const auto differ = std::count_if(report.tensors.begin(), report.tensors.end(),
                                     [](const TensorDiff& tensor) { return !tensor.equal(); });
   const bool is_exact = options.tolerance.atol == 0 && options.tolerance.rtol == 0;
-  Print("different: %d of %d tensors that both have%s, %d only in A, %d only in B\n", differ, report.compared,
+  Print("different: %d of %d tensors that both have%s, %d only in A, %d only in B", differ, report.compared,
         is_exact ? "" : " beyond the tolerance", report.only_in_a.size(), report.only_in_b.size());
+  if (!report.structure.empty()) Print(", %d texts or aliases", report.structure.size());
+  Print("\n");
+}
+
+// For people. Columns have fixed widths, so that tables of two runs can be compared line by line.
+void PrintText(const Comparison& comparison, const DiffOptions& options) {
+  const DiffReport& report = comparison.report;
+  const auto top = static_cast<size_t>(absl::GetFlag(FLAGS_top));
+  Print("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]),
+        Headline(*comparison.sources[1], comparison.paths[1]));
+  for (int i = 0; i < 2; ++i) {
+    for (const std::string& left_out : comparison.sources[i]->left_out()) {
+      Print("left out of %c: %s\n", "AB"[i], left_out);
+    }
+  }
+  PrintSummary(report);
+  PrintFirst("only in A: ", PrintableNames(report.only_in_a), top);
+  PrintFirst("only in B: ", PrintableNames(report.only_in_b), top);
+  PrintFirst("", report.structure, top);
+  if (report.respelled_texts > 0) {
+    Print("%d texts are equal as JSON, and spelled differently\n", report.respelled_texts);
+  }
+  PrintShapes(report, top);
+  PrintValues(report, top);
+  PrintResult(report, options);
 }
 
 }  // namespace
@@ -182,6 +254,10 @@ int RunDiff(const CommandLine& line) {
   options.tolerance = {absl::GetFlag(FLAGS_atol), absl::GetFlag(FLAGS_rtol)};
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.list_equal = absl::GetFlag(FLAGS_json);  // the table has rows for tensors that differ
+  if (absl::GetFlag(FLAGS_top) < 0) {
+    return ReportUsageError("ckpt diff", absl::InvalidArgumentError(
+                                             absl::StrCat("--top=", absl::GetFlag(FLAGS_top), ", expected 0 or more")));
+  }
   // Written so that NaN is refused too.
   if (!(options.tolerance.atol >= 0) || !(options.tolerance.rtol >= 0)) {
     return ReportUsageError("ckpt diff", absl::InvalidArgumentError(absl::StrCat("--atol=", options.tolerance.atol,

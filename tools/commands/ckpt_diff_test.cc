@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The output and exit status of ckpt diff; checkpoint/diff_test.cc tests the search for differences.
+#include <algorithm>
 #include <filesystem>
+#include <string>
 
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
@@ -61,6 +63,45 @@ TEST_F(CkptDiffTest, StructureIsShown) {
   const Outcome outcome = Ckpt({"diff", model, Path("b")});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("only in A: model/"), HasSubstr("float32 in A, bfloat16 in B")));
+}
+
+TEST_F(CkptDiffTest, TheKindOfDifferenceComesFirst) {
+  const std::string model = TestData("hf_sharded");
+  MustCkpt({"convert", model, Path("half.safetensors"), "--dtype=bfloat16"});
+  MustCkpt({"convert", model, Path("named.safetensors"), "--rename=^=module."});
+  EXPECT_THAT(
+      Ckpt({"diff", model, Path("half.safetensors")}).out,
+      AllOf(HasSubstr("difference: dtypes only\ndtypes: "), HasSubstr(" are float32 in A, bfloat16 in B; every")));
+  const Outcome named = Ckpt({"diff", model, Path("named.safetensors")});
+  EXPECT_EQ(named.status, 1);
+  EXPECT_THAT(named.out, AllOf(HasSubstr("difference: names only\nnames: 12 tensors have no prefix in A, the prefix "
+                                         "\"module.\" in B; all are equal but for that\n"),
+                               HasSubstr("only in A: 2 more (--top=10; --json has all)\n")));
+  const Json json = Json::parse(Ckpt({"diff", model, Path("named.safetensors"), "--json"}).out);
+  EXPECT_EQ(json["kinds"], Json({"names"}));
+  EXPECT_EQ(json["renamed"]["prefix"], Json({"", "module."}));
+  EXPECT_EQ(json["renamed"]["tensors"].size(), 12);
+  EXPECT_EQ(json["only_in_b"].size(), 12);
+  EXPECT_THAT(json["tensors"], IsEmpty());
+}
+
+TEST_F(CkptDiffTest, TheLargestDifferencesAreShownAndTopSaysHowMany) {
+  MustCkpt({"convert", TestData("hf_sharded"), Path("a.safetensors")});
+  std::string bytes = ReadFile(Path("a.safetensors"));
+  // The lowest bit of the last byte of every float of the last 16 kB: of several tensors.
+  for (size_t i = bytes.size() - 16384 + 3; i < bytes.size(); i += 4) bytes[i] ^= 1;
+  WriteFile(Path("b.safetensors"), bytes);
+  const Json json = Json::parse(Ckpt({"diff", Path("a.safetensors"), Path("b.safetensors"), "--json", "--top=1"}).out);
+  ASSERT_EQ(json["largest"].size(), 1);
+  double largest = 0;
+  for (const Json& tensor : json["tensors"]) largest = std::max(largest, tensor["values"]["max_abs"].get<double>());
+  EXPECT_EQ(json["total"]["max_abs"], largest);
+  const std::string text = Ckpt({"diff", Path("a.safetensors"), Path("b.safetensors"), "--top=1"}).out;
+  EXPECT_THAT(text, AllOf(HasSubstr("difference: values only\nvalues: "),
+                          HasSubstr(json["largest"][0].get<std::string>()), HasSubstr(" more (--top=1; ")));
+  const Outcome refused = Ckpt({"diff", Path("a.safetensors"), Path("b.safetensors"), "--top=-1"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--top=-1, expected 0 or more"));
 }
 
 TEST_F(CkptDiffTest, AnUnreadableSideIsAProblem) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt inspect: the summary comes only from metadata, so it takes the same time for any size of model. Only --html
-// reads values, for its histograms.
+// ckpt inspect: the summary comes only from metadata, so it takes the same time for any size of model, and of a ROOT no
+// step is verified. Only --html reads values, for its histograms.
 #include <memory>
 #include <string>
 
@@ -29,8 +29,8 @@
 namespace fsdp {
 namespace {
 
-// The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked first, since a
-// summary may take as long as the verification of a step.
+// The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked first, since with a
+// page a step of a ROOT is verified.
 absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
   if (!page.empty() && IsS3Url(source)) {
     return absl::InvalidArgumentError(
@@ -40,7 +40,7 @@ absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const st
   AddCheckpoint(source, inputs);
   inputs.Add(absl::GetFlag(FLAGS_flat_layout));
   if (!page.empty()) FSDP_RETURN_IF_ERROR(CheckOutput(page, inputs));
-  return Summarise(source);
+  return Summarise(source, {.verify_root = !page.empty()});
 }
 
 // Reads every value. The page appears under its name complete or not at all, and replaces a file of that name. Adds the

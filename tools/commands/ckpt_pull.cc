@@ -65,8 +65,9 @@ int RunPull(const CommandLine& line) {
   const absl::StatusOr<Pulled> pulled = Pull(*url, destination);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!pulled.ok()) {
-    if (is_json) Print("%s", ProblemJson(pulled.status()));
-    return ReportFailure("ckpt pull", pulled.status());
+    const absl::Status status = SuggestForce(pulled.status(), destination);
+    if (is_json) Print("%s", ProblemJson(status));
+    return ReportFailure("ckpt pull", status);
   }
   if (is_json) {
     Print("%s", ToJson(*pulled, destination));

@@ -50,10 +50,11 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model, dst, "--tensors"}, "ckpt convert has no flag --tensors"},
       {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp or npz"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
-      {{"convert", model, dst, "--dtype=float31"}, "unknown dtype \"float31\"; known: float64"},
-      {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype"},
+      {{"convert", model, dst, "--dtype=float31"}, "--dtype=float31, expected a floating-point dtype: float32 ("},
+      {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype: float32 ("},
       {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=two"}, "--world_size"},
-      {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=0"}, "--world_size=0, expected 1 to 99999"},
+      {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=-1"},
+       "--world_size=-1, expected 1 to 99999, or 0 for the source's"},
       {{"convert", model, dst, "--world_size=2"},
        "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default"},
       {{"convert", model, dst, "--state_dict_type=most"}, "unknown state dict type"},
@@ -274,6 +275,55 @@ TEST_F(CkptTest, JsonIsPrintedForAPathThatCannotBeOpened) {
   outcome = Ckpt({"inspect", Path("none"), "--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(Json::parse(outcome.out)["problem"], Path("none") + " does not exist");
+}
+
+TEST_F(CkptTest, AUrlOfAnObjectStoreIsRefusedWithWhatToType) {
+  const std::string model = TestData("hf_sharded");
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"verify", "s3://models/run"},
+                                             {"diff", model, "s3://models/run"},
+                                             {"convert", "s3://models/run", Path("a")},
+                                             {"convert", model, "s3://models/run"},
+                                             {"view", "s3://models/run", Path("a.h5")}}) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err,
+                HasSubstr("s3://models/run is in an object store, expected a path: copy it with ckpt pull"));
+  }
+  EXPECT_THAT(Ckpt({"verify", "s3://me:secret@models/run", "--json"}).out,
+              AllOf(HasSubstr("\"problem\""), Not(HasSubstr("secret"))));
+}
+
+TEST_F(CkptTest, AViewThatExistsIsReplacedOnlyByForceAndThisIsSaid) {
+  MustCkpt({"view", TestData("hf_sharded"), Path("look.h5")});
+  const Outcome outcome = Ckpt({"view", TestData("hf_sharded"), Path("look.h5")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr(Path("look.h5") + " exists; --force replaces it"));
+  MustCkpt({"view", TestData("hf_sharded"), Path("look.h5"), "--force"});
+}
+
+TEST_F(CkptTest, AWorldSizeOf0IsTheSources) {
+  const std::vector<std::string> sharded = {"convert", TestData("hf_sharded"), Path("a"), "--state_dict_type=sharded"};
+  std::vector<std::string> two = sharded;
+  two.push_back("--world_size=2");
+  MustCkpt(two);
+  MustCkpt({"convert", Path("a"), Path("b"), "--state_dict_type=sharded", "--world_size=0"});
+  EXPECT_THAT(MustCkpt({"inspect", Path("b")}), HasSubstr("world size 2"));
+}
+
+// Regression: a converted checkpoint was of step 0, and moved to a directory of steps it was none of them.
+TEST_F(CkptTest, AConvertedCheckpointIsOfTheStepThatIsGiven) {
+  const std::string model = TestData("hf_sharded");
+  std::filesystem::create_directory(Path("root"));
+  EXPECT_THAT(
+      MustCkpt({"convert", model, Path("root/step-00000002")}),
+      HasSubstr("is of step 0, so a directory of checkpoints will not take it for a step: --step=2 makes it one"));
+  EXPECT_THAT(MustCkpt({"convert", model, Path("root/step-00000002"), "--step=2", "--force"}), Not(HasSubstr("note")));
+  EXPECT_THAT(MustCkpt({"inspect", Path("root")}), HasSubstr("checkpoint of step 2"));
+  const Outcome torch = Ckpt({"convert", model, Path("a.pt"), "--step=2"});
+  EXPECT_EQ(torch.status, 2);
+  EXPECT_THAT(torch.err, HasSubstr("--step is for --to=hdf5; torch has no place for it"));
+  EXPECT_EQ(Ckpt({"convert", model, Path("b"), "--step=-1"}).status, 2);
 }
 
 }  // namespace

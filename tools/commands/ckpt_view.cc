@@ -45,8 +45,9 @@ int RunView(const CommandLine& line) {
   const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (is_json) Print("%s", ProblemJson(report.status()));
-    return ReportFailure("ckpt view", report.status());
+    const absl::Status status = SuggestForce(report.status(), path);
+    if (is_json) Print("%s", ProblemJson(status));
+    return ReportFailure("ckpt view", status);
   }
   if (is_json) {
     Print("%s", ToJson(line.operands[0], path, *report));

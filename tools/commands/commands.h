@@ -6,7 +6,8 @@
 // base/command_line.h.
 //
 // ROOT below is a directory of step-* checkpoints. Subcommands that use values take its newest step that verifies;
-// verify takes the newest step, since that may be the damaged one that the user asks about.
+// verify takes the newest step, since that may be the damaged one that the user asks about, and inspect the newest of
+// which the metadata are whole.
 #ifndef FSDP_TOOLS_COMMANDS_COMMANDS_H_
 #define FSDP_TOOLS_COMMANDS_COMMANDS_H_
 
@@ -14,9 +15,9 @@
 
 namespace fsdp {
 
-// ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata only. A ROOT means its newest
-// step that verifies. ckpt inspect --diff_options A B: how the runs differ that made the two; kExitDone when they do
-// not, kExitFailed when they do or are not recorded.
+// ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata only. ckpt inspect
+// --diff_options A B: how the runs differ that made the two; kExitDone when they do not, kExitFailed when they do or
+// are not recorded.
 int RunInspect(const CommandLine& line);
 
 // ckpt verify PATH: reads every byte and reports what is damaged. A ROOT means its newest committed step, damaged or

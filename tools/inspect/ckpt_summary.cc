@@ -5,27 +5,76 @@
 // defaults, and the output leaves them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/checkpoint_manifest.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/read/verified_reader.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 
 namespace fsdp {
 
 namespace {
+
+// The manifest of a step whose metadata are whole, of which all files are there and have their sizes.
+absl::StatusOr<Manifest> ReadWholeStep(const std::string& root, const std::string& name) {
+  const std::string path = JoinPath(root, name);
+  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadCheckpointManifest(path));
+  FSDP_RETURN_IF_ERROR(CheckFilesPresent(PosixFileSystem(), path, manifest));
+  const std::string recorded = StepName(manifest.save.step);
+  if (recorded == name) return manifest;
+  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest.save.step,
+                                          ", expected the step of its name; as ", recorded, " it would be a step"));
+}
+
+// Takes the newest step of a ROOT whose metadata are whole, and reads no other file: a step may be a terabyte.
+absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    absl::StatusOr<Manifest> manifest = ReadWholeStep(root, *step);
+    if (manifest.ok()) {
+      summary.path = JoinPath(root, *step);
+      summary.manifest = *std::move(manifest);
+      return absl::OkStatus();
+    }
+    summary.skipped.push_back(absl::StrCat(*step, " is damaged: ", manifest.status().message()));
+  }
+  return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that is whole; ",
+                                          absl::StrJoin(summary.skipped, "; ")));
+}
+
+// Reads the short texts of a checkpoint of ours. One that cannot be read is left out: the others are shown all the
+// same.
+void ReadShortTexts(CheckpointSummary& summary) {
+  VerifiedReader reader(PosixFileSystem(), summary.path, summary.manifest, VerifiedReader::Digests::kCompare);
+  for (const StoredText& text : summary.manifest.texts) {
+    if (text.range.nbytes > kShortTextBytes || summary.short_texts.size() == kMostShortTexts) continue;
+    std::string value(text.range.nbytes, '\0');
+    const absl::Status read = reader.Read(text.file, text.range, reinterpret_cast<std::byte*>(value.data()),
+                                          [&] { return Quote(text.key.ToString()); });
+    if (read.ok()) summary.short_texts.emplace(text.key, std::move(value));
+  }
+}
 
 // Reads only the manifest of a checkpoint in an object store, and a list of its files.
 absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) {
@@ -35,7 +84,6 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
   FSDP_ASSIGN_OR_RETURN(const std::string step, FindRemoteCheckpoint(*store, url.prefix));
   FSDP_ASSIGN_OR_RETURN(RemoteManifest remote, ReadRemoteManifest(*store, step));
   CheckpointSummary summary;
-  summary.is_remote = true;
   summary.asked_for = url.ToString();
   summary.path = store->UrlOf(step);
   summary.manifest = std::move(remote.manifest);
@@ -48,6 +96,13 @@ absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) 
 
 // Makes a manifest from the description of another format.
 void TakeDescription(SourceDescription description, CheckpointSummary& summary) {
+  if (description.source != nullptr) {
+    for (const auto& [key, value] : description.source->contents().entries()) {
+      const auto* text = std::get_if<std::string>(&value);
+      if (text == nullptr || std::ssize(*text) > kShortTextBytes) continue;
+      if (summary.short_texts.size() < kMostShortTexts) summary.short_texts.emplace(key, *text);
+    }
+  }
   for (const DescribedFile& file : description.files) {
     StoredFile& stored = summary.manifest.files.emplace_back();
     stored.name = file.name;
@@ -78,22 +133,28 @@ void CheckpointSummary::FillManifest() {
   ForEachTensor([this](const StoredTensor& tensor, int64_t) { manifest.tensors.push_back(tensor); });
 }
 
-absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
+absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const SummaryOptions& options) {
   if (IsS3Url(path)) return SummariseRemote(path);
   CheckpointSummary summary;
   summary.asked_for = path;
   summary.path = path;
   FSDP_ASSIGN_OR_RETURN(summary.format, FindFormat(path));
-  if (summary.traits().is_root) {
+  if (summary.traits().is_root && options.verify_root) {
     FSDP_ASSIGN_OR_RETURN(summary.path, LatestCheckpoint(path, &summary.skipped));
+    summary.is_verified = true;
+  } else if (summary.traits().is_root) {
+    FSDP_RETURN_IF_ERROR(TakeNewestStep(path, summary));
+    ReadShortTexts(summary);
+    return summary;
   }
   if (summary.traits().is_ours) {
     FSDP_ASSIGN_OR_RETURN(summary.manifest, ReadCheckpointManifest(summary.path));
     summary.problem = std::string(CheckFilesPresent(PosixFileSystem(), summary.path, summary.manifest).message());
+    ReadShortTexts(summary);
     return summary;
   }
-  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions options, SourceOptionsFromFlags());
-  FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, options));
+  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source, SourceOptionsFromFlags());
+  FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, source));
   TakeDescription(std::move(description), summary);
   return summary;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CheckpointSummary: the facts that ckpt inspect shows about a checkpoint of any format, as text or as JSON. It is
-// metadata: no values are read.
+// metadata: of values only short texts are read.
 #ifndef FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 #define FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,15 +31,19 @@ struct NotWhollyRead {
   int64_t unread = 0;  // elements
 };
 
+// Texts of this size are shown, a step, a learning rate, a position, unless they are very many.
+inline constexpr int64_t kShortTextBytes = 256;
+inline constexpr size_t kMostShortTexts = 1000;
+
 struct CheckpointSummary {
   // The path that the user gave, and the checkpoint's path: a step, if the user gave a ROOT.
   std::string asked_for;
   std::string path;
 
-  // In an object store. The newest step is then not verified, since that would read all of it.
-  bool is_remote = false;
+  // SummaryOptions::verify_root was set, and `path` is the step that it found.
+  bool is_verified = false;
 
-  // Sentences about newer steps of the ROOT that do not verify.
+  // Sentences about newer steps of the ROOT that are damaged.
   std::vector<std::string> skipped;
 
   // The driver that recognised `path`. Never null; drivers live as long as the program.
@@ -65,6 +70,10 @@ struct CheckpointSummary {
   // TensorSource::left_out(): links of an HDF5 file, which are not followed.
   std::vector<std::string> left_out;
 
+  // The first kMostShortTexts texts of at most kShortTextBytes, by key. Of a checkpoint of ours without the ones that
+  // cannot be read, and none of an object store.
+  std::map<StateKey, std::string> short_texts = {};
+
   // Filled if statistics were read (--html), in the order of the names.
   std::vector<NotWhollyRead> partly_read = {};
 
@@ -77,10 +86,16 @@ struct CheckpointSummary {
   void FillManifest();
 };
 
-// Reads the metadata of the checkpoint at `path`, or of the newest step of a ROOT that verifies. `path` may be a URL of
-// an object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
-// FindFormat, LatestCheckpoint and the format's reader, or from the store.
-absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
+struct SummaryOptions {
+  // Of a ROOT take the newest step of which every byte verifies, as a command does that uses values. By default it is
+  // the newest with a whole manifest, of which every file is there and has its size.
+  bool verify_root = false;
+};
+
+// Reads the metadata of the checkpoint at `path`, or of a step of a ROOT, and no values. `path` may be a URL of an
+// object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
+// FindFormat and the format's reader, or from the store; kNotFound for a ROOT without such a step.
+absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const SummaryOptions& options = {});
 
 // Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;

@@ -6,10 +6,12 @@
 // itself.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/tensor/run_metadata.h"
@@ -27,6 +29,13 @@ using Section = StateKey::Section;
 
 int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
+// "842,624".
+std::string Grouped(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  for (int64_t at = std::ssize(digits) - 3; at > 0; at -= 3) digits.insert(at, ",");
+  return digits;
+}
+
 // Tensors and bytes in a section or in a file.
 struct Share {
   int64_t tensors = 0;
@@ -41,11 +50,56 @@ struct Share {
   }
 };
 
+// A section also has a number of elements, and tensors by dtype.
+struct SectionShare {
+  Share share;
+  int64_t elements = 0;
+  std::map<DType, int64_t> dtypes;
+
+  void Add(const StoredTensor& tensor) {
+    share.Add(PayloadBytes(tensor));
+    elements += tensor.shape.numel();
+    ++dtypes[tensor.dtype];
+  }
+
+  // "52 tensors, 3.4 MB: 842,624 elements, float32", or ", 50 of float32, 2 of int64".
+  std::string ToString() const {
+    if (share.tensors == 0) return share.ToString();
+    std::string text =
+        absl::StrCat(share.ToString(), ": ", Grouped(elements), elements == 1 ? " element" : " elements");
+    for (const auto& [dtype, count] : dtypes) {
+      absl::StrAppend(&text, ", ", dtypes.size() == 1 ? "" : absl::StrCat(count, " of "),
+                      std::string(DTypeName(dtype)));
+    }
+    return text;
+  }
+};
+
+// The widths of the columns of the list of tensors: of the longest text, up to a limit. A longer text moves its row.
+struct Columns {
+  int name = 0;
+  int type = 0;
+
+  void Add(const StoredTensor& tensor) {
+    name = std::max(name, Width(Printable(tensor.key.ToString()), 72));
+    type = std::max(type, Width(TypeText(tensor), 40));
+  }
+  static std::string TypeText(const StoredTensor& tensor) {
+    return absl::StrCat(std::string(DTypeName(tensor.dtype)), " ", tensor.shape.ToString());
+  }
+
+ private:
+  static int Width(const std::string& text, int limit) {
+    return std::ssize(text) <= limit ? static_cast<int>(text.size()) : 0;
+  }
+};
+
 // The tensors of each section, and the tensors and bytes in each file, by the file's index. A tensor counts once for
 // each file that has a part of it.
 struct Shares {
   Share all;
-  std::map<Section, Share> sections;
+  std::map<Section, SectionShare> sections;
+  Columns columns;
   std::vector<Share> files;
 };
 
@@ -55,7 +109,8 @@ Shares SharesOf(const CheckpointSummary& summary) {
   shares.files.resize(summary.manifest.files.size());
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
     shares.all.Add(PayloadBytes(tensor));
-    shares.sections[tensor.key.section].Add(PayloadBytes(tensor));
+    shares.sections[tensor.key.section].Add(tensor);
+    shares.columns.Add(tensor);
     // Intervals in one file follow each other, so another file is one that was not counted yet.
     int previous = -1;
     for (const StoredInterval& part : tensor.intervals) {
@@ -106,18 +161,59 @@ std::string Headline(const CheckpointSummary& summary) {
                       Printable(manifest.save.producer), "\n");
 }
 
-// "  model/wte.weight  float32 [257, 48]  49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements.
-std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes) {
-  std::string line =
-      absl::StrFormat("  %s  %s %s  %s ", Printable(tensor.key.ToString()), std::string(DTypeName(tensor.dtype)),
-                      tensor.shape.ToString(), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
+// "  model/wte.weight  float32 [257, 48]   49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements. If
+// there is only one file, each tensor is in that.
+std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes,
+                       const Columns& columns) {
+  std::string line = absl::StrFormat("  %-*s  %-*s  %7s", columns.name, Printable(tensor.key.ToString()), columns.type,
+                                     Columns::TypeText(tensor), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
   if (stored_bytes < PayloadBytes(tensor)) {
-    absl::StrAppend(&line, "(", FormatBytes(static_cast<double>(stored_bytes)), " expanded) ");
+    absl::StrAppend(&line, " (", FormatBytes(static_cast<double>(stored_bytes)), " expanded)");
   }
+  if (manifest.files.size() > 1) absl::StrAppend(&line, " ");
   for (const StoredInterval& part : tensor.intervals) {
+    if (manifest.files.size() < 2) break;
     absl::StrAppend(&line, " ", manifest.files[part.file].name, part.interval.ToString());
   }
   return line + "\n";
+}
+
+// A line for each section that has tensors, and for the model, since it is worth a line that there is none.
+std::string SectionsText(Shares& shares) {
+  std::string text = "tensors\n";
+  const std::pair<Section, const char*> sections[] = {
+      {Section::kModel, "model      "}, {Section::kOptimState, "optimizer  "}, {Section::kExtra, "extra      "}};
+  for (const auto& [section, title] : sections) {
+    const SectionShare& share = shares.sections[section];
+    if (section != Section::kModel && share.share.tensors == 0) continue;
+    absl::StrAppend(&text, "  ", title, share.ToString(), "\n");
+  }
+  return text;
+}
+
+std::string AliasesText(const CheckpointSummary& summary) {
+  std::string text;
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
+    for (const std::string& alias : tensor.aliases) {
+      absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
+    }
+  });
+  return text;
+}
+
+// The size of each text, or a short one itself: "  extra/step = 3".
+std::string TextsText(const CheckpointSummary& summary) {
+  std::string text = summary.manifest.texts.empty() ? "" : "texts\n";
+  for (const StoredText& stored : summary.manifest.texts) {
+    absl::StrAppend(&text, "  ", Printable(stored.key.ToString()));
+    const auto value = summary.short_texts.find(stored.key);
+    if (value != summary.short_texts.end()) {
+      absl::StrAppend(&text, " = ", EscapeText(value->second, "\""), "\n");
+    } else {
+      absl::StrAppend(&text, "  ", FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
+    }
+  }
+  return text;
 }
 
 std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares) {
@@ -144,7 +240,12 @@ std::string AttributesText(const RunMetadata& attributes) {
 // Paths need not be UTF-8, but JSON must be: other bytes are replaced.
 std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
+Json ToJson(const SectionShare& section) {
+  Json json = {{"tensors", section.share.tensors}, {"bytes", section.share.bytes}, {"elements", section.elements}};
+  json["dtypes"] = Json::object();
+  for (const auto& [dtype, count] : section.dtypes) json["dtypes"][std::string(DTypeName(dtype))] = count;
+  return json;
+}
 
 // "offset" is in bytes in the file, "begin" and "end" are elements of the whole tensor.
 Json TensorJson(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes) {
@@ -188,28 +289,13 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
   std::string text;
   for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
   if (summary.path != summary.asked_for) {
-    absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_remote ? "" : "that verifies ", "is ",
-                    summary.path, "\n");
+    absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_verified ? "that verifies " : "", "is ",
+                    summary.path, summary.is_verified ? "" : "; its values are not verified", "\n");
   }
-  absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ", shares.sections[Section::kModel].ToString(),
-                  "\n");
-  if (!summary.traits().model_only) {
-    absl::StrAppend(&text, "  optimizer  ", shares.sections[Section::kOptimState].ToString(), "\n");
-    absl::StrAppend(&text, "  extra      ", shares.sections[Section::kExtra].ToString(), "\n");
-    absl::StrAppend(&text, "texts\n");
-    for (const StoredText& stored : manifest.texts) {
-      absl::StrAppend(&text, "  ", Printable(stored.key.ToString()), "  ",
-                      FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
-    }
-  }
-  if (summary.traits().is_ours) {
-    absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n", AttributesText(manifest.save.attributes));
-  }
-  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
-    for (const std::string& alias : tensor.aliases) {
-      absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
-    }
-  });
+  absl::StrAppend(&text, Headline(summary), SectionsText(shares), TextsText(summary));
+  if (!manifest.units.empty()) absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
+  if (summary.traits().is_ours) absl::StrAppend(&text, AttributesText(manifest.save.attributes));
+  absl::StrAppend(&text, AliasesText(summary));
   for (const auto& [name, value] : summary.metadata) {
     absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
   }
@@ -219,9 +305,10 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
   // The list of tensors may be larger than memory, so it is passed on tensor by tensor.
   sink(text);
   if (!tensors) return;
-  sink("each tensor, and the elements that a file holds of it\n");
-  summary.ForEachTensor(
-      [&](const StoredTensor& tensor, int64_t stored_bytes) { sink(TensorLine(tensor, manifest, stored_bytes)); });
+  sink(manifest.files.size() > 1 ? "each tensor, and the elements that a file holds of it\n" : "each tensor\n");
+  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
+    sink(TensorLine(tensor, manifest, stored_bytes, shares.columns));
+  });
 }
 
 // The object of `json` is left open for the tensors: they are its last member, and each is written separately.
@@ -247,6 +334,8 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
   json["extra"] = ToJson(shares.sections[Section::kExtra]);
   json["texts"] = Json::array();
   for (const StoredText& text : manifest.texts) json["texts"].push_back(text.key.ToString());
+  json["values"] = Json::object();
+  for (const auto& [key, value] : summary.short_texts) json["values"][key.ToString()] = value;
   json["aliases"] = Json::object();
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
     for (const std::string& alias : tensor.aliases) json["aliases"][alias] = tensor.key.fqn;

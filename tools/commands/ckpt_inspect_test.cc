@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ckpt inspect: which step of a ROOT it shows, and what it says about any checkpoint.
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+using Json = nlohmann::json;
+
+class CkptInspectTest : public CkptTest {
+ protected:
+  // A sharded step of two ranks.
+  void SaveStep(const std::string& path, int64_t step) const {
+    ShardedTensor tensor;
+    tensor.dtype = DType::kFloat32;
+    tensor.shape = Shape({4096});
+    StateDict state;
+    state.Set(StateKey::Model("w"), tensor);
+    const PayloadReader ones = [](const StateKey&, const Interval& interval, void* out) {
+      for (int64_t i = 0; i < interval.size(); ++i) static_cast<float*>(out)[i] = 1;
+      return absl::OkStatus();
+    };
+    CheckpointDirectoryOptions options;
+    options.type = StateDictType::kSharded;
+    options.world_size = 2;
+    options.step = step;
+    EXPECT_OK(WriteCheckpointDirectory(path, state, ones, options));
+  }
+
+  void SaveSteps() const {
+    fs::create_directory(Path("root"));
+    for (const int step : {1, 2}) SaveStep(Path("root/step-0000000" + std::to_string(step)), step);
+  }
+};
+
+// Regression: every byte of the newest step was read, to verify it.
+TEST_F(CkptInspectTest, OfARootTheNewestStepIsShownWithoutReadingItsValues) {
+  SaveSteps();
+  const std::string file = Path("root/step-00000002/rank-00000-of-00002.h5");
+  const auto size = fs::file_size(file);
+  // The file has its length, and no byte of it can be right.
+  std::ofstream(file) << "";
+  fs::resize_file(file, size);
+  EXPECT_THAT(MustCkpt({"inspect", Path("root")}),
+              AllOf(HasSubstr(Path("root") + ": the newest step is " + Path("root/step-00000002") +
+                              "; its values are not verified"),
+                    HasSubstr("checkpoint of step 2"), Not(HasSubstr("skipped"))));
+  EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("root"), "--json"}))["step"], 2);
+  // The page shows values, so its step verifies.
+  EXPECT_THAT(MustCkpt({"inspect", Path("root"), "--html=" + Path("page.html")}),
+              AllOf(HasSubstr("the newest step that verifies is " + Path("root/step-00000001")),
+                    HasSubstr("skipped: step-00000002 does not verify")));
+}
+
+TEST_F(CkptInspectTest, ElementsDTypesAndShortTextsAreShown) {
+  ShardedTensor tensor;
+  tensor.dtype = DType::kBFloat16;
+  tensor.shape = Shape({1200, 1});
+  StateDict state;
+  state.Set(StateKey::Model("w"), tensor);
+  tensor.dtype = DType::kInt64;
+  tensor.shape = Shape({});
+  state.Set(StateKey::Model("count"), tensor);
+  state.Set(StateKey::Extra("position"), std::string(R"({"next":17})"));
+  state.Set(StateKey::Extra("long"), std::string(1000, 'x'));
+  const PayloadReader zeros = [](const StateKey& key, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * (key.fqn == "w" ? 2 : 8));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, zeros, {}));
+  MustCkpt({"convert", Path("a"), Path("a.pt")});
+  for (const char* name : {"a", "a.pt"}) {
+    EXPECT_THAT(MustCkpt({"inspect", Path(name)}),
+                AllOf(HasSubstr("  model      2 tensors, 2.4 kB: 1,201 elements, 1 of bfloat16, 1 of int64\n"),
+                      HasSubstr("  extra/position = {\"next\":17}\n"), HasSubstr("  extra/long  1.0 kB\n"),
+                      Not(HasSubstr("optimizer")), Not(HasSubstr("extra      ")), Not(HasSubstr("flat units"))));
+    const Json json = Json::parse(MustCkpt({"inspect", Path(name), "--json"}));
+    EXPECT_EQ(json["model"]["elements"], 1201);
+    EXPECT_EQ(json["model"]["dtypes"], (Json{{"bfloat16", 1}, {"int64", 1}}));
+    EXPECT_EQ(json["values"]["extra/position"], R"({"next":17})");
+    EXPECT_FALSE(json["values"].contains("extra/long"));
+    EXPECT_EQ(json["texts"].size(), 2);
+  }
+}
+
+TEST_F(CkptInspectTest, TensorsAreAlignedAndTheFileIsNamedOnlyIfThereAreSeveral) {
+  ShardedTensor tensor;
+  tensor.shape = Shape({3});
+  StateDict state;
+  state.Set(StateKey::Model("a.longer.name"), tensor);
+  tensor.shape = Shape({3, 1});
+  state.Set(StateKey::Model("b"), tensor);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * sizeof(float));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, zeros, {}));
+  EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors"}),
+              HasSubstr("each tensor\n"
+                        "  model/a.longer.name  float32 [3]        12 B\n"
+                        "  model/b              float32 [3, 1]     12 B\n"));
+}
+
+TEST_F(CkptInspectTest, StepsOfARootWhoseMetadataAreDamagedAreSkippedByName) {
+  SaveSteps();
+  SaveStep(Path("root/step-00000003"), 3);
+  SaveStep(Path("root/step-00000004"), 0);
+  fs::remove(Path("root/step-00000003/rank-00001-of-00002.h5"));
+  WriteFile(Path("root/step-00000002/manifest.json"), "{}");
+  const std::string text = MustCkpt({"inspect", Path("root")});
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("skipped: step-00000004 is damaged: its manifest is of step 0"),
+                    HasSubstr("as step-00000000 it would be a step"), HasSubstr("skipped: step-00000003 is damaged: "),
+                    HasSubstr("skipped: step-00000002 is damaged"),
+                    HasSubstr("the newest step is " + Path("root/step-00000001"))));
+  const Json json = Json::parse(MustCkpt({"inspect", Path("root"), "--json"}));
+  EXPECT_EQ(json["root"], Path("root"));
+  EXPECT_EQ(json["skipped"].size(), 3);
+  fs::remove_all(Path("root/step-00000001"));
+  const Outcome outcome = Ckpt({"inspect", Path("root")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("holds no checkpoint that is whole; step-00000004 is damaged"),
+                                 HasSubstr("; step-00000002 is damaged")));
+}
+
+}  // namespace
+}  // namespace fsdp
