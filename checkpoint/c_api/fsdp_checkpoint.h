@@ -206,11 +206,12 @@ typedef struct fsdp_save_options {
   int32_t overwrite;  /* 1: replace an existing step; otherwise FSDP_ALREADY_EXISTS */
   int32_t parity;     /* files that can be lost and rebuilt (ckpt repair); 0 for FSDP_FULL */
   int32_t io_threads; /* of each rank; 0: 2 */
+  const char* name;   /* of the checkpoint in ROOT: one part of a path, at most 200 bytes; NULL: step-NNNNNNNN */
 } fsdp_save_options;
 
-/* Saves as ROOT/step-NNNNNNNN, complete or not at all. Every rank calls it with its own part. `group` NULL: one rank.
- * Blocks until the checkpoint is durable; if a rank fails, every rank gets that rank's error. `path` may be NULL;
- * otherwise it becomes the checkpoint's path, for fsdp_free. */
+/* Saves as ROOT/step-NNNNNNNN or ROOT/name, complete or not at all. Every rank calls it with its own part. `group`
+ * NULL: one rank. Blocks until the checkpoint is durable; if a rank fails, every rank gets that rank's error. `path`
+ * may be NULL; otherwise it becomes the checkpoint's path, for fsdp_free. */
 int32_t fsdp_save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* group,
                   const fsdp_save_options* options, char** path);
 

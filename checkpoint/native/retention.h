@@ -39,6 +39,7 @@ struct RetentionPolicy {
 struct RetentionPlan {
   struct Step {
     std::string name;
+    int64_t step = 0;
     int64_t bytes = 0;  // freed by deleting only this step (FreedBytes): without files that another step links
     bool keep = false;
     std::string reason = {};   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...

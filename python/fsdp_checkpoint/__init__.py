@@ -6,7 +6,7 @@
 
     import torch.distributed.checkpoint as dcp
     from fsdp_checkpoint.torch import Reader, Writer
-    dcp.save(state, storage_writer=Writer("checkpoints/step-00001000"))
+    dcp.save(state, storage_writer=Writer("checkpoints/step-1000"))
     dcp.load(state, storage_reader=Reader("checkpoints"))
 
 Importing it imports neither NumPy nor PyTorch.

@@ -124,6 +124,7 @@ class SaveOptions(Struct):
         ("overwrite", ctypes.c_int32),
         ("parity", ctypes.c_int32),
         ("io_threads", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
     ]
 
 

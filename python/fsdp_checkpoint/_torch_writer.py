@@ -29,16 +29,28 @@ def _stager() -> staging.AsyncStager:
     return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
 
 
-class Writer(StorageWriter):
-    """A StorageWriter of torch.distributed.checkpoint that saves ROOT/step-NNNNNNNN as a verified HDF5 checkpoint.
+def _step_of(name: str) -> int:
+    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
 
-    `path` is the checkpoint's: its last part is step- and at least eight digits. `process_group` is the group of
-    dcp.save; its ranks exchange a few small messages by all_gather_object. `overwrite` replaces the step if it exists:
-    the new one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
+    >>> _step_of("epoch=3-step=100.ckpt"), _step_of("checkpoint-500"), _step_of("best")
+    (100, 500, 0)
+    """
+    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
+    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
+
+
+class Writer(StorageWriter):
+    """A StorageWriter of torch.distributed.checkpoint that saves the directory `path` as a verified HDF5 checkpoint.
+
+    The name of `path` is the caller's: step-100, checkpoint-500, pytorch_model_fsdp_0, epoch=3-step=100.ckpt. Its step,
+    by which `latest`, `prune` and --resume order the checkpoints of a directory, is `step`, or by default the number
+    after "step" in the name, or else the last number in it, or else 0. `process_group` is the group of dcp.save; its
+    ranks exchange a few small messages by all_gather_object. `overwrite` replaces the checkpoint if it exists: the new
+    one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
     repair`). `io_threads` threads write on each rank. A failure on one rank is an exception on every rank, and leaves
     no checkpoint.
 
-    >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-00001000"))
+    >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-1000"))
     """
 
     def __init__(
@@ -49,35 +61,39 @@ class Writer(StorageWriter):
         overwrite: bool = False,
         parity: int = 0,
         io_threads: int = 2,
+        step: Optional[int] = None,
     ) -> None:
         super().__init__()
         self._group = process_group
         self._options = _library.options(
             _library.SaveOptions, overwrite=int(overwrite), parity=parity, io_threads=io_threads
         )
-        self._root, self._step = "", 0
+        self._given_step = step
+        self._root, self._name, self._step = "", "", 0
         self.reset(path)
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
-        """Takes another path for the next save; called by dcp.save(checkpoint_id=...).
+        """Takes another path for the next save; called by dcp.save(checkpoint_id=...). Its step is the one that its
+        name tells, also if an earlier path was given with a `step`.
 
-        >>> writer.reset("checkpoints/step-00002000")
+        >>> writer.reset("checkpoints/step-2000")
         """
         if checkpoint_id is None:
             return
         _arguments.path("Writer", checkpoint_id)
         root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
-        if re.fullmatch("step-[0-9]{8,18}", name) is None or f"step-{int(name[5:]):08}" != name:
-            raise ValueError(
-                f"{os.fspath(checkpoint_id)}: a checkpoint is called step- and eight digits, step-00001000"
-            )
-        self._root, self._step = root or ".", int(name[5:])
+        if name in ("", ".", ".."):
+            raise ValueError(f"{os.fspath(checkpoint_id)!r} is not the path of a checkpoint: it does not end in a name")
+        step, self._given_step = self._given_step, None
+        self._root, self._name = root or ("/" if os.fspath(checkpoint_id).startswith("/") else "."), name
+        self._step = _step_of(name) if step is None else _arguments.int64("step", step)
+        self._options.name = name
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """Whether a path may be the path of a checkpoint.
 
-        >>> Writer.validate_checkpoint_id("checkpoints/step-00001000")
+        >>> Writer.validate_checkpoint_id("checkpoints/step-1000")
         True
         """
         try:
@@ -90,10 +106,10 @@ class Writer(StorageWriter):
     def checkpoint_id(self) -> str:
         """The path of the next save.
 
-        >>> Writer("checkpoints/step-00001000").checkpoint_id
-        'checkpoints/step-00001000'
+        >>> Writer("checkpoints/step-1000").checkpoint_id
+        'checkpoints/step-1000'
         """
-        return os.path.join(self._root, f"step-{self._step:08}")
+        return os.path.join(self._root, self._name)
 
     # The protocol AsyncStager, by which dcp.async_save lets a storage writer copy the state.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writer and Reader: torch.distributed.checkpoint on our checkpoints.
 
-    dcp.save(state, storage_writer=Writer("checkpoints/step-00001000"))
-    dcp.async_save(state, storage_writer=Writer("checkpoints/step-00002000"))
+    dcp.save(state, storage_writer=Writer("checkpoints/step-1000"))
+    dcp.async_save(state, storage_writer=Writer("checkpoints/step-2000"))
     dcp.load(state, storage_reader=Reader("checkpoints"))
 
 A save is one SHARDED checkpoint: each rank writes the elements that DCP's planner gives it, verified by digests, and
