@@ -19,7 +19,9 @@ from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_memory import stageable, values_in_memory
-from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, exact_json, our_name, runs_of
+from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members_of
+from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, our_name, runs_of
+from ._torch_values import json_of, pickle_of_value, same, text_of, value_of_pickle
 
 
 def _stager() -> staging.AsyncStager:
@@ -37,6 +39,34 @@ def _step_of(name: str) -> int:
     """
     numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
     return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
+
+
+_UNREADABLE = object()
+
+
+def _value_of(data: bytes) -> Any:
+    """The value that torch.save wrote, or _UNREADABLE."""
+    try:
+        return value_of_pickle(data)
+    except Exception:  # torch.load raises many: such a value is kept as its bytes
+        return _UNREADABLE
+
+
+def _add_groups(state: ctypes.c_void_p, plan: SharedPlan, values: Dict[str, Any]) -> Dict[str, List[Any]]:
+    """Adds the text of the param_groups among the values, and returns the keys of their members."""
+    members = members_of({fqn: path for fqn, path in plan.paths.items() if fqn in values}, values)
+    if not members:
+        return {}
+    text = encode({place: values[fqn] for fqn, place in members.items()}).encode()
+    library.fsdp_state_add_text(state, GROUPS, text, len(text))
+    is_flat = any(isinstance(group, str) for group, _ in members.values())
+    read = {path[1:]: value for path, value in decode(text.decode(), is_flat)}
+    keys: Dict[str, List[Any]] = {}
+    for fqn in members:
+        path, value = plan.paths[fqn], values[fqn]
+        exact = [] if same(read.get(tuple(path[1:])), value) else [json_of(value)]
+        keys[fqn] = ["group", GROUPS, list(path), *exact]
+    return keys
 
 
 class Writer(StorageWriter):
@@ -183,6 +213,8 @@ class Writer(StorageWriter):
             names.add(name)
             data = item.tensor_data
             assert data is not None  # of an item that is a tensor
+            if is_hyperparameter(paths[fqn], data.size, data.properties.dtype):
+                continue  # of the optimizer: among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
         paths = {fqn: paths[fqn] for fqn in items}
         return [
@@ -253,6 +285,10 @@ class Writer(StorageWriter):
                 results.append(WriteResult(item.index, len(blobs[item.index.fqn]), None))
                 continue
             fqn = item.index.fqn
+            if fqn not in planned:
+                blobs[fqn] = pickle_of_value(data.detach().cpu()).getvalue()
+                results.append(WriteResult(item.index, data.element_size(), None))
+                continue
             assert item.tensor_data is not None  # of an item that is a tensor
             chunk, shape = item.tensor_data.chunk, planned[fqn].shape
             tensor = values_in_memory(fqn, data, planned[fqn].dtype, chunk.sizes)
@@ -282,17 +318,20 @@ class Writer(StorageWriter):
         """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
         elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
-        for fqn, data in sorted(blobs.items()):
-            text = exact_json(data)
-            keys[fqn] = ["json" if text is not None else "torch.save", "extra/" + fqn, list(plan.paths[fqn])]
+        values = {fqn: _value_of(data) for fqn, data in sorted(blobs.items())}
+        keys.update(_add_groups(state, plan, values))
+        for fqn, value in values.items():
+            if fqn in keys:
+                continue
+            name, data, text = "extra/" + fqn, blobs[fqn], text_of(value)
+            keys[fqn] = ["torch.save" if text is None else "python", name, list(plan.paths[fqn])]
             if text is not None:
-                data = text.encode()
-                library.fsdp_state_add_text(state, keys[fqn][1], data, len(data))
+                library.fsdp_state_add_text(state, name, text.encode(), len(text.encode()))
                 continue
             buffer = ctypes.create_string_buffer(data, len(data))
             kept.append(buffer)
             own = [(0, len(data), ctypes.addressof(buffer))] if plan.rank == 0 else []
-            self._add_tensor(state, SavedTensor(fqn, keys[fqn][1], "uint8", (len(data),)), own)
+            self._add_tensor(state, SavedTensor(fqn, name, "uint8", (len(data),)), own)
         index = json.dumps({"version": 1, "keys": keys}).encode()
         library.fsdp_state_add_text(state, INDEX, index, len(index))
 

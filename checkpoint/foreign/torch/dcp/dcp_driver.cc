@@ -60,7 +60,7 @@ class Writer final : public FormatWriter {
     if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
       return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
     }
-    return TorchNotesOn(contents);
+    return FitTorch(contents);
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
