@@ -142,6 +142,15 @@ class Group(Struct):
     ]
 
 
+class PruneOptions(Struct):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("keep_last", ctypes.c_int32),
+        ("keep_every", ctypes.c_int64),
+        ("dry_run", ctypes.c_int32),
+    ]
+
+
 class ConvertOptions(Struct):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -195,6 +204,10 @@ _CHECKED: Dict[str, List[Any]] = {
     "fsdp_convert": [_path, _path, _out(ConvertOptions), _out(_pointer)],
     "fsdp_verify": [_path, _int32, _out(_pointer)],
     "fsdp_diff": [_path, _path, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
+    "fsdp_repair": [_path, _int32, _out(_pointer)],
+    "fsdp_steps": [_path, _out(_pointer)],
+    "fsdp_latest": [_path, _out(_pointer)],
+    "fsdp_prune": [_path, _out(PruneOptions), _out(_pointer)],
 }
 
 
@@ -259,10 +272,15 @@ os.register_at_fork(after_in_child=saves.forget)
 atexit.register(saves.wait)
 
 
-def take_string(pointer: ctypes.c_void_p) -> str:
-    """The text of a string that the library returned for fsdp_free; calls fsdp_free."""
+def take_bytes(pointer: ctypes.c_void_p) -> bytes:
+    """The bytes of a string that the library returned for fsdp_free; calls fsdp_free."""
     if pointer.value is None:
-        return ""
+        return b""
     text: Optional[bytes] = ctypes.string_at(pointer.value)
     library.fsdp_free(pointer)
-    return (text or b"").decode("utf-8", "replace")
+    return text or b""
+
+
+def take_string(pointer: ctypes.c_void_p) -> str:
+    """As take_bytes, as text."""
+    return take_bytes(pointer).decode("utf-8", "replace")

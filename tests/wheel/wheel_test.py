@@ -107,7 +107,7 @@ class OpenTest(Case):
                 checkpoint["model/b"]
             with self.assertRaises(TypeError):
                 checkpoint.numpy("model/a", "float33")
-            request = fsdp_checkpoint.ReadRequest("model/a", 0, 3, "float32", checkpoint["model/a"].ctypes.data)
+            request = fsdp_checkpoint.ReadRequest("model/a", 0, 3, "float32", checkpoint.numpy("model/a").ctypes.data)
             with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "model/a"):
                 checkpoint.read_into([request])
 
