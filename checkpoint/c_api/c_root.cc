@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
@@ -33,9 +34,11 @@ absl::StatusOr<std::string> Prune(const char* root, const fsdp_prune_options* gi
   RetentionPolicy policy;
   if (options.keep_last != 0) policy.keep_last = options.keep_last;
   policy.keep_every = options.keep_every;
+  if (options.no_verify != 0) policy.good = RetentionPolicy::Good::kComplete;
+  if (options.keep != nullptr) policy.keep = absl::StrSplit(options.keep, '\n', absl::SkipEmpty());
   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
   if (!plan.steps.empty() && !plan.has_good) {
-    return absl::DataLossError(absl::StrCat(root, ": no step verifies, so none is deleted"));
+    return absl::DataLossError(absl::StrCat(root, ": no step is good, so none is deleted"));
   }
   if (options.dry_run == 0) FSDP_RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
   std::vector<std::string> deleted;

@@ -276,6 +276,8 @@ typedef struct fsdp_prune_options {
   int32_t keep_last;  /* the newest steps that stay; 0: 1 */
   int64_t keep_every; /* steps that are a multiple of it stay; 0: no such steps */
   int32_t dry_run;    /* 1: deletes nothing */
+  int32_t no_verify;  /* 1: a step is good if its files are there with their sizes; nothing is read */
+  const char* keep;   /* names of further steps that stay, one per line; NULL: none */
 } fsdp_prune_options;
 
 /* Deletes the other steps of `root`, and what crashed saves left. The newest step that verifies always stays; if none

@@ -186,8 +186,9 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     Step& step = plan.steps[i];
     const bool is_last = plan.steps.size() - i <= static_cast<size_t>(policy.keep_last);
     const bool is_kept_for_good = policy.keep_every > 0 && step.step % policy.keep_every == 0;
-    step.keep = is_last || is_kept_for_good;
-    step.reason = is_last ? "keep_last" : is_kept_for_good ? "keep_every" : "";
+    const bool is_named = policy.keep.count(step.name) != 0;
+    step.keep = is_last || is_kept_for_good || is_named;
+    step.reason = is_last ? "keep_last" : is_kept_for_good ? "keep_every" : is_named ? "keep" : "";
   }
   plan.has_good = KeepNewestGood(root, policy, plan.steps);
   if (!plan.has_good) {

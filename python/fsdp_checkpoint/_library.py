@@ -148,6 +148,8 @@ class PruneOptions(Struct):
         ("keep_last", ctypes.c_int32),
         ("keep_every", ctypes.c_int64),
         ("dry_run", ctypes.c_int32),
+        ("no_verify", ctypes.c_int32),
+        ("keep", ctypes.c_char_p),
     ]
 
 

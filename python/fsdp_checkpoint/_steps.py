@@ -3,7 +3,7 @@
 
 import ctypes
 import os
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Sequence
 
 from . import _library
 from ._checkpoint import Path
@@ -51,10 +51,19 @@ def latest(root: Path) -> str:
     return os.fsdecode(_library.take_bytes(path))
 
 
-def prune(root: Path, *, keep_last: int = 1, keep_every: int = 0, dry_run: bool = False) -> List[str]:
-    """Deletes the checkpoints of a directory except the newest `keep_last`, multiples of `keep_every`, and in any case
-    the newest that verifies; and what crashed saves left. Returns the names of the deleted ones. DataLossError, and
-    nothing is deleted, if none verifies.
+def prune(
+    root: Path,
+    *,
+    keep_last: int = 1,
+    keep_every: int = 0,
+    keep: Sequence[str] = (),
+    verify: bool = True,
+    dry_run: bool = False,
+) -> List[str]:
+    """Deletes the checkpoints of a directory except the newest `keep_last`, multiples of `keep_every`, those with a name
+    in `keep`, and in any case the newest that verifies; and what crashed saves left. Returns the names of the deleted
+    ones. DataLossError, and nothing is deleted, if none verifies. With `verify=False` a checkpoint is good if its files
+    are there with their sizes, and nothing is read.
 
     >>> fsdp_checkpoint.prune("checkpoints", keep_last=3, keep_every=10000)
     ['step-1000']
@@ -62,7 +71,12 @@ def prune(root: Path, *, keep_last: int = 1, keep_every: int = 0, dry_run: bool 
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}, expected at least 1")
     options = _library.options(
-        _library.PruneOptions, keep_last=keep_last, keep_every=keep_every, dry_run=int(dry_run)
+        _library.PruneOptions,
+        keep_last=keep_last,
+        keep_every=keep_every,
+        dry_run=int(dry_run),
+        no_verify=int(not verify),
+        keep="\n".join(keep),
     )
     return _text(library.fsdp_prune, root, options).splitlines()
 

@@ -13,7 +13,8 @@ dict without "model" is a model, and everything else is extra/NAME. Values that 
 them exactly, and otherwise the bytes of torch.save. The text extra/torch.distributed.checkpoint has DCP's names.
 """
 
+from ._torch_manager import CheckpointManager
 from ._torch_reader import Reader
 from ._torch_writer import Writer
 
-__all__ = ["Reader", "Writer"]
+__all__ = ["CheckpointManager", "Reader", "Writer"]
