@@ -10,16 +10,15 @@ optim.param_groups.w.lr.
 """
 
 import json
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 
-from ._torch_values import has_json, json_of, same, value_of_json
+from ._torch_values import json_of, same, value_of_json
 
 GROUPS = "optim/param_groups"
 _TENSORS = "__tensors__"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
-_FLAT = "param_groups."
 
 # Options of torch's optimizers that this project's do not have, with the values that mean the same.
 _ADAMW = {
@@ -40,18 +39,6 @@ _SGD = {
     "fused": None,
 }
 _ONLY_TORCH_HAS = {*_ADAMW, "alpha"}
-
-
-def place_of(path: Tuple[Any, ...]) -> Optional[Tuple[Any, str]]:
-    """The group (its number, or the name of a parameter) and the member that a path in a state dict means, or None."""
-    if path[0] not in ("optim", "optimizer"):
-        return None
-    if len(path) == 4 and path[1] == "param_groups" and isinstance(path[2], int):
-        return path[2], str(path[3])
-    if len(path) == 2 and str(path[1]).startswith(_FLAT):
-        name, _, member = str(path[1])[len(_FLAT) :].rpartition(".")
-        return (name, member) if name else None
-    return None
 
 
 def _plain(value: Any) -> Any:
@@ -79,7 +66,8 @@ def _grouped(members: Dict[Tuple[Any, str], Any]) -> List[Dict[str, Any]]:
 
 
 def encode(members: Dict[Tuple[Any, str], Any]) -> str:
-    """The text of all groups, from their values by place_of. An exception for a value that JSON lacks."""
+    """The text of all groups, from their values by place (member_of_group). An exception for a value that JSON
+    lacks."""
     encoded = []
     for group in _grouped(members):
         plain: Dict[str, Any] = {}
@@ -93,23 +81,9 @@ def encode(members: Dict[Tuple[Any, str], Any]) -> str:
     return json.dumps(encoded, allow_nan=False)
 
 
-def is_hyperparameter(path: Tuple[Any, ...], size: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether a tensor is a member of a group that the text keeps as a number: the lr of a capturable optimizer."""
-    return place_of(path) is not None and len(size) == 0 and dtype in _DTYPES.values()
-
-
-def members_of(paths: Dict[str, Tuple[Any, ...]], values: Dict[str, Any]) -> Dict[str, Tuple[Any, str]]:
-    """By DCP's names: the places of the members of groups that the text can have. The groups are of one optimizer, the
-    first of the state dict."""
-    members: Dict[str, Tuple[Any, str]] = {}
-    section = None
-    for fqn, path in paths.items():
-        place, value = place_of(path), values[fqn]
-        if place is None or section not in (None, path[0]):
-            continue
-        if isinstance(value, torch.Tensor) or has_json(value):
-            members[fqn], section = place, path[0]
-    return members
+def is_hyperparameter(size: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether the text keeps a tensor among the members of a group as a number: the lr of a capturable optimizer."""
+    return len(size) == 0 and dtype in _DTYPES.values()
 
 
 def _with_torch_options(group: Dict[str, Any]) -> Dict[str, Any]:
@@ -128,19 +102,35 @@ def _with_tensors(place: str, value: Any, dtypes: Dict[str, str]) -> Any:
     return value
 
 
-def decode(text: str, is_flat: bool) -> Iterable[Tuple[Tuple[Any, ...], Any]]:
-    """The path in a state dict, and the value, of each member of each group in the text."""
+def decode(text: str) -> List[Dict[str, Any]]:
+    """The groups of the text, with the values that torch has: tensors, tuples, and all of its options."""
     groups = json.loads(text)
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ValueError(f"{GROUPS}: expected a list of groups, found {text[:100]}")
-    for number, group in enumerate(groups):
+    decoded = []
+    for group in groups:
         dtypes = group.pop(_TENSORS, {})
-        for member, value in _with_torch_options(group).items():
-            value = _with_tensors(member, value_of_json(value), dtypes)
-            if member == "betas" and isinstance(value, list):
-                value = tuple(value)
-            if not is_flat:
-                yield ("optim", "param_groups", number, member), value
-            elif member != "params":
-                for name in group.get("params", []):
-                    yield ("optim", f"{_FLAT}{name}.{member}"), value
+        group = {name: _with_tensors(name, value_of_json(value), dtypes) for name, value in group.items()}
+        if isinstance(group.get("betas"), list):
+            group["betas"] = tuple(group["betas"])
+        decoded.append(_with_torch_options(group))
+    return decoded
+
+
+def members(groups: List[Dict[str, Any]], is_flat: bool) -> Dict[Tuple[Any, str], Any]:
+    """The values of groups by their places (member_of_group), nested or flattened."""
+    if not is_flat:
+        return {(number, name): value for number, group in enumerate(groups) for name, value in group.items()}
+    return {
+        (parameter, name): value
+        for group in groups
+        for parameter in group.get("params", [])
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def path_of(place: Tuple[Any, str]) -> Tuple[Any, ...]:
+    """The path in a state dict {"optim": ...} of a member of a group."""
+    group, name = place
+    return ("optim", "param_groups", group, name) if isinstance(group, int) else ("optim", f"param_groups.{group}.{name}")

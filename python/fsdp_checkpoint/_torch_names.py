@@ -7,6 +7,7 @@ import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from . import _library
+from ._torch_layout import Layout
 
 # The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}. Kinds:
 # "tensor"; "python", a text (_torch_values.py); "torch.save", its bytes; "group", a member of param_groups, which is
@@ -28,6 +29,7 @@ class SharedPlan(NamedTuple):
     world_size: int
     tensors: List[SavedTensor]
     paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
+    layout: Layout
 
 
 def dtype_name(fqn: str, dtype: torch.dtype) -> str:
@@ -70,17 +72,6 @@ def check_box(fqn: str, offsets: Sequence[int], sizes: Sequence[int], shape: Seq
         if all(0 <= begin and 0 <= size <= end - begin for begin, size, end in zip(offsets, sizes, shape)):
             return
     raise ValueError(f"{fqn}: the plan has {list(sizes)} at {list(offsets)}, outside of {list(shape)}")
-
-
-def our_name(fqn: str, path: Tuple[Any, ...], is_model_alone: bool) -> str:
-    parts = [str(part) for part in path]
-    if parts[0] == "model" and len(parts) > 1:
-        return "model/" + ".".join(parts[1:])
-    if parts[0] in ("optim", "optimizer") and len(parts) == 2 and parts[1].startswith("state."):
-        parts = [parts[0], "state", *parts[1][len("state.") :].rsplit(".", 1)]  # flatten_optimizer_state_dict
-    if parts[0] in ("optim", "optimizer") and len(parts) == 4 and parts[1] == "state" and "/" not in parts[3]:
-        return f"optim/state/{parts[2]}/{parts[3]}"
-    return ("model/" if is_model_alone and len(parts) == 1 else "extra/") + fqn
 
 
 def runs_of(offsets: Tuple[int, ...], sizes: Tuple[int, ...], shape: Tuple[int, ...]) -> List[Tuple[int, int]]:

@@ -22,7 +22,8 @@ from torch.futures import Future
 from . import _arguments
 from ._checkpoint import Checkpoint, Path, ReadRequest
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
-from ._torch_groups import GROUPS, decode
+from ._torch_groups import GROUPS, decode, members, path_of
+from ._torch_layout import member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
 from ._torch_values import pickle_of_value, value_of_json, value_of_text
@@ -65,6 +66,14 @@ class _Batch:
                 target.copy_(place)
             self._planner.commit_tensor(item, target)
         self._requests, self._targets, self._staged = [], [], 0
+
+
+def _place(key: List[Any]) -> Tuple[Any, str]:
+    """The place in its group of a key of the kind "group"."""
+    place = member_of_group(tuple(key[2]))
+    if place is None:
+        raise ValueError(f"{INDEX}: {key[2]} is no member of param_groups")
+    return place
 
 
 class _Unread(Metadata):
@@ -181,15 +190,16 @@ class Reader(StorageReader):
         text, index = checkpoint.texts.get(GROUPS), checkpoint.texts.get(INDEX)
         keys = self._names(checkpoint) if index is None else json.loads(index)["keys"]
         saved = {fqn: key for fqn, key in keys.items() if key[0] == "group"}
-        is_flat = self._is_flat or any(len(key[2]) == 2 for key in saved.values())
-        groups = {} if text is None else {path[1:]: value for path, value in decode(text, is_flat)}
-        if not saved or any((len(key[2]) == 2) != is_flat for key in saved.values()):
+        was_flat = any(isinstance(_place(key)[0], str) for key in saved.values())
+        is_flat = self._is_flat or was_flat
+        groups = {} if text is None else members(decode(text), is_flat)
+        if not saved or was_flat != is_flat:
             keys = {fqn: key for fqn, key in keys.items() if fqn not in saved}
-            saved = {".".join(map(str, ("optim", *path))): ["group", GROUPS, ["optim", *path]] for path in groups}
+            paths = map(path_of, groups)
+            saved = {".".join(map(str, path)): ["group", GROUPS, list(path)] for path in paths}
             keys.update(saved)
         self._groups = {
-            fqn: value_of_json(exact[0]) if exact else groups[tuple(path[1:])]
-            for fqn, (_, _, path, *exact) in saved.items()
+            fqn: value_of_json(key[3]) if len(key) > 3 else groups[_place(key)] for fqn, key in saved.items()
         }
         self._checkpoint, self._keys = checkpoint, keys
 

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.metadata import Metadata
@@ -19,9 +20,10 @@ from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_memory import stageable, values_in_memory
-from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members_of
-from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, our_name, runs_of
-from ._torch_values import json_of, pickle_of_value, same, text_of, value_of_pickle
+from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members
+from ._torch_layout import group_place, layout_of, our_name
+from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, runs_of
+from ._torch_values import has_json, json_of, pickle_of_value, same, text_of, value_of_pickle
 
 
 def _stager() -> staging.AsyncStager:
@@ -54,18 +56,20 @@ def _value_of(data: bytes) -> Any:
 
 def _add_groups(state: ctypes.c_void_p, plan: SharedPlan, values: Dict[str, Any]) -> Dict[str, List[Any]]:
     """Adds the text of the param_groups among the values, and returns the keys of their members."""
-    members = members_of({fqn: path for fqn, path in plan.paths.items() if fqn in values}, values)
-    if not members:
+    places = {}
+    for fqn, path in plan.paths.items():
+        place = group_place(path, plan.layout)
+        if place is not None and fqn in values and (isinstance(values[fqn], torch.Tensor) or has_json(values[fqn])):
+            places[fqn] = place
+    if not places:
         return {}
-    text = encode({place: values[fqn] for fqn, place in members.items()}).encode()
+    text = encode({place: values[fqn] for fqn, place in places.items()}).encode()
     library.fsdp_state_add_text(state, GROUPS, text, len(text))
-    is_flat = any(isinstance(group, str) for group, _ in members.values())
-    read = {path[1:]: value for path, value in decode(text.decode(), is_flat)}
+    read = members(decode(text.decode()), is_flat=any(isinstance(group, str) for group, _ in places.values()))
     keys: Dict[str, List[Any]] = {}
-    for fqn in members:
-        path, value = plan.paths[fqn], values[fqn]
-        exact = [] if same(read.get(tuple(path[1:])), value) else [json_of(value)]
-        keys[fqn] = ["group", GROUPS, list(path), *exact]
+    for fqn, place in places.items():
+        exact = [] if same(read.get(place), values[fqn]) else [json_of(values[fqn])]
+        keys[fqn] = ["group", GROUPS, list(plan.paths[fqn]), *exact]
     return keys
 
 
@@ -203,22 +207,23 @@ class Writer(StorageWriter):
         items = agreed_items(plans)
         for fqn in items:
             paths.setdefault(fqn, (fqn,))
-        is_model_alone = not any(path[0] == "model" and len(path) > 1 for path in paths.values())
+        paths = {fqn: paths[fqn] for fqn in items}
+        bytes_io = {fqn for fqn, item in items.items() if item.type == WriteItemType.BYTE_IO}
+        layout = layout_of([paths[fqn] for fqn in items if fqn not in bytes_io], [paths[fqn] for fqn in bytes_io])
         tensors, names = [], set()
         for fqn, item in sorted(items.items()):
-            if item.type == WriteItemType.BYTE_IO:
+            if fqn in bytes_io:
                 continue
-            name = our_name(fqn, paths[fqn], is_model_alone)
+            name = our_name(fqn, paths[fqn], layout)
             name = "extra/" + fqn if name in names else name
             names.add(name)
             data = item.tensor_data
             assert data is not None  # of an item that is a tensor
-            if is_hyperparameter(paths[fqn], data.size, data.properties.dtype):
-                continue  # of the optimizer: among the values
+            if group_place(paths[fqn], layout) is not None and is_hyperparameter(data.size, data.properties.dtype):
+                continue  # among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
-        paths = {fqn: paths[fqn] for fqn in items}
         return [
-            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths))
+            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout))
             for rank, plan in enumerate(plans)
         ]
 
