@@ -78,7 +78,7 @@ std::vector<std::string> FitTorch(FormatContents& contents) {
   std::vector<std::string> notes = TakeWheelIndex(contents.state);
   StateDict kept;
   KeepSafetensorsMetadata(contents.metadata, kept);
-  if (!kept.empty()) notes.push_back("__metadata__ is left out: PyTorch's formats have no place for it");
+  if (!kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return notes;
 }
 
