@@ -156,8 +156,8 @@ absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
   if (group.rank() == 0) remaining = SetAsideOnRank0(step);
   FSDP_RETURN_IF_ERROR(AllReduceStatus(group, remaining.status()));
   // All ranks must know the names: each checks for them before the next save.
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.AllGatherObject(absl::StrJoin(*remaining, ",")));
-  damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.AllGatherObject(absl::StrJoin(*remaining, "/")));
+  damaged_ = absl::StrSplit(blobs[0], '/', absl::SkipEmpty());
   has_damaged_ = !damaged_.empty();
   return absl::OkStatus();
 }

@@ -24,6 +24,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/named_step.h"
 #include "fsdp/checkpoint/native/format/stored_attributes.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/set_aside.h"
@@ -46,16 +47,15 @@ absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options
                                                      RunStart& start) {
   std::vector<std::string> beyond;
   if (options.checkpoint_dir.empty()) return beyond;
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(options.checkpoint_dir));
-  for (const std::string& name : names) {
-    const int64_t step = ParseStepName(name).value_or(0);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<RootStep> steps, ListSteps(options.checkpoint_dir));
+  for (const auto& [step, name] : steps) {
     if (step <= start.step) continue;
     // By its contents: the name could be a coincidence.
     const std::string path = JoinPath(options.checkpoint_dir, name);
     const absl::Status proof = prove(PosixFileSystem(), path);
     if (proof.ok()) {
       beyond.push_back(name);
-    } else if (step > options.learning_rate.steps) {
+    } else if (step > options.learning_rate.steps || name != StepName(step)) {
       start.notes.push_back(absl::StrFormat("%s is left in place: %s", path, proof.message()));
     } else if (!absl::IsFailedPrecondition(proof)) {
       return Annotate(proof, absl::StrCat(path, " has the name of a step that this run saves, and cannot be read"));
@@ -120,6 +120,13 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
   return absl::OkStatus();
 }
 
+// The step of a checkpoint that LatestCheckpoint has found in a ROOT.
+int64_t StepInRoot(const std::string& path) {
+  const PathParts parts = SplitPath(path);
+  if (const auto step = ParseStepName(parts.name)) return *step;
+  return ReadNamedStep(PosixFileSystem(), parts.directory, parts.name).value_or(0);
+}
+
 // The newest checkpoint of checkpoint_dir that verifies; step 0 if there is no checkpoint.
 absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayout& layout, RemoteSteps& remote) {
   RunStart start;
@@ -138,7 +145,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   // -1, so that step 0 of the store counts as newer.
-  const int64_t local = newest.ok() ? ParseStepName(SplitPath(*newest).name).value_or(0) : -1;
+  const int64_t local = newest.ok() ? StepInRoot(*newest) : -1;
   FSDP_ASSIGN_OR_RETURN(std::string fetched, remote.Fetch(local, start.notes));
   if (!fetched.empty()) newest = std::move(fetched);
   if (newest.ok()) {

@@ -80,6 +80,10 @@ TEST_F(CApiErrorsTest, NullIsRefusedByItsName) {
   EXPECT_EQ(fsdp_convert("x", nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_verify(nullptr, 0, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_diff("x", "x", 0, 0, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_repair(nullptr, 0, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_steps(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_latest(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_prune(nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
 }
 
 TEST_F(CApiErrorsTest, NullIsNoReaderAndNothingIsFreed) {

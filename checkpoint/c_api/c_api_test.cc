@@ -407,6 +407,54 @@ TEST(CApiTest, AFlippedBitIsDataLossAndNamesTensorAndFile) {
   fsdp_reader_close(unverified);
 }
 
+TEST(CApiTest, ADirectoryOfNamedCheckpointsIsListedPrunedAndRepaired) {
+  const std::string root = NewDirectory();
+  const State state = NewState(FSDP_SHARDED);
+  Model model;
+  model.AddTo(state.get(), 0, 10, true);
+  fsdp_save_options options = {};
+  options.struct_size = sizeof(options);
+  options.parity = 1;
+  for (const int step : {20, 30, 10}) {
+    const std::string name = "checkpoint-" + std::to_string(step);
+    options.name = name.c_str();
+    char* path = nullptr;
+    ASSERT_EQ(fsdp_save(state.get(), root.c_str(), step, nullptr, &options, &path), FSDP_OK) << fsdp_error_message();
+    EXPECT_EQ(path, root + "/" + name);
+    fsdp_free(path);
+  }
+  char* text = nullptr;
+  ASSERT_EQ(fsdp_steps(root.c_str(), &text), FSDP_OK) << fsdp_error_message();
+  EXPECT_STREQ(text, "10 checkpoint-10\n20 checkpoint-20\n30 checkpoint-30");
+  fsdp_free(text);
+  fsdp_prune_options prune = {};
+  prune.struct_size = sizeof(prune);
+  prune.keep_every = 20;
+  ASSERT_EQ(fsdp_prune(root.c_str(), &prune, &text), FSDP_OK) << fsdp_error_message();
+  EXPECT_STREQ(text, "checkpoint-10");
+  fsdp_free(text);
+  const std::string newest = root + "/checkpoint-30";
+  fs::remove(newest + "/rank-00000-of-00001.h5");
+  ASSERT_EQ(fsdp_latest(root.c_str(), &text), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(text, root + "/checkpoint-20");
+  fsdp_free(text);
+  ASSERT_EQ(fsdp_repair(newest.c_str(), 0, &text), FSDP_OK) << fsdp_error_message();
+  EXPECT_THAT(text, HasSubstr("rank-00000-of-00001.h5"));
+  fsdp_free(text);
+  ASSERT_EQ(fsdp_latest(root.c_str(), &text), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(text, newest);
+  fsdp_free(text);
+  fs::remove(newest + "/rank-00000-of-00001.h5");
+  fs::remove(newest + "/parity-00000-of-00001.bin");
+  EXPECT_EQ(fsdp_repair(newest.c_str(), 0, &text), FSDP_DATA_LOSS);
+  EXPECT_STRNE(text, "");
+  fsdp_free(text);
+  prune.keep_last = -1;
+  EXPECT_EQ(fsdp_prune(root.c_str(), &prune, nullptr), FSDP_INVALID_ARGUMENT);
+  options.name = "a/b";
+  EXPECT_EQ(fsdp_save(state.get(), root.c_str(), 1, nullptr, &options, nullptr), FSDP_INVALID_ARGUMENT);
+}
+
 TEST(CApiTest, ConvertingKeepsValuesAndDiffNamesWhatDiffers) {
   const std::string root = NewDirectory();
   const State state = NewState(FSDP_FULL);

@@ -40,6 +40,7 @@ absl::Status ReadOptions(const fsdp_save_options* given, SaveOptions& save) {
   save.overwrite = options.overwrite != 0;
   save.parity = options.parity;
   if (options.io_threads > 0) save.io_threads = options.io_threads;
+  if (options.name != nullptr) save.name = options.name;
   return absl::OkStatus();
 }
 

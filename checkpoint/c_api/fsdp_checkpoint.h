@@ -206,11 +206,12 @@ typedef struct fsdp_save_options {
   int32_t overwrite;  /* 1: replace an existing step; otherwise FSDP_ALREADY_EXISTS */
   int32_t parity;     /* files that can be lost and rebuilt (ckpt repair); 0 for FSDP_FULL */
   int32_t io_threads; /* of each rank; 0: 2 */
+  const char* name;   /* of the checkpoint in ROOT: one part of a path, at most 200 bytes; NULL: step-NNNNNNNN */
 } fsdp_save_options;
 
-/* Saves as ROOT/step-NNNNNNNN, complete or not at all. Every rank calls it with its own part. `group` NULL: one rank.
- * Blocks until the checkpoint is durable; if a rank fails, every rank gets that rank's error. `path` may be NULL;
- * otherwise it becomes the checkpoint's path, for fsdp_free. */
+/* Saves as ROOT/step-NNNNNNNN or ROOT/name, complete or not at all. Every rank calls it with its own part. `group`
+ * NULL: one rank. Blocks until the checkpoint is durable; if a rank fails, every rank gets that rank's error. `path`
+ * may be NULL; otherwise it becomes the checkpoint's path, for fsdp_free. */
 int32_t fsdp_save(const fsdp_state* state, const char* root, int64_t step, const fsdp_group* group,
                   const fsdp_save_options* options, char** path);
 
@@ -256,6 +257,33 @@ int32_t fsdp_verify(const char* path, int32_t threads, char** report);
 /* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) lists the differences, one per line, for
  * fsdp_free. A failure means that reading failed, never that the two differ. |a - b| <= atol + rtol * |b| is equal. */
 int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report);
+
+/* Rebuilds lost and damaged files of one checkpoint of ours, from parity and from the rank files' own records; reads all
+ * of it. `dry_run` 1: changes nothing. `report` (or NULL) has a sentence for each file that was, or would be, rebuilt,
+ * for fsdp_free. FSDP_DATA_LOSS if damage remains: then nothing was changed, and `report` has the problems. */
+int32_t fsdp_repair(const char* path, int32_t dry_run, char** report);
+
+/* The committed steps of the directory `root`, oldest first, not verified: lines "STEP NAME", for fsdp_free; "" if there
+ * are none. */
+int32_t fsdp_steps(const char* root, char** steps);
+
+/* The path of the newest step of `root` that verifies, for fsdp_free; reads all of it. FSDP_NOT_FOUND, with all reasons,
+ * if no step verifies. */
+int32_t fsdp_latest(const char* root, char** path);
+
+typedef struct fsdp_prune_options {
+  size_t struct_size;
+  int32_t keep_last;  /* the newest steps that stay; 0: 1 */
+  int64_t keep_every; /* steps that are a multiple of it stay; 0: no such steps */
+  int32_t dry_run;    /* 1: deletes nothing */
+  int32_t no_verify;  /* 1: a step is good if its files are there with their sizes; nothing is read */
+  const char* keep;   /* names of further steps that stay, one per line; NULL: none */
+} fsdp_prune_options;
+
+/* Deletes the other steps of `root`, and what crashed saves left. The newest step that verifies always stays; if none
+ * does, FSDP_DATA_LOSS, and nothing is deleted. `deleted` (or NULL): the names of the steps, one per line, for fsdp_free.
+ */
+int32_t fsdp_prune(const char* root, const fsdp_prune_options* options, char** deleted);
 
 #ifdef __cplusplus
 } /* extern "C" */

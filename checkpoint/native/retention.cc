@@ -20,6 +20,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/format/named_step.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/save/leftovers.h"
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
@@ -47,11 +48,11 @@ bool IsInUse(const std::string& path) {
 
 // CheckIsOurCheckpoint rejects files and links: only a directory can be a step.
 absl::Status AddSteps(const std::string& root, RetentionPlan& plan) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
-  for (const std::string& name : names) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<RootStep> steps, ListSteps(root));
+  for (const auto& [step, name] : steps) {
     const absl::Status proof = CheckIsOurCheckpoint(PosixFileSystem(), JoinPath(root, name));
     if (proof.ok()) {
-      plan.steps.push_back({.name = name, .bytes = FreedBytes({JoinPath(root, name)})});
+      plan.steps.push_back({.name = name, .step = step, .bytes = FreedBytes({JoinPath(root, name)})});
     } else {
       plan.unproven.push_back({name, std::string(proof.message())});
     }
@@ -79,7 +80,8 @@ absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
   for (const std::string& name : names) {
     const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
-    if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name)) {
+    if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name) &&
+        !ReadNamedStep(PosixFileSystem(), root, name)) {
       plan.unproven.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
     } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {
       plan.unproven.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});
@@ -175,10 +177,10 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Step& step = plan.steps[i];
     const bool is_last = plan.steps.size() - i <= static_cast<size_t>(policy.keep_last);
-    const bool is_kept_for_good =
-        policy.keep_every > 0 && ParseStepName(step.name).value_or(1) % policy.keep_every == 0;
-    step.keep = is_last || is_kept_for_good;
-    step.reason = is_last ? "keep_last" : is_kept_for_good ? "keep_every" : "";
+    const bool is_kept_for_good = policy.keep_every > 0 && step.step % policy.keep_every == 0;
+    const bool is_named = policy.keep.count(step.name) != 0;
+    step.keep = is_last || is_kept_for_good || is_named;
+    step.reason = is_last ? "keep_last" : is_kept_for_good ? "keep_every" : is_named ? "keep" : "";
   }
   plan.has_good = KeepNewestGood(root, policy, plan.steps);
   if (!plan.has_good) {

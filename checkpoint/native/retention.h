@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ struct RetentionPolicy {
     kVerified,  // every byte verifies; reads the newest step, and older ones until one does
   };
 
-  int keep_last = 1;       // the newest steps; at least 1
-  int64_t keep_every = 0;  // steps that are a multiple of it are never deleted; 0: no such steps
+  int keep_last = 1;                // the newest steps; at least 1
+  int64_t keep_every = 0;           // steps that are a multiple of it are never deleted; 0: no such steps
+  std::set<std::string> keep = {};  // names of further steps that are never deleted, such as the best
   Good good = Good::kVerified;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // of a verification; may be empty
 };
@@ -39,6 +41,7 @@ struct RetentionPolicy {
 struct RetentionPlan {
   struct Step {
     std::string name;
+    int64_t step = 0;
     int64_t bytes = 0;  // freed by deleting only this step (FreedBytes): without files that another step links
     bool keep = false;
     std::string reason = {};   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...

@@ -27,6 +27,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/format/named_step.h"
 #include "fsdp/checkpoint/native/native_checkpoint.h"
 #include "fsdp/checkpoint/native/save/checkpoint_body.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
@@ -66,6 +67,7 @@ class Save {
         world_size_(group.size()),
         ranks_(group),
         options_(options),
+        name_(options.name.empty() ? StepName(step) : options.name),
         type_(options.type.value_or(state.type)) {}
 
   absl::StatusOr<std::string> Run() {
@@ -74,7 +76,7 @@ class Save {
     const std::unique_ptr<CheckpointBody> body = NewBody(directory, std::move(writers));
     FSDP_RETURN_IF_ERROR(body->Write());
     FSDP_RETURN_IF_ERROR(AgreeFromRank0([&] { return Commit(*body); }));
-    return JoinPath(root_, StepName(step_));
+    return JoinPath(root_, name_);
   }
 
  private:
@@ -123,6 +125,7 @@ class Save {
       return absl::InvalidArgumentError(
           absl::StrCat("a ", kind, " state dict cannot be streamed; only a full one is made so"));
     }
+    FSDP_RETURN_IF_ERROR(CheckCheckpointName(name_, step_));
     return CheckParityCount(options_.parity, type_);
   }
 
@@ -138,17 +141,17 @@ class Save {
     FSDP_RETURN_IF_ERROR(MakeDirectories(files_, root_));
     const StagedCheckpointOptions options = {
         .overwrite = options_.overwrite,
-        .is_cleaned = [](const std::string& name) { return ParseStepName(name).has_value(); },
+        .is_cleaned = [this](const std::string& name) { return name == name_ || ParseStepName(name).has_value(); },
         .on_leftover = options_.note,
     };
     FSDP_RETURN_IF_ERROR(CheckReplaced());
-    FSDP_ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
+    FSDP_ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, name_, options));
     return absl::OkStatus();
   }
 
   // SaveOptions::overwrite replaces only checkpoints: any other entry with the name of the step stays.
   absl::Status CheckReplaced() const {
-    const std::string path = JoinPath(root_, StepName(step_));
+    const std::string path = JoinPath(root_, name_);
     if (!options_.overwrite) return absl::OkStatus();
     FSDP_ASSIGN_OR_RETURN(const bool exists, IsThere(path));
     if (!exists) return absl::OkStatus();
@@ -176,6 +179,7 @@ class Save {
                                     .world_size = world_size_,
                                     .writers = is_shared() ? 1 : static_cast<int>(writers.size()),
                                     .producer = kProducer,
+                                    .name = name_ == StepName(step_) ? "" : name_,
                                     .attributes = plan_.attributes},
                            .units = state_.units,
                            .texts = plan_.texts,
@@ -213,6 +217,7 @@ class Save {
   const int world_size_;
   AllRanks ranks_;
   const SaveOptions& options_;
+  const std::string name_;    // of the checkpoint
   const StateDictType type_;  // of the checkpoint
 
   std::unique_ptr<ThreadPool> own_pool_;

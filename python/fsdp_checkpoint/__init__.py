@@ -6,7 +6,7 @@
 
     import torch.distributed.checkpoint as dcp
     from fsdp_checkpoint.torch import Reader, Writer
-    dcp.save(state, storage_writer=Writer("checkpoints/step-00001000"))
+    dcp.save(state, storage_writer=Writer("checkpoints/step-1000"))
     dcp.load(state, storage_reader=Reader("checkpoints"))
 
 Importing it imports neither NumPy nor PyTorch.
@@ -14,6 +14,7 @@ Importing it imports neither NumPy nor PyTorch.
 
 from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, convert, diff, open, verify
 from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
+from ._steps import Step, latest, prune, repair, steps
 
 __all__ = [
     "Checkpoint",
@@ -22,9 +23,22 @@ __all__ = [
     "ExistsError",
     "NotFoundError",
     "ReadRequest",
+    "Step",
     "TensorInfo",
     "convert",
     "diff",
+    "latest",
     "open",
+    "prune",
+    "repair",
+    "steps",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version(__name__)

@@ -105,6 +105,11 @@ def checked(name: str, function: Any) -> Callable[..., Any]:
     return call
 
 
+def int64(place: str, value: Any) -> int:
+    """An int64_t for C."""
+    return _CONVERTERS[ctypes.c_int64](place, value)
+
+
 def int64_array(place: str, values: Any) -> Any:
     """The values as an array of C, which has at least one element."""
     convert = _CONVERTERS[ctypes.c_int64]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch import dtype as TorchDtype
 
+    from ._stored import StoredTensor
+
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -43,8 +45,10 @@ class ReadRequest(NamedTuple):
     out: int
 
 
-class Checkpoint(Mapping[str, "ndarray"]):
-    """A checkpoint of any format, open for reading: names to NumPy arrays. Made by `open`; close it, or use `with`.
+class Checkpoint(Mapping[str, "StoredTensor"]):
+    """A checkpoint of any format, open for reading: names to tensors, which are read when they are used (StoredTensor).
+    Made by `open`; close it, or use `with`. A pickled one is opened again, by its path, where it arrives, as in the
+    workers of a DataLoader.
 
     Names are "model/NAME", "optim/state/NAME/STATE" and "extra/NAME"; texts have their own mapping. Every read is
     verified if the format has digests, and goes directly into the array that is returned. Any number of threads may
@@ -58,6 +62,7 @@ class Checkpoint(Mapping[str, "ndarray"]):
 
     def __init__(self, path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> None:
         self._reader: Optional[ctypes.c_void_p] = None
+        self._options = {"verify": verify, "model_only": model_only, "skip_links": skip_links}
         reader = ctypes.c_void_p()
         options = _library.options(
             _library.OpenOptions, no_verify=int(not verify), model_only=int(model_only), skip_links=int(skip_links)
@@ -106,6 +111,15 @@ class Checkpoint(Mapping[str, "ndarray"]):
         if self._reader is not None:
             library.fsdp_reader_close(self._reader)
             self._reader = None
+
+    def __reduce__(self) -> object:
+        return _opened_again, (self.path, self._options)
+
+    def __repr__(self) -> str:
+        if self._reader is None:
+            return "<closed fsdp_checkpoint.Checkpoint>"
+        step = "" if self.step is None else f", step {self.step}"
+        return f"<fsdp_checkpoint.Checkpoint {self.path!r}, {self.format}{step}, {len(self)} tensors>"
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -192,8 +206,11 @@ class Checkpoint(Mapping[str, "ndarray"]):
     def __contains__(self, name: object) -> bool:
         return name in self._numbers or name in self._aliases
 
-    def __getitem__(self, name: str) -> "ndarray":
-        return self.numpy(name)
+    def __getitem__(self, name: str) -> "StoredTensor":
+        from ._stored import StoredTensor
+
+        self._open_reader()
+        return StoredTensor(self, name)
 
     def info(self, name: str) -> TensorInfo:
         """Dtype and shape of a tensor. KeyError for a name that is not in the checkpoint.
@@ -222,22 +239,31 @@ class Checkpoint(Mapping[str, "ndarray"]):
             read.dtype, read.out = _library.DTYPE_NUMBERS[request.dtype], request.out
         library.fsdp_reader_read(self._open_reader(), reads, len(requests), threads)
 
-    def numpy(self, name: str, dtype: Optional[str] = None) -> "ndarray":
-        """The tensor as a new NumPy array, as stored or as `dtype`. NumPy has no bfloat16 and no float8: TypeError, so
-        name a dtype that it has, or use `torch`.
+    def read_elements(self, name: str, begin: int, end: int, array: "ndarray") -> None:
+        """Reads elements [begin, end), row-major, of a tensor to a contiguous array, as the dtype of the array.
+
+        >>> checkpoint.read_elements("model/w", 0, 8, numpy.empty(8, "float32"))
+        """
+        if array.size != end - begin or not array.flags.c_contiguous:
+            raise ValueError(f"{name}: {end - begin} elements, and an array of {array.size}, which must be contiguous")
+        if end > begin:
+            self.read_into([ReadRequest(name, begin, end, str(array.dtype), array.ctypes.data)])
+
+    def numpy(self, name: str, dtype: object = None) -> "ndarray":
+        """The tensor as a new NumPy array, as stored or as `dtype`, which may be a name or a type: "float32",
+        numpy.float32. NumPy has no bfloat16 and no float8: they need ml_dtypes, or a `dtype`.
 
         >>> checkpoint.numpy("model/wte.weight", dtype="float32").mean()
         """
         import numpy
 
+        from ._stored import numpy_dtype
+
         info = self.info(name)
-        wanted = dtype or info.dtype
-        if wanted not in _library.DTYPE_NUMBERS or not hasattr(numpy, "bool_" if wanted == "bool" else wanted):
-            raise TypeError(
-                f"{name}: NumPy has no {wanted}; name another dtype, such as dtype='float32', or use torch()"
-            )
-        array = numpy.empty(info.shape, numpy.bool_ if wanted == "bool" else wanted)
-        self.read_into([ReadRequest(name, 0, info.numel, wanted, array.ctypes.data)])
+        # A name first: numpy.dtype knows none of ml_dtypes' before that is imported.
+        wanted = numpy_dtype(name, dtype or info.dtype) if isinstance(dtype or info.dtype, str) else numpy.dtype(dtype)
+        array = numpy.empty(info.shape, wanted)
+        self.read_elements(name, 0, info.numel, array)
         return array
 
     def torch(self, name: str, dtype: Optional["TorchDtype"] = None) -> "Tensor":
@@ -274,6 +300,10 @@ class Checkpoint(Mapping[str, "ndarray"]):
         for alias, name in self._aliases.items():
             tensors[alias[len("model/") :]] = tensors[name[len("model/") :]]
         return tensors
+
+
+def _opened_again(path: str, options: Dict[str, bool]) -> Checkpoint:
+    return Checkpoint(path, **options)
 
 
 def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> Checkpoint:

@@ -124,6 +124,7 @@ class SaveOptions(Struct):
         ("overwrite", ctypes.c_int32),
         ("parity", ctypes.c_int32),
         ("io_threads", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
     ]
 
 
@@ -138,6 +139,17 @@ class Group(Struct):
         ("world_size", ctypes.c_int32),
         ("gather", Gather),
         ("context", ctypes.c_void_p),
+    ]
+
+
+class PruneOptions(Struct):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("keep_last", ctypes.c_int32),
+        ("keep_every", ctypes.c_int64),
+        ("dry_run", ctypes.c_int32),
+        ("no_verify", ctypes.c_int32),
+        ("keep", ctypes.c_char_p),
     ]
 
 
@@ -194,6 +206,10 @@ _CHECKED: Dict[str, List[Any]] = {
     "fsdp_convert": [_path, _path, _out(ConvertOptions), _out(_pointer)],
     "fsdp_verify": [_path, _int32, _out(_pointer)],
     "fsdp_diff": [_path, _path, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
+    "fsdp_repair": [_path, _int32, _out(_pointer)],
+    "fsdp_steps": [_path, _out(_pointer)],
+    "fsdp_latest": [_path, _out(_pointer)],
+    "fsdp_prune": [_path, _out(PruneOptions), _out(_pointer)],
 }
 
 
@@ -258,10 +274,15 @@ os.register_at_fork(after_in_child=saves.forget)
 atexit.register(saves.wait)
 
 
-def take_string(pointer: ctypes.c_void_p) -> str:
-    """The text of a string that the library returned for fsdp_free; calls fsdp_free."""
+def take_bytes(pointer: ctypes.c_void_p) -> bytes:
+    """The bytes of a string that the library returned for fsdp_free; calls fsdp_free."""
     if pointer.value is None:
-        return ""
+        return b""
     text: Optional[bytes] = ctypes.string_at(pointer.value)
     library.fsdp_free(pointer)
-    return (text or b"").decode("utf-8", "replace")
+    return text or b""
+
+
+def take_string(pointer: ctypes.c_void_p) -> str:
+    """As take_bytes, as text."""
+    return take_bytes(pointer).decode("utf-8", "replace")

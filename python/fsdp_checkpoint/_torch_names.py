@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by Writer and Reader: names, dtypes, and boxes of tensors as intervals of elements."""
 
-import io
-import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from . import _library
+from ._torch_layout import Layout
 
-# The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}.
+# The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}. Kinds:
+# "tensor"; "python", a text (_torch_values.py); "torch.save", its bytes; "group", a member of param_groups, which is
+# followed by its value if that is not the one in the text (a list in place of a tuple); "json", in older checkpoints.
 INDEX = "extra/torch.distributed.checkpoint"
 
 
@@ -28,6 +29,7 @@ class SharedPlan(NamedTuple):
     world_size: int
     tensors: List[SavedTensor]
     paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
+    layout: Layout
 
 
 def dtype_name(fqn: str, dtype: torch.dtype) -> str:
@@ -72,15 +74,6 @@ def check_box(fqn: str, offsets: Sequence[int], sizes: Sequence[int], shape: Seq
     raise ValueError(f"{fqn}: the plan has {list(sizes)} at {list(offsets)}, outside of {list(shape)}")
 
 
-def our_name(fqn: str, path: Tuple[Any, ...], is_model_alone: bool) -> str:
-    parts = [str(part) for part in path]
-    if parts[0] == "model" and len(parts) > 1:
-        return "model/" + ".".join(parts[1:])
-    if parts[0] in ("optim", "optimizer") and len(parts) == 4 and parts[1] == "state" and "/" not in parts[3]:
-        return f"optim/state/{parts[2]}/{parts[3]}"
-    return ("model/" if is_model_alone and len(parts) == 1 else "extra/") + fqn
-
-
 def runs_of(offsets: Tuple[int, ...], sizes: Tuple[int, ...], shape: Tuple[int, ...]) -> List[Tuple[int, int]]:
     """A box of a row-major tensor as intervals of elements, in order: one interval if it has whole rows."""
     whole = len(shape)
@@ -105,23 +98,3 @@ def numel_of(sizes: Tuple[int, ...]) -> int:
     for size in sizes:
         numel *= size
     return numel
-
-
-def exact_json(data: bytes) -> Optional[str]:
-    """The value that torch.save wrote as `data`, as JSON; None if JSON would change it."""
-    try:
-        value = torch.load(io.BytesIO(data), weights_only=True)
-        text = json.dumps(value, allow_nan=True)
-        return text if _same(json.loads(text), value) else None
-    except Exception:  # torch.load and json raise many: such a value is kept as its bytes
-        return None
-
-
-def _same(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return repr(a) == repr(b)  # separates 0.0 from -0.0, and NaN equals itself

@@ -22,8 +22,11 @@ from torch.futures import Future
 from . import _arguments
 from ._checkpoint import Checkpoint, Path, ReadRequest
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
+from ._torch_groups import GROUPS, decode, members, path_of
+from ._torch_layout import member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
+from ._torch_values import pickle_of_value, value_of_json, value_of_text
 
 
 _STAGED_BYTES = 1 << 28
@@ -65,6 +68,14 @@ class _Batch:
         self._requests, self._targets, self._staged = [], [], 0
 
 
+def _place(key: List[Any]) -> Tuple[Any, str]:
+    """The place in its group of a key of the kind "group"."""
+    place = member_of_group(tuple(key[2]))
+    if place is None:
+        raise ValueError(f"{INDEX}: {key[2]} is no member of param_groups")
+    return place
+
+
 class _Unread(Metadata):
     """The metadata of a checkpoint that could not be opened: its use raises the reason. dcp.load would replace an
     exception of read_metadata by "metadata is None"."""
@@ -78,27 +89,44 @@ class _Unread(Metadata):
         return super().__getattribute__(name)
 
 
+def _tensor_metadata(dtype: torch.dtype, shape: Tuple[int, ...]) -> TensorStorageMetadata:
+    size = torch.Size(shape)
+    chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), size, [chunk])
+
+
 class Reader(StorageReader):
     """A StorageReader of torch.distributed.checkpoint for every checkpoint that `fsdp_checkpoint.open` opens.
 
     `path` may be a directory of checkpoints: its newest that verifies, as rank 0 finds it. All ranks of a load read
     one checkpoint: if a rank has opened another at its path, the load fails before anything is read. Tensors in
     host memory are read into their place, without another copy; each rank reads only the elements it wants, on
-    `threads` threads. Checkpoints that Writer has not made have the names "model.NAME" and
-    "optim.state.NAME.STATE". No code of a file is run: a value that torch.load does not take with weights_only is
-    an error, unless `trust_pickles`.
+    `threads` threads. Checkpoints that Writer has not made have the names "model.NAME", "optim.state.NAME.STATE" and
+    "optim.param_groups.0.lr"; with `flatten_optimizer_state_dict`, for state dicts of that option of torch's,
+    "optim.param_groups.NAME.lr" for each parameter. Options that only torch's optimizers have are the defaults. No code
+    of a file is run: a value that torch.load does not take with weights_only is an error, unless `trust_pickles`.
 
     >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
     """
 
-    def __init__(self, path: Path, *, verify: bool = True, threads: int = 0, trust_pickles: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        verify: bool = True,
+        threads: int = 0,
+        trust_pickles: bool = False,
+        flatten_optimizer_state_dict: bool = False,
+    ) -> None:
         super().__init__()
         _arguments.path("Reader", path)
         self._path = os.fspath(path)
         self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
+        self._is_flat = flatten_optimizer_state_dict
         self._checkpoint: Optional[Checkpoint] = None
         self._opened: Optional[Opened] = None
         self._keys: Dict[str, List[Any]] = {}
+        self._groups: Dict[str, Any] = {}  # the values of members of param_groups, by DCP's names
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """Takes another path for the next load; called by dcp.load(checkpoint_id=...).
@@ -142,27 +170,41 @@ class Reader(StorageReader):
 
     def _metadata(self, checkpoint: Checkpoint) -> Metadata:
         metadata: Dict[str, Any] = {}
-        for fqn, (kind, name, _) in self._keys.items():
-            if kind != "tensor":
+        for fqn, (kind, name, *_) in self._keys.items():
+            if kind == "tensor":
+                info = checkpoint.info(name)
+                metadata[fqn] = _tensor_metadata(getattr(torch, info.dtype), info.shape)
+            elif isinstance(self._groups.get(fqn), torch.Tensor):
+                metadata[fqn] = _tensor_metadata(self._groups[fqn].dtype, ())
+            else:
                 metadata[fqn] = BytesStorageMetadata()
-                continue
-            info = checkpoint.info(name)
-            size = torch.Size(info.shape)
-            chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-            metadata[fqn] = TensorStorageMetadata(TensorProperties(dtype=getattr(torch, info.dtype)), size, [chunk])
-        return Metadata(metadata, {fqn: tuple(path) for fqn, (_, _, path) in self._keys.items()}, {})
+        return Metadata(metadata, {fqn: tuple(key[2]) for fqn, key in self._keys.items()}, {})
 
     def _open(self) -> Checkpoint:
         if self._checkpoint is None:
-            self._checkpoint = Checkpoint(self._path, verify=self._verify)
-            self._keys = self._names(self._checkpoint)
+            self._take(Checkpoint(self._path, verify=self._verify))
         return self._checkpoint
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """Reads from `checkpoint` from now on."""
+        text, index = checkpoint.texts.get(GROUPS), checkpoint.texts.get(INDEX)
+        keys = self._names(checkpoint) if index is None else json.loads(index)["keys"]
+        saved = {fqn: key for fqn, key in keys.items() if key[0] == "group"}
+        was_flat = any(isinstance(_place(key)[0], str) for key in saved.values())
+        is_flat = self._is_flat or was_flat
+        groups = {} if text is None else members(decode(text), is_flat)
+        if not saved or was_flat != is_flat:
+            keys = {fqn: key for fqn, key in keys.items() if fqn not in saved}
+            paths = map(path_of, groups)
+            saved = {".".join(map(str, path)): ["group", GROUPS, list(path)] for path in paths}
+            keys.update(saved)
+        self._groups = {
+            fqn: value_of_json(key[3]) if len(key) > 3 else groups[_place(key)] for fqn, key in saved.items()
+        }
+        self._checkpoint, self._keys = checkpoint, keys
 
     @staticmethod
     def _names(checkpoint: Checkpoint) -> Dict[str, List[Any]]:
-        text = checkpoint.texts.get(INDEX)
-        if text is not None:
-            return json.loads(text)["keys"]
         keys: Dict[str, List[Any]] = {}
         for name in [*checkpoint, *checkpoint.aliases]:
             section, rest = name.split("/", 1)
@@ -202,15 +244,14 @@ class Reader(StorageReader):
         mine = self._opened
         if mine is not None and mine.identity != first.identity:
             planned = self._metadata(self._open())
-            self._checkpoint = Checkpoint(os.path.join(os.fsdecode(self._path), first.step), verify=self._verify)
-            self._keys = self._names(self._checkpoint)
+            self._take(Checkpoint(os.path.join(os.fsdecode(self._path), first.step), verify=self._verify))
             # The plan was made from the other step: boxes of a tensor of another shape would be other elements.
-            if self._metadata(self._checkpoint) != planned:
+            if self._metadata(self._open()) != planned:
                 raise RuntimeError(
                     f"{self._path}: rank 0 found {first.step} and this rank {mine.step}, which hold other tensors; "
                     "load again, or name the step"
                 )
-            check_same(first, opened(self._path, self._checkpoint))
+            check_same(first, opened(self._path, self._open()))
         return self._open()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
@@ -222,31 +263,38 @@ class Reader(StorageReader):
         checkpoint = self._open_agreed(opened_of(plan))
         batch = _Batch(checkpoint, planner, self._threads)
         for item in plan.items:
-            kind, name, _ = self._keys[item.storage_index.fqn]
+            fqn = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._value(checkpoint, kind, name))
+                planner.load_bytes(item, self._value(checkpoint, fqn))
+            elif fqn in self._groups:
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(self._groups[fqn])
+                planner.commit_tensor(item, target)
             else:
-                batch.add(item, name)
+                batch.add(item, self._keys[fqn][1])
         batch.read()
         future: "Future[None]" = Future()
         future.set_result(None)
         return future
 
-    def _value(self, checkpoint: Checkpoint, kind: str, name: str) -> io.BytesIO:
+    def _value(self, checkpoint: Checkpoint, fqn: str) -> io.BytesIO:
         """The form that planners take: the bytes of torch.save. They unpickle them, so they get none that could run
         code."""
+        kind, name = self._keys[fqn][:2]
+        if kind == "group":
+            return pickle_of_value(self._groups[fqn])
+        if kind == "python":
+            return pickle_of_value(value_of_text(checkpoint.texts[name]))
         if kind == "json":
-            data = io.BytesIO()
-            torch.save(json.loads(checkpoint.texts[name]), data)
-        else:
-            data = io.BytesIO(checkpoint.torch(name).numpy().tobytes())
-            if not self._trust_pickles:
-                try:
-                    torch.load(data, weights_only=True)
-                except Exception as error:
-                    raise ValueError(
-                        f"{name}: a pickle of objects that torch.load does not take with weights_only; "
-                        "Reader(trust_pickles=True) runs whatever code it has"
-                    ) from error
+            return pickle_of_value(json.loads(checkpoint.texts[name]))
+        data = io.BytesIO(checkpoint.torch(name).numpy().tobytes())
+        if not self._trust_pickles:
+            try:
+                torch.load(data, weights_only=True)
+            except Exception as error:
+                raise ValueError(
+                    f"{name}: a pickle of objects that torch.load does not take with weights_only; "
+                    "Reader(trust_pickles=True) runs whatever code it has"
+                ) from error
         data.seek(0)
         return data

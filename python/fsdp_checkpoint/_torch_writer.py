@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.metadata import Metadata
@@ -19,7 +20,10 @@ from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_memory import stageable, values_in_memory
-from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, exact_json, our_name, runs_of
+from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members
+from ._torch_layout import group_place, layout_of, our_name
+from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, runs_of
+from ._torch_values import has_json, json_of, pickle_of_value, same, text_of, value_of_pickle
 
 
 def _stager() -> staging.AsyncStager:
@@ -29,16 +33,58 @@ def _stager() -> staging.AsyncStager:
     return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
 
 
-class Writer(StorageWriter):
-    """A StorageWriter of torch.distributed.checkpoint that saves ROOT/step-NNNNNNNN as a verified HDF5 checkpoint.
+def _step_of(name: str) -> int:
+    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
 
-    `path` is the checkpoint's: its last part is step- and at least eight digits. `process_group` is the group of
-    dcp.save; its ranks exchange a few small messages by all_gather_object. `overwrite` replaces the step if it exists:
-    the new one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
+    >>> _step_of("epoch=3-step=100.ckpt"), _step_of("checkpoint-500"), _step_of("best")
+    (100, 500, 0)
+    """
+    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
+    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
+
+
+_UNREADABLE = object()
+
+
+def _value_of(data: bytes) -> Any:
+    """The value that torch.save wrote, or _UNREADABLE."""
+    try:
+        return value_of_pickle(data)
+    except Exception:  # torch.load raises many: such a value is kept as its bytes
+        return _UNREADABLE
+
+
+def _add_groups(state: ctypes.c_void_p, plan: SharedPlan, values: Dict[str, Any]) -> Dict[str, List[Any]]:
+    """Adds the text of the param_groups among the values, and returns the keys of their members."""
+    places = {}
+    for fqn, path in plan.paths.items():
+        place = group_place(path, plan.layout)
+        if place is not None and fqn in values and (isinstance(values[fqn], torch.Tensor) or has_json(values[fqn])):
+            places[fqn] = place
+    if not places:
+        return {}
+    text = encode({place: values[fqn] for fqn, place in places.items()}).encode()
+    library.fsdp_state_add_text(state, GROUPS, text, len(text))
+    read = members(decode(text.decode()), is_flat=any(isinstance(group, str) for group, _ in places.values()))
+    keys: Dict[str, List[Any]] = {}
+    for fqn, place in places.items():
+        exact = [] if same(read.get(place), values[fqn]) else [json_of(values[fqn])]
+        keys[fqn] = ["group", GROUPS, list(plan.paths[fqn]), *exact]
+    return keys
+
+
+class Writer(StorageWriter):
+    """A StorageWriter of torch.distributed.checkpoint that saves the directory `path` as a verified HDF5 checkpoint.
+
+    The name of `path` is the caller's: step-100, checkpoint-500, pytorch_model_fsdp_0, epoch=3-step=100.ckpt. Its step,
+    by which `latest`, `prune` and --resume order the checkpoints of a directory, is `step`, or by default the number
+    after "step" in the name, or else the last number in it, or else 0. `process_group` is the group of dcp.save; its
+    ranks exchange a few small messages by all_gather_object. `overwrite` replaces the checkpoint if it exists: the new
+    one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
     repair`). `io_threads` threads write on each rank. A failure on one rank is an exception on every rank, and leaves
     no checkpoint.
 
-    >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-00001000"))
+    >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-1000"))
     """
 
     def __init__(
@@ -49,35 +95,39 @@ class Writer(StorageWriter):
         overwrite: bool = False,
         parity: int = 0,
         io_threads: int = 2,
+        step: Optional[int] = None,
     ) -> None:
         super().__init__()
         self._group = process_group
         self._options = _library.options(
             _library.SaveOptions, overwrite=int(overwrite), parity=parity, io_threads=io_threads
         )
-        self._root, self._step = "", 0
+        self._given_step = step
+        self._root, self._name, self._step = "", "", 0
         self.reset(path)
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
-        """Takes another path for the next save; called by dcp.save(checkpoint_id=...).
+        """Takes another path for the next save; called by dcp.save(checkpoint_id=...). Its step is the one that its
+        name tells, also if an earlier path was given with a `step`.
 
-        >>> writer.reset("checkpoints/step-00002000")
+        >>> writer.reset("checkpoints/step-2000")
         """
         if checkpoint_id is None:
             return
         _arguments.path("Writer", checkpoint_id)
         root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
-        if re.fullmatch("step-[0-9]{8,18}", name) is None or f"step-{int(name[5:]):08}" != name:
-            raise ValueError(
-                f"{os.fspath(checkpoint_id)}: a checkpoint is called step- and eight digits, step-00001000"
-            )
-        self._root, self._step = root or ".", int(name[5:])
+        if name in ("", ".", ".."):
+            raise ValueError(f"{os.fspath(checkpoint_id)!r} is not the path of a checkpoint: it does not end in a name")
+        step, self._given_step = self._given_step, None
+        self._root, self._name = root or ("/" if os.fspath(checkpoint_id).startswith("/") else "."), name
+        self._step = _step_of(name) if step is None else _arguments.int64("step", step)
+        self._options.name = name
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
         """Whether a path may be the path of a checkpoint.
 
-        >>> Writer.validate_checkpoint_id("checkpoints/step-00001000")
+        >>> Writer.validate_checkpoint_id("checkpoints/step-1000")
         True
         """
         try:
@@ -90,10 +140,10 @@ class Writer(StorageWriter):
     def checkpoint_id(self) -> str:
         """The path of the next save.
 
-        >>> Writer("checkpoints/step-00001000").checkpoint_id
-        'checkpoints/step-00001000'
+        >>> Writer("checkpoints/step-1000").checkpoint_id
+        'checkpoints/step-1000'
         """
-        return os.path.join(self._root, f"step-{self._step:08}")
+        return os.path.join(self._root, self._name)
 
     # The protocol AsyncStager, by which dcp.async_save lets a storage writer copy the state.
 
@@ -157,20 +207,23 @@ class Writer(StorageWriter):
         items = agreed_items(plans)
         for fqn in items:
             paths.setdefault(fqn, (fqn,))
-        is_model_alone = not any(path[0] == "model" and len(path) > 1 for path in paths.values())
+        paths = {fqn: paths[fqn] for fqn in items}
+        bytes_io = {fqn for fqn, item in items.items() if item.type == WriteItemType.BYTE_IO}
+        layout = layout_of([paths[fqn] for fqn in items if fqn not in bytes_io], [paths[fqn] for fqn in bytes_io])
         tensors, names = [], set()
         for fqn, item in sorted(items.items()):
-            if item.type == WriteItemType.BYTE_IO:
+            if fqn in bytes_io:
                 continue
-            name = our_name(fqn, paths[fqn], is_model_alone)
+            name = our_name(fqn, paths[fqn], layout)
             name = "extra/" + fqn if name in names else name
             names.add(name)
             data = item.tensor_data
             assert data is not None  # of an item that is a tensor
+            if group_place(paths[fqn], layout) is not None and is_hyperparameter(data.size, data.properties.dtype):
+                continue  # among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
-        paths = {fqn: paths[fqn] for fqn in items}
         return [
-            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths))
+            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout))
             for rank, plan in enumerate(plans)
         ]
 
@@ -237,6 +290,10 @@ class Writer(StorageWriter):
                 results.append(WriteResult(item.index, len(blobs[item.index.fqn]), None))
                 continue
             fqn = item.index.fqn
+            if fqn not in planned:
+                blobs[fqn] = pickle_of_value(data.detach().cpu()).getvalue()
+                results.append(WriteResult(item.index, data.element_size(), None))
+                continue
             assert item.tensor_data is not None  # of an item that is a tensor
             chunk, shape = item.tensor_data.chunk, planned[fqn].shape
             tensor = values_in_memory(fqn, data, planned[fqn].dtype, chunk.sizes)
@@ -266,17 +323,20 @@ class Writer(StorageWriter):
         """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
         elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
-        for fqn, data in sorted(blobs.items()):
-            text = exact_json(data)
-            keys[fqn] = ["json" if text is not None else "torch.save", "extra/" + fqn, list(plan.paths[fqn])]
+        values = {fqn: _value_of(data) for fqn, data in sorted(blobs.items())}
+        keys.update(_add_groups(state, plan, values))
+        for fqn, value in values.items():
+            if fqn in keys:
+                continue
+            name, data, text = "extra/" + fqn, blobs[fqn], text_of(value)
+            keys[fqn] = ["torch.save" if text is None else "python", name, list(plan.paths[fqn])]
             if text is not None:
-                data = text.encode()
-                library.fsdp_state_add_text(state, keys[fqn][1], data, len(data))
+                library.fsdp_state_add_text(state, name, text.encode(), len(text.encode()))
                 continue
             buffer = ctypes.create_string_buffer(data, len(data))
             kept.append(buffer)
             own = [(0, len(data), ctypes.addressof(buffer))] if plan.rank == 0 else []
-            self._add_tensor(state, SavedTensor(fqn, keys[fqn][1], "uint8", (len(data),)), own)
+            self._add_tensor(state, SavedTensor(fqn, name, "uint8", (len(data),)), own)
         index = json.dumps({"version": 1, "keys": keys}).encode()
         library.fsdp_state_add_text(state, INDEX, index, len(index))
 

@@ -4,6 +4,7 @@
 import inspect
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -106,7 +107,7 @@ class OpenTest(Case):
                 checkpoint["model/b"]
             with self.assertRaises(TypeError):
                 checkpoint.numpy("model/a", "float33")
-            request = fsdp_checkpoint.ReadRequest("model/a", 0, 3, "float32", checkpoint["model/a"].ctypes.data)
+            request = fsdp_checkpoint.ReadRequest("model/a", 0, 3, "float32", checkpoint.numpy("model/a").ctypes.data)
             with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "model/a"):
                 checkpoint.read_into([request])
 
@@ -216,10 +217,36 @@ class OneProcessTest(Case):
         with self.assertRaisesRegex(fsdp_checkpoint.DataLossError, "model/w"):
             fsdp_checkpoint.verify(self.path())
 
-    def test_a_path_that_is_no_step_and_a_step_that_exists_are_refused(self):
-        for path in ("checkpoints", "step-1", "step-000000012345", "step-0000000x", self.root):
-            with self.assertRaisesRegex(ValueError, "step-00001000"):
+    def test_a_checkpoint_has_the_name_that_a_framework_gives_it(self):
+        names = {
+            "step-100": 100,
+            "checkpoint-500": 500,
+            "pytorch_model_fsdp_0": 0,
+            "epoch=3-step=700.ckpt": 700,
+            "best": 0,
+        }
+        for name, step in names.items():
+            path = pathlib.Path(self.root, name)
+            dcp.save({"w": torch.full((3,), float(step))}, storage_writer=Writer(path))
+            with fsdp_checkpoint.open(path) as checkpoint:
+                self.assertEqual((checkpoint.step, checkpoint["model/w"].tolist()), (step, [step] * 3), name)
+        state = {"w": torch.zeros(3)}
+        dcp.load(state, storage_reader=Reader(self.root))
+        self.assertEqual(state["w"].tolist(), [700] * 3)
+        dcp.save(state, storage_writer=Writer(self.root + "/final", step=800))
+        dcp.save(state, checkpoint_id=self.root + "/last-900", storage_writer=Writer(self.root + "/x", step=1))
+        with fsdp_checkpoint.open(self.root) as checkpoint:
+            self.assertEqual(checkpoint.step, 900)
+
+    def test_a_path_without_a_name_and_a_step_that_exists_are_refused(self):
+        for path in ("", "/", ".", "..", self.root + "/.."):
+            with self.assertRaises(ValueError):
                 Writer(path)
+        for name in (".hidden", "x" * 201, "manifest.json"):
+            with self.assertRaisesRegex(CheckpointException, "cannot be the name"):
+                dcp.save({"w": torch.ones(2)}, storage_writer=Writer(os.path.join(self.root, name)))
+        with self.assertRaisesRegex(CheckpointException, "is step 5"):
+            dcp.save({"w": torch.ones(2)}, storage_writer=Writer(self.path(), step=5))
         dcp.save({"w": torch.ones(2)}, storage_writer=Writer(self.path()))
         with self.assertRaisesRegex(CheckpointException, "exists"):
             dcp.save({"w": torch.zeros(2)}, storage_writer=Writer(self.path()))

@@ -87,8 +87,9 @@ struct SaveIdentity {
   int64_t step = 0;
   StateDictType type = StateDictType::kFull;
   int world_size = 1;
-  int writers = 1;       // ranks that wrote a file
-  std::string producer;  // name and version of the program
+  int writers = 1;        // ranks that wrote a file
+  std::string producer;   // name and version of the program
+  std::string name = {};  // of the checkpoint, if it is not StepName(step) (named_step.h)
 
   // StateDict::attributes. Like the texts, they are only in the first writer's record.
   RunMetadata attributes = {};

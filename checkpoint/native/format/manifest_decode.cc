@@ -29,6 +29,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/format/named_step.h"
 #include "fsdp/checkpoint/native/format/sealed_json.h"
 #include "fsdp/checkpoint/native/format/stored_attributes.h"
 #include "fsdp/checkpoint/source/json_document.h"
@@ -77,6 +78,15 @@ absl::StatusOr<std::string> DecodeProducer(const json& document) {
   if (producer.size() <= kMaxBytes && std::none_of(producer.begin(), producer.end(), is_control)) return producer;
   return Broken(absl::StrCat("member \"producer\" is ", Quote(producer), ", expected at most ", kMaxBytes,
                              " bytes without control characters"));
+}
+
+// The name of the checkpoint, if it is not a step's; empty otherwise.
+absl::StatusOr<std::string> DecodeName(const json& document, int64_t step) {
+  if (!document.contains("name")) return std::string();
+  FSDP_ASSIGN_OR_RETURN(std::string name, StringMember(document, "name"));
+  const absl::Status status = CheckCheckpointName(name, step);
+  return status.ok() ? absl::StatusOr<std::string>(std::move(name))
+                     : Broken(absl::StrCat("member \"name\": ", status.message()));
 }
 
 // Object stores and staged directories have it in the names of things, so it must be as NewSaveId makes it.
@@ -389,6 +399,7 @@ absl::Status DecodeHeader(const json& document, RecordHeader& header) {
   FSDP_ASSIGN_OR_RETURN(save.id, DecodeSaveId(document));
   FSDP_ASSIGN_OR_RETURN(save.producer, DecodeProducer(document));
   FSDP_ASSIGN_OR_RETURN(save.step, IntegerMember(document, "step"));
+  FSDP_ASSIGN_OR_RETURN(save.name, DecodeName(document, save.step));
   FSDP_ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
   const absl::StatusOr<StateDictType> known = ParseStateDictType(type);
   if (!known.ok()) return Broken(absl::StrCat("unknown state dict type ", Quote(type)));
@@ -436,8 +447,8 @@ absl::StatusOr<Document> Decode(std::string_view text, const std::string& format
   FSDP_RETURN_IF_ERROR(DecodeParity(root, files, document.parity));
   FSDP_RETURN_IF_ERROR(DecodeValues(root, files, document));
   document.unknown = UnknownMembers(
-      root, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
-             "parity_files", "attributes", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+      root, {"format", "version", "producer", "save_id", "name", "step", "state_dict_type", "world_size", "writers",
+             "rank", "parity_files", "attributes", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
   return document;
 }
 

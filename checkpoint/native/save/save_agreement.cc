@@ -70,6 +70,7 @@ std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& opt
   const json facts = {{"step", step},
                       {"state_dict_type", std::string(StateDictTypeName(type))},
                       {"checkpoint_type", std::string(StateDictTypeName(options.type.value_or(type)))},
+                      {"name", options.name},
                       {"overwrite", options.overwrite},
                       {"parity", options.parity},
                       {"writer", plan.is_writer},
@@ -86,7 +87,7 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
     all.push_back(std::move(fact));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    for (const char* member : {"step", "state_dict_type", "checkpoint_type", "overwrite", "parity"}) {
+    for (const char* member : {"step", "name", "state_dict_type", "checkpoint_type", "overwrite", "parity"}) {
       FSDP_RETURN_IF_ERROR(CheckEqual(all[0], all[rank], static_cast<int>(rank), member));
     }
   }

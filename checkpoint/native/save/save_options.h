@@ -26,6 +26,10 @@ struct SaveOptions {
   // kAlreadyExists.
   bool overwrite = false;
 
+  // The name of the checkpoint in ROOT; default: step- and eight digits. CheckCheckpointName
+  // (native/format/named_step.h) has the rules; the manifest records it, and searches of a ROOT find it by its step.
+  std::string name = {};
+
   // The kind of checkpoint; default: the state's. kFull for a SHARDED or LOCAL state: all ranks write their elements
   // into one checkpoint.h5, and nothing is gathered. Other changes of kind are for ckpt convert.
   std::optional<StateDictType> type = {};

@@ -246,7 +246,8 @@ absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const 
     if (!linked.origin) linked.origin = StoredOrigin{manifest.save.id, manifest.save.step, manifest.files[file].name};
     const absl::Status status =
         files.Link(JoinPath(base.path, manifest.files[file].name), JoinPath(directory, linked.name));
-    if (absl::IsUnimplemented(status) || absl::IsNotFound(status)) continue;  // cannot be linked, or is gone
+    // It cannot be linked, is gone, or two saves of one step wrote files of this name.
+    if (absl::IsUnimplemented(status) || absl::IsNotFound(status) || absl::IsAlreadyExists(status)) continue;
     FSDP_RETURN_IF_ERROR(status);
     links[file] = static_cast<int>(tree.links.size());
     tree.links.push_back(std::move(linked));
@@ -260,7 +261,7 @@ std::string DescribeLinks(const absl::StatusOr<BaseCheckpoint>& base, const Mani
     return absl::StrCat("everything was written, since the checkpoint before cannot be read: ",
                         std::string(base.status().message()));
   }
-  const std::string name = StepName(base->manifest.save.step);
+  const std::string name = SplitPath(base->path).name;
   const int64_t linked = LinkedBytes(manifest);
   if (linked == 0) {
     return absl::StrCat("everything was written, since no file of ", name,

@@ -2,12 +2,14 @@
 #include "fsdp/checkpoint/native/verify/latest.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/format/named_step.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -28,19 +30,26 @@ absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root) {
+absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root) {
   const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
-  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  if (absl::IsNotFound(names.status())) return std::vector<RootStep>();
   FSDP_RETURN_IF_ERROR(names.status());
-  // By number and not by name: step-100000000 comes after step-99999999.
-  std::vector<std::pair<int64_t, std::string>> steps;
+  std::vector<RootStep> steps;
   for (const std::string& name : *names) {
-    if (const auto step = ParseStepName(name)) steps.emplace_back(*step, name);
+    std::optional<int64_t> step = ParseStepName(name);
+    if (!step) step = ReadNamedStep(PosixFileSystem(), root, name);
+    if (step) steps.push_back({*step, name});
   }
+  // By number and not by name: step-100000000 comes after step-99999999.
   std::sort(steps.begin(), steps.end());
-  std::vector<std::string> sorted;
-  for (auto& [step, name] : steps) sorted.push_back(std::move(name));
-  return sorted;
+  return steps;
+}
+
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root) {
+  FSDP_ASSIGN_OR_RETURN(std::vector<RootStep> steps, ListSteps(root));
+  std::vector<std::string> names;
+  for (RootStep& step : steps) names.push_back(std::move(step.name));
+  return names;
 }
 
 absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options) {
@@ -48,9 +57,10 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
   FSDP_RETURN_IF_ERROR(CheckVerifies(path, options));
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
   if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
-  if (StepName(manifest->save.step) == name) return absl::OkStatus();
   // A step that was renamed to another step's name is not that step.
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest->save.step));
+  const SaveIdentity& save = manifest->save;
+  if (name == StepName(save.step) || name == save.name) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("its manifest is of step ", save.step));
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {

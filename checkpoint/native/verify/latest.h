@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A ROOT of checkpoints: its steps, and the newest that verifies. Only names that StepName makes are steps; all other
-// names in a ROOT are ignored. retention.h decides which steps are deleted.
+// A ROOT of checkpoints: its steps, and the newest that verifies. A step is a directory with a name that StepName
+// makes, or with the name under which its own manifest says that it was saved (SaveOptions::name); all other names in a
+// ROOT, copies of checkpoints too, are ignored. retention.h decides which steps are deleted.
 #ifndef FSDP_CHECKPOINT_NATIVE_VERIFY_LATEST_H_
 #define FSDP_CHECKPOINT_NATIVE_VERIFY_LATEST_H_
 
+#include <compare>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,11 +23,21 @@ namespace fsdp {
 // damaged.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped = nullptr);
 
-// The names of the committed steps of ROOT (step-* directories), oldest first, not verified; empty when ROOT does not
-// exist.
+// A committed step of a ROOT.
+struct RootStep {
+  int64_t step = 0;
+  std::string name;  // of its directory
+
+  auto operator<=>(const RootStep&) const = default;
+};
+
+// The committed steps of ROOT, oldest first, not verified; empty when ROOT does not exist.
+absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root);
+
+// Their names.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
 
-// OK when every byte of the step `name` of ROOT verifies and its manifest has the step in its name; else kDataLoss with
+// OK when every byte of the step `name` of ROOT verifies and its manifest is of this name and step; else kDataLoss with
 // the first problem.
 absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options = {});
 

@@ -62,7 +62,7 @@ class Writer final : public FormatWriter {
     if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
       return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
     }
-    std::vector<std::string> notes = TorchNotesOn(contents);
+    std::vector<std::string> notes = FitTorch(contents);
     for (std::string& note : NotesForDcp(contents.state)) notes.push_back(std::move(note));
     return notes;
   }

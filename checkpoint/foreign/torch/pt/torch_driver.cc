@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
+#include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
@@ -50,9 +51,7 @@ class Writer final : public FormatWriter {
  public:
   bool MakesDirectory(const std::string&) const override { return false; }
 
-  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
-    return TorchNotesOn(contents);
-  }
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override { return FitTorch(contents); }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
                      const FormatWriteOptions& options) const override {
@@ -77,11 +76,12 @@ TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options) {
           .progress = options.progress};
 }
 
-std::vector<std::string> TorchNotesOn(const FormatContents& contents) {
+std::vector<std::string> FitTorch(FormatContents& contents) {
+  std::vector<std::string> notes = TakeWheelIndex(contents.state);
   StateDict kept;
   KeepSafetensorsMetadata(contents.metadata, kept);
-  std::vector<std::string> notes = NotesForTorchLoad(contents.state);
-  if (!kept.empty()) notes.push_back("__metadata__ is left out: PyTorch's formats have no place for it");
+  for (std::string& note : NotesForTorchLoad(contents.state)) notes.push_back(std::move(note));
+  if (!kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return notes;
 }
 

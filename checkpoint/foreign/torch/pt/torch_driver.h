@@ -22,9 +22,9 @@ const FormatDriver& TorchDriver();
 std::unique_ptr<FormatWriter> WriterFor(const TorchTarget& target);
 
 // The input of every writer of PyTorch's formats: the common options for WriteTorchFile and WriteDcpDirectory, and
-// notes about the parts of `contents` that these formats leave out.
+// FormatWriter::Fit, whose notes name the parts of `contents` that these formats leave out.
 TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options);
-std::vector<std::string> TorchNotesOn(const FormatContents& contents);
+std::vector<std::string> FitTorch(FormatContents& contents);
 
 }  // namespace fsdp
 

@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
@@ -189,6 +190,22 @@ TEST(TorchWriterTest, GroupsOfPyTorchStayAsTheyAre) {
        R"([{"params":["w"],"lr":0.1,"momentum":0.5,"alpha":0.99,"centered":true,"foreach":null}])"}) {
     ASSERT_OK_AND_ASSIGN(const PythonJson groups, TorchParamGroups(json));
     EXPECT_EQ(groups.dump(), json);
+  }
+}
+
+TEST(TorchWriterTest, TheIndexOfTheWheelIsLeftOutAndPicklesAreNamed) {
+  const StateKey index = StateKey::Extra("torch.distributed.checkpoint");
+  StateDict state;
+  state.Set(StateKey::Extra("x"), std::string("1"));
+  state.Set(index, std::string(R"({"version": 1, "keys": {"x": ["python", "extra/x", ["x"]],)"
+                               R"( "rng": ["torch.save", "extra/rng", ["rng"]]}})"));
+  EXPECT_THAT(TakeWheelIndex(state), ElementsAre(HasSubstr("\"rng\" is written as the bytes of a pickle")));
+  EXPECT_FALSE(state.contains(index));
+  EXPECT_TRUE(state.contains(StateKey::Extra("x")));
+  for (const char* text : {"a text of a user", "{}", R"({"version": 1, "keys": []})"}) {
+    state.Set(index, std::string(text));
+    EXPECT_THAT(TakeWheelIndex(state), testing::IsEmpty());
+    EXPECT_TRUE(state.contains(index)) << text;
   }
 }
 

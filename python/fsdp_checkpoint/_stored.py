@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StoredTensor: a tensor of a checkpoint, of which only the rows that a program asks for are read."""
+
+import operator
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Tuple
+
+import numpy
+
+from ._library import DTYPE_NUMBERS, DTYPES
+
+if TYPE_CHECKING:
+    from ._checkpoint import Checkpoint
+
+
+def numpy_dtype(place: str, name: str) -> "numpy.dtype[Any]":
+    """The dtype of NumPy, or of ml_dtypes if it is installed, of PyTorch's name for it. TypeError if there is none."""
+    if name not in DTYPE_NUMBERS:
+        raise TypeError(f"{place}: there is no dtype {name!r}; expected one of {', '.join(DTYPES)}")
+    if name == "bool":
+        return numpy.dtype(numpy.bool_)
+    if isinstance(getattr(numpy, name, None), type):
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(
+            f"{place}: NumPy has no {name}; install ml_dtypes, which has, or name another dtype, such as "
+            "numpy(name, dtype='float32'), or use torch(name)"
+        ) from None
+    # ml_dtypes calls float8_e4m3fn and the like as PyTorch does.
+    if not hasattr(ml_dtypes, name):
+        raise TypeError(f"{place}: neither NumPy nor ml_dtypes has {name}; name another dtype, or use torch(name)")
+    return numpy.dtype(getattr(ml_dtypes, name))
+
+
+class StoredTensor(numpy.lib.mixins.NDArrayOperatorsMixin):
+    """A tensor of an open checkpoint, as h5py has datasets: an index or a slice of rows reads only these rows, and
+    everything else that an array can do reads all of it. Nothing is kept; numpy.asarray makes an array of it.
+
+    >>> with fsdp_checkpoint.open("checkpoints") as checkpoint:
+    ...     first = checkpoint["model/wte.weight"][:10]
+    """
+
+    def __init__(self, checkpoint: "Checkpoint", name: str) -> None:
+        self._checkpoint = checkpoint
+        self.name = name
+        info = checkpoint.info(name)
+        self.shape: Tuple[int, ...] = info.shape
+        self.size, self.ndim = info.numel, len(info.shape)
+        self.dtype = numpy_dtype(name, info.dtype)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError(f"{self.name} has no dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(numpy.asarray(self))
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        rows = self._rows(keys[0]) if keys and self.ndim > 0 else None
+        if rows is None:
+            return numpy.asarray(self)[key]
+        begin, end, first = rows
+        return self._read(begin, end)[(first, *keys[1:])]
+
+    def _rows(self, key: Any) -> Optional[Tuple[int, int, Any]]:
+        """The rows [begin, end) that an index or a slice of rows needs, and the key among them; None for other keys."""
+        if isinstance(key, slice):
+            begin, end, step = key.indices(self.shape[0])
+            if step < 1:
+                return None
+            return begin, max(begin, end), slice(None, None, step)
+        if isinstance(key, (bool, numpy.bool_)):
+            return None
+        try:
+            row = operator.index(key)
+        except TypeError:
+            return None
+        if not -self.shape[0] <= row < self.shape[0]:
+            raise IndexError(f"{self.name}: row {row} of {self.shape[0]}")
+        row %= self.shape[0]
+        return row, row + 1, 0
+
+    def _read(self, begin: int, end: int) -> "numpy.ndarray[Any, Any]":
+        """Rows [begin, end)."""
+        row = self.size // self.shape[0] if self.size else 0
+        array = numpy.empty((end - begin, *self.shape[1:]), self.dtype)
+        self._checkpoint.read_elements(self.name, begin * row, end * row, array)
+        return array
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> "numpy.ndarray[Any, Any]":
+        if copy is False:
+            raise ValueError(f"{self.name} is in a file, so an array of it is a copy")
+        array = numpy.empty(self.shape, self.dtype)
+        self._checkpoint.read_elements(self.name, 0, self.size, array)
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **arguments: Any) -> Any:
+        arrays = (numpy.asarray(x) if isinstance(x, StoredTensor) else x for x in inputs)
+        return getattr(ufunc, method)(*arrays, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(numpy.asarray(self), name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.dtype} {list(self.shape)} of {self._checkpoint!r}>"

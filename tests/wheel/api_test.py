@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python interface without torch.distributed: tensors by rows, dtypes, pickling, and directories of checkpoints."""
+
+import importlib.metadata
+import os
+import pickle
+import shutil
+import unittest
+
+import numpy
+import torch
+import torch.distributed.checkpoint as dcp
+
+import fsdp_checkpoint
+from cases import Case
+from fsdp_checkpoint.torch import Writer
+
+
+class StoredTensorTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.values = torch.arange(60.0).reshape(10, 6)
+        state = {"w": self.values, "s": torch.tensor(3.0), "e": torch.zeros(0, 4), "h": torch.ones(3, dtype=torch.bfloat16)}
+        dcp.save(state, storage_writer=Writer(self.path()))
+        self.checkpoint = fsdp_checkpoint.open(self.path())
+        self.addCleanup(self.checkpoint.close)
+        self.tensor = self.checkpoint["model/w"]
+
+    def test_every_key_gives_what_numpy_gives(self):
+        array = self.values.numpy()
+        keys = [0, -1, slice(2, 5), slice(None), slice(8, 2), slice(-3, None), slice(1, 9, 3), slice(None, None, -1)]
+        keys += [..., None, (slice(2, 4), 1), (3, slice(1, 4)), (..., 2), (-2, -1), [1, 5], array[:, 0] > 12, ()]
+        keys += [numpy.int64(4), (slice(2, 4), [0, 2]), (slice(2, 6, 2), slice(None, None, -1))]
+        for key in keys:
+            got = self.tensor[key]
+            numpy.testing.assert_array_equal(got, array[key], str(key))
+            self.assertEqual(numpy.shape(got), numpy.shape(array[key]), str(key))
+        for key in (10, -11, (0, 6)):
+            with self.assertRaises(IndexError):
+                self.tensor[key]
+
+    def test_a_slice_reads_only_its_rows(self):
+        read, elements = self.checkpoint.read_into, []
+        self.checkpoint.read_into = lambda requests: (elements.extend(r.end - r.begin for r in requests), read(requests))
+        self.assertEqual(self.tensor[4:7].shape, (3, 6))
+        self.assertEqual(self.tensor[2, 3], 15)
+        self.assertEqual(self.tensor[5:5].shape, (0, 6))
+        self.assertEqual(elements, [18, 6])
+
+    def test_a_tensor_computes_like_an_array(self):
+        array = self.values.numpy()
+        numpy.testing.assert_array_equal(self.tensor * 2 + 1, array * 2 + 1)
+        numpy.testing.assert_array_equal(numpy.exp(self.tensor), numpy.exp(array))
+        self.assertEqual((self.tensor.mean(), self.tensor.sum(), len(self.tensor)), (29.5, 1770, 10))
+        self.assertTrue((self.tensor == array).all())
+        self.assertEqual([row.tolist() for row in self.tensor], array.tolist())
+        self.assertEqual((self.tensor.dtype, self.tensor.shape, self.tensor.ndim), (numpy.float32, (10, 6), 2))
+        self.assertEqual(float(self.checkpoint["model/s"].item()), 3)
+        self.assertEqual(self.checkpoint["model/e"][0:0].shape, (0, 4))
+        self.assertIn("model/w: float32 [10, 6]", repr(self.tensor))
+        with self.assertRaisesRegex(TypeError, "no dimensions"):
+            len(self.checkpoint["model/s"])
+
+    def test_a_dtype_is_a_name_or_a_type(self):
+        for dtype in ("float64", numpy.float64, numpy.dtype("float64"), float):
+            self.assertEqual(self.checkpoint.numpy("model/h", dtype=dtype).dtype, numpy.float64)
+        with self.assertRaisesRegex(TypeError, "no dtype 'float33'"):
+            self.checkpoint.numpy("model/h", dtype="float33")
+
+    def test_bfloat16_needs_ml_dtypes(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            with self.assertRaisesRegex(TypeError, "install ml_dtypes"):
+                self.checkpoint["model/h"]
+        else:
+            self.assertEqual(self.checkpoint["model/h"][:].dtype, ml_dtypes.bfloat16)
+
+
+class DirectoryTest(Case):
+    def save(self, *names):
+        for number, name in enumerate(names):
+            dcp.save({"w": torch.full((5,), float(number))}, storage_writer=Writer(os.path.join(self.root, name)))
+
+    def test_the_steps_of_a_directory_are_listed_by_their_numbers(self):
+        self.assertEqual(fsdp_checkpoint.steps(self.root), [])
+        self.save("step-9", "step-10", "checkpoint-5")
+        shutil.copytree(self.root + "/step-9", self.root + "/copy")
+        steps = fsdp_checkpoint.steps(self.root)
+        self.assertEqual([s.step for s in steps], [5, 9, 10])
+        self.assertEqual(steps[0].path, self.root + "/checkpoint-5")
+        self.assertEqual(fsdp_checkpoint.latest(self.root), self.root + "/step-10")
+
+    def test_pruning_keeps_what_it_is_told_to_and_a_copy(self):
+        self.save("step-1", "step-2", "step-3", "step-4")
+        shutil.copytree(self.root + "/step-1", self.root + "/best")
+        self.assertEqual(fsdp_checkpoint.prune(self.root, keep_last=2, dry_run=True), ["step-1", "step-2"])
+        self.assertEqual(len(fsdp_checkpoint.steps(self.root)), 4)
+        self.assertEqual(fsdp_checkpoint.prune(self.root, keep_last=1, keep_every=2), ["step-1", "step-3"])
+        self.assertEqual(sorted(os.listdir(self.root)), ["best", "step-2", "step-4"])
+        with self.assertRaisesRegex(ValueError, "keep_last is 0"):
+            fsdp_checkpoint.prune(self.root, keep_last=0)
+
+    def test_nothing_is_pruned_if_nothing_verifies(self):
+        self.save("step-1", "step-2")
+        for step in fsdp_checkpoint.steps(self.root):
+            with open(step.path + "/manifest.json", "r+") as file:
+                file.truncate(2000)
+        with self.assertRaises(fsdp_checkpoint.NotFoundError):
+            fsdp_checkpoint.latest(self.root)
+        with self.assertRaises(fsdp_checkpoint.DataLossError):
+            fsdp_checkpoint.prune(self.root)
+        self.assertEqual(len(os.listdir(self.root)), 2)
+
+    def test_a_lost_file_is_rebuilt_from_parity(self):
+        path = self.path()
+        dcp.save({"w": torch.ones(64)}, storage_writer=Writer(path, parity=1))
+        os.remove(path + "/rank-00000-of-00001.h5")
+        self.assertEqual(len(fsdp_checkpoint.repair(path, dry_run=True)), 1)
+        self.assertFalse(os.path.exists(path + "/rank-00000-of-00001.h5"))
+        self.assertIn("rank-00000-of-00001.h5", fsdp_checkpoint.repair(path)[0])
+        fsdp_checkpoint.verify(path)
+        os.remove(path + "/rank-00000-of-00001.h5")
+        os.remove(path + "/parity-00000-of-00001.bin")
+        with self.assertRaises(fsdp_checkpoint.DataLossError):
+            fsdp_checkpoint.repair(path)
+
+    def test_an_open_checkpoint_is_pickled_by_its_path(self):
+        self.save("step-7")
+        with fsdp_checkpoint.open(self.root, verify=False) as checkpoint:
+            self.assertIn("step-7', hdf5, step 7, 1 tensors", repr(checkpoint))
+            again = pickle.loads(pickle.dumps(checkpoint))
+        self.assertEqual(again["model/w"].tolist(), [0] * 5)
+        again.close()
+        self.assertIn("closed", repr(again))
+
+    def test_the_package_has_the_version_of_its_distribution(self):
+        self.assertEqual(fsdp_checkpoint.__version__, importlib.metadata.version("fsdp_checkpoint"))
+        with self.assertRaises(AttributeError):
+            fsdp_checkpoint.no_such_name
+
+
+if __name__ == "__main__":
+    unittest.main()

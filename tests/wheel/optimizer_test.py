@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole optimizer crosses: Writer, Reader, ckpt's conversions, torch.load and torch's own DCP, each to each. After
+a load the next step gives the weights that the program which saved gets, in every bit."""
+
+import collections
+import copy
+import inspect
+import itertools
+import unittest
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+import fsdp_checkpoint
+from cases import Case, same
+from fsdp_checkpoint import _torch_values
+from fsdp_checkpoint.torch import Reader, Writer
+
+
+def optimizers():
+    """Name to a function that makes the optimizer of some groups; every class of torch.optim that DCP can save."""
+    made = {
+        "AdamW": lambda groups: torch.optim.AdamW(groups, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
+        "Adam amsgrad": lambda groups: torch.optim.Adam(groups, amsgrad=True),
+        "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1),
+        "SGD momentum": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True),
+    }
+    for name in ("Adagrad", "RMSprop", "NAdam", "RAdam", "Adadelta", "ASGD", "Rprop", "Adamax", "Adafactor"):
+        if hasattr(torch.optim, name):
+            made[name] = getattr(torch.optim, name)
+    if "capturable" in inspect.signature(torch.optim.AdamW).parameters:
+        made["AdamW with lr as a tensor"] = lambda groups: torch.optim.AdamW(groups, lr=torch.tensor(0.01))
+    return made
+
+
+class Trained:
+    """A model and its optimizer, of two groups with other options; the last layer is frozen, and with `unused` one
+    parameter never has a gradient, so that it has no state."""
+
+    def __init__(self, make, seed, unused=False):
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Linear(3, 2))
+        self.model[3].requires_grad_(False)
+        if unused:
+            self.model.unused = nn.Parameter(torch.ones(2))
+        weights = [p for p in self.model.parameters() if p.requires_grad and p.dim() == 2]
+        others = [p for p in self.model.parameters() if p.requires_grad and p.dim() != 2]
+        self.optimizer = make([{"params": weights}, {"params": others, "weight_decay": 0.0}])
+
+    def step(self, seed):
+        torch.manual_seed(seed)
+        # A forward of another input each step; `unused` takes no part.
+        self.model(torch.randn(4, 5)).square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state(self, **options):
+        model, optim = get_state_dict(self.model, self.optimizer, options=StateDictOptions(**options))
+        return {"model": model, "optim": optim}
+
+    def take(self, state, **options):
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optim"],
+            options=StateDictOptions(**options),
+        )
+
+
+class OptimizerTest(Case):
+    def trained(self, make, **arguments):
+        trained = Trained(make, seed=1, **arguments)
+        for seed in range(3):
+            trained.step(seed)
+        return trained
+
+    def check_continues(self, saved, make, load, label, strict=True, **options):
+        """`load` fills a state; a program that takes it continues as `saved` does."""
+        wanted, other = copy.deepcopy(saved), Trained(make, seed=2, unused=hasattr(saved.model, "unused"))
+        other.step(9)  # its state is there, and wrong
+        state = other.state(**options)
+        other.take(load(state), strict=strict, **options)
+        for seed in (5, 6):
+            wanted.step(seed)
+            other.step(seed)
+        for (name, a), (_, b) in zip(wanted.model.named_parameters(), other.model.named_parameters()):
+            self.assertTrue(same(a, b), f"{label}: {name} after the next steps")
+
+    @staticmethod
+    def loaded(reader):
+        def load(state):
+            dcp.load(state, storage_reader=reader)
+            return state
+
+        return load
+
+    def test_every_optimizer_continues_from_what_writer_saved(self):
+        for name, make in optimizers().items():
+            saved = self.trained(make)
+            path = f"{self.root}/{name}"
+            dcp.save(saved.state(), storage_writer=Writer(path))
+            self.check_continues(saved, make, self.loaded(Reader(path)), name)
+
+    def test_every_optimizer_goes_from_writer_to_torch(self):
+        for name, make in optimizers().items():
+            saved = self.trained(make)
+            path = f"{self.root}/{name}"
+            dcp.save(saved.state(), storage_writer=Writer(path))
+            fsdp_checkpoint.convert(path, path + ".pt")
+            fsdp_checkpoint.convert(path, path + " dcp", to="dcp")
+            loaded = torch.load(path + ".pt", weights_only=True)
+            self.assertEqual(sorted(loaded), ["model", "optim"], name)
+            self.check_continues(saved, make, lambda _: loaded, name + ", .pt")
+            self.check_continues(saved, make, self.loaded(dcp.FileSystemReader(path + " dcp")), name + ", DCP")
+
+    def test_every_optimizer_comes_from_torch_by_reader(self):
+        for name, make in optimizers().items():
+            saved = self.trained(make)
+            path = f"{self.root}/{name}"
+            dcp.save(saved.state(), storage_writer=dcp.FileSystemWriter(path + " dcp"))
+            torch.save(saved.state(), path + ".pt")
+            fsdp_checkpoint.convert(path + " dcp", path + " ours")
+            for source in (" dcp", ".pt", " ours"):
+                self.check_continues(saved, make, self.loaded(Reader(path + source)), name + source)
+
+    def test_a_flattened_state_dict_is_the_same_checkpoint(self):
+        make = optimizers()["AdamW"]
+        saved = self.trained(make)
+        flat = {"flatten_optimizer_state_dict": True}
+        dcp.save(saved.state(), storage_writer=Writer(self.root + "/nested"))
+        dcp.save(saved.state(**flat), storage_writer=Writer(self.root + "/flat"))
+        for source, options in itertools.product(("/nested", "/flat"), ({}, flat)):
+            if (source, options) == ("/flat", {}):
+                continue  # groups with equal options became one
+            reader = Reader(self.root + source, **options)
+            self.check_continues(saved, make, self.loaded(reader), f"{source} {options}", **options)
+
+    def test_a_parameter_without_state_has_none_afterwards(self):
+        make = optimizers()["AdamW"]
+        saved = self.trained(make, unused=True)
+        dcp.save(saved.state(), storage_writer=Writer(self.path()))
+        self.check_continues(saved, make, self.loaded(Reader(self.path())), "unused", strict=False)
+
+    def test_hyperparameters_keep_their_types(self):
+        saved = self.trained(optimizers()["AdamW"])
+        dcp.save(saved.state(), storage_writer=Writer(self.path()))
+        state = Trained(optimizers()["AdamW"], seed=2).state()
+        dcp.load(state, storage_reader=Reader(self.path()))
+        for group, wanted in zip(state["optim"]["param_groups"], saved.state()["optim"]["param_groups"]):
+            self.assertEqual(group, wanted)
+            self.assertIs(type(group["betas"]), tuple)
+
+    def test_values_of_each_kind_come_back_equal_and_of_the_same_type(self):
+        values = {
+            "tuple": (1, (2.5, "x")),
+            "text": "plain",
+            "number as text": "17",
+            "special": [float("inf"), -0.0, 0.0],
+            "bytes": b"\x00\xff",
+            "set": {1, 2},
+            "dtype": torch.bfloat16,
+            "big": [2**63, -(2**63), 2**64 - 1, 2**80],
+            "none": None,
+        }
+        dcp.save({"w": torch.ones(2), **values}, storage_writer=Writer(self.path()))
+        state = {"w": torch.zeros(2), **{name: 0 for name in values}}
+        dcp.load(state, storage_reader=Reader(self.path()))
+        for name, value in values.items():
+            self.assertEqual((repr(state[name]), type(state[name])), (repr(value), type(value)), name)
+
+    def test_a_text_is_one_value(self):
+        for value in ({30: 1, (1, 2): [None, True]}, {"__python__": "tuple", "items": []}, "[1]", "NaN", "nul", "", {}):
+            self.assertTrue(_torch_values.same(_torch_values.value_of_text(_torch_values.text_of(value)), value), value)
+        for value in (torch.ones(1), 2**64, -(2**63) - 1, object(), collections.OrderedDict(), range(3), "\ud800"):
+            self.assertIsNone(_torch_values.text_of(value), value)
+
+
+if __name__ == "__main__":
+    unittest.main()
