@@ -121,10 +121,11 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
 }
 
 // The step of a checkpoint that LatestCheckpoint has found in a ROOT.
-int64_t StepInRoot(const std::string& path) {
+absl::StatusOr<int64_t> StepInRoot(const std::string& path) {
   const PathParts parts = SplitPath(path);
   if (const auto step = ParseStepName(parts.name)) return *step;
-  return ReadNamedStep(PosixFileSystem(), parts.directory, parts.name).value_or(0);
+  FSDP_ASSIGN_OR_RETURN(const auto named, ReadNamedStep(PosixFileSystem(), parts.directory, parts.name));
+  return named.value_or(0);
 }
 
 // The newest checkpoint of checkpoint_dir that verifies; step 0 if there is no checkpoint.
@@ -145,7 +146,10 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   // -1, so that step 0 of the store counts as newer.
-  const int64_t local = newest.ok() ? StepInRoot(*newest) : -1;
+  int64_t local = -1;
+  if (newest.ok()) {
+    FSDP_ASSIGN_OR_RETURN(local, StepInRoot(*newest));
+  }
   FSDP_ASSIGN_OR_RETURN(std::string fetched, remote.Fetch(local, start.notes));
   if (!fetched.empty()) newest = std::move(fetched);
   if (newest.ok()) {

@@ -57,7 +57,8 @@ TEST(NamedStepTest, ACheckpointIsSavedUnderTheNamesOfFrameworks) {
     ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
     EXPECT_EQ(manifest.save.name, name);
     EXPECT_EQ(manifest.save.step, 7);
-    EXPECT_EQ(ReadNamedStep(PosixFileSystem(), root, name), 7);
+    ASSERT_OK_AND_ASSIGN(const auto step, ReadNamedStep(PosixFileSystem(), root, name));
+    EXPECT_EQ(step, 7);
   }
 }
 

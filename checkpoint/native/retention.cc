@@ -80,8 +80,8 @@ absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
   for (const std::string& name : names) {
     const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
-    if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name) &&
-        !ReadNamedStep(PosixFileSystem(), root, name)) {
+    FSDP_ASSIGN_OR_RETURN(const std::optional<int64_t> named, ReadNamedStep(PosixFileSystem(), root, name));
+    if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name) && !named) {
       plan.unproven.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
     } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {
       plan.unproven.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});

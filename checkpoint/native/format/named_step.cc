@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -46,6 +46,13 @@ absl::string_view MemberLine(absl::string_view head, absl::string_view name) {
   return {};
 }
 
+// True for the status of an open that says that `name` is a file, or a directory that is not a checkpoint, or that it
+// does not belong to this user.
+bool IsNoManifest(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsPermissionDenied(status);
+}
+
 }  // namespace
 
 absl::Status CheckCheckpointName(const std::string& name, int64_t step) {
@@ -66,14 +73,15 @@ absl::Status CheckCheckpointName(const std::string& name, int64_t step) {
   return absl::OkStatus();
 }
 
-std::optional<int64_t> ReadNamedStep(FileSystem& files, const std::string& directory, const std::string& name) {
+absl::StatusOr<std::optional<int64_t>> ReadNamedStep(FileSystem& files, const std::string& directory,
+                                                     const std::string& name) {
   if (name.empty() || name[0] == '.' || ParseStepName(name)) return std::nullopt;
   const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(JoinPath(directory, name), kManifestName));
-  if (!file.ok()) return std::nullopt;
-  std::string head(std::min((*file)->Size().value_or(0), kHeadBytes), '\0');
-  if (!(*file)->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size())).ok()) {
-    return std::nullopt;
-  }
+  if (IsNoManifest(file.status())) return std::nullopt;
+  FSDP_RETURN_IF_ERROR(file.status());
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
+  std::string head(std::min(size, kHeadBytes), '\0');
+  FSDP_RETURN_IF_ERROR((*file)->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size())));
   // nlohmann's parser throws by default; the third argument turns that off.
   const auto recorded = nlohmann::json::parse(MemberLine(head, "name"), nullptr, /*allow_exceptions=*/false);
   int64_t step = 0;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -22,8 +23,9 @@ absl::Status CheckCheckpointName(const std::string& name, int64_t step);
 
 // The step of the checkpoint directory/name, if its manifest records `name` as its own; nothing for a name that
 // StepName makes, and for everything else. Reads only the first few KiB of the manifest and checks no digest: for
-// listing.
-std::optional<int64_t> ReadNamedStep(FileSystem& files, const std::string& directory, const std::string& name);
+// listing. Errors of the disk unchanged, since a step that cannot be read is not one that is not there.
+absl::StatusOr<std::optional<int64_t>> ReadNamedStep(FileSystem& files, const std::string& directory,
+                                                     const std::string& name);
 
 }  // namespace fsdp
 

@@ -37,7 +37,9 @@ absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root) {
   std::vector<RootStep> steps;
   for (const std::string& name : *names) {
     std::optional<int64_t> step = ParseStepName(name);
-    if (!step) step = ReadNamedStep(PosixFileSystem(), root, name);
+    if (!step) {
+      FSDP_ASSIGN_OR_RETURN(step, ReadNamedStep(PosixFileSystem(), root, name));
+    }
     if (step) steps.push_back({*step, name});
   }
   // By number and not by name: step-100000000 comes after step-99999999.
