@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
+#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
@@ -61,7 +63,7 @@ class DcpPlan {
       if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
       FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, at->second));
     }
-    return absl::OkStatus();
+    return CheckLists();
   }
 
   const DcpMetadata& metadata() const { return metadata_; }
@@ -78,13 +80,44 @@ class DcpPlan {
       case Section::kModel:
         return {{"model", false}, {key.fqn, false}};
       case Section::kOptimState:
-        return {{"optim", false}, {"state", false}, {key.fqn, false}, {key.state, false}};
+        return PathOfState({key.fqn, key.state});
       case Section::kParamGroups:
         return {{"optim", false}, {"param_groups", false}};
       case Section::kExtra:
         break;
     }
+    if (const std::optional<StateName> state = StateOfKey(key)) return PathOfState(*state);
     return {{key.fqn, false}};
+  }
+
+  static Path PathOfState(const StateName& state) {
+    Path path = {{"optim", false}, {"state", false}, {std::string(state.fqn), false}};
+    for (StatePathElement& element : SplitStatePath(state.path))
+      path.push_back({std::move(element.key), element.is_index});
+    return path;
+  }
+
+  // Readers put the elements of a list one after the other, and values come before tensors: a list of both cannot be
+  // written.
+  absl::Status CheckLists() const {
+    std::map<std::string, int64_t> sizes;  // by the path of the list
+    for (const DcpEntry& entry : metadata_.entries) {
+      std::string list;
+      for (const DcpEntry::PathElement& element : entry.path()) {
+        if (element.is_index) {
+          int64_t& size = sizes[list];
+          if (element.name == absl::StrCat(size)) ++size;
+          if (element.name != absl::StrCat(size - 1)) {
+            return absl::InvalidArgumentError(
+                absl::StrCat(Quote(entry.name()),
+                             " is in a list that has values other than tensors, or lacks some: a DCP directory ",
+                             "cannot hold that of an optimizer's state; write a torch file"));
+          }
+        }
+        absl::StrAppend(&list, element.name, "\n");
+      }
+    }
+    return absl::OkStatus();
   }
 
   // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, because

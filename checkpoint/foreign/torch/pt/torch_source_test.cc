@@ -49,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(FlatParameters, GoldenTest, testing::Values("flat.pt", 
 INSTANTIATE_TEST_SUITE_P(DcpDirectories, GoldenTest,
                          testing::Values("fsdp1_w2", "fsdp2_w3", "hybrid_w4", "tensor_parallel_w4"));
 
+INSTANTIATE_TEST_SUITE_P(Layouts, GoldenTest, testing::Values("app", "top", "two_models.pt"));
+
 // Reads any interval of any tensor, in pieces whose size divides nothing.
 TEST_P(GoldenTest, PartsAreThoseOfTheWhole) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(GetParam())));

@@ -13,6 +13,7 @@
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
+#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
@@ -70,6 +71,37 @@ TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, DcpWriterTest, testing::Values(1, 2, 3, 7));
+
+// An optimizer's dicts and lists are what its names say, not names with dots: read back, those would be other names.
+TEST(TorchWriterTest, NestedStateOfAnOptimizerIsNestedInTheFile) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {2};
+  state.Set(StateKey::Model("w"), tensor);
+  for (const char* name : {"exp_avg", "quant.absmax", "quant.a%2Eb", "GG.[0]", "GG.[1].x"}) {
+    state.Set(StateKey::OptimState("w", name), tensor);
+  }
+  state.Set(StateKey::ParamGroups(), R"([{"params":["w"]}])");
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * 4);
+    return absl::OkStatus();
+  };
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  state.Set(ExtraOfState("w", "quant.type"), "nf4");
+  state.Set(ExtraOfState("w", "GG.[2]"), "null");
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
+  for (const char* name : {"/x.pt", "/dcp"}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
+    for (const auto& [key, value] : state.entries()) {
+      const bool is_here = key.section != StateKey::Section::kExtra || name == std::string("/x.pt");
+      EXPECT_EQ(source->contents().contains(key), is_here) << name << " " << key.ToString();
+    }
+  }
+  EXPECT_THAT(
+      WriteDcpDirectory(directory + "/mixed", state, 2, zeros),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"optim.state.w.GG.2\" is in a list that has values")));
+}
 
 // Hyperparameters of a capturable optimizer: numbers in checkpoints of this project, tensors in torch's.
 TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {

@@ -90,13 +90,16 @@ absl::StatusOr<ParameterNames> TakeSavedNames(PythonJson& groups) {
   return names;
 }
 
-// The entries of `model` that are parameters, in order.
-std::vector<uint32_t> ParameterEntries(const StateDict& model) {
+using IsInScope = std::function<bool(const std::string& fqn)>;
+
+// The entries of `model` that are parameters and in the scope, in order.
+std::vector<uint32_t> ParameterEntries(const StateDict& model, const IsInScope& is_in_scope) {
   std::vector<uint32_t> entries;
   for (size_t i = 0; i < model.entries().size(); ++i) {
     const auto& [key, value] = model.entries()[i];
     const auto* tensor = std::get_if<ShardedTensor>(&value);
-    const bool is_model = key.section == StateKey::Section::kModel && tensor != nullptr;
+    const bool is_model = key.section == StateKey::Section::kModel && tensor != nullptr &&
+                          (is_in_scope == nullptr || is_in_scope(key.fqn));
     if (is_model && !IsBuffer(key.fqn, tensor->dtype)) entries.push_back(static_cast<uint32_t>(i));
   }
   return entries;
@@ -162,12 +165,9 @@ class Merge {
     if (!is_new && !at->second.ambiguous_since) at->second.ambiguous_since = index;
   }
 
-  std::optional<Shape> ShapeOfId(int64_t id) const { return shapes_.Find(absl::StrCat(id)); }
-
   bool IsNext(size_t group, const Taken& taken, const Shape& shape) const {
     if (taken[group] == ids_[group].size()) return false;
-    const std::optional<Shape> of_id = ShapeOfId(ids_[group][taken[group]]);
-    return !of_id || *of_id == shape;  // an id without state fits any parameter
+    return shapes_.Fits(absl::StrCat(ids_[group][taken[group]]), shape);
   }
 
   // Adds the states of a level to kept_.
@@ -205,8 +205,9 @@ class Merge {
     const auto whole = ways.find(taken);
     if (whole == ways.end()) {
       return Unknown(
-          "their state has other shapes than the model's tensors: the order is another, or this is FSDP1's "
-          "flat form");
+          absl::StrCat("the model's last tensors have other shapes than their state: the order of the groups "
+                       "is another",
+                       OrFlat()));
     }
     if (whole->second.ambiguous_since) {
       return Unknown(absl::StrCat("its groups may be merged in more than one way at ",
@@ -221,15 +222,16 @@ class Merge {
     return names;
   }
 
+  std::string OrFlat() const { return shapes_.is_flat() ? ", or this is FSDP1's flat form" : ""; }
+
   // The error when no state remains after a parameter, with an id that does not fit as the example.
   absl::Status Contradiction(size_t parameter, const Taken& taken) const {
     for (size_t group = 0; group < ids_.size(); ++group) {
       if (taken[group] == ids_[group].size()) continue;
       const int64_t id = ids_[group][taken[group]];
-      const std::optional<Shape> shape = ShapeOfId(id);
-      return Unknown(absl::StrCat("state of shape ", shape ? shape->ToString() : "", " of id ", id, " does not match ",
+      return Unknown(absl::StrCat(shapes_.Describe(absl::StrCat(id)), " of id ", id, " cannot be that of ",
                                   Quote(NameOf(parameter)), " of shape ", ShapeOf(parameter).ToString(),
-                                  ": the order of the groups is another, or this is FSDP1's flat form"));
+                                  ": the order of the groups is another", OrFlat()));
     }
     return Unknown(absl::StrCat("no id is left for ", Quote(NameOf(parameter))));
   }
@@ -244,20 +246,6 @@ class Merge {
 };
 
 }  // namespace
-
-void KeyShapes::Finish() {
-  std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
-}
-
-std::optional<Shape> KeyShapes::Find(std::string_view key) const {
-  const auto at =
-      std::lower_bound(rows_.begin(), rows_.end(), key, [](const Row& row, std::string_view k) { return row.key < k; });
-  return at == rows_.end() || at->key != key ? std::nullopt : std::make_optional(ShapeOf(*at));
-}
-
-void KeyShapes::ForEach(const std::function<void(std::string_view key, const Shape& shape)>& use) const {
-  for (const Row& row : rows_) use(row.key, ShapeOf(row));
-}
 
 void ParameterNames::Finish() {
   std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.id < b.id; });
@@ -283,28 +271,29 @@ std::vector<int64_t> ParameterNames::ids() const {
 
 std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model) {
   std::vector<FlatLayout::Parameter> parameters;
-  for (const uint32_t i : ParameterEntries(model)) {
+  for (const uint32_t i : ParameterEntries(model, nullptr)) {
     const auto& [key, value] = model.entries()[i];
     parameters.push_back({key.fqn, std::get<ShardedTensor>(value).shape});
   }
   return parameters;
 }
 
-absl::StatusOr<ParameterNames> NamesOfParameterIds(PythonJson& groups, const KeyShapes& shapes,
-                                                   const StateDict& model) {
+absl::StatusOr<ParameterNames> NamesOfParameterIds(PythonJson& groups, KeyShapes& shapes, const StateDict& model,
+                                                   const IsInScope& is_in_scope) {
   FSDP_ASSIGN_OR_RETURN(const Ids ids, IdsOf(groups));
   size_t count = 0;
   for (const auto& group : ids) count += group.size();
   if (count == 0) return ParameterNames();
   FSDP_ASSIGN_OR_RETURN(ParameterNames names, TakeSavedNames(groups));
   if (!names.empty()) return names;
-  const std::vector<uint32_t> parameters = ParameterEntries(model);
+  const std::vector<uint32_t> parameters = ParameterEntries(model, is_in_scope);
   if (parameters.empty()) return Unknown("the model that gives ids their order is not in the same file");
+  std::vector<Shape> of_model;
+  for (const uint32_t i : parameters) of_model.push_back(std::get<ShardedTensor>(model.entries()[i].second).shape);
+  shapes.Compare(of_model);
   // Fewer ids than parameters can mean frozen parameters or FSDP1's flat parameters. Flat state has one dimension, so
   // state of two dimensions rules the second out.
-  bool may_be_flat = true;
-  shapes.ForEach([&](std::string_view, const Shape& shape) { may_be_flat = may_be_flat && shape.rank() < 2; });
-  if (parameters.size() < count || (parameters.size() > count && may_be_flat)) {
+  if (parameters.size() < count || (parameters.size() > count && shapes.is_flat())) {
     return Unknown(absl::StrCat("there are ", count, " of them, but ", parameters.size(), " parameters in the model"));
   }
   return Merge(ids, shapes, model, parameters).Run(parameters.size() - count);

@@ -8,15 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/torch/state/key_shapes.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -25,35 +24,6 @@ namespace fsdp {
 // The model's parameters in its order: its floating-point tensors except those that modules of torch and Hugging Face
 // keep as buffers (running_mean, inv_freq, ...). A state dict does not distinguish the two, so this is a guess by name.
 std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model);
-
-// The shapes of parameters by key, if their state reveals it: for each a view of the key and the number of a tensor of
-// that shape, because a checkpoint may have a million. Does not own the texts or the types.
-class KeyShapes {
- public:
-  explicit KeyShapes(const TorchLeafTypes& types) : types_(types) {}
-
-  void Reserve(size_t count) { rows_.reserve(count); }
-  // `tensor`: nullopt for a parameter without dimensions. The first of equal keys counts.
-  void Add(std::string_view key, std::optional<int> tensor) { rows_.push_back({key, tensor.value_or(kScalar)}); }
-  // Call it once after the last Add and before the first Find.
-  void Finish();
-
-  bool empty() const { return rows_.empty(); }
-  std::optional<Shape> Find(std::string_view key) const;
-  void ForEach(const std::function<void(std::string_view key, const Shape& shape)>& use) const;
-
- private:
-  static constexpr int kScalar = -1;
-  struct Row {
-    std::string_view key;
-    int tensor = kScalar;
-  };
-
-  Shape ShapeOf(const Row& row) const { return row.tensor == kScalar ? Shape() : types_[row.tensor].shape; }
-
-  const TorchLeafTypes& types_;
-  std::vector<Row> rows_;  // by key, after Finish
-};
 
 // The names of parameters by id.
 class ParameterNames {
@@ -87,12 +57,15 @@ class ParameterNames {
   std::vector<std::string> names_;
 };
 
-// Parameter names by id; empty when `groups` contain names. `shapes` has the shapes of the parameters' state, by id in
-// decimal, for ids that have state; `model` holds the parameters in their order, mixed with buffers and frozen
-// parameters. Moves the texts of "param_names" out of the groups, if they have them. kInvalidArgument when an id has no
-// certain name: the model is missing or has too few parameters, shapes contradict (FSDP1's flat form), or the model's
-// tensors can be assigned to the groups in two ways. Memory and time are bounded.
-absl::StatusOr<ParameterNames> NamesOfParameterIds(PythonJson& groups, const KeyShapes& shapes, const StateDict& model);
+// Parameter names by id; empty when `groups` contain names. `shapes` is about the parameters' state, by id in decimal,
+// for ids that have state, and is compared with the model's; `model` holds the parameters in their order, mixed with
+// buffers and frozen parameters; only those count whose names `is_in_scope` accepts, null: all. Moves the texts of
+// "param_names" out of the groups, if they have them. kInvalidArgument when an id has no certain name: the model is
+// missing or has too few parameters, a state does not fit, or the model's tensors can be assigned to the groups in two
+// ways. Memory and time are bounded.
+absl::StatusOr<ParameterNames> NamesOfParameterIds(
+    PythonJson& groups, KeyShapes& shapes, const StateDict& model,
+    const std::function<bool(const std::string&)>& is_in_scope = nullptr);
 
 }  // namespace fsdp
 

@@ -13,17 +13,21 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
+#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 
@@ -98,10 +102,10 @@ class StateEncoder {
     absl::flat_hash_map<std::string_view, uint32_t> order;  // of parameters, by name
     std::vector<std::pair<uint32_t, uint32_t>> state;       // parameter and entry
     for (size_t i = 0; i < contents_.entries().size(); ++i) {
-      const StateKey& key = contents_.entries()[i].first;
-      if (key.section != Section::kOptimState) continue;
+      const std::optional<StateName> name = StateOfKey(contents_.entries()[i].first);
+      if (!name) continue;
       const auto place = static_cast<uint32_t>(order.size());
-      state.emplace_back(order.try_emplace(key.fqn, place).first->second, static_cast<uint32_t>(i));
+      state.emplace_back(order.try_emplace(name->fqn, place).first->second, static_cast<uint32_t>(i));
     }
     // Freed before param_groups are parsed: with a million parameters both are large.
     order = {};
@@ -118,15 +122,14 @@ class StateEncoder {
     pickle_.Mark();
     for (size_t i = 0; i < state.size();) {
       const uint32_t parameter = state[i].first;
-      pickle_.String(contents_.entries()[state[i].second].first.fqn);
-      pickle_.EmptyDict();
-      pickle_.Mark();
+      const StateName first = *StateOfKey(contents_.entries()[state[i].second].first);
+      pickle_.String(std::string(first.fqn));
+      StateMembers members;
       for (; i < state.size() && state[i].first == parameter; ++i) {
-        const auto& [key, value] = contents_.entries()[state[i].second];
-        pickle_.String(key.state);
-        EncodeTensor(key, std::get<ShardedTensor>(value));
+        const StateName name = *StateOfKey(contents_.entries()[state[i].second].first);
+        members.push_back({SplitStatePath(name.path), state[i].second});
       }
-      pickle_.SetItems();
+      FSDP_RETURN_IF_ERROR(EncodeState(members, 0));
     }
     pickle_.SetItems();
     pickle_.String("param_groups");
@@ -135,11 +138,68 @@ class StateEncoder {
     return absl::OkStatus();
   }
 
+  // Values of a parameter's state, by their paths; the entries of contents_.
+  using StateMembers = std::vector<std::pair<std::vector<StatePathElement>, uint32_t>>;
+
+  // The dict or list of `members`, whose paths are equal before element `depth`.
+  absl::Status EncodeState(const StateMembers& members, size_t depth) {
+    std::vector<std::pair<StatePathElement, StateMembers>> inner;  // by element, in the order of the first
+    std::map<std::pair<std::string, bool>, size_t> index;
+    for (const auto& [path, entry] : members) {
+      const auto [at, is_new] = index.try_emplace({path[depth].key, path[depth].is_index}, inner.size());
+      if (is_new) inner.push_back({path[depth], {}});
+      inner[at->second].second.push_back({path, entry});
+    }
+    const bool is_list = SortIndices(inner);
+    if (is_list) {
+      pickle_.EmptyList();
+    } else {
+      pickle_.EmptyDict();
+    }
+    pickle_.Mark();
+    for (const auto& [element, below] : inner) {
+      if (!is_list) pickle_.String(element.key);
+      const bool is_value = below[0].first.size() == depth + 1;
+      if (is_value && below.size() > 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            Quote(contents_.entries()[below[0].second].first.ToString()), " and ",
+            Quote(contents_.entries()[below[1].second].first.ToString()), " would be a value and what is in it"));
+      }
+      if (!is_value) FSDP_RETURN_IF_ERROR(EncodeState(below, depth + 1));
+      if (is_value) EncodeValue(below[0].second);
+    }
+    if (is_list) {
+      pickle_.Appends();
+    } else {
+      pickle_.SetItems();
+    }
+    return absl::OkStatus();
+  }
+
+  // True if these are all elements of a list, which are then in order.
+  static bool SortIndices(std::vector<std::pair<StatePathElement, StateMembers>>& inner) {
+    std::vector<std::pair<StatePathElement, StateMembers>> sorted(inner.size());
+    for (auto& element : inner) {
+      size_t index = 0;
+      const bool fits = element.first.is_index && absl::SimpleAtoi(element.first.key, &index) && index < sorted.size();
+      if (!fits || !sorted[index].second.empty()) return false;
+      sorted[index] = element;
+    }
+    inner = std::move(sorted);
+    return true;
+  }
+
+  void EncodeValue(uint32_t entry) {
+    const auto& [key, value] = contents_.entries()[entry];
+    if (const auto* tensor = std::get_if<ShardedTensor>(&value)) return EncodeTensor(key, *tensor);
+    pickle_.Python(PythonOfText(std::get<std::string>(value)));
+  }
+
   absl::Status EncodeExtras() {
     FSDP_ASSIGN_OR_RETURN(const std::set<StateKey> parts, PartsOfExtras(contents_));
     pickle_.write_reference = [this](const std::string& name) { EncodeExtra(StateKey::Extra(name)); };
     for (const auto& [key, value] : contents_.entries()) {
-      if (key.section != Section::kExtra || parts.count(key) != 0) continue;
+      if (key.section != Section::kExtra || parts.count(key) != 0 || StateOfKey(key)) continue;
       // The members of one dict: a reader would take the extra value for the model.
       if (key.fqn == "model" || key.fqn == "optim") {
         return absl::InvalidArgumentError(

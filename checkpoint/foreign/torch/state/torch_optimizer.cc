@@ -11,9 +11,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,20 +19,22 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/key_shapes.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
 #include "fsdp/checkpoint/foreign/torch/state/parameter_ids.h"
+#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 
 namespace fsdp {
 namespace {
 
 using Kind = TorchNode::Kind;
-using Section = StateKey::Section;
 
 template <typename T>
 TorchOptimizerState Scalar(DType dtype, T value) {
@@ -44,11 +44,12 @@ TorchOptimizerState Scalar(DType dtype, T value) {
   return {.leaf = {number}, .dtype = dtype, .shape = {}};
 }
 
-// A Python number of the optimizer's state as a scalar tensor. "step" becomes float32, the dtype in today's PyTorch, if
-// float32 holds the number exactly.
-absl::StatusOr<TorchOptimizerState> StateOfNumber(const StateKey& key, const PythonJson& json) {
+// A Python value of the optimizer's state; a number as a scalar tensor. "step" becomes float32, the dtype in today's
+// PyTorch, if float32 holds the number exactly.
+TorchOptimizerState StateOfValue(const StateKey& key, const PythonJson& json) {
   if (json.is_boolean()) return Scalar(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
-  if (json.is_number_integer()) {
+  const bool is_beyond = json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX};
+  if (json.is_number_integer() && !is_beyond) {
     const auto value = json.get<int64_t>();
     const auto as_float = static_cast<float>(value);
     constexpr int64_t kExact = int64_t{1} << 24;
@@ -63,88 +64,56 @@ absl::StatusOr<TorchOptimizerState> StateOfNumber(const StateKey& key, const Pyt
     }
     return Scalar(DType::kFloat64, value);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Quote(key.ToString()), " is neither a tensor nor a number, and cannot be kept"));
-}
-
-// "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. The flattened form
-// does not keep groups, only the options of each parameter: parameters with equal options form a group.
-absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tensors, const TorchTensorReader& read) {
-  TorchNode state;
-  std::vector<std::pair<std::string, PythonJson>> options;  // by parameter
-  std::map<std::string, size_t> index;
-  const auto add = [&](const std::string& name, TorchNode& member) -> absl::Status {
-    const size_t first = name.find('.');
-    const size_t last = name.rfind('.');
-    if (first == name.npos || last == first) {
-      return absl::InvalidArgumentError(absl::StrCat("optimizer state ", Quote(name), " names no parameter"));
-    }
-    const std::string fqn = name.substr(first + 1, last - first - 1);
-    if (absl::StartsWith(name, "state.")) {
-      TorchNode* parameter = state.Find(fqn);
-      if (parameter == nullptr) parameter = state.Add(fqn, TorchNode());
-      parameter->Add(name.substr(last + 1), std::move(member));
-      return absl::OkStatus();
-    }
-    FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
-    const auto [at, is_new] = index.try_emplace(fqn, options.size());
-    if (is_new) options.emplace_back(fqn, PythonJson::object());
-    options[at->second].second[name.substr(last + 1)] = std::move(value);
-    return absl::OkStatus();
-  };
-  FSDP_RETURN_IF_ERROR(flat.Consume(add));
-  // Each group's options without "params", and its parameters.
-  std::vector<std::pair<PythonJson, PythonJson>> of_groups;
-  for (auto& [fqn, of_parameter] : options) {
-    // Moved out of the pair's binding, which clang 14 does not let a lambda capture.
-    PythonJson values = std::exchange(of_parameter, PythonJson());
-    auto same =
-        std::find_if(of_groups.begin(), of_groups.end(), [&](const auto& group) { return group.first == values; });
-    if (same == of_groups.end()) same = of_groups.emplace(same, std::move(values), PythonJson::array());
-    same->second.push_back(fqn);
-  }
-  PythonJson groups = PythonJson::array();
-  for (auto& [values, params] : of_groups) {
-    values["params"] = std::move(params);
-    groups.push_back(std::move(values));
-  }
-  TorchNode node;
-  node.Add("state", std::move(state));
-  node.Add("param_groups", TorchNode::Value(std::move(groups)));
-  return node;
-}
-
-bool IsFlattened(const TorchNode& node) {
-  if (!node.is_branch() || node.members().empty()) return false;
-  for (const auto& [name, member] : node.members()) {
-    if (!absl::StartsWith(name, "state.") && !absl::StartsWith(name, "param_groups.")) return false;
-  }
-  return true;
+  return {.value = json};
 }
 
 class OptimizerReader {
  public:
   OptimizerReader(const TorchLeafTypes& tensors, const StateDict& model, const TorchStateOptions& options,
-                  const TorchOptimizerSink& sink)
-      : tensors_(tensors), model_(model), options_(options), sink_(sink) {}
+                  const ParameterScope& scope)
+      : tensors_(tensors), model_(model), options_(options), scope_(scope) {}
 
-  absl::StatusOr<std::string> Read(TorchNode node) {
-    FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(*node.Find("param_groups")));
-    TorchNode state;  // DCP does not store an empty dict, such as the state of SGD without momentum
-    if (TorchNode* const stored = node.Find("state")) state = std::move(*stored);
+  absl::StatusOr<std::string> Read(TorchNode& node, const TorchOptimizerSink& sink) {
+    FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(node.Find("param_groups")));
+    TorchNode none;  // DCP does not store an empty dict, such as the state of SGD without momentum
+    TorchNode* const stored = node.Find("state");
+    TorchNode& state = stored == nullptr ? none : *stored;
     Expand(state);
     if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is not a dict");
     FSDP_RETURN_IF_ERROR(FindParameters(groups, state));
+    sink_ = &sink;
     FSDP_RETURN_IF_ERROR(state.Consume([this](const std::string& name, TorchNode& member) {
       Expand(member);
       return AddParameter(name, member);
     }));
-    return TextOf(groups);
+    return node.Find("param_groups") == nullptr ? "" : TextOf(groups);
+  }
+
+  // The model's names of the parameters. Those that go by name must be the model's.
+  absl::StatusOr<std::vector<std::string>> Parameters(const TorchNode& node) {
+    FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(node.Find("param_groups")));
+    const TorchNode* const stored = node.Find("state");
+    TorchNode storage;
+    const TorchNode& state = stored == nullptr ? storage : Expanded(*stored, storage);
+    FSDP_RETURN_IF_ERROR(FindParameters(groups, state));
+    std::vector<std::string> fqns;
+    for (const auto& [key, unit] : units_) {
+      for (const FlatUnit::Part& part : unit.parts) fqns.push_back(part.fqn);
+    }
+    if (!units_.empty()) return fqns;
+    for (const std::string& key : KeysOf(groups)) {
+      FSDP_ASSIGN_OR_RETURN(fqns.emplace_back(), NameOf(key));
+      if (model_.contains(StateKey::Model(fqns.back()))) continue;
+      return absl::FailedPreconditionError(absl::StrCat("its parameter ", Quote(key), " is not in the model"));
+    }
+    return fqns;
   }
 
  private:
-  absl::StatusOr<PythonJson> ReadGroups(const TorchNode& node) const {
-    const absl::StatusOr<PythonJson> json = node.ToJson(tensors_, options_.read);
+  // `node`: null if there are none.
+  absl::StatusOr<PythonJson> ReadGroups(const TorchNode* node) const {
+    if (node == nullptr) return PythonJson::array();
+    const absl::StatusOr<PythonJson> json = node->ToJson(tensors_, options_.read);
     if (!json.ok()) {
       return Annotate(json.status(), "the optimizer's param_groups");
     }
@@ -158,65 +127,96 @@ class OptimizerReader {
     return groups;
   }
 
-  struct StateShapes {
-    KeyShapes by_key;     // of each parameter whose state reveals its shape
-    bool is_flat = true;  // no state has two dimensions or more
-  };
-
-  // A parameter's state has the parameter's shape, except numbers such as "step", which are scalars for all parameters.
-  // So a state name that is a scalar for one parameter and not for others (exp_avg) means a parameter without
-  // dimensions. Keys are views of `state`.
-  StateShapes ShapesOf(const TorchNode& state) const {
-    StateShapes shapes = {.by_key = KeyShapes(tensors_)};
-    shapes.by_key.Reserve(state.members().size());
-    std::set<std::string_view> shaped;  // states that have as many dimensions as their parameter
-    std::vector<std::pair<std::string_view, std::string_view>> numbers;
+  // What the state tells about its parameters' shapes. Keys are views of `state`. A moment has the parameter's shape,
+  // so one that is a scalar for one parameter and not for others means a parameter without dimensions.
+  KeyShapes ShapesOf(const TorchNode& state) const {
+    KeyShapes shapes(tensors_);
+    shapes.Reserve(state.members().size());
+    std::set<std::string_view> shaped;  // moments that have dimensions
+    std::vector<std::pair<std::string_view, std::string_view>> scalars;
     for (const auto& [name, member] : state.members()) {
-      bool is_known = false;
+      std::optional<int> moment;
       for (const auto& [state_name, leaf] : member.members()) {
-        if (leaf.kind() != Kind::kTensor || state_name == "step") continue;
-        const int rank = tensors_[leaf.tensor()].shape.rank();
-        shapes.is_flat = shapes.is_flat && rank <= 1;
-        if (rank == 0) {
-          numbers.emplace_back(name, state_name);
+        if (leaf.kind() != Kind::kTensor || !IsMomentName(state_name)) continue;
+        if (tensors_[leaf.tensor()].shape.rank() == 0) {
+          scalars.emplace_back(name, state_name);
         } else {
-          if (!is_known) shapes.by_key.Add(name, leaf.tensor());
-          is_known = true;
+          if (!moment) moment = leaf.tensor();
           shaped.insert(state_name);
         }
       }
+      if (moment) {
+        shapes.Add(name, moment);
+      } else {
+        AddOtherShapes(name, "", member, shapes);
+      }
     }
-    for (const auto& [name, state_name] : numbers) {
-      if (shaped.count(state_name) != 0) shapes.by_key.Add(name, std::nullopt);
+    for (const auto& [name, state_name] : scalars) {
+      if (shaped.count(state_name) != 0) shapes.Add(name, std::nullopt);
     }
-    shapes.by_key.Finish();
+    shapes.Finish();
     return shapes;
+  }
+
+  // Every tensor with dimensions in the state of parameter `name`, by its path.
+  void AddOtherShapes(std::string_view name, const std::string& path, const TorchNode& node, KeyShapes& shapes) const {
+    for (const auto& [key, member] : node.members()) {
+      const std::string inner = JoinStatePath(path, {key, node.is_list});
+      if (member.kind() == Kind::kTensor && tensors_[member.tensor()].shape.rank() > 0) {
+        shapes.AddState(name, inner, member.tensor());
+      }
+      AddOtherShapes(name, inner, member, shapes);
+    }
   }
 
   // Finds names_, or units_ for the state of flat parameters. The shapes of the state decide: ids are tried as
   // parameters first, and state can be flat only if nothing in it has two dimensions. If both fail, the message has
   // both reasons.
   absl::Status FindParameters(PythonJson& groups, const TorchNode& state) {
-    const auto [shapes, is_flat] = ShapesOf(state);
-    absl::StatusOr<ParameterNames> names = NamesOfParameterIds(groups, shapes, model_);
+    FSDP_RETURN_IF_ERROR(CheckHasOrder(groups, state));
+    KeyShapes shapes = ShapesOf(state);
+    absl::StatusOr<ParameterNames> names =
+        NamesOfParameterIds(groups, shapes, model_, [this](const std::string& fqn) { return IsInScope(fqn); });
     // Names need no lookup, unless they are names of flat parameters, which have to be divided.
     const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
     if (names.ok() && !goes_by_flat_names) {
       names_ = *std::move(names);
       return absl::OkStatus();
     }
-    if (!is_flat || shapes.empty()) return names.status();
+    if (!shapes.is_flat() || shapes.empty()) return Unidentified(names.status());
     std::map<std::string, int64_t> sizes;
     shapes.ForEach(
         [&](std::string_view name, const Shape& shape) { sizes.try_emplace(std::string(name), shape.numel()); });
+    const std::vector<FlatLayout::Parameter> parameters = ParametersOf(model_);
     absl::StatusOr<std::map<std::string, FlatUnit>> units =
-        UnitsOfKeys(KeysOf(groups), sizes, ParametersOf(model_), options_.flat);
+        UnitsOfKeys(KeysOf(groups), sizes, parameters, options_.flat);
     if (!units.ok()) {
       const std::string before = names.ok() ? "" : absl::StrCat(std::string(names.status().message()), "; and ");
-      return Annotate(units.status(), absl::StrCat(before, "as FSDP1's flat form"));
+      const absl::Status both = Annotate(units.status(), absl::StrCat(before, "as FSDP1's flat form"));
+      const bool may_be_flat = goes_by_flat_names || options_.flat.layout != nullptr || !parameters.empty();
+      return may_be_flat ? both : Unidentified(both);
     }
     units_ = *std::move(units);
     return absl::OkStatus();
+  }
+
+  bool IsInScope(const std::string& fqn) const {
+    return absl::StartsWith(fqn, scope_.prefix) &&
+           std::none_of(scope_.others.begin(), scope_.others.end(),
+                        [&](const std::string& other) { return absl::StartsWith(fqn, other); });
+  }
+
+  static absl::Status Unidentified(const absl::Status& status) {
+    return absl::FailedPreconditionError(status.message());
+  }
+
+  // State by id without groups: nothing gives the ids an order.
+  static absl::Status CheckHasOrder(const PythonJson& groups, const TorchNode& state) {
+    if (!groups.empty() || state.members().empty()) return absl::OkStatus();
+    const std::string& name = state.members()[0].first;
+    const bool is_id = std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(c); });
+    return is_id ? absl::FailedPreconditionError("its state goes by parameter id, and it has no param_groups")
+                 : absl::OkStatus();
   }
 
   static std::string KeyOf(const PythonJson& param) {
@@ -242,9 +242,20 @@ class OptimizerReader {
     if (fqn == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
     }
-    // State is stored once, under the name that the model's tensor has; an optimizer may know it by its other name.
-    const auto alias = model_.aliases.find(*fqn);
-    return alias == model_.aliases.end() ? *fqn : alias->second;
+    return InModel(*fqn);
+  }
+
+  // The model's name of the parameter that the optimizer calls `name`. State is stored once, under the name that the
+  // model's tensor has; an optimizer may know it by its other name.
+  std::string InModel(const std::string& name) const {
+    const std::string renamed = scope_.rename ? scope_.rename(name) : name;
+    std::string fqn = absl::StrCat(scope_.prefix, renamed);
+    for (const std::string& candidate : {fqn, renamed, name}) {
+      const auto alias = model_.aliases.find(candidate);
+      if (alias != model_.aliases.end()) return alias->second;
+      if (model_.contains(StateKey::Model(candidate))) return candidate;
+    }
+    return fqn;
   }
 
   // Adds the state of the parameter or flat parameter `name`.
@@ -267,28 +278,27 @@ class OptimizerReader {
                         const FlatUnit::Part* part) {
     if (node.is_branch()) {
       for (const auto& [name, member] : node.members()) {
-        FSDP_RETURN_IF_ERROR(AddState(fqn, state.empty() ? name : absl::StrCat(state, ".", name), member, part));
+        FSDP_RETURN_IF_ERROR(AddState(fqn, JoinStatePath(state, {name, node.is_list}), member, part));
       }
       return absl::OkStatus();
     }
-    const StateKey key = StateKey::OptimState(fqn, state);
-    if (node.kind() == Kind::kTensor) {
-      const TorchLeafType& type = tensors_[node.tensor()];
-      TorchOptimizerState value = {
-          .leaf = {TorchTensorPart{.tensor = node.tensor()}}, .dtype = type.dtype, .shape = type.shape};
-      if (part != nullptr && type.shape.rank() == 1) {
-        if (part->offset + part->shape.numel() > type.shape.numel()) {
-          return absl::InvalidArgumentError(absl::StrCat(Quote(key.ToString()), " reaches beyond the ",
-                                                         type.shape.numel(), " elements of its flat parameter"));
-        }
-        value.shape = part->shape;
-        value.leaf = {TorchTensorPart{.tensor = node.tensor(), .offset = part->offset}};
-      }
-      return sink_(key, std::move(value));
+    StateKey key = StateKey::OptimState(fqn, state);
+    if (node.kind() == Kind::kValue) {
+      TorchOptimizerState value = StateOfValue(key, node.value());
+      return (*sink_)(std::move(key), std::move(value));
     }
-    if (node.value().is_null()) return absl::OkStatus();  // torch saves an unused buffer as None
-    FSDP_ASSIGN_OR_RETURN(TorchOptimizerState value, StateOfNumber(key, node.value()));
-    return sink_(key, std::move(value));
+    const TorchLeafType& type = tensors_[node.tensor()];
+    TorchOptimizerState value = {
+        .leaf = {TorchTensorPart{.tensor = node.tensor()}}, .dtype = type.dtype, .shape = type.shape};
+    if (part != nullptr && type.shape.rank() == 1) {
+      if (part->offset + part->shape.numel() > type.shape.numel()) {
+        return absl::InvalidArgumentError(absl::StrCat(Quote(key.ToString()), " reaches beyond the ",
+                                                       type.shape.numel(), " elements of its flat parameter"));
+      }
+      value.shape = part->shape;
+      value.leaf = {TorchTensorPart{.tensor = node.tensor(), .offset = part->offset}};
+    }
+    return (*sink_)(std::move(key), std::move(value));
   }
 
   static std::string JsonText(const PythonJson& json) {
@@ -345,28 +355,34 @@ class OptimizerReader {
   const TorchLeafTypes& tensors_;
   const StateDict& model_;
   const TorchStateOptions& options_;
-  const TorchOptimizerSink& sink_;
-  ParameterNames names_;                   // by id; empty if parameters are identified by name
-  std::map<std::string, FlatUnit> units_;  // by id or name, for flat parameters
+  const ParameterScope& scope_;
+  const TorchOptimizerSink* sink_ = nullptr;  // while values are read
+  ParameterNames names_;                      // by id; empty if parameters are identified by name
+  std::map<std::string, FlatUnit> units_;     // by id or name, for flat parameters
 };
 
 }  // namespace
 
-bool IsTorchOptimizer(const TorchNode& node) {
-  if (IsFlattened(node)) return true;
-  TorchNode storage;
-  const TorchNode& expanded = Expanded(node, storage);
-  if (!expanded.is_branch() || expanded.Find("param_groups") == nullptr) return false;
-  return expanded.Find("state") != nullptr || expanded.members().size() == 1;
+bool IsTorchOptimizer(const TorchNode& node) { return OptimizerMembers(node).form() != OptimizerMembers::Form::kNone; }
+
+absl::StatusOr<TorchNode> NestedOptimizer(TorchNode node, const TorchLeafTypes& tensors,
+                                          const TorchTensorReader& read) {
+  Expand(node);
+  const bool is_flattened = OptimizerMembers(node).form() == OptimizerMembers::Form::kFlattened;
+  if (!is_flattened) return node;
+  return Unflattened(std::move(node), tensors, read);
 }
 
-absl::StatusOr<std::string> ReadTorchOptimizer(TorchNode node, const TorchLeafTypes& tensors, const StateDict& model,
-                                               const TorchStateOptions& options, const TorchOptimizerSink& sink) {
-  Expand(node);
-  if (IsFlattened(node)) {
-    FSDP_ASSIGN_OR_RETURN(node, Unflattened(std::move(node), tensors, options.read));
-  }
-  return OptimizerReader(tensors, model, options, sink).Read(std::move(node));
+absl::StatusOr<std::string> ReadTorchOptimizer(TorchNode& node, const TorchLeafTypes& tensors, const StateDict& model,
+                                               const TorchStateOptions& options, const ParameterScope& scope,
+                                               const TorchOptimizerSink& sink) {
+  return OptimizerReader(tensors, model, options, scope).Read(node, sink);
+}
+
+absl::StatusOr<std::vector<std::string>> ParametersOfOptimizer(const TorchNode& node, const TorchLeafTypes& tensors,
+                                                               const StateDict& model, const TorchStateOptions& options,
+                                                               const ParameterScope& scope) {
+  return OptimizerReader(tensors, model, options, scope).Parameters(node);
 }
 
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {

@@ -121,7 +121,8 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
     state.emplace_back(std::move(key), std::move(value));
     return absl::OkStatus();
   };
-  ASSERT_OK_AND_ASSIGN(const std::string groups, ReadTorchOptimizer(flat, types, StateDict(), {}, sink));
+  ASSERT_OK_AND_ASSIGN(TorchNode node, NestedOptimizer(flat, types, nullptr));
+  ASSERT_OK_AND_ASSIGN(const std::string groups, ReadTorchOptimizer(node, types, StateDict(), {}, {}, sink));
   ASSERT_EQ(state.size(), 2);
   EXPECT_EQ(state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
   EXPECT_EQ(state[1].second.dtype, DType::kFloat32);  // a step is float32, as in today's torch
@@ -144,7 +145,7 @@ TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
   const StateDict model = Model({{"c", {5}}, {"scale", {}}, {"a", {2, 3}}});
   const std::vector<TorchLeafType> types = {{DType::kFloat32, {}}, {DType::kFloat32, {2, 3}}};
   const auto sink = [](const StateKey&, const TorchOptimizerState&) { return absl::OkStatus(); };
-  ASSERT_OK_AND_ASSIGN(const std::string param_groups, ReadTorchOptimizer(optimizer, types, model, {}, sink));
+  ASSERT_OK_AND_ASSIGN(const std::string param_groups, ReadTorchOptimizer(optimizer, types, model, {}, {}, sink));
   EXPECT_EQ(param_groups, R"([{"params":["scale","a"]}])");
 }
 
@@ -182,36 +183,6 @@ TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
   EXPECT_EQ(state.contents.FindTensor(StateKey::Model("mean"))->shape, Shape({4}));
   EXPECT_THAT(state.contents.aliases, ElementsAre(Pair("tied", "b")));
   EXPECT_EQ(state.leaves.size(), 3);
-}
-
-TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
-  TorchNode groups;
-  groups.is_list = true;
-  groups.Add("0", TorchNode::Value(PythonJson::parse(R"({"params":[0,1,2]})")));
-  TorchNode optimizer;
-  optimizer.Add("state", TorchNode());
-  optimizer.Add("param_groups", std::move(groups));
-  TorchNode model;
-  model.Add("w", TorchNode::Tensor(0));
-  TorchNode root;
-  root.Add("model", std::move(model));
-  root.Add("optim", std::move(optimizer));
-  root.Add("step", TorchNode::Value(7));
-  const std::vector<TorchLeafType> types = {{DType::kFloat32, {3}}};
-  EXPECT_THAT(StateOfTree(root, types),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TensorSourceOptions::model_only")));
-  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {.model_only = true}));
-  EXPECT_TRUE(state.contents.contains(StateKey::Model("w")));
-  EXPECT_EQ(state.contents.FindText(StateKey::ParamGroups()), nullptr);
-  EXPECT_EQ(state.step, 7);
-}
-
-TEST(TorchStateTest, TwoModelsAreAnError) {
-  TorchNode root;
-  for (const char* name : {"model", "state_dict"}) root.Add(name, TorchNode())->Add("w", TorchNode::Tensor(0));
-  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}}};
-  EXPECT_THAT(StateOfTree(root, types),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it has both \"model\" and \"state_dict\"")));
 }
 
 }  // namespace

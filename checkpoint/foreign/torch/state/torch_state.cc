@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No standard defines how a model and its optimizer are put into one file. The rules, in order:
-//
-//   1. an optimizer's state dict by itself, in any of its forms, is an optimizer without a model;
-//   2. the one member that has a model's usual name and holds a tensor is the model; the one that has an optimizer's
-//      usual name and form is the optimizer. Two candidates are an error, not a choice;
-//   3. with neither, the whole dict is the model, except its plain values;
-//   4. everything else is an extra value, by its path.
-//
-// Names of nested dicts are joined by dots, as in torch's own state_dict() names. The model comes first, because the
-// optimizer's ids get their names from it.
-//
-// Flat parameters of FSDP1 (LOCAL state dicts) wait in flats_ until the whole model is known, and are then replaced by
-// the parameters inside them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
+// One walk through the tree, which is freed on the way, adds models and extra values. Flat parameters of FSDP1
+// (flat_model.h) wait until the whole model is known, and optimizers after them, because ids get their names from the
+// model. Names of nested dicts are joined by dots, as in torch's own state_dict() names.
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <map>
 #include <optional>
-#include <set>
+#include <string_view>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/state/divided_value.h"
+#include "fsdp/checkpoint/foreign/torch/state/flat_model.h"
+#include "fsdp/checkpoint/foreign/torch/state/model_names.h"
+#include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
+#include "fsdp/checkpoint/foreign/torch/state/optimizer_set.h"
+#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_layout.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/training_step.h"
+#include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -37,23 +33,9 @@ namespace {
 
 using Kind = TorchNode::Kind;
 
-constexpr std::array kModelNames = {"model", "state_dict", "module", "model_state_dict"};
-constexpr std::array kOptimizerNames = {"optim", "optimizer", "optimizer_state_dict", "optim_state_dict"};
-
 bool HoldsTensor(const TorchNode& node) {
   return node.kind() == Kind::kTensor || std::any_of(node.members().begin(), node.members().end(),
                                                      [](const auto& member) { return HoldsTensor(member.second); });
-}
-
-absl::Status LayoutWanted(const std::string& name) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not record where its parameters are; ",
-                   kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
-}
-
-// `status`: the layout, from a file or from the model that is being filled, does not fit the flat parameters.
-absl::Status OtherLayoutWanted(const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
 }
 
 // Views can claim any size; within this limit sums of bytes do not overflow.
@@ -73,7 +55,8 @@ absl::Status CheckTotal(const TorchLeafTypes& tensors) {
 
 class StateBuilder {
  public:
-  StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options) : tensors_(tensors), options_(options) {
+  StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options)
+      : tensors_(tensors), options_(options), step_(tensors, options.read) {
     // Reserves some extra for texts: growing past the reservation would hold two copies of the array. Unused capacity
     // is never touched.
     const size_t room = tensors.size() + tensors.size() / 8 + 64;
@@ -86,76 +69,146 @@ class StateBuilder {
     if (!root.is_branch() || root.is_list) {
       return absl::InvalidArgumentError("it holds no dict, but a state dict is expected");
     }
-    if (IsOptimizer(root)) {
-      FSDP_RETURN_IF_ERROR(AddOptimizer(std::move(root)));
-      return Finished();
-    }
-    FSDP_ASSIGN_OR_RETURN(const std::string model, FindSection(root, kModelNames, &HoldsTensor));
-    FSDP_ASSIGN_OR_RETURN(const std::string optimizer, FindSection(root, kOptimizerNames, &IsOptimizer));
-    if (!model.empty()) FSDP_RETURN_IF_ERROR(AddModel(*root.Find(model), "", /*extra_prefix=*/model + "."));
-    TorchNode optimizer_node;
-    if (!optimizer.empty()) optimizer_node = std::move(*root.Find(optimizer));
-    FSDP_RETURN_IF_ERROR(root.Consume([&](const std::string& name, TorchNode& node) {
-      if (name == model || name == optimizer) return absl::OkStatus();
-      const bool is_model = model.empty() && optimizer.empty() && HoldsTensor(node);
-      return is_model ? AddModelNode(name, node, "") : AddExtra(name, node);
-    }));
-    FSDP_RETURN_IF_ERROR(AddFlatParameters());
-    const bool is_wanted = !optimizer.empty() && !(options_.model_only && !model.empty());
-    if (is_wanted) FSDP_RETURN_IF_ERROR(AddOptimizer(std::move(optimizer_node)));
+    FSDP_ASSIGN_OR_RETURN(TorchLayout layout, LayoutOf(root, tensors_, options_.map));
+    state_.layout = std::move(layout.description);
+    const Place top = {.branch = &layout.root, .role = layout.root.role, .model = &layout.root};
+    SeeNames(top, root);
+    FSDP_RETURN_IF_ERROR(AddMembers(top, root));
+    FSDP_RETURN_IF_ERROR(ReplaceFlatParameters(flats_, tensors_, options_, state_));
+    if (!options_.model_only || layout.models == 0) FSDP_RETURN_IF_ERROR(AddOptimizers());
     return Finished();
   }
 
  private:
+  using Role = TorchBranch::Role;
+
+  // A branch of the tree on the walk through it.
+  struct Place {
+    const TorchBranch* branch = nullptr;  // null: nothing in it has a role of its own
+    Role role = Role::kNone;
+    const TorchBranch* model = nullptr;  // the one that it belongs to
+    std::string path = {};               // from the root
+    std::string name = {};               // from `model`
+    int depth = 0;
+
+    bool is_model() const { return role == Role::kModel; }
+
+    // The place of the member `key`.
+    Place Inside(const std::string& key) const {
+      const TorchBranch* const own = branch == nullptr ? nullptr : branch->Find(key);
+      const bool has_role = own != nullptr && own->role != Role::kNone;
+      Place inner = {.branch = own, .role = has_role ? own->role : role};
+      if (inner.role == Role::kTopModel && !has_role) inner.role = Role::kNone;  // only its direct tensors are a model
+      inner.path = path.empty() ? key : absl::StrCat(path, ".", key);
+      inner.depth = depth + 1;
+      inner.model = has_role ? own : model;
+      if (!has_role) inner.name = name.empty() ? key : absl::StrCat(name, ".", key);
+      return inner;
+    }
+
+    // The same for a tensor.
+    Place OfTensor(const std::string& key) const {
+      Place inner = Inside(key);
+      if (role == Role::kTopModel && inner.role == Role::kNone) inner.role = Role::kModel;
+      if (inner.name.empty()) inner.name = key;  // a model of one tensor
+      return inner;
+    }
+  };
+
   // Texts at the end have (unused) leaves like the other entries.
   TorchState Finished() {
     state_.leaves.resize(state_.contents.entries().size());
+    state_.step = step_.step();
+    std::vector<std::string>& notes = state_.layout.notes;
+    for (const SeenModel& model : models_) {
+      if (const std::string note = model.names.note(); !note.empty()) notes.push_back(note);
+    }
+    if (const std::string note = step_.note(); !note.empty()) notes.push_back(note);
+    if (moments_ > 0) {
+      notes.push_back(absl::StrCat(moments_, moments_ == 1 ? " tensor" : " tensors",
+                                   " of the model named as an optimizer's state, such as ", Quote(a_moment_)));
+    }
+    if (unused_ > 0) {
+      notes.push_back(absl::StrCat(unused_, unused_ == 1 ? " value None" : " values None",
+                                   " of the optimizer's state left out, such as ", Quote(an_unused_)));
+    }
     return std::move(state_);
   }
 
-  // Adds a tensor, or replaces the one with that key.
-  void SetTensor(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf) {
-    const std::optional<size_t> replaced = state_.contents.IndexOf(key);
-    const size_t place = replaced.value_or(state_.contents.entries().size());
-    ShardedTensor tensor;
-    tensor.dtype = dtype;
-    tensor.shape = shape;
-    state_.contents.Set(std::move(key), std::move(tensor));
-    state_.leaves.resize(state_.contents.entries().size());
-    state_.leaves[place] = std::move(leaf);
+  struct SeenModel {
+    const TorchBranch* branch = nullptr;
+    ModelNames names;
+  };
+
+  ModelNames& NamesOf(const TorchBranch* model) {
+    const auto [at, is_new] = numbers_.try_emplace(model, models_.size());
+    if (is_new) models_.push_back({model, {}});
+    return models_[at->second].names;
   }
 
-  // The name of the member that has one of `names` and for which `is_one` is true; "" if there is no such member.
-  template <typename Names>
-  absl::StatusOr<std::string> FindSection(const TorchNode& root, const Names& names, bool (*is_one)(const TorchNode&)) {
-    std::string found;
-    for (const char* name : names) {
-      const TorchNode* node = root.Find(name);
-      if (node == nullptr || (!node->is_branch() && node->kind() != Kind::kValue) || !is_one(*node)) continue;
-      if (!found.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("it has both ", Quote(found), " and ", Quote(name), ", and only one of them can be meant"));
+  // Collects the names of each model.
+  void SeeNames(const Place& place, const TorchNode& node) {
+    const OptimizerMembers own(place.branch != nullptr && place.branch->is_optimizer ? node : TorchNode());
+    for (const auto& [key, member] : node.members()) {
+      if (own.Has(key)) continue;
+      if (member.kind() == Kind::kTensor) {
+        const Place inner = place.OfTensor(key);
+        if (inner.is_model()) NamesOf(inner.model).See(inner.name);
+      } else if (member.is_branch()) {
+        const Place inner = place.Inside(key);
+        if (inner.branch != nullptr || inner.is_model()) SeeNames(inner, member);
       }
-      found = name;
     }
-    return found;
   }
 
-  static bool IsOptimizer(const TorchNode& node) { return IsTorchOptimizer(node); }
-
-  absl::Status AddModel(TorchNode& node, const std::string& prefix, const std::string& extra_prefix) {
-    return node.Consume(
-        [&](const std::string& name, TorchNode& member) { return AddModelNode(prefix + name, member, extra_prefix); });
+  // Adds the members of a branch that has a role, or a branch with one inside. Optimizers wait in optimizers_.
+  absl::Status AddMembers(const Place& place, TorchNode& node) {
+    if (place.branch != nullptr && place.branch->is_optimizer) FSDP_RETURN_IF_ERROR(TakeOptimizer(place, node));
+    return node.Consume([&](const std::string& key, TorchNode& member) -> absl::Status {
+      const bool is_tensor = member.kind() == Kind::kTensor;
+      const Place inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
+      if (is_tensor && inner.is_model()) {
+        if (place.role == Role::kTopModel) FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
+        return AddModelTensor(inner, member.tensor());
+      }
+      const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
+      const bool has_roles = inner.branch != nullptr && inner.role != Role::kExtra;
+      if (is_optimizer || (member.is_branch() && (has_roles || (inner.is_model() && HoldsTensor(member))))) {
+        return AddMembers(inner, member);
+      }
+      FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
+      return AddExtra(inner.path, member);
+    });
   }
 
-  absl::Status AddModelNode(const std::string& name, TorchNode& node, const std::string& extra_prefix) {
-    if (node.is_branch()) return AddModel(node, name + ".", extra_prefix);
-    if (node.kind() == Kind::kValue) return AddExtra(extra_prefix + name, node);
-    if (IsFlatName(name)) {
-      flats_.emplace_back(name, node.tensor());
+  // Moves the optimizer's members of `node` to optimizers_.
+  absl::Status TakeOptimizer(const Place& place, TorchNode& node) {
+    Expand(node);
+    const OptimizerMembers own(node);
+    TorchNode optimizer;
+    if (!own.have_others()) {
+      optimizer = std::exchange(node, TorchNode());
+    } else {
+      TorchNode others;
+      FSDP_RETURN_IF_ERROR(node.Consume([&](const std::string& key, TorchNode& member) {
+        (own.Has(key) ? optimizer : others).Add(key, std::move(member));
+        return absl::OkStatus();
+      }));
+      node = std::move(others);
+    }
+    FSDP_ASSIGN_OR_RETURN(optimizer, NestedOptimizer(std::move(optimizer), tensors_, options_.read));
+    optimizers_.push_back({.branch = place.path, .node = std::move(optimizer), .prefix = place.branch->prefix});
+    return absl::OkStatus();
+  }
+
+  absl::Status AddModelTensor(const Place& place, int tensor) {
+    if (IsFlatName(place.name)) {
+      flats_.emplace_back(absl::StrCat(place.model->prefix, place.name), tensor);
       return absl::OkStatus();
     }
-    const TorchLeafType type = tensors_[node.tensor()];
+    const std::string name = absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name));
+    if (IsMomentName(std::string_view(name).substr(name.rfind('.') + 1)) && moments_++ == 0) a_moment_ = name;
+    const TorchLeafType type = tensors_[tensor];
     if (type.identity >= 0) {
       const auto identity = static_cast<size_t>(type.identity);
       if (identity >= first_names_.size()) first_names_.resize(std::max<size_t>(identity + 1, tensors_.size()));
@@ -166,117 +219,12 @@ class StateBuilder {
       }
       first = static_cast<uint32_t>(state_.contents.entries().size() + 1);
     }
-    return AddTensor(StateKey::Model(name), node.tensor());
-  }
-
-  // Replaces the flat parameters in flats_ with the parameters inside them.
-  absl::Status AddFlatParameters() {
-    if (flats_.empty()) return absl::OkStatus();
-    if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
-    std::vector<std::string> names;
-    for (const auto& [name, index] : flats_) names.push_back(UnitOfFlatName(name));
-    absl::StatusOr<std::vector<FlatUnit>> units = DivideIntoUnits(options_.flat.layout->parameters, names);
-    if (!units.ok()) return OtherLayoutWanted(units.status());
-    for (size_t i = 0; i < units->size(); ++i) {
-      const int64_t numel = tensors_[flats_[i].second].shape.numel();
-      const absl::Status placed = PlaceParts(numel, options_.flat.world_size, (*units)[i]);
-      if (!placed.ok()) return OtherLayoutWanted(placed);
-    }
-    FSDP_RETURN_IF_ERROR(RemoveSlices(*units));
-    for (size_t i = 0; i < units->size(); ++i) {
-      for (const FlatUnit::Part& part : (*units)[i].parts) {
-        SetTensor(StateKey::Model(part.fqn), tensors_[flats_[i].second].dtype, part.shape,
-                  {TorchTensorPart{.tensor = flats_[i].second, .offset = part.offset}});
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // With use_orig_params DCP also stores some rank's slice of each parameter, under the parameter's name. These slices
-  // are removed: the flat parameters have all elements. A shared parameter has a slice under each of its names, and the
-  // layout lists only the first, so a slice under another name is found by its elements and becomes an alias.
-  absl::Status RemoveSlices(const std::vector<FlatUnit>& units) {
-    std::set<std::string> parameters;
-    bool has_slices = false;
-    for (const FlatLayout::Parameter& parameter : options_.flat.layout->parameters) {
-      parameters.insert(parameter.fqn);
-      has_slices = has_slices || state_.contents.contains(StateKey::Model(parameter.fqn));
-    }
-    if (!has_slices) return absl::OkStatus();
-    StateDict kept;
-    std::vector<TorchLeaf> kept_leaves;
-    kept.aliases = state_.contents.aliases;
-    state_.leaves.resize(state_.contents.entries().size());
-    for (size_t i = 0; i < state_.leaves.size(); ++i) {
-      const auto& [key, value] = state_.contents.entries()[i];
-      bool is_kept = key.section != StateKey::Section::kModel || !std::holds_alternative<ShardedTensor>(value);
-      if (!is_kept && parameters.count(key.fqn) == 0) {
-        FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> shared,
-                              SharedWith(state_.leaves[i].tensor_part()->tensor, units));
-        if (shared.has_value() && !shared->empty()) kept.aliases[key.fqn] = *shared;
-        is_kept = !shared.has_value();
-      }
-      if (!is_kept) continue;
-      kept.Set(key, value);
-      kept_leaves.push_back(state_.leaves[i]);
-    }
-    state_.contents = std::move(kept);
-    state_.leaves = std::move(kept_leaves);
-    return absl::OkStatus();
-  }
-
-  // The parameter that shares its elements with `tensor`, found by comparing them with each rank's slice of each
-  // parameter; "" if `tensor` has no elements (ambiguous); nullopt if it is a buffer: no parameter has its elements, or
-  // several do.
-  absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
-    const TorchLeafType type = tensors_[tensor];
-    std::optional<std::string> found;
-    if (type.shape.rank() != 1 || options_.read == nullptr) return found;
-    if (type.shape.numel() == 0) return std::make_optional<std::string>();
-    for (size_t i = 0; i < units.size(); ++i) {
-      if (tensors_[flats_[i].second].dtype != type.dtype) continue;
-      for (const FlatUnit::Part& part : units[i].parts) {
-        FSDP_ASSIGN_OR_RETURN(const bool is_slice, IsSliceOf(part, flats_[i].second, tensor));
-        if (!is_slice) continue;
-        if (found.has_value()) return std::optional<std::string>();
-        found = part.fqn;
-      }
-    }
-    return found;
-  }
-
-  // True if `tensor` has the elements of some rank's slice of `part`. FSDP1 cuts a flat parameter into equal shards, so
-  // the candidates are the parts of `part` in each shard; sizes rule out most of them before anything is read.
-  absl::StatusOr<bool> IsSliceOf(const FlatUnit::Part& part, int flat, int tensor) const {
-    if (part.shape.numel() == 0) return false;
-    const int64_t ranks = options_.flat.world_size;
-    const int64_t shard_numel = (tensors_[flat].shape.numel() + ranks - 1) / ranks;
-    const Interval whole = {part.offset, part.offset + part.shape.numel()};
-    for (int64_t rank = whole.begin / shard_numel; rank * shard_numel < whole.end; ++rank) {
-      const Interval slice = Intersect(whole, {rank * shard_numel, (rank + 1) * shard_numel});
-      if (slice.size() != tensors_[tensor].shape.numel()) continue;
-      FSDP_ASSIGN_OR_RETURN(const bool is_equal, IsPartOf(flat, slice, tensor));
-      if (is_equal) return true;
-    }
-    return false;
-  }
-
-  absl::StatusOr<bool> IsPartOf(int flat, const Interval& slice, int tensor) const {
-    constexpr int64_t kElements = int64_t{1} << 20;  // bounds the memory of a comparison
-    const DType dtype = tensors_[tensor].dtype;
-    for (int64_t begin = slice.begin; begin < slice.end; begin += kElements) {
-      const int64_t end = std::min(begin + kElements, slice.end);
-      FSDP_ASSIGN_OR_RETURN(const std::string expected, ReadBytes(options_.read, flat, dtype, {begin, end}));
-      FSDP_ASSIGN_OR_RETURN(const std::string actual,
-                            ReadBytes(options_.read, tensor, dtype, {begin - slice.begin, end - slice.begin}));
-      if (expected != actual) return false;
-    }
-    return true;
+    return AddTensor(StateKey::Model(name), tensor);
   }
 
   absl::Status AddTensor(StateKey key, int index) {
     if (state_.contents.contains(key)) return Twice(key);
-    SetTensor(std::move(key), tensors_[index].dtype, tensors_[index].shape, {TorchTensorPart{.tensor = index}});
+    state_.Set(std::move(key), tensors_[index].dtype, tensors_[index].shape, {TorchTensorPart{.tensor = index}});
     return absl::OkStatus();
   }
 
@@ -293,20 +241,59 @@ class StateBuilder {
     }
     FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
     if (state_.contents.contains(key)) return Twice(key);
-    if (name == "step" && json.is_number_integer()) state_.step = json.get<int64_t>();
     state_.contents.Set(key, TextOfPython(json));
     return absl::OkStatus();
   }
 
-  absl::Status AddOptimizer(TorchNode node) {
-    const auto add = [this](StateKey key, TorchOptimizerState state) {
-      if (state_.contents.contains(key)) return Twice(key);
-      SetTensor(std::move(key), state.dtype, state.shape, state.leaf);
+  absl::Status AddOptimizers() {
+    if (optimizers_.empty()) return absl::OkStatus();
+    std::vector<ParameterScope> scopes;
+    for (const SeenModel& model : models_) {
+      const ModelNames& names = model.names;
+      ParameterScope& scope = scopes.emplace_back();
+      scope.prefix = model.branch->prefix;
+      scope.rename = [&names](const std::string& name) { return names.Unwrapped(name); };
+    }
+    for (ParameterScope& scope : scopes) {
+      for (const SeenModel& model : models_) {
+        const bool is_inside = model.branch->prefix.size() > scope.prefix.size();
+        if (is_inside && scopes.size() <= kMostModels) scope.others.push_back(model.branch->prefix);
+      }
+    }
+    const auto add = [this](StateKey key, TorchOptimizerState state) { return AddState(std::move(key), state); };
+    FSDP_ASSIGN_OR_RETURN(OptimizerSet set,
+                          ReadOptimizers(std::move(optimizers_), scopes, tensors_, state_.contents, options_, add));
+    if (!set.param_groups.empty()) state_.contents.Set(StateKey::ParamGroups(), std::move(set.param_groups));
+    for (const FoundOptimizer& unread : set.unread) {
+      const std::string name = unread.branch.empty() ? "the optimizer" : Quote(unread.branch);
+      state_.layout.notes.push_back(absl::StrCat(name, " became extra values: ", unread.reason));
+      state_.layout.is_usual = false;
+      for (const auto& [key, member] : unread.node.members()) {
+        const std::string path = unread.branch.empty() ? key : absl::StrCat(unread.branch, ".", key);
+        FSDP_RETURN_IF_ERROR(AddExtra(path, member));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A None in a list keeps the place of the elements after it.
+  static bool IsInList(const std::string& state) {
+    const std::vector<StatePathElement> path = SplitStatePath(state);
+    return std::any_of(path.begin(), path.end(), [](const StatePathElement& element) { return element.is_index; });
+  }
+
+  absl::Status AddState(StateKey key, const TorchOptimizerState& state) {
+    if (state.value && state.value->is_null() && !IsInList(key.state)) {
+      if (unused_++ == 0) an_unused_ = key.ToString();
       return absl::OkStatus();
-    };
-    FSDP_ASSIGN_OR_RETURN(std::string param_groups,
-                          ReadTorchOptimizer(std::move(node), tensors_, state_.contents, options_, add));
-    if (!param_groups.empty()) state_.contents.Set(StateKey::ParamGroups(), std::move(param_groups));
+    }
+    if (state.value) key = ExtraOfState(key.fqn, key.state);
+    if (state_.contents.contains(key)) return Twice(key);
+    if (state.value) {
+      state_.contents.Set(std::move(key), TextOfPython(*state.value));
+    } else {
+      state_.Set(std::move(key), state.dtype, state.shape, state.leaf);
+    }
     return absl::OkStatus();
   }
 
@@ -317,11 +304,30 @@ class StateBuilder {
   const TorchLeafTypes& tensors_;
   const TorchStateOptions& options_;
   TorchState state_;
-  std::vector<uint32_t> first_names_;               // by identity: entry of state_.contents, from 1; 0: unseen
-  std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
+  TrainingStep step_;
+  std::vector<SeenModel> models_;                 // in the order of the file
+  std::map<const TorchBranch*, size_t> numbers_;  // in models_
+  std::vector<uint32_t> first_names_;             // by identity: entry of state_.contents, from 1; 0: unseen
+  std::vector<FlatTensor> flats_;
+  std::vector<FoundOptimizer> optimizers_;
+  int64_t moments_ = 0;  // tensors of models, with names of optimizer state
+  std::string a_moment_;
+  int64_t unused_ = 0;  // values None of optimizers
+  std::string an_unused_;
 };
 
 }  // namespace
+
+void TorchState::Set(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf) {
+  const std::optional<size_t> replaced = contents.IndexOf(key);
+  const size_t place = replaced.value_or(contents.entries().size());
+  ShardedTensor tensor;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  contents.Set(std::move(key), std::move(tensor));
+  leaves.resize(contents.entries().size());
+  leaves[place] = std::move(leaf);
+}
 
 absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const {
   const std::optional<size_t> entry = contents.IndexOf(key);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateOfTree: finds the model, the optimizer and the rest in a saved dict. Recognised: a plain state dict; {"model",
-// "optim", "step", ...} under the usual spellings (model, state_dict, module, model_state_dict; optim, optimizer,
-// optimizer_state_dict, optim_state_dict); an optimizer's state dict by itself. Everything that is neither model nor
-// optimizer is an extra value. Pure, except for options.read.
+// StateOfTree: finds the model, the optimizer and the rest in a saved dict. torch_layout.h decides which branch is
+// which; training_step.h finds the step. Pure, except for options.read.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 
@@ -15,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
@@ -23,8 +22,12 @@ struct TorchState {
   std::string path = {};              // the file or directory, for messages; set by the source that owns the state
   StateDict contents;                 // dtypes and whole shapes; tensors have no shards
   std::vector<TorchLeaf> leaves;      // by entry of `contents`; unused for texts
-  std::optional<int64_t> step;        // "step" of the file
+  std::optional<int64_t> step;        // nullopt: unknown
   std::vector<std::string> left_out;  // TensorSource::left_out(): objects of Python classes
+  SourceLayout layout;
+
+  // Adds a tensor, or replaces the one with that key.
+  void Set(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf);
 
   // The source of the elements of tensor `key`. kNotFound names `path` and the key.
   absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;
@@ -38,9 +41,10 @@ struct TorchState {
 // Finds the state dict in `root`, which is consumed on the way, and whose tensors have `types`, indexed by
 // TorchNode::tensor(). Objects of Python classes are left out with options.skip_objects, and are otherwise a
 // kInvalidArgument that names them. Tensors in param_groups become a part of that text; flat parameters of FSDP1 are
-// divided into parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is not a state
-// dict, and for optimizer state whose parameters cannot be identified (ids without an order, flat parameters without a
-// layout); kDataLoss for a name that occurs twice.
+// divided into parameters if their layout is known. Optimizer state whose parameters cannot be identified (ids without
+// an order) becomes extra values, named by their paths, and a note of the layout has the reason. kInvalidArgument, with
+// the reason, for a tree that is not a state dict, for flat parameters without a layout, and for errors of LayoutOf;
+// kDataLoss for a name that occurs twice.
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options = {});
 

@@ -27,7 +27,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, get_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -436,6 +437,54 @@ def save_objects():
         expect(name, model)
 
 
+# Layouts that have no model and optimizer under the usual names at the top.
+
+class AppState(Stateful):
+    def __init__(self, model, optimizer):
+        self.parts = model, optimizer
+
+    def state_dict(self):
+        return dict(zip(("model", "optim"), get_state_dict(*self.parts)))
+
+
+def save_directory(name, state):
+    os.chdir(HERE)  # .metadata records the path
+    shutil.rmtree(name, ignore_errors=True)
+    dcp.save(state, checkpoint_id=name, no_dist=True)
+
+
+def by_name(model, optimizer, prefix=""):
+    names = [prefix + n for n, _ in model.named_parameters()]
+    state = optimizer.state_dict()["state"]
+    return {"state": {names[i]: s for i, s in state.items()}, "param_groups": []}
+
+
+def trained(optimizer_class):
+    model = Plain()
+    optimizer = optimizer_class(model.parameters(), lr=1e-3)
+    train(model, optimizer)
+    return model, optimizer
+
+
+def save_layouts():
+    torch.manual_seed(1)
+    model, optimizer = trained(torch.optim.AdamW)
+    save_directory("app", {"app": AppState(model, optimizer), "lr": 0.5})
+    expect("app", model.state_dict(), by_name(model, optimizer))
+    flat = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
+    save_directory("top", {**model.state_dict(), "optimizer": flat, "lr_scheduler": {"last_epoch": 3},
+                           "train_state": {"step": torch.tensor(3, dtype=torch.int32)}})
+    expect("top", model.state_dict(), by_name(model, optimizer))
+    critic, critics = trained(torch.optim.Adafactor)
+    torch.save({"generator": model.state_dict(), "discriminator": critic.state_dict(), "opt_g": optimizer.state_dict(),
+                "opt_d": critics.state_dict(), "epoch": torch.tensor(3)}, HERE / "two_models.pt")
+    state = {f"{name}.{n}": t for name, m in (("generator", model), ("discriminator", critic)) for n, t in m.state_dict().items()}
+    both = {**by_name(model, optimizer, "generator.")["state"], **by_name(critic, critics, "discriminator.")["state"]}
+    expect("two_models.pt", state, {"state": both, "param_groups": []})
+    for name in ("app", "top", "two_models.pt"):
+        del expected[name]["param_groups"]
+
+
 # Hostile files.
 
 class Calls:
@@ -489,6 +538,7 @@ def main():
     save_flats()
     save_local_gpt2()
     save_objects()
+    save_layouts()
     save_hostile()
     (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/state/training_step.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::array kNames = {"step",     "global_step", "global_steps", "iteration",
+                               "iter_num", "iter",        "num_updates",  "epoch"};
+
+// Names in deeper dicts belong to parts of the program, such as samplers.
+constexpr int kMostDepth = 3;
+
+std::optional<int64_t> WholeNumber(double value) {
+  constexpr double kMost = 9007199254740992.0;  // 2^53: a double above it may be another integer's
+  if (!(value >= 0 && value <= kMost) || value != std::floor(value)) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+std::optional<int64_t> WholeNumber(const PythonJson& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    return number <= uint64_t{INT64_MAX} ? std::make_optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
+  if (value.is_number_integer()) {
+    const auto number = value.get<int64_t>();
+    return number >= 0 ? std::make_optional(number) : std::nullopt;
+  }
+  if (value.is_number_float()) return WholeNumber(value.get<double>());
+  int64_t number = 0;
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  const bool is_digits = std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
+  return is_digits && absl::SimpleAtoi(text, &number) ? std::make_optional(number) : std::nullopt;
+}
+
+template <typename T>
+std::optional<int64_t> IntegerOf(const std::string& bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  if (value < T{0} || static_cast<uint64_t>(value) > uint64_t{INT64_MAX}) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+// The element whose bytes these are.
+std::optional<int64_t> WholeNumber(DType dtype, const std::string& bytes) {
+  switch (dtype) {
+    case DType::kInt8:
+      return IntegerOf<int8_t>(bytes);
+    case DType::kInt16:
+      return IntegerOf<int16_t>(bytes);
+    case DType::kInt32:
+      return IntegerOf<int32_t>(bytes);
+    case DType::kInt64:
+      return IntegerOf<int64_t>(bytes);
+    case DType::kUInt8:
+      return IntegerOf<uint8_t>(bytes);
+    case DType::kUInt16:
+      return IntegerOf<uint16_t>(bytes);
+    case DType::kUInt32:
+      return IntegerOf<uint32_t>(bytes);
+    case DType::kUInt64:
+      return IntegerOf<uint64_t>(bytes);
+    default:
+      break;
+  }
+  double value = 0;
+  const bool is_number = IsFloatingPoint(dtype) && Convert(dtype, bytes.data(), DType::kFloat64, &value, 1).ok();
+  return is_number ? WholeNumber(value) : std::nullopt;
+}
+
+}  // namespace
+
+// An epoch is no step, but a program that counts only epochs has no other number for its checkpoints.
+std::optional<TrainingStep::Rank> TrainingStep::RankOf(const std::string& key, int depth) {
+  const auto at = std::find(kNames.begin(), kNames.end(), key);
+  const bool is_epoch = key == kNames.back();
+  if (at == kNames.end() || (is_epoch && depth > 0)) return std::nullopt;
+  return Rank(is_epoch, depth, at - kNames.begin());
+}
+
+absl::Status TrainingStep::Add(const std::string& name, const std::string& key, int depth, const TorchNode& node) {
+  if (depth > kMostDepth) return absl::OkStatus();
+  if (node.kind() == TorchNode::Kind::kTensor) return AddTensor(name, key, depth, node.tensor());
+  if (node.kind() == TorchNode::Kind::kValue) {
+    AddValue(name, key, depth, node.value());
+    return absl::OkStatus();
+  }
+  if (node.is_list) return absl::OkStatus();
+  for (const auto& [inner, member] : node.members()) {
+    FSDP_RETURN_IF_ERROR(Add(absl::StrCat(name, ".", inner), inner, depth + 1, member));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingStep::AddTensor(const std::string& name, const std::string& key, int depth, int tensor) {
+  const std::optional<Rank> rank = RankOf(key, depth);
+  if (!rank || read_ == nullptr) return absl::OkStatus();
+  const TorchLeafType type = tensors_[tensor];
+  if (type.shape.numel() != 1) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(read_, tensor, type.dtype, {0, 1}));
+  if (const std::optional<int64_t> value = WholeNumber(type.dtype, bytes)) Take(name, *rank, *value);
+  return absl::OkStatus();
+}
+
+void TrainingStep::AddValue(const std::string& name, const std::string& key, int depth, const PythonJson& value) {
+  if (value.is_object() && !value.contains(kPythonTag) && depth < kMostDepth) {
+    for (const auto& [inner, member] : value.items())
+      AddValue(absl::StrCat(name, ".", inner), inner, depth + 1, member);
+    return;
+  }
+  const std::optional<Rank> rank = RankOf(key, depth);
+  const std::optional<int64_t> number = rank ? WholeNumber(value) : std::nullopt;
+  if (number) Take(name, *rank, *number);
+}
+
+void TrainingStep::Take(const std::string& name, Rank rank, int64_t value) {
+  if (!step_ || rank < rank_) {
+    step_ = value;
+    name_ = name;
+    rank_ = rank;
+    is_ambiguous_ = false;
+  } else if (rank == rank_ && value != *step_) {
+    is_ambiguous_ = true;
+    other_ = name;
+  }
+}
+
+std::string TrainingStep::note() const {
+  if (!step_ || (name_ == kNames[0] && !is_ambiguous_)) return "";
+  if (!is_ambiguous_) return absl::StrCat("step ", *step_, " is ", Quote(name_));
+  return absl::StrCat("the step is unknown: ", Quote(name_), " and ", Quote(other_), " differ");
+}
+
+}  // namespace fsdp

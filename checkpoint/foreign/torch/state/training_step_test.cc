@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch/state/training_step.h"
+
+#include <optional>
+#include <string>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/torch/state/tree_testutil.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::Contains;
+
+// The step of {"model": ..., `members`}.
+std::optional<int64_t> StepOf(const std::string& members) {
+  const auto state = TestTree(R"({"model": {"w": "float32[2]"}, )" + members + "}").State();
+  EXPECT_OK(state.status()) << members;
+  return state.ok() ? state->step : std::nullopt;
+}
+
+TEST(TrainingStepTest, ACounterIsAWholeNumberInAnyForm) {
+  for (const char* value :
+       {"7", "7.0", R"("7")", R"("int64[]=7")", R"("int32[1]=7")", R"("int16[]=7")", R"("int8[]=7")", R"("uint8[]=7")",
+        R"("uint16[]=7")", R"("uint32[]=7")", R"("uint64[]=7")", R"("float32[]=7")", R"("bfloat16[1,1]=7")"}) {
+    EXPECT_EQ(StepOf(R"("step": )" + std::string(value)), 7) << value;
+  }
+}
+
+TEST(TrainingStepTest, WhatIsNoWholeNumberIsNoStep) {
+  for (const char* value : {"-1", "7.5", "true", "null", "[7]", R"("7a")", R"("")", R"("-7")", R"("int64[]=-7")",
+                            R"("int64[2]=7")", R"("float32[]=0.5")", R"("bool[]=1")", "1e300"}) {
+    EXPECT_EQ(StepOf(R"("step": )" + std::string(value)), std::nullopt) << value;
+  }
+}
+
+TEST(TrainingStepTest, NamesCountInTheirOrderAndOuterOnesFirst) {
+  EXPECT_EQ(StepOf(R"("epoch": 2, "global_step": 40, "step": 41)"), 41);
+  EXPECT_EQ(StepOf(R"("epoch": 2, "iter_num": "400")"), 400);
+  EXPECT_EQ(StepOf(R"("iteration": 6, "train_state": {"step": 60})"), 6);
+  EXPECT_EQ(StepOf(R"("epoch": 2, "train_state": {"step": "int32[]=60"})"), 60);
+  EXPECT_EQ(StepOf(R"("epoch": 2)"), 2);
+  EXPECT_EQ(StepOf(R"("sampler": {"epoch": 2})"), std::nullopt);
+  EXPECT_EQ(StepOf(R"("callbacks": [{"step": 2}])"), std::nullopt);
+}
+
+TEST(TrainingStepTest, TwoThatDifferMakeItUnknown) {
+  EXPECT_EQ(StepOf(R"("a": {"step": 5}, "b": {"step": 5})"), 5);
+  const TestTree tree(R"({"model": {"w": "float32[2]"}, "a": {"step": 5}, "b": {"step": 6}})");
+  ASSERT_OK_AND_ASSIGN(const TorchState state, tree.State());
+  EXPECT_EQ(state.step, std::nullopt);
+  EXPECT_THAT(state.layout.notes, Contains("the step is unknown: \"a.step\" and \"b.step\" differ"));
+  EXPECT_EQ(StepOf(R"("a": {"step": 5}, "b": {"step": 6}, "step": 7)"), 7);
+}
+
+TEST(TrainingStepTest, AnotherNameThanStepIsNoted) {
+  ASSERT_OK_AND_ASSIGN(const TorchState state,
+                       TestTree(R"({"model": {"w": "float32[2]"}, "epoch": "int64[]=3"})").State());
+  EXPECT_THAT(state.layout.notes, Contains("step 3 is \"epoch\""));
+  EXPECT_TRUE(state.contents.contains(StateKey::Extra("epoch")));  // it stays what it was
+}
+
+// The state of an optimizer has steps of its own.
+TEST(TrainingStepTest, StepsOfParametersDoNotCount) {
+  EXPECT_EQ(StepOf(R"("optimizer": {"state": {"0": {"step": 3}, "1": {"step": 3}},
+                                    "param_groups": [{"params": [0, 1]}]})"),
+            std::nullopt);
+}
+
+}  // namespace
+}  // namespace fsdp
