@@ -71,6 +71,7 @@ class ChunkedModel final : public Module {
       for (int i = chunks_ - 1; i >= 0; --i) {
         FSDP_ASSIGN_OR_RETURN(const Tensor part, head->Backward(grads[i], tape));
         tape.stream().CopyAsync(ChunkOf(grad, i, chunks_).data(), part.data(), part.nbytes());
+        tape.stream().Run([part] { return absl::OkStatus(); });  // holds it until the copy has run
       }
     }
     FSDP_ASSIGN_OR_RETURN(grad, norm->Backward(grad, tape));

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore
     FSDP_ASSIGN_OR_RETURN(runtime->streams_, UnitStreams::Create(units.device()));
   }
   FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(runtime->Allocate()));
-  FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->streams_));
+  FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, runtime->plan_, *runtime->streams_));
   return runtime;
 }
 
