@@ -91,7 +91,10 @@ TEST_F(LaggingViewTest, ARankThatDoesNotSeeTheNewDirectoryEndsTheSaveOfAllRanks)
 TEST_F(LaggingViewTest, Rank0CommitsNoStepOfWhichItDoesNotSeeAFile) {
   EXPECT_THAT(Save(root_, 4, {"rank-00001-of", ""}),
               StatusIs(testing::_, AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank-00001-of-00002.h5"))));
-  ExpectSteps({1, 2, 3});
+  EXPECT_THAT(LatestCheckpoint(root_), IsOkAndHolds(Path(3)));
+  // Rank 0 could not remove what it did not see.
+  EXPECT_OK(Save(root_, 4, {"", ""}));
+  ExpectSteps({1, 2, 3, 4});
 }
 
 TEST_F(LaggingViewTest, TheStepThatIsNotSeenYetIsNotTheNewestAndIsNotReplaced) {

@@ -219,7 +219,8 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   }
   for (const Step& step : plan.steps) {
     if (left != nullptr && !step.problem.empty()) {
-      left->push_back(absl::StrCat(JoinPath(root, step.name), " is not complete, so older steps stay: ", step.problem));
+      left->push_back(absl::StrCat(JoinPath(root, step.name),
+                                   " is not complete, and older steps stay if no other is: ", step.problem));
     }
   }
   if (plan.steps.empty()) return absl::OkStatus();
