@@ -31,9 +31,13 @@ int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() *
 
 // "842,624".
 std::string Grouped(int64_t number) {
-  std::string digits = absl::StrCat(number);
-  for (int64_t at = std::ssize(digits) - 3; at > 0; at -= 3) digits.insert(at, ",");
-  return digits;
+  const std::string digits = absl::StrCat(number);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
+    grouped += digits[i];
+  }
+  return grouped;
 }
 
 // Tensors and bytes in a section or in a file.
