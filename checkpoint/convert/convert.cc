@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -218,6 +219,14 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
   return CheckRoom(destination, "its tensors", bytes);
 }
 
+// The layout of the source, unless nobody would doubt it.
+void AddLayout(const SourceLayout& layout, std::vector<std::string>& notes) {
+  if (!layout.text.empty() && !layout.is_usual) notes.push_back(layout.text);
+  for (const std::string& note : layout.notes) {
+    notes.push_back(absl::StrReplaceAll(note, {{"TensorSourceOptions::", "ConvertOptions::"}}));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
@@ -233,9 +242,11 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckDestination(
       destination,
       {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
-  const absl::StatusOr<std::unique_ptr<TensorSource>> opened = OpenTensorSource(
-      source_path,
-      {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
+  const absl::StatusOr<std::unique_ptr<TensorSource>> opened =
+      OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
+                                     .model_only = options.model_only,
+                                     .skip_links = options.skip_links,
+                                     .map = options.map});
   if (!opened.ok()) return NameOptions(opened.status(), "ConvertOptions");
   const std::unique_ptr<TensorSource>& source = *opened;
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
@@ -251,6 +262,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   notes->insert(notes->begin(), plan.notes.begin(), plan.notes.end());
+  AddLayout(source->layout(), *notes);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
   notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());

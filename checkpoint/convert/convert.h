@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/convert/name_filter.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/tensor/dtype.h"
@@ -37,6 +38,7 @@ struct ConvertOptions {
   bool force = false;                          // replace an existing destination
   std::optional<int64_t> step = {};            // that a checkpoint of ours records; default: the source's, else 0
   std::optional<FlatLayout> flat_layout = {};  // TensorSourceOptions::flat_layout
+  std::vector<TensorRole> map = {};            // TensorSourceOptions::map; the layout becomes a note in the report
   InputPaths also_read = {};                   // read by the caller, such as flat_layout's: never the destination
   bool skip_links = false;                     // TensorSourceOptions::skip_links; each becomes a note in the report
   bool allow_expanded = false;                 // write tensors that are larger than the source's data (expansion.h)

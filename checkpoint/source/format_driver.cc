@@ -47,8 +47,15 @@ bool HasEntry(const std::string& directory, const std::string& name) {
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,
                                                          const TensorSourceOptions& options) const {
+  FSDP_RETURN_IF_ERROR(CheckApply(options));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, Open(path, options));
   return DescribeSource(std::move(source));
+}
+
+absl::Status FormatDriver::CheckApply(const TensorSourceOptions& options) const {
+  if (options.map.empty() || traits_.has_layout) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "TensorSourceOptions::map is for torch files and DCP directories: the values of ", name(), " have their roles"));
 }
 
 bool FormatDriver::HasSuffix(const std::string& path) const {

@@ -90,6 +90,9 @@ class FormatDriver {
   // suffice. Cheap, without side effects.
   virtual bool IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 
+  // kInvalidArgument for options that its sources would ignore: TensorSourceOptions::map of a format without a layout.
+  absl::Status CheckApply(const TensorSourceOptions& options) const;
+
   // True when `path` ends with one of the suffixes.
   bool HasSuffix(const std::string& path) const;
 

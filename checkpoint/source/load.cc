@@ -129,7 +129,7 @@ bool HoldsOptimizer(const StateDict& state) {
   });
 }
 
-absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& left_out, const std::string& path,
+absl::Status CheckMissing(const LoadPlan& plan, const TensorSource& source, const std::string& path,
                           const LoadOptions& options) {
   const std::vector<std::string>& missing = plan.missing();
   if (options.missing != nullptr) {
@@ -141,10 +141,14 @@ absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& 
   std::vector<std::string> named;
   for (size_t i = 0; i < std::min(kNamed, missing.size()); ++i) named.push_back(Quote(missing[i]));
   const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
+  const std::vector<std::string> left_out = source.left_out();
   const std::string links =
       left_out.empty() ? "" : absl::StrCat("; it is read without: ", absl::StrJoin(left_out, ", "));
+  // Why an optimizer is among the extra values, for example.
+  const std::vector<std::string>& notes = source.layout().notes;
+  const std::string layout = notes.empty() ? "" : absl::StrCat("; ", absl::StrJoin(notes, "; "));
   return absl::NotFoundError(
-      absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links));
+      absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links, layout));
 }
 
 }  // namespace
@@ -175,7 +179,7 @@ absl::Status LoadFrom(const TensorSource& source, const std::string& path, State
   // The whole plan first: an error in any tensor is reported before memory of `wanted` changes.
   LoadPlan plan(source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
-  FSDP_RETURN_IF_ERROR(CheckMissing(plan, source.left_out(), path, options));
+  FSDP_RETURN_IF_ERROR(CheckMissing(plan, source, path, options));
   FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.reads(), *options.device, *pool)
                                         : source.ReadAll(plan.reads(), *pool));
   // Last, so that an error of reading leaves texts and attributes unchanged.

@@ -67,6 +67,7 @@ SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source) {
   SourceDescription description;
   description.metadata = source->metadata();
   description.left_out = source->left_out();
+  description.layout = source->layout();
   description.step = source->step();
   description.world_size = source->world_size();
   description.expansion = ExpansionOf(*source);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fsdp/checkpoint/source/expansion.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -31,6 +32,7 @@ struct SourceDescription {
   int world_size = 1;
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
   std::vector<std::string> left_out = {};       // TensorSource::left_out()
+  SourceLayout layout = {};                     // TensorSource::layout()
   Expansion expansion = {};                     // of all tensors; zero in a description that was not made from a source
 
   // Not null: `tensors` is empty, DescribeTensors makes one after the other. All of them together would take as much

@@ -40,6 +40,11 @@ absl::Status CheckElements(const StateKey& key, const Interval& interval, int64_
   return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", numel));
 }
 
+const SourceLayout& TensorSource::layout() const {
+  static const auto* const none = new SourceLayout;
+  return *none;
+}
+
 absl::StatusOr<std::string> TensorSource::Identity() const { return DescribeContents(PosixFileSystem(), files()); }
 
 // For formats without blocks: each piece is one task of the pool. A piece whose dtype must be converted goes through a

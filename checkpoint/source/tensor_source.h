@@ -20,6 +20,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/format_traits.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/tensor/box.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -38,6 +39,10 @@ struct TensorSourceOptions {
   // Open an HDF5 file even if some of its links are not followed, and an .npz file even if some of its arrays are not
   // tensors; TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
   bool skip_links = false;
+
+  // What branches of the dict in a torch file or DCP directory are, if their structure does not tell. One that names a
+  // model, or an optimizer, takes the place of those that would be found.
+  std::vector<TensorRole> map = {};
 };
 
 // An error of opening a source names options as "TensorSourceOptions::skip_links". Returns `status` with
@@ -101,6 +106,9 @@ class TensorSource {
   // Links and objects in the files that contents() does not have, for messages: `"/model/b" (soft link to "/model/a")`.
   // If there are very many, only the first, and then the number of the others.
   virtual std::vector<std::string> left_out() const { return {}; }
+
+  // Which of the file's values became contents()'s model, optimizer and extra values, for messages.
+  virtual const SourceLayout& layout() const;
 
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
   // bytes). kDataLoss names tensor, file and byte range; kNotFound names a missing tensor; kInvalidArgument an interval

@@ -53,6 +53,10 @@ ABSL_FLAG(bool, allow_expanded, false,
 ABSL_FLAG(std::string, flat_layout, "",
           "JSON file with the contents of FSDP1's flat parameters: {\"parameters\": [{\"name\", \"shape\"}, "
           "...], \"units\": [...]}; needed if the checkpoint does not record it");
+ABSL_FLAG(
+    fsdp::RepeatedFlag, map, {},
+    "FROM=ROLE: the branch FROM of a torch file or DCP directory (keys joined by dots, \".\" is all) is a model, optim "
+    "or extra; FROM=model.PREFIX puts a prefix before its names; may be repeated");
 ABSL_FLAG(std::string, endpoint_url, "",
           "http://HOST[:PORT] or https://HOST[:PORT] of the object store; by default AWS_ENDPOINT_URL_S3, "
           "AWS_ENDPOINT_URL or what ~/.aws says, else Amazon's");

@@ -16,6 +16,7 @@ ABSL_DECLARE_FLAG(bool, json);
 
 // Every subcommand that opens checkpoints of other formats: inspect, verify, convert, view, diff.
 ABSL_DECLARE_FLAG(std::string, flat_layout);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, map);
 
 // verify, convert, diff.
 ABSL_DECLARE_FLAG(bool, skip_links);

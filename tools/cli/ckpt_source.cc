@@ -2,6 +2,7 @@
 #include "fsdp/tools/cli/ckpt_source.h"
 
 #include "absl/flags/flag.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
@@ -15,11 +16,24 @@ absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   options.skip_links = absl::GetFlag(FLAGS_skip_links);
   options.model_only = absl::GetFlag(FLAGS_model_only);  // only diff has it, of the commands that come here
+  FSDP_ASSIGN_OR_RETURN(options.map, RolesFromFlags());
   return options;
 }
 
+absl::StatusOr<std::vector<TensorRole>> RolesFromFlags() {
+  std::vector<TensorRole> roles;
+  for (const std::string& text : absl::GetFlag(FLAGS_map).values) {
+    absl::StatusOr<TensorRole> role = ParseTensorRole(text);
+    if (!role.ok()) return Annotate(role.status(), "--map");
+    roles.push_back(*std::move(role));
+  }
+  return roles;
+}
+
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path) {
-  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions options, SourceOptionsFromFlags());
+  FSDP_ASSIGN_OR_RETURN(TensorSourceOptions options, SourceOptionsFromFlags());
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  if (!driver->traits().has_layout) options.map.clear();
   return OpenTensorSource(path, options);
 }
 

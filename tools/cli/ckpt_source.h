@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -16,7 +18,11 @@ namespace fsdp {
 // errors of ReadFlatLayout.
 absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags();
 
-// OpenTensorSource(path) with these options, and its errors.
+// The roles of --map, in order. kInvalidArgument quotes one that does not parse.
+absl::StatusOr<std::vector<TensorRole>> RolesFromFlags();
+
+// OpenTensorSource(path) with these options, and its errors. Of two paths that a subcommand opens only one may need
+// roles, so a format without a layout is opened without them.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path);
 
 }  // namespace fsdp

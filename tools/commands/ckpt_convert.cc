@@ -23,6 +23,7 @@
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/dtype_flag.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
@@ -200,6 +201,7 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
   options.skip_links = absl::GetFlag(FLAGS_skip_links);
+  FSDP_ASSIGN_OR_RETURN(options.map, RolesFromFlags());
   options.allow_expanded = absl::GetFlag(FLAGS_allow_expanded);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
   if (options.max_memory < kMinConvertMemory) {
@@ -216,7 +218,8 @@ std::string ToJson(const std::string& source, const std::string& destination, co
                                  {"tensors", report.tensors},
                                  {"bytes", report.bytes},
                                  {"seconds", absl::ToDoubleSeconds(elapsed)},
-                                 {"notes", report.notes}};
+                                 {"notes", nlohmann::ordered_json::array()}};
+  for (const std::string& note : report.notes) json["notes"].push_back(WithFlagNames(note));
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -267,7 +270,7 @@ int RunConvert(const CommandLine& line) {
     Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
           FormatBytes(static_cast<double>(report->bytes)));
   }
-  for (const std::string& note : report->notes) Print("note: %s\n", note);
+  for (const std::string& note : report->notes) Print("note: %s\n", WithFlagNames(note));
   return kExitDone;
 }
 

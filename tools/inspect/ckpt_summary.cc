@@ -115,6 +115,7 @@ void TakeDescription(SourceDescription description, CheckpointSummary& summary) 
   summary.described_files = std::move(description.files);
   summary.metadata = std::move(description.metadata);
   summary.left_out = std::move(description.left_out);
+  summary.layout = std::move(description.layout);
   summary.expansion = std::move(description.expansion);
   summary.source = std::move(description.source);
 }

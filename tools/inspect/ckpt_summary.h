@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 #include "fsdp/checkpoint/source/source_description.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 
 namespace fsdp {
 
@@ -73,6 +74,9 @@ struct CheckpointSummary {
   // The first kMostShortTexts texts of at most kShortTextBytes, by key. Of a checkpoint of ours without the ones that
   // cannot be read, and none of an object store.
   std::map<StateKey, std::string> short_texts = {};
+
+  // TensorSource::layout(); its text is empty for formats that do not need one.
+  SourceLayout layout = {};
 
   // Filled if statistics were read (--html), in the order of the names.
   std::vector<NotWhollyRead> partly_read = {};

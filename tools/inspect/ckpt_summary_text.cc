@@ -229,6 +229,14 @@ std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares
   return text;
 }
 
+// What was decided about the values of a file that does not say which of them are a model; empty for other files.
+std::string LayoutText(const SourceLayout& layout) {
+  std::string text;
+  if (!layout.text.empty()) absl::StrAppend(&text, "layout  ", layout.text, "\n");
+  for (const std::string& note : layout.notes) absl::StrAppend(&text, "note  ", WithFlagNames(note), "\n");
+  return text;
+}
+
 // The facts that the run recorded about itself, one per line.
 std::string AttributesText(const RunMetadata& attributes) {
   if (attributes.empty()) {
@@ -296,7 +304,7 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
     absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_verified ? "that verifies " : "", "is ",
                     summary.path, summary.is_verified ? "" : "; its values are not verified", "\n");
   }
-  absl::StrAppend(&text, Headline(summary), SectionsText(shares), TextsText(summary));
+  absl::StrAppend(&text, Headline(summary), LayoutText(summary.layout), SectionsText(shares), TextsText(summary));
   if (!manifest.units.empty()) absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
   if (summary.traits().is_ours) absl::StrAppend(&text, AttributesText(manifest.save.attributes));
   absl::StrAppend(&text, AliasesText(summary));
@@ -350,6 +358,9 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
         {{"name", unit.name}, {"parameters", unit.parameters.size()}, {"numel", unit.unsharded_numel}});
   }
   json["metadata"] = summary.metadata;
+  json["layout"] = summary.layout.text.empty() ? Json() : Json(summary.layout.text);
+  json["notes"] = Json::array();
+  for (const std::string& note : summary.layout.notes) json["notes"].push_back(WithFlagNames(note));
   json["left_out"] = summary.left_out;
   json["not_wholly_read"] = Json::array();
   for (const NotWhollyRead& tensor : summary.partly_read) {

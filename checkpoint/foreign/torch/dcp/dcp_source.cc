@@ -84,7 +84,8 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
         {.read = read,
          .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
          .model_only = options_.model_only,
-         .skip_objects = options_.model_only || options_.skip_links});
+         .skip_objects = options_.model_only || options_.skip_links,
+         .map = options_.map});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
@@ -95,6 +96,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
   const CoveringChecksums* covering_checksums() const override { return this; }
   const FormatTraits& traits() const override { return DcpTraits(); }
   const StateDict& contents() const override { return state_.contents; }
+  const SourceLayout& layout() const override { return state_.layout; }
   int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return string_metadata_; }
@@ -380,8 +382,12 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& p
 }
 
 const FormatTraits& DcpTraits() {
-  static const auto* traits = new FormatTraits{
-      .name = "dcp", .headline = "a DCP directory", .in_directory = "DCP's .metadata", .file = {}, .has_writers = true};
+  static const auto* traits = new FormatTraits{.name = "dcp",
+                                               .headline = "a DCP directory",
+                                               .in_directory = "DCP's .metadata",
+                                               .file = {},
+                                               .has_writers = true,
+                                               .has_layout = true};
   return *traits;
 }
 

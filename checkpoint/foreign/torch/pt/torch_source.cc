@@ -60,7 +60,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
         {.read = read,
          .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = joined.shards},
          .model_only = options.model_only,
-         .skip_objects = options.model_only || options.skip_links});
+         .skip_objects = options.model_only || options.skip_links,
+         .map = options.map});
     if (!state.ok()) {
       return Annotate(state.status(), path);
     }
@@ -79,6 +80,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
   const CoveringChecksums* covering_checksums() const override { return this; }
   const FormatTraits& traits() const override { return TorchTraits(); }
   const StateDict& contents() const override { return state_.contents; }
+  const SourceLayout& layout() const override { return state_.layout; }
   int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
@@ -345,6 +347,7 @@ const FormatTraits& TorchTraits() {
                        .file = "a torch file",
                        .suffixes = {".pt", ".pth", ".bin"},
                        .model_file = kTorchModelName,
+                       .has_layout = true,
                        .is_plain = true};
   return *traits;
 }
