@@ -30,6 +30,10 @@ class SafetensorsSource final : public TensorSource {
   // first file's is used.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
+    size_t tensors = 0;
+    for (const std::unique_ptr<SafetensorsFile>& file : files) tensors += file->header().entries.size();
+    source->places_.reserve(tensors);
+    source->contents_.Reserve(tensors);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
       FSDP_RETURN_IF_ERROR(source->Add(*file));
     }
@@ -125,7 +129,7 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string index_path = directory / kHuggingFaceIndexName;
-  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok())
     return absl::Status(index.status().code(), absl::StrCat(index.status().message(), " in ", index_path));

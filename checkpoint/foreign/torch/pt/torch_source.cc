@@ -350,8 +350,7 @@ absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, in
 // Every tensor of the index must be in the file that the index names, and the files must not contain anything else.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& path, const TensorSourceOptions& options) {
   const std::string index_path = fs::path(path) / kTorchIndexName;
-  constexpr int64_t kMaxIndexBytes = 100'000'000;
-  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxIndexBytes));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) {
     return absl::Status(index.status().code(), absl::StrCat(std::string(index.status().message()), " in ", index_path));
