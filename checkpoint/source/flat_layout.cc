@@ -7,7 +7,10 @@
 #include "fsdp/checkpoint/source/flat_layout.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,8 +19,9 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/decode_budget.h"
+#include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "nlohmann/json.hpp"
 
 namespace fsdp {
 namespace {
@@ -55,39 +59,77 @@ void SetOffsets(const std::vector<int64_t>& offsets, FlatUnit& unit) {
   for (size_t i = 0; i < unit.parts.size(); ++i) unit.parts[i].offset = offsets[i];
 }
 
+absl::StatusOr<FlatLayout::Parameter> ParseParameter(const JsonView& json) {
+  constexpr int64_t kMaxDims = 64;  // PyTorch's
+  const std::optional<JsonView> shape = json.Find("shape");
+  const std::optional<JsonView> name = json.Find("name");
+  const std::optional<std::string> text = name ? name->string() : std::nullopt;
+  if (!text || !shape || !shape->is_array()) {
+    return Unusable(absl::StrCat("a parameter is ", Printable(json.text()), ", expected {\"name\", \"shape\"}"));
+  }
+  const int64_t rank = shape->size();
+  if (rank > kMaxDims) {
+    return Unusable(absl::StrCat("parameter ", Quote(*text), ": ", rank, " dimensions, expected at most ", kMaxDims));
+  }
+  std::vector<int64_t> dims;
+  for (const JsonView dim : *shape) dims.push_back(dim.integer().value_or(-1));
+  const absl::StatusOr<Shape> valid = Shape::Create(dims);
+  if (valid.ok()) return FlatLayout::Parameter{*text, *valid};
+  return Unusable(absl::StrCat("parameter ", Quote(*text), ": ", valid.status().message()));
+}
+
+absl::Status CheckParameters(const std::vector<FlatLayout::Parameter>& parameters) {
+  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all together, so that sums cannot overflow
+  int64_t numel = 0;
+  std::vector<std::string_view> names;
+  names.reserve(parameters.size());
+  for (const FlatLayout::Parameter& parameter : parameters) {
+    names.push_back(parameter.fqn);
+    if (parameter.shape.numel() > kMaxNumel - numel) {
+      return Unusable(absl::StrCat("its parameters, up to ", Quote(parameter.fqn), ", have more than 2^60 elements"));
+    }
+    numel += parameter.shape.numel();
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) return absl::OkStatus();
+  return Unusable(absl::StrCat("parameter ", Quote(*twice), " is there twice"));
+}
+
 }  // namespace
 
 absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
-  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object() || !parsed.contains("parameters") || !parsed["parameters"].is_array()) {
-    return Unusable("expected a JSON object with an array \"parameters\" of {\"name\", \"shape\"}");
-  }
-  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all together, so that sums cannot overflow
+  const auto expected = [](const std::string& why) {
+    return Unusable(
+        absl::StrCat("expected a JSON object with an array \"parameters\" of {\"name\", \"shape\"}: ", why));
+  };
+  const absl::StatusOr<JsonView> parsed = JsonView::Parse(json);
+  if (!parsed.ok()) return expected(std::string(parsed.status().message()));
+  const std::optional<JsonView> parameters = parsed->Find("parameters");
+  if (!parameters || !parameters->is_array()) return expected("the array is missing");
+  DecodeBudget budget(json.size());
+  const auto take = [&](size_t nbytes) -> absl::Status {
+    const absl::Status taken = budget.Take(nbytes);
+    return taken.ok() ? taken : Unusable(std::string(taken.message()));
+  };
   FlatLayout layout;
-  int64_t numel = 0;
-  std::set<std::string> names;
-  for (const auto& parameter : parsed["parameters"]) {
-    const bool has_form = parameter.is_object() && parameter.contains("name") && parameter["name"].is_string() &&
-                          parameter.contains("shape") && parameter["shape"].is_array();
-    if (!has_form)
-      return Unusable(absl::StrCat("a parameter is ", parameter.dump(), ", expected {\"name\", \"shape\"}"));
-    const auto name = parameter["name"].get<std::string>();
-    std::vector<int64_t> dims;
-    for (const auto& dim : parameter["shape"]) dims.push_back(dim.is_number_integer() ? dim.get<int64_t>() : -1);
-    const absl::StatusOr<Shape> shape = Shape::Create(dims);
-    if (!shape.ok()) return Unusable(absl::StrCat("parameter ", Quote(name), ": ", shape.status().message()));
-    if (!names.insert(name).second) return Unusable(absl::StrCat("parameter ", Quote(name), " is there twice"));
-    if (shape->numel() > kMaxNumel - numel) {
-      return Unusable(absl::StrCat("its parameters, up to ", Quote(name), ", have more than 2^60 elements"));
-    }
-    numel += shape->numel();
-    layout.parameters.push_back({name, *shape});
+  layout.parameters.reserve(MostElements(*parameters, R"({"name":"","shape":[]})"));
+  for (const JsonView parameter : *parameters) {
+    FSDP_ASSIGN_OR_RETURN(FlatLayout::Parameter parsed_parameter, ParseParameter(parameter));
+    FSDP_RETURN_IF_ERROR(take(sizeof(parsed_parameter) + sizeof(std::string_view) + HeapBytes(parsed_parameter.fqn) +
+                              2 * sizeof(int64_t) * parsed_parameter.shape.rank()));
+    layout.parameters.push_back(std::move(parsed_parameter));
   }
-  if (!parsed.contains("units")) return layout;
-  if (!parsed["units"].is_array()) return Unusable("\"units\" is not an array of module names");
-  for (const auto& unit : parsed["units"]) {
-    if (!unit.is_string()) return Unusable("\"units\" is not an array of module names");
-    layout.units.push_back(unit.get<std::string>());
+  FSDP_RETURN_IF_ERROR(CheckParameters(layout.parameters));
+  const std::optional<JsonView> units = parsed->Find("units");
+  if (!units) return layout;
+  if (!units->is_array()) return Unusable("\"units\" is not an array of module names");
+  layout.units.reserve(MostElements(*units, "\"\""));
+  for (const JsonView unit : *units) {
+    std::optional<std::string> name = unit.string();
+    if (!name) return Unusable("\"units\" is not an array of module names");
+    FSDP_RETURN_IF_ERROR(take(sizeof(*name) + HeapBytes(*name)));
+    layout.units.push_back(*std::move(name));
   }
   return layout;
 }

@@ -4,7 +4,14 @@
 // parameters.
 #include "fsdp/checkpoint/source/flat_layout.h"
 
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/source/decode_memory_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -95,10 +102,24 @@ TEST(FlatLayoutTest, JsonIsReadOrRefusedWithTheReason) {
       {R"({"parameters": [{"name": "a", "shape": ["x"]}]})", "parameter \"a\""},
       {R"({"parameters": [{"name": "a", "shape": []}, {"name": "a", "shape": []}]})", "is there twice"},
       {R"({"parameters": [], "units": "x"})", "\"units\" is not an array"},
+      {R"({"parameters": [], "parameters": []})", "\"parameters\" appears twice"},
   };
   for (const auto& [json, message] : cases) {
     EXPECT_THAT(ParseFlatLayout(json), StatusIs(StatusCode::kInvalidArgument, HasSubstr(message))) << json;
   }
+}
+
+TEST(FlatLayoutTest, ALayoutCostsFourTimesItsTextAnd64MiB) {
+  if (!CanMeasurePeak()) GTEST_SKIP() << "peak memory is not measured here";
+  const auto parameter = [](int i) { return absl::StrCat("{\"name\":\"", i, "\",\"shape\":[1,1]}"); };
+  const auto empty = [](int) { return std::string("\"\""); };
+  const auto object = [](int) { return std::string("{}"); };
+  const auto cheap = [](const char* what, bool is_accepted, const std::string& text) {
+    ExpectCheapDecoding(what, text, is_accepted, [&](std::string_view) { return ParseFlatLayout(text).status(); });
+  };
+  cheap("parameters", true, ManyItems("{\"parameters\":[", parameter, "]}"));
+  cheap("units", false, ManyItems("{\"parameters\":[],\"units\":[", empty, "]}"));
+  cheap("unknown", true, ManyItems("{\"parameters\":[],\"x\":[", object, "]}"));
 }
 
 }  // namespace

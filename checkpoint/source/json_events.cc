@@ -1,110 +1,201 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nlohmann's SAX parser checks syntax and UTF-8. The Adapter adds what it does not check: names are unique in an
-// object, nesting is bounded, and no NUL ends the text early. It keeps the path of names to the current value for
-// messages, and for each open object the set of names seen: memory does not grow with values.
+// A recursive descent over the text, as deep as kMaxJsonDepth allows. It keeps the path of names to the current value
+// for messages, and for each open object the digests of the names seen: memory does not grow with values. Two names
+// with one digest can only be made on purpose, and are refused as one name.
 #include "fsdp/checkpoint/source/json_events.h"
 
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/digest.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/json_token.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
 namespace {
 
-// Adapts nlohmann's event interface, whose functions return false to stop.
-class Adapter {
+using nlohmann::json;
+
+// The memory of a digest in Object::seen, when the set has just grown and both tables exist.
+constexpr size_t kSeenBytes = 58;
+
+constexpr char kNoUnsigned[] = "a number that is no unsigned integer of 64 bits";
+
+// The integer that `token` spells as a whole; false if it does not fit.
+template <typename Integer>
+bool ReadInteger(std::string_view token, Integer& value) {
+  return std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc();
+}
+
+class Reader {
  public:
-  using json = nlohmann::json;
+  Reader(std::string_view text, JsonVisitor& visitor, DecodeBudget& budget)
+      : text_(text), visitor_(visitor), budget_(budget) {}
 
-  explicit Adapter(JsonVisitor& visitor) : visitor_(visitor) {}
-
-  const absl::Status& status() const { return status_; }
-
-  bool null() { return Value(visitor_.Other(Place(), "null", nullptr)); }
-  bool boolean(bool value) { return Value(visitor_.Other(Place(), value ? "true" : "false", value)); }
-  bool number_integer(json::number_integer_t value) {
-    return Value(visitor_.Other(Place(), "a negative number", value));
-  }
-  bool number_unsigned(json::number_unsigned_t value) { return Value(visitor_.Unsigned(Place(), value)); }
-  // Also called for integers beyond 64 bits, which the parser rounds to the nearest double.
-  bool number_float(json::number_float_t value, const std::string& token) {
-    if (token.find_first_of(".eE") == token.npos) return Value(visitor_.LargeInteger(Place(), token));
-    return Value(visitor_.Other(Place(), "a number that is no unsigned integer of 64 bits", value));
-  }
-  bool string(std::string& value) { return Value(visitor_.String(Place(), value)); }
-  bool binary(json::binary_t&) { return Value(visitor_.Other(Place(), "binary data", nullptr)); }
-
-  bool start_object(std::size_t) {
-    if (!Value(visitor_.StartObject(Place())) || !Deeper()) return false;
-    objects_.push_back({{}, 0});
-    return true;
-  }
-
-  bool key(std::string& name) {
-    Object& object = objects_.back();
-    // Remove the name of the previous member of the same object.
-    if (names_.size() == objects_.size()) names_.pop_back();
-    if (!object.seen.insert(name).second) {
-      return Fail(absl::DataLossError(absl::StrCat(Parent(), Quote(name), " appears twice")));
-    }
-    names_.push_back(std::move(name));
-    return true;
-  }
-
-  bool end_object() {
-    if (names_.size() == objects_.size()) names_.pop_back();
-    objects_.pop_back();
-    --depth_;
-    return Value(visitor_.EndObject(Place()));
-  }
-
-  bool start_array(std::size_t) {
-    if (!Value(visitor_.StartArray(Place())) || !Deeper()) return false;
-    ++(objects_.empty() ? outer_arrays_ : objects_.back().arrays);
-    return true;
-  }
-
-  bool end_array() {
-    --(objects_.empty() ? outer_arrays_ : objects_.back().arrays);
-    --depth_;
-    return Value(visitor_.EndArray(Place()));
-  }
-
-  bool parse_error(std::size_t position, const std::string&, const json::exception& error) {
-    std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line ...: reason"
-    if (const size_t colon = what.find(": "); colon != what.npos) what.remove_prefix(colon + 2);
-    return Fail(absl::DataLossError(absl::StrCat("not JSON at byte ", position, ": ", Printable(what))));
+  absl::Status Read() {
+    // A byte order mark, which some editors write.
+    if (text_.substr(0, 3) == "\xef\xbb\xbf") at_ = 3;
+    FSDP_RETURN_IF_ERROR(ReadValue());
+    SkipBlanks();
+    return at_ == text_.size() ? absl::OkStatus() : NotJson(at_, "more text after the value");
   }
 
  private:
   struct Object {
-    absl::flat_hash_set<std::string> seen;
-    int arrays;
+    absl::flat_hash_set<std::pair<uint64_t, uint64_t>> seen;
+    int arrays = 0;
   };
 
-  JsonPlace Place() const { return {names_, objects_.empty() ? outer_arrays_ : objects_.back().arrays}; }
-
-  std::string Parent() const { return names_.empty() ? "" : absl::StrCat(Quote(names_.back()), ": "); }
-
-  bool Fail(absl::Status status) {
-    status_ = std::move(status);
-    return false;
+  absl::Status ReadValue() {
+    SkipBlanks();
+    if (at_ == text_.size()) return NotJson(at_, "the text ends, expected a value");
+    switch (text_[at_]) {
+      case '{':
+        return ReadObject();
+      case '[':
+        return ReadArray();
+      case '"':
+        return ReadString();
+      case 't':
+        return ReadWord("true", true);
+      case 'f':
+        return ReadWord("false", false);
+      case 'n':
+        return ReadWord("null", nullptr);
+      case '-':
+        return ReadNumber();
+      default:
+        return text_[at_] >= '0' && text_[at_] <= '9' ? ReadNumber() : NotJson(at_, "expected a value");
+    }
   }
 
-  bool Value(absl::Status status) { return status.ok() || Fail(std::move(status)); }
-
-  bool Deeper() {
-    return ++depth_ <= kMaxJsonDepth ||
-           Fail(absl::DataLossError(absl::StrCat("JSON is nested more than ", kMaxJsonDepth, " deep")));
+  absl::Status ReadObject() {
+    FSDP_RETURN_IF_ERROR(visitor_.StartObject(Place()));
+    FSDP_RETURN_IF_ERROR(GoDeeper());
+    objects_.emplace_back();
+    ++at_;
+    if (!Consume('}')) {
+      do {
+        FSDP_RETURN_IF_ERROR(ReadName());
+        if (!Consume(':')) return NotJson(at_, "expected ':' after a name");
+        FSDP_RETURN_IF_ERROR(ReadValue());
+        names_.pop_back();
+      } while (Consume(','));
+      if (!Consume('}')) return NotJson(at_, "expected ',' or '}' after a member");
+    }
+    budget_.Return(objects_.back().seen.size() * kSeenBytes);
+    objects_.pop_back();
+    --depth_;
+    return visitor_.EndObject(Place());
   }
 
+  absl::Status ReadName() {
+    SkipBlanks();
+    if (at_ == text_.size() || text_[at_] != '"') return NotJson(at_, "expected the name of a member in quotes");
+    FSDP_ASSIGN_OR_RETURN(const std::string_view token, ScanJsonString(text_, at_));
+    at_ += token.size();
+    std::string name = UnescapeJsonString(token);
+    FSDP_RETURN_IF_ERROR(budget_.Take(kSeenBytes));
+    const Digest digest = DigestOf(std::string_view(name));
+    if (!objects_.back().seen.emplace(digest.high, digest.low).second) {
+      const std::string parent = names_.empty() ? "" : absl::StrCat(Quote(names_.back()), ": ");
+      return absl::DataLossError(absl::StrCat(parent, Quote(name), " appears twice"));
+    }
+    names_.push_back(std::move(name));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadArray() {
+    FSDP_RETURN_IF_ERROR(visitor_.StartArray(Place()));
+    FSDP_RETURN_IF_ERROR(GoDeeper());
+    ++Arrays();
+    ++at_;
+    if (!Consume(']')) {
+      do {
+        FSDP_RETURN_IF_ERROR(ReadValue());
+      } while (Consume(','));
+      if (!Consume(']')) return NotJson(at_, "expected ',' or ']' after an element");
+    }
+    --Arrays();
+    --depth_;
+    return visitor_.EndArray(Place());
+  }
+
+  absl::Status ReadString() {
+    FSDP_ASSIGN_OR_RETURN(const std::string_view token, ScanJsonString(text_, at_));
+    at_ += token.size();
+    const std::string_view inside = token.substr(1, token.size() - 2);
+    if (inside.find('\\') == inside.npos) return visitor_.String(Place(), inside);
+    return visitor_.String(Place(), UnescapeJsonString(token));
+  }
+
+  absl::Status ReadNumber() {
+    FSDP_ASSIGN_OR_RETURN(const std::string_view token, ScanJsonNumber(text_, at_));
+    const size_t begin = std::exchange(at_, at_ + token.size());
+    if (token.find_first_of(".eE") == token.npos) return VisitInteger(token);
+    double value = 0;
+    // Infinity for a number beyond double's range.
+    if (!absl::SimpleAtod({token.data(), token.size()}, &value) || !std::isfinite(value)) {
+      return NotJson(begin, "a number that is too large");
+    }
+    return visitor_.Other(Place(), kNoUnsigned, value);
+  }
+
+  absl::Status VisitInteger(std::string_view token) {
+    if (token[0] == '-') {
+      int64_t value = 0;
+      if (ReadInteger(token, value)) return visitor_.Other(Place(), "a negative number", value);
+    } else {
+      uint64_t value = 0;
+      if (ReadInteger(token, value)) return visitor_.Unsigned(Place(), value);
+    }
+    return visitor_.LargeInteger(Place(), token);
+  }
+
+  absl::Status ReadWord(std::string_view word, const json& value) {
+    if (text_.substr(at_, word.size()) != word) return NotJson(at_, "expected a value");
+    at_ += word.size();
+    return visitor_.Other(Place(), word, value);
+  }
+
+  void SkipBlanks() {
+    const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
+    while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
+  }
+
+  // Skips `c`, and blanks before it; false if another character is there.
+  bool Consume(char c) {
+    SkipBlanks();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+
+  absl::Status GoDeeper() {
+    if (++depth_ <= kMaxJsonDepth) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("JSON is nested more than ", kMaxJsonDepth, " deep"));
+  }
+
+  // The number of open arrays inside the innermost object.
+  int& Arrays() { return objects_.empty() ? outer_arrays_ : objects_.back().arrays; }
+
+  JsonPlace Place() { return {names_, Arrays()}; }
+
+  const std::string_view text_;
+  size_t at_ = 0;
   JsonVisitor& visitor_;
-  absl::Status status_;
-  std::vector<std::string> names_;  // one for each open object that has a current member, so at most objects_.size()
+  DecodeBudget& budget_;
+  std::vector<std::string> names_;  // one for each open object that has a current member
   std::vector<Object> objects_;
   int outer_arrays_ = 0;  // arrays outside any object
   int depth_ = 0;
@@ -113,18 +204,18 @@ class Adapter {
 }  // namespace
 
 absl::Status JsonVisitor::LargeInteger(const JsonPlace& place, std::string_view) {
-  return Other(place, "a number that is no unsigned integer of 64 bits", nullptr);
+  return Other(place, kNoUnsigned, nullptr);
+}
+
+absl::Status VisitJson(std::string_view text, JsonVisitor& visitor, DecodeBudget& budget) {
+  // Other readers take a NUL for the end of a text, and bytes after it would be hidden from them.
+  if (const size_t nul = text.find('\0'); nul != text.npos) return NotJson(nul, "a NUL byte");
+  return Reader(text, visitor, budget).Read();
 }
 
 absl::Status VisitJson(std::string_view text, JsonVisitor& visitor) {
-  // The parser takes a NUL for the end of its input, and would accept any bytes after it.
-  if (const size_t nul = text.find('\0'); nul != text.npos) {
-    return absl::DataLossError(absl::StrCat("not JSON at byte ", nul, ": a NUL byte"));
-  }
-  Adapter adapter(visitor);
-  const bool ok = nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);
-  if (!ok && adapter.status().ok()) return absl::DataLossError("not JSON");
-  return adapter.status();
+  DecodeBudget budget(text.size());
+  return VisitJson(text, visitor, budget);
 }
 
 }  // namespace fsdp

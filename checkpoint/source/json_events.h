@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than its parser: a
-// duplicate name in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes and invalid
-// UTF-8 are errors. It builds no document, so it needs memory only for names. Events come in the order of the text, on
-// the calling thread.
+// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than most parsers: a
+// duplicate name in one object is an error (they keep the last), nesting is bounded, NUL bytes and invalid UTF-8 are
+// errors. It reads the text in place and builds no document, so it needs memory only for names, which has a limit
+// (decode_budget.h). Events come in the order of the text, on the calling thread.
 #ifndef FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
 #define FSDP_CHECKPOINT_SOURCE_JSON_EVENTS_H_
 
@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "fsdp/checkpoint/source/decode_budget.h"
 
 namespace fsdp {
 
@@ -42,12 +43,14 @@ class JsonVisitor {
   // null, true, a negative or fractional number: `what` names it for a message.
   virtual absl::Status Other(const JsonPlace& place, std::string_view what, const nlohmann::json& value) = 0;
 
-  // An integer beyond 64 bits, as it is in the text: the parser has no exact value for it. By default it is passed to
-  // Other, with the value null.
+  // An integer beyond 64 bits, as it is in the text. By default it is passed to Other, with the value null.
   virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view literal);
 };
 
-// kDataLoss when `text` is not one JSON value; the message names the byte.
+// kDataLoss when `text` is not one JSON value, and the message names the byte; or when its names take more memory than
+// `budget` has. The names of an object take it until the object ends.
+absl::Status VisitJson(std::string_view text, JsonVisitor& visitor, DecodeBudget& budget);
+// With a budget of its own.
 absl::Status VisitJson(std::string_view text, JsonVisitor& visitor);
 
 }  // namespace fsdp

@@ -10,41 +10,11 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/utf8.h"
 
 namespace fsdp {
-namespace {
 
-// The length of the UTF-8 sequence that begins with `lead`; 0 if no sequence does.
-int SequenceLength(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead < 0xE0) return 2;
-  if (lead >= 0xE0 && lead < 0xF0) return 3;
-  if (lead >= 0xF0 && lead < 0xF5) return 4;
-  return 0;
-}
-
-// The lowest and highest second byte: they exclude overlong forms, surrogates and code points above U+10FFFF.
-unsigned char LowestSecond(unsigned char lead) { return lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80; }
-unsigned char HighestSecond(unsigned char lead) { return lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF; }
-
-// Well-formed byte sequences, as in table 3-7 of the Unicode Standard. JSON readers and h5py refuse any other text, so
-// one such name would make a whole manifest unreadable.
-bool IsUtf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
-    const int length = SequenceLength(byte(0));
-    if (length == 0 || text.size() - i < static_cast<size_t>(length)) return false;
-    if (length > 1 && (byte(1) < LowestSecond(byte(0)) || byte(1) > HighestSecond(byte(0)))) return false;
-    for (int k = 2; k < length; ++k) {
-      if ((byte(k) & 0xC0) != 0x80) return false;
-    }
-    i += length;
-  }
-  return true;
-}
-
-}  // namespace
-
+// JSON readers and h5py refuse any other text, so one such name would make a whole manifest unreadable.
 absl::Status CheckUtf8(const std::string& text, const std::string& what) {
   if (IsUtf8(text)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is not valid UTF-8"));

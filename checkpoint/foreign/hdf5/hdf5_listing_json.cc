@@ -4,13 +4,16 @@
 // decoding checks every field's type, sizes are recomputed from dtype and shape, and every place is checked against the
 // size of the file and against the other places. Only after that may a reader use an offset.
 #include <algorithm>
-#include <limits>
+#include <cstddef>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
-#include "fsdp/checkpoint/source/json_document.h"
+#include "fsdp/checkpoint/source/decode_budget.h"
+#include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/shape.h"
 #include "nlohmann/json.hpp"
@@ -20,23 +23,36 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kMaxDims = 32;  // HDF5's
+
+// The shortest dataset (MostElements).
+constexpr std::string_view kShortestDataset =
+    R"({"path":"","fqn":"","type":"","dims":[],"offset":0,"nbytes":0,"layout":""})";
+
 absl::Status Wrong(const Hdf5Dataset& dataset, const std::string& what) {
   return absl::DataLossError(absl::StrCat("dataset ", Quote(dataset.path), ": ", what));
 }
 
-absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
+absl::StatusOr<Hdf5Dataset> DecodeDataset(const JsonView& json) {
   Hdf5Dataset dataset;
   FSDP_ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
   FSDP_ASSIGN_OR_RETURN(dataset.fqn, StringMember(json, "fqn"));
   FSDP_ASSIGN_OR_RETURN(dataset.type, StringMember(json, "type"));
-  FSDP_ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims"));
+  FSDP_ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims", kMaxDims));
   FSDP_ASSIGN_OR_RETURN(dataset.offset, IntegerMember(json, "offset"));
   FSDP_ASSIGN_OR_RETURN(dataset.nbytes, IntegerMember(json, "nbytes"));
   FSDP_ASSIGN_OR_RETURN(dataset.layout, StringMember(json, "layout"));
   return dataset;
 }
 
-absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const Json& json) {
+// The memory of a dataset and of its pointer in CheckHdf5Listing.
+size_t MemoryOf(const Hdf5Dataset& dataset) {
+  constexpr size_t kMallocBytes = 16;
+  return sizeof(dataset) + sizeof(void*) + HeapBytes(dataset.path) + HeapBytes(dataset.fqn) + HeapBytes(dataset.type) +
+         HeapBytes(dataset.layout) + dataset.dims.size() * sizeof(int64_t) + kMallocBytes;
+}
+
+absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const JsonView& json) {
   Hdf5LeftOut left_out;
   FSDP_ASSIGN_OR_RETURN(left_out.path, StringMember(json, "path"));
   FSDP_ASSIGN_OR_RETURN(left_out.kind, StringMember(json, "kind"));
@@ -91,22 +107,26 @@ std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
 }
 
 absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
-  FSDP_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
-  FSDP_ASSIGN_OR_RETURN(const Json* datasets, ArrayMember(json, "datasets"));
-  FSDP_ASSIGN_OR_RETURN(const Json* left_out, ArrayMember(json, "left_out"));
+  FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
+  FSDP_ASSIGN_OR_RETURN(const JsonView datasets, ArrayMember(json, "datasets"));
+  FSDP_ASSIGN_OR_RETURN(const JsonView left_out, ArrayMember(json, "left_out"));
   Hdf5Listing listing;
   FSDP_ASSIGN_OR_RETURN(listing.left_out_count, IntegerMember(json, "left_out_count"));
-  for (const Json& item : *datasets) {
-    if (!item.is_object()) return absl::DataLossError("a dataset is not an object");
-    FSDP_ASSIGN_OR_RETURN(listing.datasets.emplace_back(), DecodeDataset(item));
+  // A hijacked child must not hide links: the list has all of them, or is full.
+  if (left_out.size() != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
+    return absl::DataLossError(absl::StrCat(left_out.size(), " links are listed of ", listing.left_out_count));
   }
-  for (const Json& item : *left_out) {
+  DecodeBudget budget(text.size());
+  listing.datasets.reserve(MostElements(datasets, kShortestDataset));
+  for (const JsonView item : datasets) {
+    if (!item.is_object()) return absl::DataLossError("a dataset is not an object");
+    FSDP_ASSIGN_OR_RETURN(Hdf5Dataset dataset, DecodeDataset(item));
+    FSDP_RETURN_IF_ERROR(budget.Take(MemoryOf(dataset)));
+    listing.datasets.push_back(std::move(dataset));
+  }
+  for (const JsonView item : left_out) {
     if (!item.is_object()) return absl::DataLossError("a link is not an object");
     FSDP_ASSIGN_OR_RETURN(listing.left_out.emplace_back(), DecodeLeftOut(item));
-  }
-  // A hijacked child must not hide links: the list has all of them, or is full.
-  if (static_cast<int64_t>(listing.left_out.size()) != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
-    return absl::DataLossError(absl::StrCat(listing.left_out.size(), " links are listed of ", listing.left_out_count));
   }
   return listing;
 }

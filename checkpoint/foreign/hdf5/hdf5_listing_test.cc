@@ -4,10 +4,12 @@
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/source/decode_memory_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -59,6 +61,26 @@ TEST(Hdf5ListingTest, LinksAreAsManyAsTheirCountSays) {
               StatusIs(absl::StatusCode::kDataLoss, "101 links are listed of 101"));
   listing.left_out.pop_back();
   EXPECT_OK(DecodeHdf5Listing(EncodeHdf5Listing(listing)));
+}
+
+// What a hijacked child could answer.
+TEST(Hdf5ListingTest, AListingCostsFourTimesItsTextAnd64MiB) {
+  if (!CanMeasurePeak()) GTEST_SKIP() << "peak memory is not measured here";
+  const auto decode = [](std::string_view text) { return DecodeHdf5Listing(text).status(); };
+  const auto dataset = [](int i) {
+    return absl::StrCat(R"({"path":"/)", i,
+                        R"(","fqn":"","type":"","dims":[1,1,1,1,1],"offset":0,"nbytes":0,"layout":""})");
+  };
+  const auto link = [](int) { return std::string(R"({"path":"","kind":"","target":"","file":""})"); };
+  const auto one = [](int) { return std::string("1"); };
+  const std::string none = R"(],"left_out":[],"left_out_count":0})";
+  ExpectCheapDecoding("datasets", ManyItems(R"({"datasets":[)", dataset, none), /*is_accepted=*/true, decode);
+  ExpectCheapDecoding("dimensions",
+                      ManyItems(R"({"datasets":[{"path":"/a","fqn":"","type":"","dims":[)", one,
+                                absl::StrCat(R"(],"offset":0,"nbytes":0,"layout":""})", none)),
+                      /*is_accepted=*/false, decode);
+  ExpectCheapDecoding("links", ManyItems(R"({"datasets":[],"left_out_count":9000000,"left_out":[)", link, "]}"),
+                      /*is_accepted=*/false, decode);
 }
 
 TEST(Hdf5ListingTest, BytesLieInsideTheFile) {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/decode_budget.h"
 #include "fsdp/checkpoint/source/json_events.h"
 #include "nlohmann/json.hpp"
 
@@ -19,6 +20,8 @@ bool IsPlainFileName(std::string_view name) {
 // Reads weight_map and ignores the other members, whatever their form: programs store their own metadata there.
 class IndexVisitor final : public JsonVisitor {
  public:
+  explicit IndexVisitor(DecodeBudget& budget) : budget_(budget) {}
+
   absl::Status StartObject(const JsonPlace& place) override {
     if (place.names.empty() && place.arrays == 0) return absl::OkStatus();
     if (place.names.size() == 1 && place.arrays == 0 && place.names[0] == "weight_map") {
@@ -44,8 +47,8 @@ class IndexVisitor final : public JsonVisitor {
                                               ", expected a file of the same directory"));
     }
     // VisitJson has refused a second member of the same name.
-    index.weight_map.emplace(place.names[1], value);
-    return absl::OkStatus();
+    const auto added = index.weight_map.emplace(place.names[1], value).first;
+    return budget_.Take(kNodeBytes + HeapBytes(added->first) + HeapBytes(added->second));
   }
 
   absl::Status Unsigned(const JsonPlace& place, uint64_t) override { return Unexpected(place, "a number"); }
@@ -57,6 +60,8 @@ class IndexVisitor final : public JsonVisitor {
   HuggingFaceIndex index;
 
  private:
+  static constexpr size_t kNodeBytes = 112;  // of a map of strings
+
   // The error for a value of the wrong type in weight_map; OK anywhere else.
   static absl::Status Unexpected(const JsonPlace& place, std::string_view found) {
     if (place.names.empty())
@@ -69,22 +74,28 @@ class IndexVisitor final : public JsonVisitor {
                                             ", expected the name of a file"));
   }
 
+  DecodeBudget& budget_;
   bool has_weight_map_ = false;
 };
 
 }  // namespace
 
 absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json) {
-  IndexVisitor visitor;
-  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor));
+  DecodeBudget budget(json.size());
+  IndexVisitor visitor(budget);
+  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor, budget));
   return std::move(visitor.index);
 }
 
-std::string EncodeHuggingFaceIndex(const HuggingFaceIndex& index) {
+absl::StatusOr<std::string> EncodeHuggingFaceIndex(const HuggingFaceIndex& index) {
   nlohmann::json json;
   json["metadata"]["total_size"] = index.total_size;
   json["weight_map"] = index.weight_map;
-  return json.dump(2) + "\n";
+  std::string text = json.dump(2) + "\n";
+  if (static_cast<int64_t>(text.size()) <= kMaxHuggingFaceIndexBytes) return text;
+  return absl::InvalidArgumentError(absl::StrCat(kHuggingFaceIndexName, " of ", index.weight_map.size(),
+                                                 " tensors has ", text.size(), " bytes, more than the ",
+                                                 kMaxHuggingFaceIndexBytes, " that are read; write fewer tensors"));
 }
 
 }  // namespace fsdp

@@ -22,6 +22,9 @@ inline constexpr char kHuggingFaceIndexName[] = "model.safetensors.index.json";
 inline constexpr char kHuggingFaceModelName[] = "model.safetensors";
 inline constexpr char kHuggingFaceConfigName[] = "config.json";
 
+// A larger index is neither read nor written. An index has no limit of its own; this is a header's.
+inline constexpr int64_t kMaxHuggingFaceIndexBytes = 100'000'000;
+
 struct HuggingFaceIndex {
   // Payload bytes of all files. Written for Hugging Face; ignored when read, because the headers of the files decide.
   int64_t total_size = 0;
@@ -29,11 +32,12 @@ struct HuggingFaceIndex {
   std::map<std::string, std::string> weight_map;
 };
 
-// kDataLoss when it is not JSON of this form, or names a file outside its directory.
+// kDataLoss when it is not JSON of this form, names a file outside its directory, or would take more memory than
+// decode_budget.h allows.
 absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json);
 
-// The format of transformers: indented by 2, names sorted.
-std::string EncodeHuggingFaceIndex(const HuggingFaceIndex& index);
+// The format of transformers: indented by 2, names sorted. kInvalidArgument for more than kMaxHuggingFaceIndexBytes.
+absl::StatusOr<std::string> EncodeHuggingFaceIndex(const HuggingFaceIndex& index);
 
 }  // namespace fsdp
 

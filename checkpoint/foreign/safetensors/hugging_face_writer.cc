@@ -89,8 +89,8 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
   }
   // transformers reads the index only if there is no model.safetensors.
   if (files.size() > 1) {
-    FSDP_RETURN_IF_ERROR(
-        WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
+    FSDP_ASSIGN_OR_RETURN(const std::string text, EncodeHuggingFaceIndex(index));
+    FSDP_RETURN_IF_ERROR(WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), text));
   }
   for (const auto& [name, source] : options.carried) {
     constexpr int64_t kMaxBytes = int64_t{1} << 30;

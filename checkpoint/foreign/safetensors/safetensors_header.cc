@@ -4,9 +4,10 @@
 // another rejects, or reads differently, could hide data (bytes outside all tensors) or show two programs two models
 // (overlapping tensors, a name twice).
 //
-// Reading is one pass over the text (json_events.h) that stores entries and never a JSON tree: a header can have 100
-// MB. HeaderVisitor holds the tensor whose object is open; EndObject checks it and appends it. Then CheckPayloadCover
-// sorts the entries by offset, which reduces "covers exactly" to comparing neighbours.
+// Reading is one pass over the text (json_events.h) that stores entries and never a JSON tree, in at most four times
+// the text and 64 MiB (decode_budget.h): a header can have 100 MB. HeaderVisitor holds the tensor whose object is open;
+// EndObject checks it and appends it. Then CheckPayloadCover sorts the entries by offset, which reduces "covers
+// exactly" to comparing neighbours.
 //
 // Writing puts entries in the reference library's order and produces the same text, so equal models give equal files.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
@@ -25,6 +26,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/decode_budget.h"
 #include "fsdp/checkpoint/source/json_events.h"
 #include "nlohmann/json.hpp"
 
@@ -96,6 +98,8 @@ absl::Status WrongType(const std::string& what, const std::string& expected, con
 // Collects entries, in the order of the text. Names have at most two levels: a tensor and its member.
 class HeaderVisitor final : public JsonVisitor {
  public:
+  explicit HeaderVisitor(DecodeBudget& budget) : budget_(budget) {}
+
   // `place` is the parser's position in the header; the header itself has no names, a tensor one, its members two.
   absl::Status StartObject(const JsonPlace& place) override {
     if (place.arrays == 0 && place.names.size() < 2) {
@@ -121,8 +125,8 @@ class HeaderVisitor final : public JsonVisitor {
   absl::Status String(const JsonPlace& place, std::string_view value) override {
     if (place.names.size() == 2 && place.arrays == 0) {
       if (place.names[0] == kMetadata) {
-        header.metadata.emplace(place.names[1], value);
-        return absl::OkStatus();
+        const auto added = header.metadata.emplace(place.names[1], value).first;
+        return budget_.Take(kNodeBytes + HeapBytes(added->first) + HeapBytes(added->second));
       }
       if (place.names[1] == "dtype") {
         current_.dtype.emplace(value);
@@ -135,6 +139,10 @@ class HeaderVisitor final : public JsonVisitor {
   absl::Status Unsigned(const JsonPlace& place, uint64_t value) override {
     std::optional<std::vector<uint64_t>>* list = place.arrays == 1 ? ListAt(place) : nullptr;
     if (list == nullptr) return Unexpected(place, "a number");
+    if ((*list)->size() == kMaxNumbers) {
+      return OfTensor(place.names[0],
+                      absl::DataLossError(absl::StrCat(place.names[1], " has more than ", kMaxNumbers, " numbers")));
+    }
     (*list)->push_back(value);
     return absl::OkStatus();
   }
@@ -146,6 +154,9 @@ class HeaderVisitor final : public JsonVisitor {
   SafetensorsHeader header;
 
  private:
+  static constexpr size_t kMaxNumbers = 64;  // of a shape: PyTorch's and NumPy's most dimensions
+  static constexpr size_t kNodeBytes = 112;  // of a map of strings
+
   // The members of the current tensor.
   struct Members {
     std::optional<std::string> dtype;
@@ -201,6 +212,8 @@ class HeaderVisitor final : public JsonVisitor {
                                               offsets[1] - offsets[0], " bytes, expected ", expected, " for ",
                                               std::string(DTypeName(dtype)), " ", shape.ToString()));
     }
+    const size_t dims_bytes = shape.rank() > 4 ? 2 * sizeof(int64_t) * shape.rank() : 0;
+    FSDP_RETURN_IF_ERROR(budget_.Take(sizeof(SafetensorsEntry) + HeapBytes(name) + dims_bytes));
     header.entries.push_back(
         {name, dtype, std::move(shape), static_cast<int64_t>(offsets[0]), static_cast<int64_t>(offsets[1])});
     return absl::OkStatus();
@@ -221,8 +234,15 @@ class HeaderVisitor final : public JsonVisitor {
     return shape;
   }
 
+  DecodeBudget& budget_;
   Members current_;
 };
+
+// How many tensors `json` has at most, for a reservation: a vector that grows holds two copies.
+size_t MostTensors(std::string_view json) {
+  constexpr std::string_view kShortest = R"("":{"dtype":"U8","shape":[],"data_offsets":[0,1]},)";
+  return std::min<size_t>(std::count(json.begin(), json.end(), '{'), json.size() / kShortest.size() + 1);
+}
 
 // Sorts entries by offset and checks that they cover the payload without holes, overlap or trailing bytes.
 absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t payload_bytes) {
@@ -311,10 +331,12 @@ std::string_view SafetensorsDTypeName(DType dtype) {
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
   // The format requires '{' as the first byte; white space before it is harmless.
-  HeaderVisitor visitor;
   const size_t first = json.find_first_not_of(" \t\r\n");
   if (first == json.npos || json[first] != '{') return absl::DataLossError("the header does not begin with '{'");
-  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor));
+  DecodeBudget budget(json.size());
+  HeaderVisitor visitor(budget);
+  visitor.header.entries.reserve(MostTensors(json));
+  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor, budget));
   FSDP_RETURN_IF_ERROR(CheckPayloadCover(visitor.header.entries, payload_bytes));
   return std::move(visitor.header);
 }

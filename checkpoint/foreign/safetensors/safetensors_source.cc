@@ -36,6 +36,10 @@ class SafetensorsSource final : public TensorSource {
   // first file's is used.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource(path));
+    size_t tensors = 0;
+    for (const std::unique_ptr<SafetensorsFile>& file : files) tensors += file->header().entries.size();
+    source->places_.reserve(tensors);
+    source->contents_.Reserve(tensors);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
       FSDP_RETURN_IF_ERROR(source->Add(*file));
     }
@@ -152,7 +156,7 @@ std::string IndexIn(const std::filesystem::path& directory) {
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string name = IndexIn(directory);
   const std::string index_path = directory / (name.empty() ? kHuggingFaceIndexName : name);
-  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(index_path));
   if (!index.ok())

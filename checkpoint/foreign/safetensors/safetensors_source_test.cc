@@ -248,7 +248,7 @@ TEST_F(HuggingFaceIndexTest, IsWrittenAsTransformersWritesIt) {
   index.total_size = 12;
   index.weight_map = {{"b", "2"}, {"a", "1"}};
   EXPECT_EQ(
-      EncodeHuggingFaceIndex(index),
+      EncodeHuggingFaceIndex(index).value(),
       "{\n  \"metadata\": {\n    \"total_size\": 12\n  },\n  \"weight_map\": {\n    \"a\": \"1\",\n    \"b\": \"2\"\n"
       "  }\n}\n");
 }

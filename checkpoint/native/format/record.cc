@@ -26,7 +26,8 @@ const StoredExtent* FindExtent(const StoredFile& file, const ByteRange& range) {
 // The bytes of the record at `range`, not verified.
 absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
   if (range.nbytes > kMaxManifestBytes) {
-    return absl::DataLossError(absl::StrCat("a record of ", range.nbytes, " bytes"));
+    return absl::DataLossError(
+        absl::StrCat("a record of ", range.nbytes, " bytes, expected at most ", kMaxManifestBytes));
   }
   std::string text(range.nbytes, '\0');
   FSDP_RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));

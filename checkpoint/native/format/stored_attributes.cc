@@ -99,4 +99,23 @@ absl::StatusOr<RunMetadata> DecodeAttributes(const json& object) {
   return attributes;
 }
 
+// A document of few scalars: very many or nested values could make it large.
+absl::StatusOr<RunMetadata> DecodeAttributes(const JsonView& object) {
+  if (!object.is_object()) return DecodeAttributes(json());
+  constexpr size_t kMost = 8 * kMaxAttributesBytes;  // with names, escapes and blanks
+  if (object.text().size() > kMost) {
+    return absl::DataLossError(
+        absl::StrCat("attributes of ", object.text().size(), " bytes, expected at most ", kMost));
+  }
+  if (const int64_t count = object.size(); count > static_cast<int64_t>(kMaxAttributes)) {
+    return absl::DataLossError(absl::StrCat(count, " attributes, expected at most ", kMaxAttributes));
+  }
+  json attributes = json::object();
+  for (const auto& [name, value] : object.members()) {
+    const bool is_scalar = !value.is_object() && !value.is_array();
+    attributes[name] = is_scalar ? json::parse(value.text(), nullptr, /*allow_exceptions=*/false) : json::array();
+  }
+  return DecodeAttributes(attributes);
+}
+
 }  // namespace fsdp

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
@@ -31,6 +32,7 @@ std::string EncodeAttributes(const RunMetadata& attributes, const std::string& i
 // scalar, an integer beyond int64, and anything that CheckAttributes refuses. `object` must come from ParseJson, which
 // refuses integers beyond 64 bits: in a document they are doubles already.
 absl::StatusOr<RunMetadata> DecodeAttributes(const nlohmann::json& object);
+absl::StatusOr<RunMetadata> DecodeAttributes(const JsonView& object);
 
 }  // namespace fsdp
 

@@ -12,6 +12,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/format/sealed_json.h"
+#include "fsdp/checkpoint/source/json_view.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -19,7 +20,18 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::StatusOr<RunMetadata> Decode(const std::string& text) { return DecodeAttributes(nlohmann::json::parse(text)); }
+// A document and a view of `text` are decoded alike.
+absl::StatusOr<RunMetadata> Decode(const std::string& text) {
+  const absl::StatusOr<RunMetadata> decoded = DecodeAttributes(nlohmann::json::parse(text));
+  if (const absl::StatusOr<JsonView> view = JsonView::Parse(text); view.ok()) {
+    const absl::StatusOr<RunMetadata> viewed = DecodeAttributes(*view);
+    EXPECT_EQ(viewed.status(), decoded.status());
+    if (viewed.ok() && decoded.ok()) {
+      EXPECT_EQ(*viewed, *decoded);
+    }
+  }
+  return decoded;
+}
 
 Manifest ManifestWith(const RunMetadata& attributes) {
   Manifest manifest;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/state_testutil.h"
@@ -128,6 +129,14 @@ TEST_F(CheckpointProofTest, DeletionAsksForIt) {
   EXPECT_OK(DeleteCheckpointDirectory(files_, root_, "step-00000001"));
   EXPECT_OK(DeleteCheckpointDirectory(files_, root_, "step-00000001"));  // no longer exists
   EXPECT_THAT(ListNames(root_), ElementsAre("step-00000002"));
+}
+
+TEST(StagedCheckpointTest, AManifestThatNoReaderReadsIsNotCommitted) {
+  EXPECT_OK(CheckManifestSize("root/step-00000001", kMaxManifestBytes));
+  EXPECT_THAT(CheckManifestSize("root/step-00000001", kMaxManifestBytes + 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("root/step-00000001/manifest.json would have 1073741825 bytes, and none of more than "
+                                 "1073741824 is read; ")));
 }
 
 }  // namespace

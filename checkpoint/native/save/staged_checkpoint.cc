@@ -27,6 +27,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/save/leftovers.h"
 #include "fsdp/checkpoint/storage/file_age.h"
@@ -158,7 +159,15 @@ absl::Status StagedCheckpoint::CheckCanExchange() {
       destination_, " cannot be overwritten, since its file system cannot exchange two names; delete it first"));
 }
 
+absl::Status CheckManifestSize(const std::string& path, int64_t nbytes) {
+  if (nbytes <= kMaxManifestBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(JoinPath(path, kManifestName), " would have ", nbytes,
+                                                   " bytes, and none of more than ", kMaxManifestBytes,
+                                                   " is read; save from fewer ranks, or in several checkpoints"));
+}
+
 absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
+  FSDP_RETURN_IF_ERROR(CheckManifestSize(destination_, static_cast<int64_t>(manifest.size())));
   // 4.
   FSDP_RETURN_IF_ERROR(
       manifest_->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(manifest.data()), manifest.size())));

@@ -11,6 +11,7 @@
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_STAGED_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_STAGED_CHECKPOINT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -51,8 +52,8 @@ class StagedCheckpoint final {
   const std::string& path() const { return path_; }
   const std::string& destination() const { return destination_; }
 
-  // Steps 4 to 7; `manifest` is the text of manifest.json. All other files in path() must have been synced. Called
-  // once. After an error the checkpoint may or may not have its name, as after a crash.
+  // Steps 4 to 7; `manifest` is the text of manifest.json, and must pass CheckManifestSize. All other files in path()
+  // must have been synced. Called once. After an error the checkpoint may or may not have its name, as after a crash.
   absl::Status Commit(const std::string& manifest);
 
  private:
@@ -71,6 +72,10 @@ class StagedCheckpoint final {
   DirectoryLock replaced_;          // of the checkpoint that is overwritten
   std::unique_ptr<File> manifest_;  // locked from step 3 to the commit; null without a directory to remove
 };
+
+// kResourceExhausted, with size and limit, for a manifest of checkpoint `path` that no reader would read: a save that
+// succeeds can be loaded.
+absl::Status CheckManifestSize(const std::string& path, int64_t nbytes);
 
 // Deletes the checkpoint directory/name so that its name never refers to a partial checkpoint: renames it to a hidden
 // name, makes that durable, then unlinks the files. OK if another process has deleted it meanwhile. kFailedPrecondition

@@ -56,8 +56,8 @@ absl::StatusOr<JoinedFiles> JoinOneFile(const std::string& path, const TensorSou
 
 absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const TensorSourceOptions& options) {
   const std::string index_path = JoinPath(directory, kTorchIndexName);
-  constexpr int64_t kMaxIndexBytes = 100'000'000;
-  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxIndexBytes));
+  constexpr int64_t kMaxHuggingFaceIndexBytes = 100'000'000;
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) {
     return absl::Status(index.status().code(), absl::StrCat(std::string(index.status().message()), " in ", index_path));

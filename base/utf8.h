@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UTF-8 as table 3-7 of the Unicode Standard defines it: no overlong forms, no surrogates, nothing above U+10FFFF.
+#ifndef FSDP_BASE_UTF8_H_
+#define FSDP_BASE_UTF8_H_
+
+#include <cstddef>
+#include <string_view>
+
+namespace fsdp {
+
+// The length in bytes of the first character of `text`, 1 to 4; 0 if `text` is empty or begins with anything else.
+size_t Utf8Length(std::string_view text);
+
+bool IsUtf8(std::string_view text);
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_UTF8_H_
