@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CheckpointManager: the checkpoints of a training run, saved, kept and found again."""
 
-import json
 import os
 from concurrent.futures import Future
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar
@@ -14,6 +13,7 @@ from ._checkpoint import Path
 from ._checkpoint import open as open_checkpoint
 from ._library import NotFoundError, picklable
 from ._torch_reader import Reader
+from ._torch_values import value_of_text
 from ._torch_writer import Writer
 
 _METRICS = "metrics"
@@ -89,7 +89,7 @@ class CheckpointManager:
         if not force and not self._on_first(lambda: self.should_save(step)):
             return False
         if metrics is not None:
-            state = {**state, _METRICS: json.dumps({name: float(value) for name, value in metrics.items()})}
+            state = {**state, _METRICS: {name: float(value) for name, value in metrics.items()}}
         path = os.path.join(self._root, f"step-{step:08}")
         writer = Writer(path, process_group=self._group, **self._writer)
         if self._is_async:
@@ -201,7 +201,8 @@ class CheckpointManager:
     def _metrics_of(self, path: str) -> Dict[str, Any]:
         if path not in self._metrics:
             with open_checkpoint(path) as checkpoint:
-                self._metrics[path] = json.loads(checkpoint.texts.get("extra/" + _METRICS, "{}"))
+                prefix, texts = f"extra/{_METRICS}.", checkpoint.texts.items()
+                self._metrics[path] = {k[len(prefix) :]: value_of_text(v) for k, v in texts if k.startswith(prefix)}
         return self._metrics[path]
 
     def _ranked(self) -> List[_steps.Step]:

@@ -6,6 +6,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 import fsdp_checkpoint
 import models
@@ -72,7 +73,7 @@ class ManagerTest(Case):
         with open(self.root + "/step-00000001", "w"):
             pass
         manager.save(1, state(1), force=True)
-        with self.assertRaises(Exception):
+        with self.assertRaisesRegex(CheckpointException, "exists"):
             manager.wait_until_finished()
         manager.wait_until_finished()
         self.assertTrue(manager.save(2, state(2)))
