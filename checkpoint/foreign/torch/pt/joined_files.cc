@@ -56,7 +56,6 @@ absl::StatusOr<JoinedFiles> JoinOneFile(const std::string& path, const TensorSou
 
 absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const TensorSourceOptions& options) {
   const std::string index_path = JoinPath(directory, kTorchIndexName);
-  constexpr int64_t kMaxHuggingFaceIndexBytes = 100'000'000;
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) {
