@@ -15,7 +15,7 @@ struct DestinationOptions {
   bool is_directory = false;  // the output is a directory, otherwise a file
   bool force = false;         // it may replace an existing entry
 
-  // Files of the new directory that are no format's, by name: those of the same name in the old one are replaced too.
+  // Files of the new directory that are no format's, by name: files of these names in the old one are replaced.
   std::map<std::string, std::string> replaced = {};
 };
 

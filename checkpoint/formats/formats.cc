@@ -40,7 +40,7 @@ bool IsRecognised(const std::string& path) {
   return probe.ok() && Recognise(*probe) != nullptr;
 }
 
-// What is known about a path that is a part of a checkpoint, or holds some.
+// An error that describes a path that is a part of a checkpoint, or holds some.
 absl::Status CheckIsNoKnownPath(const PathProbe& probe) {
   const std::string known = DescribeKnownPath(probe, IsRecognised);
   return known.empty() ? absl::OkStatus() : absl::InvalidArgumentError(known);

@@ -53,6 +53,8 @@ bool IsDeepSpeedFile(const std::string& name) {
 
 bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
 
+bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp_rank_"); }
+
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
 
@@ -145,7 +147,7 @@ std::string SeveralCheckpoints(const Probe& probe) {
   const auto newest = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto& a, const auto& b) {
     return std::pair(a.size(), a) < std::pair(b.size(), b);
   });
-  return absl::StrCat("is none itself, but holds ", is_one ? "one, " : "several, ", SomeOf(checkpoints),
+  return absl::StrCat("is no checkpoint itself, but holds ", is_one ? "one, " : "several, ", SomeOf(checkpoints),
                       is_one ? ": give it, " : ": give one, ", InspectIn(probe, *newest));
 }
 
@@ -242,11 +244,18 @@ const std::vector<KnownPath>& KnownDirectories() {
        },
        HubCache},
       {"hub's cache", [](const Probe& probe) { return AnyOf(probe.directories, IsHubModel); }, HubCaches},
-      {"DeepSpeed", [](const Probe& probe) { return AnyOf(probe.files, IsDeepSpeedFile); },
+      {"DeepSpeed",
+       [](const Probe& probe) { return probe.HasFile("zero_to_fp32.py") || AnyOf(probe.files, IsDeepSpeedFile); },
        [](const Probe&) {
          return std::string(
              "is a checkpoint of DeepSpeed: join it with the zero_to_fp32.py that DeepSpeed put next to it, "
              "`python zero_to_fp32.py . OUT --safe_serialization`, and give OUT");
+       }},
+      {"Megatron", [](const Probe& probe) { return AnyOf(probe.directories, IsMegatronRank); },
+       [](const Probe& probe) {
+         return absl::StrCat("is a checkpoint of Megatron-LM, of whose model each of ",
+                             SomeOf(Those(probe.directories, IsMegatronRank)),
+                             " has a part: save it with --ckpt-format torch_dist, which is read");
        }},
       {"others", [](const Probe& probe) { return OthersOf(probe) != nullptr; },
        [](const Probe& probe) { return absl::StrCat("is a checkpoint of ", std::string(OthersOf(probe)->what)); }},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Paths that are parts of checkpoints, or hold some, and are none themselves: a file of a DCP directory, the cache of
-// the Hugging Face hub, an adapter, a run with several checkpoints. Each is refused by what it is, with the path or the
-// command to give next. Files that merely look like a checkpoint are in lookalike_file.h.
+// Paths that are parts of checkpoints, or hold some, and are no checkpoint themselves: a file of a DCP directory, the
+// cache of the Hugging Face hub, an adapter, a run with several checkpoints. Each is refused by what it is, with the
+// path or the command to give next. Files that merely look like a checkpoint are in lookalike_file.h.
 #ifndef FSDP_CHECKPOINT_FORMATS_KNOWN_PATHS_H_
 #define FSDP_CHECKPOINT_FORMATS_KNOWN_PATHS_H_
 
@@ -26,7 +26,7 @@ struct KnownPathProbe {
   std::function<bool(const std::string& path)> is_checkpoint = {};  // a format recognises the path
 
   bool HasFile(const std::string& file) const { return files.count(file) != 0; }
-  // The weight files (IsWeightFileName) of a directory; those of trainers only if there are no others.
+  // The weight files (IsWeightFileName) of a directory; a trainer's files only if there are no others.
   std::vector<std::string> Weights() const;
   // The directories in a directory that are checkpoints.
   std::vector<std::string> Checkpoints() const;

@@ -112,6 +112,15 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead&) {
          return std::string("is a tar archive: unpack it first, `tar xf FILE`, and give what is in it");
        }},
+      {"GGUF", kInvalid, [](const FileHead& head) { return StartsWith(head, "GGUF") && !MayBeSafetensors(head); },
+       [](const FileHead&) {
+         return std::string("is a GGUF file of llama.cpp, which is not read: give the model that it was made from");
+       }},
+      {"array", kInvalid, [](const FileHead& head) { return StartsWith(head, "\x93NUMPY"); },
+       [](const FileHead&) {
+         return std::string(
+             "is one array of NumPy without a name: save it under a name, np.savez(\"FILE.npz\", NAME=array)");
+       }},
       {"zeros", absl::StatusCode::kDataLoss,
        [](const FileHead& head) {
          return head.bytes.size() >= 8 && head.bytes.find_first_not_of('\0') == head.bytes.npos;

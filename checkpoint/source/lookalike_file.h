@@ -34,8 +34,9 @@ struct LookalikeFile {
 // In the order of recognition. No file that a reader of this project accepts matches one.
 const std::vector<LookalikeFile>& LookalikeFiles();
 
-// What the file `path` is, if it is in the table: kDataLoss if it was the right file, else kInvalidArgument. OK
-// otherwise, for a .json file of JSON, and for a file that cannot be read, of which the error of reading says more.
+// An error that says what the file `path` is, if the table has it: kDataLoss if it was the right file once, else
+// kInvalidArgument. OK otherwise, for a .json file of JSON, and for a file that cannot be read, of which the error of
+// reading says more.
 absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head);
 absl::Status CheckIsNoLookalike(const File& file);
 absl::Status CheckIsNoLookalike(const std::string& path);

@@ -52,6 +52,8 @@ std::vector<Example> Examples() {
       {"packed", "7z\xBC\xAF\x27\x1C", "7z x"},
       {"packed", "Rar!\x1A\x07", "unrar"},
       {"tar", tar, "`tar xf FILE`"},
+      {"GGUF", std::string("GGUF\3\0\0\0\0", 9), "is a GGUF file"},
+      {"array", "\x93NUMPY\1", "np.savez(\"FILE.npz\", NAME=array)"},
       {"zeros", std::string(1000, '\0'), "begins with 512 zeros"},
   };
 }
@@ -69,7 +71,7 @@ TEST(LookalikeFileTest, EveryRowIsRecognisedByItsBytes) {
   for (const LookalikeFile& file : LookalikeFiles()) EXPECT_EQ(tested.count(std::string(file.name)), 1) << file.name;
 }
 
-// By every name, because a reader is chosen by name where the bytes say nothing; the message is the same.
+// By every name, because a reader is chosen by name if the bytes say nothing; the message is the same.
 TEST(LookalikeFileTest, EveryReaderSaysWhatItIs) {
   for (const Example& example : Examples()) {
     for (const char* name : {"model.safetensors", "model.pt", "pytorch_model.bin", "model", "x.npz", "x.ckpt"}) {

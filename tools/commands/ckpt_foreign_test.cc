@@ -232,6 +232,22 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
 // Debian's interpreter, which has python3-h5py; otherwise the one in PATH.
 std::string Python() { return fs::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
+TEST_F(CkptForeignTest, APointerOfGitLfsIsNamedByEveryCommand) {
+  fs::create_directory(Path("model"));
+  WriteFile(Path("model/config.json"), "{}");
+  WriteFile(Path("model/model.safetensors"), "version https://git-lfs.github.com/spec/v1\noid sha256:3f\nsize 7\n");
+  for (const std::string path : {"model", "model/model.safetensors"}) {
+    for (const std::vector<std::string>& command : {std::vector<std::string>{"inspect", Path(path)},
+                                                    {"verify", Path(path)},
+                                                    {"convert", Path(path), Path("x")}}) {
+      const Outcome outcome = Ckpt(command);
+      EXPECT_EQ(outcome.status, 1);
+      EXPECT_THAT(outcome.err,
+                  AllOf(HasSubstr("is a Git LFS pointer to a file of 7 bytes"), HasSubstr("git lfs pull")));
+    }
+  }
+}
+
 TEST_F(CkptForeignTest, AViewIsRefusedWithTheFileWhoseViewItIs) {
   MustCkpt({"view", TorchTestData("full.pt"), Path("look.h5")});
   const Outcome outcome = Ckpt({"inspect", Path("look.h5")});

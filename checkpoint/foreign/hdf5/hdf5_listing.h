@@ -30,8 +30,8 @@ struct Hdf5Dataset {
   int64_t offset = 0;  // of the bytes in the file; 0 without bytes
   int64_t nbytes = 0;
 
-  // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact", "not
-  // allocated", or kHdf5InAnotherFile and the name of that file.
+  // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact",
+  // "not allocated", or kHdf5InAnotherFile and the name of that file.
   std::string layout;
 };
 

@@ -155,7 +155,7 @@ TEST_F(SafetensorsSourceTest, ARanksPartOfAModelIsNotTakenForAModel) {
                 StatusIs(StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(name), HasSubstr("one rank's part of a model by HuggingFaceStorageWriter"))));
   }
-  // Without save_distributed there is one part, with an index. What is written from it is no part.
+  // Without save_distributed there is one part, with an index. A copy of it is no part.
   Write("model-00001-of-00001.safetensors", part);
   Write(kHuggingFaceIndexName, R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
   ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-// `names` by rank, if they differ only in one number, which counts from 0 without a gap, if there are at least two of
-// them, as many as a number after "of" or "size" in the names says ("rank0_of_4.pt"), and if the number is not that of
-// a step, an epoch or a checkpoint ("epoch_0.pt"). Otherwise empty. Pure.
+// `names` by rank, if they differ only in one number, which counts from 0 without a gap; if there are at least two of
+// them, and as many as a number after "of" or "size" says ("rank0_of_4.pt"); and if the number does not count steps,
+// epochs or checkpoints ("epoch_0.pt"). Otherwise empty. Pure.
 std::vector<std::string> RankFileNames(const std::vector<std::string>& names);
 
 // RankFileNames of the torch files (.pt, .pth, .bin) in `directory`: a torch file with any other name makes the set

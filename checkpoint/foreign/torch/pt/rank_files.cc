@@ -50,6 +50,13 @@ void FindStates(const TorchNode& node, std::vector<const TorchNode*>& states) {
   for (const auto& [name, member] : node.members()) FindStates(member, states);
 }
 
+TorchNode EmptyOptimizer() {
+  TorchNode optimizer;
+  optimizer.Add("state", TorchNode::Value(PythonJson::object()));
+  optimizer.Add("param_groups", TorchNode::Value(PythonJson::array()));
+  return optimizer;
+}
+
 class Merger {
  public:
   Merger(const std::vector<RankFile>& files, RankState state, const RankPartsEqual& equal)
@@ -91,7 +98,8 @@ class Merger {
   std::vector<std::vector<RankPart>> TakeTensors() { return std::move(tensors_); }
 
  private:
-  // Where some ranks have a dict with tensors, a dict of others without a tensor is one too, and nothing is left out.
+  // If some ranks have a dict with tensors, a dict of plain values is a dict too, and an empty one or None is no
+  // member.
   void KeepWhatIsThere(Members& members) {
     const auto is_branch = [](const Member& member) { return member.node->is_branch(); };
     if (std::none_of(members.begin(), members.end(), is_branch)) return;
@@ -106,6 +114,7 @@ class Merger {
   absl::StatusOr<TorchNode> MergeBranch(const Place& place, const Members& members) {
     const bool is_optimizer =
         std::any_of(members.begin(), members.end(), [](const Member& m) { return IsTorchOptimizer(*m.node); });
+    if (is_optimizer && state_ == RankState::kLeftOut && place.depth > 0) return EmptyOptimizer();
     // The union of the members, in the order of first appearance: ranks hold different parameters.
     std::vector<std::pair<std::string, Members>> by_name;
     std::map<std::string, size_t> index;

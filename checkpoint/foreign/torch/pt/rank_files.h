@@ -35,8 +35,12 @@ struct RankPart {
 // True if two tensors of equal dtype and shape have equal elements.
 using RankPartsEqual = std::function<absl::StatusOr<bool>(const RankPart& a, const RankPart& b)>;
 
-// What the optimizer's state in the files is.
-enum class RankState { kCopies, kShards };
+// The meaning of the optimizer's state in the files.
+enum class RankState {
+  kCopies,
+  kShards,
+  kLeftOut,  // only the model is wanted: an optimizer beside a model becomes one without state
+};
 
 // True if the files have an optimizer's state, and no tensor in it has two dimensions or more: only then can it be
 // shards.

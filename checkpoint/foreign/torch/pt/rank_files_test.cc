@@ -194,6 +194,16 @@ TEST_F(RankFilesTest, AnOptimizerOfWhichEachFileHasAPartIsRefused) {
   EXPECT_THAT(OpenTorchSource(directory_), StatusIs(kInvalid, HasSubstr("\"optim.state.w.exp_avg\"")));
 }
 
+// As ZeroRedundancyOptimizer's state is saved.
+TEST_F(RankFilesTest, TheModelIsReadIfOnlyTheOptimizersDiffer) {
+  Save("a0.pt", {{w_, {2, 2}, 1}, {b_, {2}, 1}, {state_of_w_, {2, 2}, 10}});
+  Save("a1.pt", {{w_, {2, 2}, 1}, {b_, {2}, 1}, {state_of_b_, {2}, 11}});
+  EXPECT_THAT(OpenTorchSource(directory_), StatusIs(kInvalid, HasSubstr("\"optim.state.b\" is in a1.pt")));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(directory_, {.model_only = true}));
+  EXPECT_EQ(Elements(*source, w_), "[2, 2] 1 2 3 4");
+  EXPECT_THAT(source->contents().entries(), SizeIs(2));
+}
+
 TEST_F(RankFilesTest, ValuesAndGeneratorsOfEachRankAreKept) {
   const StateKey rng = StateKey::Extra("rng_state");
   Save("a0.pt", {{b_, {4}, 7}, {rng, {5}, 1, DType::kUInt8}}, {{"local_rank", "0"}, {"loss", "0.5"}});

@@ -125,8 +125,11 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
 
   absl::Status VerifyRest() const override {
     for (const std::shared_ptr<TorchFile>& file : files_) {
-      const File& payload = file->payload();  // first: it makes the table of CRCs, of which a copy's are unread
-      const absl::Status status = ReadForChecksums(payload, file->checksums().Missing());
+      const File& payload = file->payload();  // first: it makes the table of CRCs
+      std::vector<Interval> ranges;
+      if (world_size_ > 1 && !file->checksums().empty()) ranges = CopiesIn(*file);
+      for (const Interval& missing : file->checksums().Missing()) ranges.push_back(missing);
+      const absl::Status status = ReadForChecksums(payload, ranges);
       if (!status.ok()) {
         return Annotate(status, file->path());
       }
@@ -181,6 +184,23 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
       first_storages_[file.get()] = storage_count_;
       storage_count_ += static_cast<int64_t>(file->archive().tree.tensors.storage_count());
     }
+  }
+
+  // The storages of a rank's file that no tensor of the list views: they count as equal to another file's by their CRC.
+  std::vector<Interval> CopiesIn(const TorchFile& file) const {
+    const TorchTensors& tensors = file.archive().tree.tensors;
+    std::vector<bool> is_read(tensors.storage_count());
+    for (int64_t i = 0; i < tensors_.size(); ++i) {
+      for (const TensorRef& ref : tensors_[i]) {
+        if (ref.file == &file) is_read[tensors.storage_of(ref.index)] = true;
+      }
+    }
+    std::vector<Interval> copies;
+    for (uint32_t storage = 0; storage < is_read.size(); ++storage) {
+      const int64_t begin = tensors.storage_offset(storage);
+      if (!is_read[storage]) copies.push_back({begin, begin + tensors.storage_bytes(storage)});
+    }
+    return copies;
   }
 
   // The number of a tensor's storage among the storages of all files.
@@ -294,8 +314,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
   const std::map<std::string, std::string> metadata_ = {};  // torch files do not have metadata
 };
 
-// As copies, else as shards. What says so is, for copies, every byte; for shards, that the parts of each parameter's
-// state together have its size and separately have not.
+// As copies, else as shards. Every byte proves copies. Sizes prove shards: together the parts of each parameter's state
+// have its size, and separately they have not.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& path,
                                                             const std::vector<std::string>& names,
                                                             const TensorSourceOptions& options) {
@@ -305,7 +325,8 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
     if (!joined.ok()) return Annotate(joined.status(), path);
     return TorchSource::Create(path, *std::move(joined), options);
   };
-  absl::StatusOr<std::unique_ptr<TensorSource>> copies = open(RankState::kCopies);
+  absl::StatusOr<std::unique_ptr<TensorSource>> copies =
+      open(options.model_only ? RankState::kLeftOut : RankState::kCopies);
   if (copies.ok() || !MayHoldShards(RankFilesOf(files))) return copies;
   return open(RankState::kShards);
 }
