@@ -258,17 +258,17 @@ int32_t fsdp_verify(const char* path, int32_t threads, char** report);
  * fsdp_free. A failure means that reading failed, never that the two differ. |a - b| <= atol + rtol * |b| is equal. */
 int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report);
 
-/* Rebuilds lost and damaged files of one checkpoint of ours, from parity and from the rank files' own records; reads all
- * of it. `dry_run` 1: changes nothing. `report` (or NULL) has a sentence for each file that was, or would be, rebuilt,
- * for fsdp_free. FSDP_DATA_LOSS if damage remains: then nothing was changed, and `report` has the problems. */
+/* Rebuilds lost and damaged files of one checkpoint of ours, from parity and from the rank files' own records; reads
+ * all of it. `dry_run` 1: changes nothing. `report` (or NULL) has a sentence for each file that was, or would be,
+ * rebuilt, for fsdp_free. FSDP_DATA_LOSS if damage remains: then nothing was changed, and `report` has the problems. */
 int32_t fsdp_repair(const char* path, int32_t dry_run, char** report);
 
-/* The committed steps of the directory `root`, oldest first, not verified: lines "STEP NAME", for fsdp_free; "" if there
- * are none. */
+/* The committed steps of the directory `root`, oldest first, not verified: lines "STEP NAME", for fsdp_free; "" if
+ * there are none. */
 int32_t fsdp_steps(const char* root, char** steps);
 
-/* The path of the newest step of `root` that verifies, for fsdp_free; reads all of it. FSDP_NOT_FOUND, with all reasons,
- * if no step verifies. */
+/* The path of the newest step of `root` that verifies, for fsdp_free; reads all of it. FSDP_NOT_FOUND, with all
+ * reasons, if no step verifies. */
 int32_t fsdp_latest(const char* root, char** path);
 
 typedef struct fsdp_prune_options {
@@ -281,7 +281,8 @@ typedef struct fsdp_prune_options {
 } fsdp_prune_options;
 
 /* Deletes the other steps of `root`, and what crashed saves left. The newest step that verifies always stays; if none
- * does, FSDP_DATA_LOSS, and nothing is deleted. `deleted` (or NULL): the names of the steps, one per line, for fsdp_free.
+ * does, FSDP_DATA_LOSS, and nothing is deleted. `deleted` (or NULL): the names of the steps, one per line, for
+ * fsdp_free.
  */
 int32_t fsdp_prune(const char* root, const fsdp_prune_options* options, char** deleted);
 
