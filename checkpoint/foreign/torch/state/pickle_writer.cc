@@ -121,6 +121,15 @@ void PickleWriter::BigInteger(std::string_view bytes) {
   bytes_.append(bytes);
 }
 
+template <typename Push>
+void PickleWriter::Called(std::string_view global, Push push_arguments) {
+  Global(global);
+  Mark();
+  push_arguments();
+  Tuple();
+  Reduce();
+}
+
 // Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
 void PickleWriter::Bytes(std::string_view bytes) {
   std::string characters;
@@ -129,12 +138,10 @@ void PickleWriter::Bytes(std::string_view bytes) {
     if (value >= 0x80) characters.push_back(static_cast<char>(0xC0 | value >> 6));
     characters.push_back(static_cast<char>(value >= 0x80 ? 0x80 | (value & 0x3F) : value));
   }
-  Global("_codecs.encode");
-  Mark();
-  String(characters);
-  String("latin1");
-  Tuple();
-  Reduce();
+  Called("_codecs.encode", [&] {
+    String(characters);
+    String("latin1");
+  });
 }
 
 void PickleWriter::Pairs(const PythonJson& pairs) {
@@ -153,11 +160,9 @@ bool PickleWriter::TaggedBytes(std::string_view tag, const std::string& bytes) {
   } else if (tag == "bytes") {
     Bytes(bytes);
   } else if (tag == "bytearray") {
-    Global("builtins.bytearray");
-    Mark();
-    if (!bytes.empty()) Bytes(bytes);
-    Tuple();
-    Reduce();
+    Called("builtins.bytearray", [&] {
+      if (!bytes.empty()) Bytes(bytes);
+    });
   } else {
     return false;
   }
@@ -165,11 +170,9 @@ bool PickleWriter::TaggedBytes(std::string_view tag, const std::string& bytes) {
 }
 
 bool PickleWriter::TaggedItems(std::string_view tag, const PythonJson& items) {
-  if (tag == "tuple") {
-    if (items.empty()) {
-      EmptyTuple();
-      return true;
-    }
+  if (tag == "tuple" && items.empty()) {
+    EmptyTuple();
+  } else if (tag == "tuple") {
     Mark();
     Items(items);
     Tuple();
@@ -182,24 +185,14 @@ bool PickleWriter::TaggedItems(std::string_view tag, const PythonJson& items) {
     Reduce();
     Pairs(items);
   } else if (tag == "Counter") {
-    Global("collections.Counter");
-    Mark();
-    EmptyDict();
-    Pairs(items);
-    Tuple();
-    Reduce();
+    Called("collections.Counter", [&] {
+      EmptyDict();
+      Pairs(items);
+    });
   } else if (tag == "set" || tag == "frozenset") {
-    Global(tag == "set" ? "builtins.set" : "builtins.frozenset");
-    Mark();
-    Python(items);
-    Tuple();
-    Reduce();
+    Called(tag == "set" ? "builtins.set" : "builtins.frozenset", [&] { Python(items); });
   } else if (tag == "complex") {
-    Global("builtins.complex");
-    Mark();
-    Items(items);
-    Tuple();
-    Reduce();
+    Called("builtins.complex", [&] { Items(items); });
   } else {
     return false;
   }
@@ -230,11 +223,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
   }
   if (tag == "global") return Global(text("name"));
   if (TaggedBytes(tag, absl::HexStringToBytes(text("hex"))) || TaggedItems(tag, items)) return;
-  Global(text("name"));
-  Mark();
-  Items(items);
-  Tuple();
-  Reduce();
+  Called(text("name"), [&] { Items(items); });
 }
 
 std::string PickleWriter::Finish() && {

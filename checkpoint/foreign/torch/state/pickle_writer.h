@@ -76,6 +76,8 @@ class PickleWriter {
   bool TaggedItems(std::string_view tag, const PythonJson& items);
   void BigInteger(std::string_view bytes);  // little-endian two's complement
   void Pairs(const PythonJson& pairs);      // into the dict on the stack
+  template <typename Push>
+  void Called(std::string_view global, Push push_arguments);  // pushes the result
 
   std::string bytes_;
   std::map<std::string, uint32_t, std::less<>> memo_;  // of globals

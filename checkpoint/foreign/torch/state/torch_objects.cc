@@ -24,7 +24,7 @@ std::string Joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
 }
 
-// The tag of `json`; "" if it has none.
+// The tag of `json`; "" if there is no tag.
 std::string TagOf(const PythonJson& json) {
   const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
   return json.is_object() && tag != json.end() && tag->is_string() ? tag->get<std::string>() : "";
