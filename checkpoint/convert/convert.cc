@@ -204,12 +204,17 @@ ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes)
 absl::Status CheckExpansion(const TensorSource& source, const std::string& source_path, const ConvertPlan& plan,
                             const std::string& destination, const ConvertOptions& options) {
   const StateDict& contents = source.contents();
-  // By entry index, since the bound concerns only the tensors that names and model_only keep.
-  std::vector<bool> wanted(contents.entries().size());  // by entry
-  for (const auto& [key, value] : plan.contents.entries()) {
-    if (std::holds_alternative<ShardedTensor>(value)) wanted[*contents.IndexOf(plan.OriginOf(key))] = true;
+  // The bound concerns only the tensors that names and model_only keep. If these are all, which is usual, there is no
+  // need to look up a million names.
+  std::vector<bool> wanted;  // by entry of the source
+  if (plan.contents.entries().size() < contents.entries().size()) {
+    wanted.resize(contents.entries().size());
+    for (const auto& [key, value] : plan.contents.entries()) {
+      if (std::holds_alternative<ShardedTensor>(value)) wanted[*contents.IndexOf(plan.OriginOf(key))] = true;
+    }
   }
-  const Expansion expansion = ExpansionOf(source, [&](const StateKey& key) { return wanted[*contents.IndexOf(key)]; });
+  const Expansion expansion =
+      ExpansionOf(source, [&](const StateKey& key) { return wanted.empty() || wanted[*contents.IndexOf(key)]; });
   if (!expansion.expands()) return absl::OkStatus();
   if (!options.allow_expanded) {
     return absl::FailedPreconditionError(absl::StrCat(source_path, ": ", expansion.ToString(),

@@ -96,9 +96,11 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   // Drawn under the lock: lines of two threads must not mix.
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = SteadyNow();
+  // A line now would have no rate yet.
   if (!first_) {
-    first_ = now;
+    first_ = shown_ = now;
     first_bytes_ = bytes_done;
+    return;
   }
   // A log gets no line for quick work; a line that is being redrawn must not end at 99 %.
   const bool last_redraw = line_open_ && bytes_done >= bytes_total;

@@ -164,9 +164,9 @@ TEST_F(CkptTest, RelativePathsAreThoseOfBazelRun) {
 
 TEST_F(CkptTest, InspectShowsASafetensorsFile) {
   const std::string text = MustCkpt({"inspect", TestData("all_dtypes.safetensors"), "--tensors"});
-  EXPECT_THAT(text,
-              AllOf(HasSubstr("a model in safetensors"), HasSubstr("15 tensors"),
-                    HasSubstr("metadata  purpose = one tensor of each dtype"), HasSubstr("model/b.bool  bool [11]")));
+  EXPECT_THAT(text, AllOf(HasSubstr("a model in safetensors"), HasSubstr("15 tensors"),
+                          HasSubstr("metadata  purpose = one tensor of each dtype"),
+                          testing::ContainsRegex("model/b.bool +bool .11.")));
 }
 
 TEST_F(CkptTest, InspectPrintsOneJsonObject) {
