@@ -46,6 +46,7 @@ const std::set<std::string> kOthers = {
     "tools/ckpt --exclude",
     "tools/ckpt --flat_layout",
     "tools/ckpt --include",
+    "tools/ckpt --map",
     "tools/ckpt --rename",
     "tools/ckpt --to",
     "tools/launch --master_addr",
