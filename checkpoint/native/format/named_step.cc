@@ -82,11 +82,12 @@ absl::StatusOr<std::optional<int64_t>> ReadNamedStep(FileSystem& files, const st
   FSDP_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   std::string head(std::min(size, kHeadBytes), '\0');
   FSDP_RETURN_IF_ERROR((*file)->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size())));
-  // nlohmann's parser throws by default; the third argument turns that off.
+  // nlohmann's parser throws by default; the third argument turns that off. A discarded value is neither equal to
+  // another nor different from it.
   const auto recorded = nlohmann::json::parse(MemberLine(head, "name"), nullptr, /*allow_exceptions=*/false);
   int64_t step = 0;
-  const bool is_ours = MemberLine(head, "format") == "\"fsdp checkpoint\"";
-  if (!is_ours || recorded != name || !absl::SimpleAtoi(MemberLine(head, "step"), &step) || step < 0) {
+  const bool is_ours = MemberLine(head, "format") == "\"fsdp checkpoint\"" && recorded.is_string() && recorded == name;
+  if (!is_ours || !absl::SimpleAtoi(MemberLine(head, "step"), &step) || step < 0) {
     return std::nullopt;
   }
   return step;
