@@ -47,7 +47,6 @@ bool HasEntry(const std::string& directory, const std::string& name) {
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,
                                                          const TensorSourceOptions& options) const {
-  FSDP_RETURN_IF_ERROR(CheckApply(options));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, Open(path, options));
   return DescribeSource(std::move(source));
 }

@@ -34,10 +34,12 @@ struct TensorSourceOptions {
   std::optional<FlatLayout> flat_layout = {};
 
   // Leave out the optimizer's state of torch files and DCP directories; then it is not an error if it cannot be read.
+  // Objects of Python classes in such files are then left out as with skip_links.
   bool model_only = false;
 
-  // Open an HDF5 file even if some of its links are not followed, and an .npz file even if some of its arrays are not
-  // tensors; TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
+  // Open an HDF5 file even if some of its links are not followed, an .npz file even if some of its arrays are not
+  // tensors, and a torch file or DCP directory even if some of its values are objects of Python classes;
+  // TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
   bool skip_links = false;
 
   // What branches of the dict in a torch file or DCP directory are, if their structure does not tell. One that names a

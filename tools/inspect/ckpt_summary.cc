@@ -140,6 +140,8 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
   summary.asked_for = path;
   summary.path = path;
   FSDP_ASSIGN_OR_RETURN(summary.format, FindFormat(path));
+  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source, SourceOptionsFromFlags());
+  FSDP_RETURN_IF_ERROR(summary.format->CheckApply(source));
   if (summary.traits().is_root && options.verify_root) {
     FSDP_ASSIGN_OR_RETURN(summary.path, LatestCheckpoint(path, &summary.skipped));
     summary.is_verified = true;
@@ -154,7 +156,6 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
     ReadShortTexts(summary);
     return summary;
   }
-  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source, SourceOptionsFromFlags());
   FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, source));
   TakeDescription(std::move(description), summary);
   return summary;

@@ -63,7 +63,7 @@ TEST(Hdf5ListingTest, LinksAreAsManyAsTheirCountSays) {
   EXPECT_OK(DecodeHdf5Listing(EncodeHdf5Listing(listing)));
 }
 
-// What a hijacked child could answer.
+// A hijacked child could answer this.
 TEST(Hdf5ListingTest, AListingCostsFourTimesItsTextAnd64MiB) {
   if (!CanMeasurePeak()) GTEST_SKIP() << "peak memory is not measured here";
   const auto decode = [](std::string_view text) { return DecodeHdf5Listing(text).status(); };

@@ -31,7 +31,7 @@ Manifest Small() {
   return manifest;
 }
 
-// What a save could write: many of one thing.
+// A manifest that a save could write: many of one thing.
 std::string Many(const std::string& what) {
   Manifest manifest = Small();
   StoredFile& file = manifest.files[0];
@@ -51,7 +51,7 @@ std::string Many(const std::string& what) {
   return EncodeManifest(manifest);
 }
 
-// What no save writes: the small manifest with `from` replaced by `before`, many items, and `after`.
+// A manifest that no save writes: the small one with `from` replaced by `before`, many items, and `after`.
 std::string Crafted(std::string_view from, std::string_view before, absl::FunctionRef<std::string(int)> item,
                     std::string_view after) {
   std::string text = EncodeManifest(Small());

@@ -186,7 +186,7 @@ class Finder {
       return absl::OkStatus();
     }
     if (!facts_.has_optimizer) {
-      if (facts_.has_tensor) ChooseAll();
+      if (facts_.has_floats || (facts_.has_tensor && !HoldsValues(root_))) ChooseAll();
       return absl::OkStatus();
     }
     CollectNames(facts_);
@@ -232,6 +232,12 @@ class Finder {
     return absl::InvalidArgumentError(absl::StrCat(
         "it has both ", Quote(a), " and ", Quote(b),
         ", and only one of them can be meant: TensorSourceOptions::map=", PrefixOf(above), b, "=extra leaves one out"));
+  }
+
+  static bool HoldsValues(const TorchNode& node) {
+    return std::any_of(node.members().begin(), node.members().end(), [](const TorchNode::Member& member) {
+      return member.second.kind() == Kind::kValue || HoldsValues(member.second);
+    });
   }
 
   // Rule 5: no optimizer tells what a parameter is.

@@ -13,7 +13,9 @@
 //   4. else, next to an optimizer, the tensors or dicts that look like weights: floating-point tensors whose names have
 //      a dot, as names of parameters do, or end in "weight" or "bias", or that the optimizer knows; else any
 //      floating-point tensors with dimensions;
-//   5. else the whole dict, without dicts that hold no floating-point tensor;
+//   5. else the whole dict, without dicts that hold no floating-point tensor, if it holds one, or nothing but tensors:
+//   a
+//      generator's state beside a number is no model;
 //   6. everything else is an extra value.
 //
 // The names of a model's tensors begin with the branch unless its name is a usual one: "net.0.weight" of {"net": ...},

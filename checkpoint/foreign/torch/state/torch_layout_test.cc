@@ -146,10 +146,11 @@ const std::vector<Case>& Cases() {
        {}},
       {"CountersAndGeneratorsAreNoModel",
        R"({"cpu": {"state": "uint8[16]"}, "scale": {"growth": 2}})",
-       R"(model from the whole dict)",
-       {"cpu.state"},
+       R"(no model)",
        {},
-       {"scale"}},
+       {},
+       {"cpu.state", "scale"}},
+      {"IntegersAlone", R"({"ids": "int64[4]"})", R"(model from the whole dict)", {"ids"}, {}, {}},
       {"NoTensorAtAll", R"({"last_epoch": 3})", R"(no model)", {}, {}, {"last_epoch"}},
   };
   return *cases;

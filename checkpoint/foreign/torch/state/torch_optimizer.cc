@@ -5,9 +5,8 @@
 //   flattened {"state.a.weight.exp_avg": ...}  --Unflattened-->  {"state": ..., "param_groups": ...}
 //
 // Keys of "state" are names, ids or flat parameters. FindParameters decides which: names_ maps ids to names; units_
-// maps keys of flat parameters to the parameters in them; both are empty when keys are already names. A flat
-// parameter's state becomes one entry for each parameter in it, which is a range of the flat tensor: no element is
-// read.
+// maps keys of flat parameters to the parameters in them; both are empty when keys are already names. Of a flat tensor
+// each parameter's state is a range: no element is read.
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
 #include <algorithm>

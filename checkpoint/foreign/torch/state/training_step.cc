@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
@@ -91,7 +92,9 @@ std::optional<TrainingStep::Rank> TrainingStep::RankOf(const std::string& key, i
 }
 
 absl::Status TrainingStep::Add(const std::string& name, const std::string& key, int depth, const TorchNode& node) {
-  if (depth > kMostDepth) return absl::OkStatus();
+  // An optimizer has a step of each parameter.
+  const bool is_optimizer = OptimizerMembers(node).form() != OptimizerMembers::Form::kNone;
+  if (depth > kMostDepth || is_optimizer) return absl::OkStatus();
   if (node.kind() == TorchNode::Kind::kTensor) return AddTensor(name, key, depth, node.tensor());
   if (node.kind() == TorchNode::Kind::kValue) {
     AddValue(name, key, depth, node.value());

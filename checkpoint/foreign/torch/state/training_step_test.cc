@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/state/tree_testutil.h"
 #include "gmock/gmock-matchers.h"
@@ -67,6 +68,14 @@ TEST(TrainingStepTest, StepsOfParametersDoNotCount) {
   EXPECT_EQ(StepOf(R"("optimizer": {"state": {"0": {"step": 3}, "1": {"step": 3}},
                                     "param_groups": [{"params": [0, 1]}]})"),
             std::nullopt);
+  TorchStateOptions options;
+  options.map = {*ParseTensorRole("opt=extra")};
+  for (const char* step : {"3", R"("float32[]=3")"}) {
+    const TestTree tree(absl::StrCat(R"({"model": {"w": "float32[2]"}, "epoch": 2, "opt": {"state": {"0": {"step": )",
+                                     step, R"(}}, "param_groups": [{"params": [0]}]}})"));
+    ASSERT_OK_AND_ASSIGN(const TorchState state, tree.State(options));
+    EXPECT_EQ(state.step, 2) << step;
+  }
 }
 
 }  // namespace
