@@ -206,9 +206,11 @@ TEST_P(RepairTest, WithoutManifestAllLostParityFilesAreRebuilt) {
   Remove(RankFileName(1, kRanks));
   report = Repair();
   EXPECT_THAT(report.repaired, IsEmpty());
-  EXPECT_THAT(report.problems, ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)),
-                                                 HasSubstr("3 files are lost or damaged, and the 2 parity files make "
-                                                           "up for 2"))));
+  EXPECT_THAT(report.problems,
+              ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)),
+                                HasSubstr("3 files are lost or damaged, and the 2 parity files make "
+                                          "up for 2")),
+                          "parity-00000-of-00002.bin is missing", "parity-00001-of-00002.bin is missing"));
 }
 
 // Regression: such a file made repair add seven parity files to a save without parity.
