@@ -165,7 +165,7 @@ TEST_P(TorchLayoutTest, IsDividedByStructure) {
   std::vector<std::string> model, optim, extras;
   for (const auto& [key, value] : state.contents.entries()) {
     if (key.section == StateKey::Section::kModel) model.push_back(key.fqn);
-    if (key.section == StateKey::Section::kExtra) extras.push_back(key.fqn);
+    if (key.section == StateKey::Section::kExtra && !IsForm(value)) extras.push_back(key.fqn);
     const bool is_new = optim.empty() || optim.back() != key.fqn;
     if (key.section == StateKey::Section::kOptimState && is_new) optim.push_back(key.fqn);
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "fsdp/tensor/convert.h"
@@ -75,9 +76,15 @@ absl::StatusOr<TorchState> TestTree::State(TorchStateOptions options) const {
   return StateOfTree(root, types, options);
 }
 
+bool IsForm(const StateValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  return text != nullptr && absl::StrContains(*text, R"("__python__":"reference")");
+}
+
 std::vector<std::string> Listing(const StateDict& state) {
   std::vector<std::string> lines;
   for (const auto& [key, value] : state.entries()) {
+    if (IsForm(value)) continue;
     const auto* const tensor = std::get_if<ShardedTensor>(&value);
     lines.push_back(tensor == nullptr ? absl::StrCat(key.ToString(), " = ", std::get<std::string>(value))
                                       : absl::StrCat(key.ToString(), " ", std::string(DTypeName(tensor->dtype)),

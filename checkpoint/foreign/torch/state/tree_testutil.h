@@ -25,7 +25,10 @@ struct TestTree {
   std::vector<std::string> elements;  // the bytes of one, by tensor
 };
 
-// "name float32[4,3]" of each tensor and "name = text" of each text of a state dict, by key.
+// True for the text that says only how the parts of a divided extra value fit together (extra_parts.h).
+bool IsForm(const StateValue& value);
+
+// "name float32[4,3]" of each tensor and "name = text" of each text of a state dict, without forms.
 std::vector<std::string> Listing(const StateDict& state);
 
 }  // namespace fsdp
