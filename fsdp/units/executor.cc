@@ -372,6 +372,7 @@ absl::Status Executor::EndBackward() {
 
 absl::Status Executor::Unshard(int index) {
   if (!in_pass_) runner_->ReshardStale();
+  std::erase(kept_, index);  // from now on because the caller asks for it
   if (units_.pass(index).gathered) return absl::OkStatus();
   if (!in_pass_) runtime_->WaitForOptimizer(Event());
   return runner_->Unshard(index);
