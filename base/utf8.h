@@ -5,6 +5,8 @@
 #define FSDP_BASE_UTF8_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace fsdp {
@@ -13,6 +15,9 @@ namespace fsdp {
 size_t Utf8Length(std::string_view text);
 
 bool IsUtf8(std::string_view text);
+
+// Appends the character of a code point below 0x110000 that is not a surrogate.
+void AppendUtf8(uint32_t code, std::string& out);
 
 }  // namespace fsdp
 

@@ -224,7 +224,7 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
   return CheckRoom(destination, "its tensors", bytes);
 }
 
-// The layout of the source, unless nobody would doubt it.
+// Adds the layout of the source, unless its names are the usual ones.
 void AddLayout(const SourceLayout& layout, std::vector<std::string>& notes) {
   if (!layout.text.empty() && !layout.is_usual) notes.push_back(layout.text);
   for (const std::string& note : layout.notes) {

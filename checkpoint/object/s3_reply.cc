@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/utf8.h"
 
 namespace fsdp {
 namespace {
@@ -145,25 +146,6 @@ class Parser {
     }
     AppendUtf8(code, out);
     return absl::OkStatus();
-  }
-
-  static void AppendUtf8(uint32_t code, std::string& out) {
-    const auto tail = [&](int shift) { out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F))); };
-    if (code < 0x80) {
-      out.push_back(static_cast<char>(code));
-    } else if (code < 0x800) {
-      out.push_back(static_cast<char>(0xC0 | (code >> 6)));
-      tail(0);
-    } else if (code < 0x10000) {
-      out.push_back(static_cast<char>(0xE0 | (code >> 12)));
-      tail(6);
-      tail(0);
-    } else {
-      out.push_back(static_cast<char>(0xF0 | (code >> 18)));
-      tail(12);
-      tail(6);
-      tail(0);
-    }
   }
 
   absl::string_view text_;

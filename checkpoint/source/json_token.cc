@@ -52,25 +52,6 @@ std::string_view WhyInvalid(std::string_view rest) {
   return UnitOf(rest) < 0 ? "invalid string: JSON has no such escape" : "invalid string: a surrogate without its pair";
 }
 
-void AppendUtf8(uint32_t code, std::string& out) {
-  const auto tail = [&](int shift) { out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3F))); };
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out.push_back(static_cast<char>(0xC0 | (code >> 6)));
-    tail(0);
-  } else if (code < 0x10000) {
-    out.push_back(static_cast<char>(0xE0 | (code >> 12)));
-    tail(6);
-    tail(0);
-  } else {
-    out.push_back(static_cast<char>(0xF0 | (code >> 18)));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
-
 // Appends the character of a valid `escape`.
 void AppendEscape(std::string_view escape, std::string& out) {
   switch (escape[1]) {

@@ -41,7 +41,7 @@ size_t TransferAll(int64_t offset, absl::Span<Byte> bytes,
 
 enum class FlockResult : uint8_t { kHeld, kTaken, kNoLocks, kError };
 
-// Takes the exclusive lock of `fd` without waiting. kNoLocks: the file system has none (NFS answers EBADF for a
+// Takes the exclusive lock of `fd` without waiting. kNoLocks: the file system has no locks (NFS answers EBADF for a
 // descriptor that cannot write). kError, with errno: whether another process holds the lock is not known.
 inline FlockResult TryFlock(int fd) {
   if (RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0) return FlockResult::kHeld;

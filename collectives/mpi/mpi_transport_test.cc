@@ -19,15 +19,13 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/job/rendezvous.h"
+#include "fsdp/collectives/net/transport_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr absl::Duration kTimeout = absl::Minutes(1);
-constexpr CollectiveId kWhat = {.op = CollectiveOp::kAllGather, .sequence = 7};
 
 class MpiTransportTest : public testing::Test {
  protected:
@@ -54,34 +52,6 @@ class MpiTransportTest : public testing::Test {
   static inline Rendezvous rendezvous_;
   static inline std::unique_ptr<JobStore> store_;
 };
-
-std::byte* Bytes(std::string& s) { return reinterpret_cast<std::byte*>(s.data()); }
-
-// Every rank sends every other one its own text of `nbytes` bytes.
-absl::Status ExchangeTexts(Transport& transport, size_t nbytes) {
-  const auto text = [&](int from, int to) {
-    std::string all(nbytes, static_cast<char>('a' + from));
-    for (size_t i = 0; i < nbytes; i += 1000) all[i] = static_cast<char>('A' + to + i / 1000 % 7);
-    return all;
-  };
-  std::vector<std::string> out(static_cast<size_t>(transport.size()));
-  std::vector<std::string> in(static_cast<size_t>(transport.size()), std::string(nbytes, '-'));
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    out[peer] = text(transport.rank(), peer);
-    sends.push_back({peer, Bytes(out[peer]), static_cast<int64_t>(nbytes)});
-    receives.push_back({peer, Bytes(in[peer]), static_cast<int64_t>(nbytes)});
-  }
-  FSDP_RETURN_IF_ERROR(transport.Exchange(sends, receives, kWhat, kTimeout));
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer != transport.rank() && in[peer] != text(peer, transport.rank())) {
-      return absl::DataLossError(absl::StrCat("other bytes from rank ", peer));
-    }
-  }
-  return absl::OkStatus();
-}
 
 TEST_F(MpiTransportTest, CarriesMessagesOfAnySize) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Transport> transport, Create());

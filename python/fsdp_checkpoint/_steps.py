@@ -28,6 +28,11 @@ def _text(function: object, *arguments: object) -> str:
     return _library.take_string(text)
 
 
+def _lines(text: str) -> List[str]:
+    """The lines of a text of C; a name may hold what str.splitlines takes for the end of a line."""
+    return text.split("\n") if text else []
+
+
 def steps(root: Path) -> List[Step]:
     """The checkpoints of a directory, oldest first, by the step that they record. They are not verified; copies under
     another name than the one they were saved under do not count.
@@ -35,7 +40,7 @@ def steps(root: Path) -> List[Step]:
     >>> [step.step for step in fsdp_checkpoint.steps("checkpoints")]
     [1000, 2000]
     """
-    lines = (line.split(" ", 1) for line in _text(library.fsdp_steps, root).splitlines())
+    lines = (line.split(" ", 1) for line in _lines(_text(library.fsdp_steps, root)))
     return [Step(int(step), os.path.join(os.fspath(root), name)) for step, name in lines]
 
 
@@ -78,7 +83,7 @@ def prune(
         no_verify=int(not verify),
         keep="\n".join(keep),
     )
-    return _text(library.fsdp_prune, root, options).splitlines()
+    return _lines(_text(library.fsdp_prune, root, options))
 
 
 def repair(path: Path, *, dry_run: bool = False) -> List[str]:

@@ -138,7 +138,7 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
 }
 
 // The name of the index in `directory`: transformers' name, else the only one like it, such as diffusers'
-// diffusion_pytorch_model.safetensors.index.json. Empty if there is none, or no single one.
+// diffusion_pytorch_model.safetensors.index.json. Empty if there is no index, or several.
 std::string IndexIn(const std::filesystem::path& directory) {
   std::error_code error;
   if (std::filesystem::is_regular_file(directory / kHuggingFaceIndexName, error)) return kHuggingFaceIndexName;

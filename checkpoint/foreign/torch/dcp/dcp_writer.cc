@@ -111,7 +111,7 @@ class DcpPlan {
             return absl::InvalidArgumentError(
                 absl::StrCat(Quote(entry.name()),
                              " is in a list that has values other than tensors, or lacks some: a DCP directory ",
-                             "cannot hold that of an optimizer's state; write a torch file"));
+                             "cannot hold one of an optimizer's state; write a torch file"));
           }
         }
         absl::StrAppend(&list, element.name, "\n");

@@ -42,7 +42,7 @@ class KeyShapes {
   bool empty() const { return rows_.empty(); }
   // True if no state has two dimensions.
   bool is_flat() const;
-  // True if the state of `key` can be that of a parameter of this shape; also if it has no state.
+  // True if a parameter of this shape can have the state of `key`; also if `key` has no state.
   bool Fits(std::string_view key, const Shape& shape) const;
   // "state \"row_var\" of shape [4, 1]", the first of `key`; "no state".
   std::string Describe(std::string_view key) const;

@@ -6,7 +6,7 @@
 //   numpy.float64(0.5)   {"__python__": "numpy", "module": "numpy._core.multiarray", "dtype": "<f8", "shape": null,
 //                         "hex": "000000000000e03f"}
 //
-// An array of floating-point numbers could be a weight, and a large array is none of the values above: both stay
+// An array of floating-point numbers could be a weight, and a large array is not a value like those above: both stay
 // objects, which are named and not read (torch_objects.h), like arrays of texts, of dates and of objects.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_NUMPY_VALUE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_NUMPY_VALUE_H_

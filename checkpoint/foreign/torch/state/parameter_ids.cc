@@ -229,7 +229,7 @@ class Merge {
     for (size_t group = 0; group < ids_.size(); ++group) {
       if (taken[group] == ids_[group].size()) continue;
       const int64_t id = ids_[group][taken[group]];
-      return Unknown(absl::StrCat(shapes_.Describe(absl::StrCat(id)), " of id ", id, " cannot be that of ",
+      return Unknown(absl::StrCat(shapes_.Describe(absl::StrCat(id)), " of id ", id, " cannot be a state of ",
                                   Quote(NameOf(parameter)), " of shape ", ShapeOf(parameter).ToString(),
                                   ": the order of the groups is another", OrFlat()));
     }

@@ -91,10 +91,11 @@ TEST(TorchStateTest, StateThatFitsNoParameterIsCarriedWithTheReason) {
   EXPECT_THAT(OptimizerOf(state),
               ElementsAre("extra/optimizer.state.0.row_var float32[5, 1]", "extra/optimizer.state.1 = {\"step\":2}",
                           "extra/optimizer.param_groups = [{\"lr\":0.5,\"params\":[0,1]}]"));
-  EXPECT_THAT(state.layout.notes,
-              ElementsAre(AllOf(HasSubstr("\"optimizer\" became extra values: "),
-                                HasSubstr("state \"row_var\" of shape [5, 1] of id 0 cannot be that of \"w\" of shape "
-                                          "[4, 3]: the order of the groups is another; save it by name"))));
+  EXPECT_THAT(
+      state.layout.notes,
+      ElementsAre(AllOf(HasSubstr("\"optimizer\" became extra values: "),
+                        HasSubstr("state \"row_var\" of shape [5, 1] of id 0 cannot be a state of \"w\" of shape "
+                                  "[4, 3]: the order of the groups is another; save it by name"))));
   EXPECT_FALSE(state.layout.is_usual);
 }
 
