@@ -13,8 +13,7 @@
 //   4. else, next to an optimizer, the tensors or dicts that look like weights: floating-point tensors whose names have
 //      a dot, as names of parameters do, or end in "weight" or "bias", or that the optimizer knows; else any
 //      floating-point tensors with dimensions;
-//   5. else the whole dict, without dicts that hold no floating-point tensor, if it holds one, or nothing but tensors:
-//   a
+//   5. else the whole dict, without dicts that hold no floating-point tensor, if it holds one or only tensors: a
 //      generator's state beside a number is no model;
 //   6. everything else is an extra value.
 //
