@@ -6,7 +6,6 @@
 // rank files are missing or damaged.
 #include "fsdp/checkpoint/native/checkpoint_driver.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -116,7 +115,7 @@ class Writer final : public FormatWriter {
                      const FormatWriteOptions& options) const override {
     const CheckpointDirectoryOptions write = {.type = target_.type,
                                               .world_size = WorldSize(contents),
-                                              .step = std::max<int64_t>(contents.step, 0),
+                                              .step = contents.step,
                                               .parity = target_.parity,
                                               .overwrite = options.overwrite,
                                               .max_memory = options.buffer_bytes,

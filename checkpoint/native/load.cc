@@ -44,7 +44,9 @@ absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, Pr
 
 absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadCheckpointManifest(path));
-  return manifest.save.step;
+  if (manifest.save.has_step) return manifest.save.step;
+  return absl::InvalidArgumentError(absl::StrCat(path, " does not record its step; only its weights can be read, or ",
+                                                 "convert it with ConvertOptions::step, and read the result"));
 }
 
 }  // namespace fsdp

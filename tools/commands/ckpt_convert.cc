@@ -232,9 +232,9 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
   FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
-  const int64_t step = std::max<int64_t>(report.step, 0);
-  if (DriverOf(*options.target).traits().is_ours && named && *named != step) {
-    report.notes.push_back(absl::StrCat(destination, " is of step ", step, ", so a directory of checkpoints will not ",
+  if (DriverOf(*options.target).traits().is_ours && named && *named != report.step) {
+    const std::string step = report.step < 0 ? "an unknown step" : absl::StrCat("step ", report.step);
+    report.notes.push_back(absl::StrCat(destination, " is of ", step, ", so a directory of checkpoints will not ",
                                         "take it for a step: --step=", *named, " makes it one"));
   }
   return report;

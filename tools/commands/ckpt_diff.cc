@@ -130,8 +130,9 @@ std::string ToJson(const Comparison& comparison) {
 // Checkpoints of other formats have no kind, and often neither a step nor a world size.
 std::string Headline(const TensorSource& source, const std::string& path) {
   if (!source.is_ours()) return absl::StrCat(path, ", ", std::string(source.format()));
-  return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", step ", source.step(),
-                      ", world size ", source.world_size());
+  return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", ",
+                      source.step() < 0 ? "an unknown step" : absl::StrCat("step ", source.step()), ", world size ",
+                      source.world_size());
 }
 
 // One line of the table. "-" marks columns without a value: ULPs of different dtypes, the cosine of a zero vector.

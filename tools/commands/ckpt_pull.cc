@@ -49,10 +49,13 @@ absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
 }
 
 std::string ToJson(const Pulled& pulled, const std::string& destination) {
-  const nlohmann::ordered_json json = {
-      {"source", pulled.source},      {"destination", destination},
-      {"step", pulled.report.step},   {"files", pulled.report.files},
-      {"bytes", pulled.report.bytes}, {"seconds", absl::ToDoubleSeconds(pulled.elapsed)}};
+  using Json = nlohmann::ordered_json;
+  const Json json = {{"source", pulled.source},
+                     {"destination", destination},
+                     {"step", pulled.report.step < 0 ? Json() : Json(pulled.report.step)},
+                     {"files", pulled.report.files},
+                     {"bytes", pulled.report.bytes},
+                     {"seconds", absl::ToDoubleSeconds(pulled.elapsed)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

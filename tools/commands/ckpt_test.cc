@@ -311,13 +311,13 @@ TEST_F(CkptTest, AWorldSizeOf0IsTheSources) {
   EXPECT_THAT(MustCkpt({"inspect", Path("b")}), HasSubstr("world size 2"));
 }
 
-// Regression: a converted checkpoint was of step 0, and moved to a directory of steps it was none of them.
+// Regression: a converted checkpoint was of step 0, and moved to a directory of steps it was not one of them.
 TEST_F(CkptTest, AConvertedCheckpointIsOfTheStepThatIsGiven) {
   const std::string model = TestData("hf_sharded");
   std::filesystem::create_directory(Path("root"));
-  EXPECT_THAT(
-      MustCkpt({"convert", model, Path("root/step-00000002")}),
-      HasSubstr("is of step 0, so a directory of checkpoints will not take it for a step: --step=2 makes it one"));
+  EXPECT_THAT(MustCkpt({"convert", model, Path("root/step-00000002")}),
+              HasSubstr("is of an unknown step, so a directory of checkpoints will not take it for a step: --step=2 "
+                        "makes it one"));
   EXPECT_THAT(MustCkpt({"convert", model, Path("root/step-00000002"), "--step=2", "--force"}), Not(HasSubstr("note")));
   EXPECT_THAT(MustCkpt({"inspect", Path("root")}), HasSubstr("checkpoint of step 2"));
   const Outcome torch = Ckpt({"convert", model, Path("a.pt"), "--step=2"});

@@ -5,7 +5,9 @@
 // defaults, and the output leaves them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,9 +44,10 @@ absl::StatusOr<Manifest> ReadWholeStep(const std::string& root, const std::strin
   FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadCheckpointManifest(path));
   FSDP_RETURN_IF_ERROR(CheckFilesPresent(PosixFileSystem(), path, manifest));
   const std::string recorded = StepName(manifest.save.step);
-  if (recorded == name) return manifest;
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest.save.step,
-                                          ", expected the step of its name; as ", recorded, " it would be a step"));
+  if (manifest.save.has_step && (name == recorded || name == manifest.save.name)) return manifest;
+  return absl::DataLossError(
+      absl::StrCat("its manifest is of ", manifest.save.StepText(), ", expected the step of its name",
+                   manifest.save.has_step ? absl::StrCat("; as ", recorded, " it would be a step") : std::string()));
 }
 
 // Takes the newest step of a ROOT whose metadata are whole, and reads no other file: a step may be a terabyte.
@@ -110,7 +113,8 @@ void TakeDescription(SourceDescription description, CheckpointSummary& summary) 
   }
   summary.manifest.tensors = std::move(description.tensors);
   summary.manifest.texts = std::move(description.texts);
-  summary.manifest.save.step = description.step;
+  summary.manifest.save.step = std::max<int64_t>(description.step, 0);
+  summary.manifest.save.has_step = description.step >= 0;
   summary.manifest.save.world_size = description.world_size;
   summary.described_files = std::move(description.files);
   summary.metadata = std::move(description.metadata);

@@ -155,13 +155,13 @@ std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
 std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
-    const std::string step = manifest.save.step < 0 ? "" : absl::StrCat(" of step ", manifest.save.step);
+    const std::string step = manifest.save.has_step ? absl::StrCat(" of step ", manifest.save.step) : "";
     const std::string writers =
         summary.traits().has_writers ? absl::StrCat(", written by ", manifest.save.world_size, " ranks") : "";
     return absl::StrCat(summary.path, ": ", std::string(summary.traits().headline), step, writers, "\n");
   }
-  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
-                      manifest.save.step, ", world size ", manifest.save.world_size, ", written by ",
+  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of ",
+                      manifest.save.StepText(), ", world size ", manifest.save.world_size, ", written by ",
                       Printable(manifest.save.producer), "\n");
 }
 
@@ -336,7 +336,7 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
   if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
   if (!summary.problem.empty()) json["problem"] = summary.problem;
   if (summary.traits().has_writers) json["world_size"] = manifest.save.world_size;
-  if (summary.traits().is_ours || manifest.save.step >= 0) json["step"] = manifest.save.step;
+  if (manifest.save.has_step) json["step"] = manifest.save.step;
   if (summary.traits().is_ours) AddOwnMembers(manifest, json);
   json["tensor_count"] = shares.all.tensors;
   json["bytes"] = shares.all.bytes;

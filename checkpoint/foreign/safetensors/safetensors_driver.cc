@@ -25,6 +25,7 @@
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 
 namespace fsdp {
 namespace {
@@ -70,6 +71,9 @@ class Driver final : public FormatDriver {
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
     description.left_out = SafetensorsBeside(path, files);
+    TrainerState trainer = ReadTrainerState(path);
+    description.step = trainer.step;
+    if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
     return description;
   }
 

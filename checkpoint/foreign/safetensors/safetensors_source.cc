@@ -19,6 +19,8 @@
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/source_layout.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
@@ -45,12 +47,16 @@ class SafetensorsSource final : public TensorSource {
     }
     // The files move, but not the headers that places_ points to: they are behind unique_ptrs.
     source->files_ = std::move(files);
+    TrainerState trainer = ReadTrainerState(path);
+    source->step_ = trainer.step;
+    if (!trainer.note.empty()) source->layout_.notes.push_back(std::move(trainer.note));
     return source;
   }
 
   const FormatTraits& traits() const override { return SafetensorsTraits(); }
   const StateDict& contents() const override { return contents_; }
-  int64_t step() const override { return -1; }
+  const SourceLayout& layout() const override { return layout_; }
+  int64_t step() const override { return step_; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
@@ -113,6 +119,8 @@ class SafetensorsSource final : public TensorSource {
   SafetensorsFiles files_;
   absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
   StateDict contents_;
+  SourceLayout layout_;
+  int64_t step_ = -1;
   std::map<std::string, std::string> metadata_;
 };
 

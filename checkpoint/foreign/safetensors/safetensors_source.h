@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenSafetensorsSource: a safetensors file, or a Hugging Face directory of them, as a TensorSource. The format holds
-// only a model: every key is a model key, and there is no step. It also has no digests, so only its structure is
-// checked.
+// only a model: every key is a model key, and the step is only in a trainer_state.json beside it (step_counter.h). It
+// also has no digests, so only its structure is checked.
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
 

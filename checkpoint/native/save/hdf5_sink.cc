@@ -30,7 +30,7 @@ namespace {
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckParityCount(options.parity, options.type));
   const bool is_world = options.world_size >= 1 && options.world_size <= kMaxRankFiles;
-  if (!is_world || options.step < 0 || options.max_memory < kBlockBytes) {
+  if (!is_world || options.step < -1 || options.max_memory < kBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, " (1 to ", kMaxRankFiles,
                                                    "), step ", options.step, ", memory ", options.max_memory,
                                                    " bytes (at least ", kBlockBytes, ")"));
@@ -40,7 +40,8 @@ absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
 
 SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
   return {.id = NewSaveId(),
-          .step = options.step,
+          .step = std::max<int64_t>(options.step, 0),
+          .has_step = options.step >= 0,
           .type = options.type,
           .world_size = options.world_size,
           .writers = options.type == StateDictType::kFull ? 1 : options.world_size,

@@ -20,8 +20,8 @@ namespace fsdp {
 
 struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;
-  int world_size = 1;  // number of rank files, for SHARDED and LOCAL
-  int64_t step = 0;
+  int world_size = 1;                       // number of rank files, for SHARDED and LOCAL
+  int64_t step = 0;                         // -1: unknown, which the manifest then says
   int parity = 0;                           // number of parity files; see SaveOptions
   bool overwrite = false;                   // replace an existing checkpoint by exchange; otherwise kAlreadyExists
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers; at least kBlockBytes

@@ -61,8 +61,8 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
   if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
   // A step that was renamed to another step's name is not that step.
   const SaveIdentity& save = manifest->save;
-  if (name == StepName(save.step) || name == save.name) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", save.step));
+  if (save.has_step && (name == StepName(save.step) || name == save.name)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("its manifest is of ", save.StepText()));
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {

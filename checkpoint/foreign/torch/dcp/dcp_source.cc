@@ -89,6 +89,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
+    state_.TakeTrainerState();
     return absl::OkStatus();
   }
 

@@ -68,6 +68,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->files_ = std::move(joined.files);
     source->state_ = *std::move(state);
     source->state_.path = path;
+    source->state_.TakeTrainerState();
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
       const absl::Status fits = source->FitState(joined.ranks, options);

@@ -26,6 +26,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/training_step.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -327,6 +328,13 @@ void TorchState::Set(StateKey key, DType dtype, const Shape& shape, TorchLeaf le
   contents.Set(std::move(key), std::move(tensor));
   leaves.resize(contents.entries().size());
   leaves[place] = std::move(leaf);
+}
+
+void TorchState::TakeTrainerState() {
+  if (step) return;
+  TrainerState trainer = ReadTrainerState(path);
+  if (trainer.step >= 0) step = trainer.step;
+  if (!trainer.note.empty()) layout.notes.push_back(std::move(trainer.note));
 }
 
 absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const {
