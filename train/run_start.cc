@@ -93,9 +93,11 @@ absl::Status CheckSteps(const TrainOptions& options, const RunStart& start) {
 // attributes still has a text about the learning rate: a different schedule gives a note.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
   // Before anything else is read: the number of steps may make the checkpoint useless.
-  FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
+  const std::vector<TensorRole> map = MapOfResume(options);
+  FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout, map));
   FSDP_RETURN_IF_ERROR(CheckSteps(options, start));
-  FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
+  FSDP_ASSIGN_OR_RETURN(const StateDict contents,
+                        DescribeCheckpoint(start.checkpoint, {.flat_layout = layout, .map = map}));
   start.saved = contents.attributes;
   if (start.saved.empty()) start.notes.push_back(NotRecorded(start.checkpoint));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
@@ -243,6 +245,10 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<TensorRole> MapOfResume(const TrainOptions& options) {
+  return options.resume.kind == ResumeChoice::Kind::kPath ? options.map : std::vector<TensorRole>();
+}
 
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group) {
   absl::StatusOr<RunStart> found = RunStart();

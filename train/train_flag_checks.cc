@@ -172,10 +172,20 @@ absl::Status CheckGradScaler() {
       "--init_scale and --growth_interval: expected together with --param_dtype=float16 or --grad_scaler=on");
 }
 
+// A step of ours that --resume=auto finds needs no roles, so only a path does.
+absl::Status CheckMap() {
+  const std::string resume = absl::GetFlag(FLAGS_resume);
+  const bool has_path = !absl::GetFlag(FLAGS_init_from).empty() || (resume != "auto" && resume != "none");
+  if (absl::GetFlag(FLAGS_map).values.empty() || has_path) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--map: expected together with --init_from or --resume=PATH, whose values it names");
+}
+
 // Flags that have a meaning only together with another one.
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
+  FSDP_RETURN_IF_ERROR(CheckMap());
   // Without offloading there is no such memory.
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");

@@ -35,6 +35,11 @@ ABSL_FLAG(
     "JSON file with the contents of FSDP1's flat parameters in the files of --init_from and --resume: "
     "{\"parameters\": [{\"name\", \"shape\"}, ...], \"units\": [...]} (default: the parameters of --config, in order, "
     "in the units that follow from their names and sizes)");
+ABSL_FLAG(
+    fsdp::RepeatedFlag, map, {},
+    "FROM=ROLE: the branch FROM of the torch file or DCP directory of --init_from or --resume=PATH (keys joined by "
+    "dots, \".\" is all) is a model, optim or extra; FROM=model.PREFIX puts a prefix before its names; may be "
+    "repeated");
 ABSL_FLAG(std::string, data, "",
           "text files by pattern, as byte-level tokens (default: this repository's own sources)");
 ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");

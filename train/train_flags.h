@@ -11,6 +11,7 @@
 
 #include "absl/flags/declare.h"
 #include "absl/time/time.h"
+#include "fsdp/base/command_line.h"
 
 ABSL_DECLARE_FLAG(std::optional<int>, nproc);
 ABSL_DECLARE_FLAG(std::string, run_id);
@@ -23,6 +24,7 @@ ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::optional<std::string>, config);
 ABSL_DECLARE_FLAG(std::string, init_from);
 ABSL_DECLARE_FLAG(std::string, flat_layout);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, map);
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, tokens);
 ABSL_DECLARE_FLAG(int64_t, steps);

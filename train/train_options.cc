@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/train/agreed_flags.h"
 #include "fsdp/train/run_attributes.h"
@@ -162,6 +163,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
+  FSDP_ASSIGN_OR_RETURN(options.map, RolesOfMapFlag(absl::GetFlag(FLAGS_map).values));
   options.freeze = absl::GetFlag(FLAGS_freeze);
   options.data = absl::GetFlag(FLAGS_data);
   options.tokens = absl::GetFlag(FLAGS_tokens);

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/group/same_on_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
@@ -84,6 +85,9 @@ struct TrainOptions {
 
   // A file that describes flat parameters; empty: the layout of the model itself.
   std::string flat_layout;
+
+  // What branches of the files of init_from or resume.path are (LoadOptions::map).
+  std::vector<TensorRole> map;
 
   // A regular expression of parameters that are not trained; empty: all are trained.
   std::string freeze;

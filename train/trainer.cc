@@ -213,6 +213,7 @@ absl::Status Trainer::FillModel() {
   // Before the restore, so that keys or an endpoint that are wrong are found without a long load.
   FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
   run_.saved = start_.saved;
+  load_options.map = start_.resumed() ? MapOfResume(options_) : options_.map;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
