@@ -17,7 +17,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool IsFile(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
 }  // namespace
+
+bool IsAdapter(const std::string& directory, std::string_view weights) {
+  return IsFile(fs::path(directory) / kAdapterConfigName) && IsFile(fs::path(directory) / weights);
+}
+
+bool IsAdapterFile(const std::string& path) {
+  const std::string name = fs::path(path).filename();
+  return name.rfind("adapter_model.", 0) == 0;
+}
 
 bool IsWeightFileName(std::string_view name) {
   constexpr std::array<std::string_view, 8> kSuffixes = {".safetensors", ".pt",  ".pth", ".bin",

@@ -66,7 +66,9 @@ class Driver final : public FormatDriver {
   }
 
   // Only the headers are needed, and this works for files without a tensor as well.
-  absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
+  absl::StatusOr<SourceDescription> Describe(const std::string& path,
+                                             const TensorSourceOptions& options) const override {
+    if (IsOfShards(path)) return FormatDriver::Describe(path, options);
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
@@ -74,6 +76,7 @@ class Driver final : public FormatDriver {
     TrainerState trainer = ReadTrainerState(path);
     description.step = trainer.step;
     if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
+    if (IsAdapterFile(files.front()->path())) description.layout.notes.emplace_back(kAdapterNote);
     return description;
   }
 

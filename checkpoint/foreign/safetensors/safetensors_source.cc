@@ -18,6 +18,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/step_counter.h"
@@ -29,8 +30,8 @@ namespace {
 
 using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
-// HuggingFaceStorageWriter's metadata: the offsets of a file's tensors in the whole ones, whose shapes no file has.
-constexpr char kDcpSharding[] = "DCP_SHARDING_INFO";
+// PEFT's.
+constexpr char kAdapterName[] = "adapter_model.safetensors";
 
 class SafetensorsSource final : public TensorSource {
  public:
@@ -50,6 +51,7 @@ class SafetensorsSource final : public TensorSource {
     TrainerState trainer = ReadTrainerState(path);
     source->step_ = trainer.step;
     if (!trainer.note.empty()) source->layout_.notes.push_back(std::move(trainer.note));
+    if (IsAdapterFile(source->files_.front()->path())) source->layout_.notes.emplace_back(kAdapterNote);
     return source;
   }
 
@@ -99,7 +101,7 @@ class SafetensorsSource final : public TensorSource {
 
   absl::Status Add(const SafetensorsFile& file) {
     for (const auto& [name, text] : file.header().metadata) {
-      if (name != kDcpSharding) metadata_.try_emplace(name, text);  // it describes files, not the model
+      if (name != kDcpShardingInfo) metadata_.try_emplace(name, text);  // it describes files, not the model
     }
     for (const SafetensorsEntry& entry : file.header().entries) {
       const auto [at, inserted] = places_.try_emplace(entry.name, Place{&file, &entry});
@@ -183,14 +185,13 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
 
 // A file by HuggingFaceStorageWriter, without an index that says that it is whole, may hold one rank's rows.
 absl::Status CheckIsWhole(const SafetensorsFile& file) {
-  const auto at = file.header().metadata.find(kDcpSharding);
+  const auto at = file.header().metadata.find(kDcpShardingInfo);
   const std::string name = std::filesystem::path(file.path()).filename();
   if (at == file.header().metadata.end() || absl::StartsWith(name, "model-")) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      file.path(), " is one rank's part of a model by HuggingFaceStorageWriter (", kDcpSharding,
-      "), and no file says how large a tensor is: join the files by "
-      "torch.distributed.checkpoint._consolidate_hf_safetensors.consolidate_safetensors_files, or save with "
-      "enable_consolidation=True"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.path(), " is one rank's part of a model by HuggingFaceStorageWriter (", kDcpShardingInfo,
+                   "): give a directory of the parts of all ranks, under their names, "
+                   "shard-00001-model-00001-of-00001.safetensors"));
 }
 
 }  // namespace
@@ -199,7 +200,8 @@ absl::Status CheckIsWhole(const SafetensorsFile& file) {
 bool IsHuggingFaceDirectory(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);
-  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty();
+  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty() ||
+         IsAdapter(path, kAdapterName) || IsSafetensorsShardDirectory(directory);
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
@@ -207,7 +209,10 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   std::string file_path = path;
   if (std::filesystem::is_directory(path, ignored)) {
     file_path = std::filesystem::path(path) / kHuggingFaceModelName;
-    if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
+    if (!std::filesystem::is_regular_file(file_path, ignored)) {
+      if (!IsAdapter(path, kAdapterName) || !IndexIn(path).empty()) return OpenIndexed(path);
+      file_path = std::filesystem::path(path) / kAdapterName;
+    }
   }
   SafetensorsFiles files;
   FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
@@ -215,7 +220,16 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   return files;
 }
 
+bool IsOfShards(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path directory(path);
+  return std::filesystem::is_directory(directory, ignored) &&
+         !std::filesystem::is_regular_file(directory / kHuggingFaceModelName, ignored) && IndexIn(directory).empty() &&
+         !IsAdapter(path, kAdapterName) && IsSafetensorsShardDirectory(path);
+}
+
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
+  if (IsOfShards(path)) return OpenSafetensorsShards(path);
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(path, std::move(files));
 }

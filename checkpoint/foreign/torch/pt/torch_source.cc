@@ -42,6 +42,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kTorchAdapterName[] = "adapter_model.bin";  // PEFT's
+
 class TorchSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   // Errors of the state dict get the path as a prefix.
@@ -69,6 +71,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->state_ = *std::move(state);
     source->state_.path = path;
     source->state_.TakeTrainerState();
+    if (IsAdapterFile(source->files_.front()->path())) source->state_.layout.notes.emplace_back(kAdapterNote);
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
       const absl::Status fits = source->FitState(joined.ranks, options);
@@ -340,8 +343,8 @@ bool Exists(const fs::path& path) {
 }  // namespace
 
 bool IsTorchDirectory(const std::string& directory) {
-  return Exists(fs::path(directory) / kTorchModelName) || Exists(fs::path(directory) / kTorchIndexName) ||
-         !RankFilesIn(directory).empty();
+  return IsAdapter(directory, kTorchAdapterName) || Exists(fs::path(directory) / kTorchModelName) ||
+         Exists(fs::path(directory) / kTorchIndexName) || !RankFilesIn(directory).empty();
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
@@ -350,7 +353,10 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string&
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
     file_path = fs::path(path) / kTorchModelName;
-    if (!Exists(file_path)) {
+    const bool is_adapter = !Exists(file_path) && !Exists(fs::path(path) / kTorchIndexName);
+    if (is_adapter && IsAdapter(path, kTorchAdapterName)) {
+      file_path = fs::path(path) / kTorchAdapterName;
+    } else if (!Exists(file_path)) {
       const std::vector<std::string> ranks = RankFilesIn(path);
       if (!ranks.empty() && !Exists(fs::path(path) / kTorchIndexName)) return OpenRankFiles(path, ranks, options);
       FSDP_ASSIGN_OR_RETURN(JoinedFiles joined, JoinIndexedFiles(path, options));
