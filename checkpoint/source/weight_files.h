@@ -18,7 +18,8 @@ bool IsWeightFileName(std::string_view name);
 bool IsTrainerFileName(std::string_view name);
 
 // `files`, paths of which some may be outside of it, are read from `directory`: for TensorSource::left_out(), its other
-// weight files, sorted, with what to do. After the first ones, only their number. Empty if it cannot be listed.
+// weight files, what a trainer keeps there in files and directories, sorted, with what to do. After the first ones,
+// only their number. Empty if it cannot be listed.
 std::vector<std::string> WeightsBeside(const std::string& directory, const std::vector<std::string>& files);
 
 // PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
