@@ -6,6 +6,7 @@
 
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

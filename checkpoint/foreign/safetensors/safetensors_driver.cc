@@ -26,6 +26,7 @@
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/source/step_counter.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
 namespace {
