@@ -27,8 +27,8 @@ TEST_F(CkptDiffTest, EqualCheckpointsOfOtherFormatsExitWithZero) {
   MustCkpt({"convert", model, Path("full")});
   MustCkpt({"convert", model, Path("sharded"), "--state_dict_type=sharded", "--world_size=3"});
   EXPECT_THAT(MustCkpt({"diff", Path("full"), Path("sharded")}),
-              AllOf(HasSubstr("A: " + Path("full") + ", full, step 0, world size 1"), HasSubstr("equal: 15 tensors, "),
-                    HasSubstr("every value is equal")));
+              AllOf(HasSubstr("A: " + Path("full") + ", full, an unknown step, world size 1"),
+                    HasSubstr("equal: 15 tensors, "), HasSubstr("every value is equal")));
   MustCkpt({"diff", model, Path("sharded"), "--model_only"});
   EXPECT_THAT(MustCkpt({"diff", TestData("hf_sharded"), TestData("hf_sharded")}), HasSubstr("equal: 12 tensors"));
 }
