@@ -62,6 +62,12 @@ class FieldTest : public FormatTest {
     return ConvertCheckpoint(path(), root_ + "/" + name, options);
   }
 
+  absl::StatusOr<ConvertReport> ConvertModelTo(const std::string& name) const {
+    ConvertOptions options;
+    options.model_only = true;
+    return ConvertTo(name, std::move(options));
+  }
+
   // Replaces the bytes of the file, or of each file of the directory.
   void ReplaceAllFiles(const std::string& bytes) const {
     if (!fs::is_directory(destination())) return WriteAll(destination(), bytes);
@@ -157,7 +163,7 @@ TEST_P(FieldTest, AValueOfTheModelThatIsNoTensorComesBackInTheModelOrIsNamed) {
       EXPECT_EQ(*held, text) << name;
     }
     // --model_only keeps them, because a module without its state is another module.
-    ASSERT_OK(ConvertTo("model.pt", {.model_only = true}).status());
+    ASSERT_OK(ConvertModelTo("model.pt").status());
     ASSERT_OK_AND_ASSIGN(const auto model, OpenTensorSource(root_ + "/model.pt"));
     EXPECT_EQ(model->contents().entries().size(), Values().size() + 1);
     EXPECT_NE(model->contents().FindText(ModelValue("fc.best")), nullptr);
@@ -216,7 +222,7 @@ TEST_P(FieldTest, NothingButAnOptimizerIsNoModel) {
   state.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.5,"params":["fc.weight"]}])"));
   MustWriteState(state);
   for (const bool only_model : {false, true}) {
-    EXPECT_THAT(ConvertTo("model.safetensors", {.model_only = only_model}),
+    EXPECT_THAT(only_model ? ConvertModelTo("model.safetensors") : ConvertTo("model.safetensors", ConvertOptions()),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("no model tensor, only")));
     EXPECT_FALSE(fs::exists(root_ + "/model.safetensors"));
   }
@@ -237,7 +243,9 @@ TEST_P(FieldTest, ALookalikeUnderItsNameIsRefusedByWhatItIs) {
     const absl::Status status = ReadAll({kWeight});
     EXPECT_TRUE(IsErrorOfAFile(status)) << status;
     // The files of our own checkpoints come from our programs: what matters is that they are refused.
-    if (!GetParam().is_ours()) EXPECT_THAT(std::string(status.message()), HasSubstr(test.what));
+    if (!GetParam().is_ours()) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(test.what));
+    }
     fs::remove_all(destination());
   }
 }

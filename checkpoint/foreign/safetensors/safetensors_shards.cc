@@ -144,7 +144,7 @@ class ShardsSource final : public TensorSource {
       if (at == places.end()) {
         return absl::DataLossError(absl::StrCat(kDcpShardingInfo, " lacks tensor ", Quote(entry.name)));
       }
-      Part part = {&file, &entry};
+      Part part = {&file, &entry, {}};
       FSDP_ASSIGN_OR_RETURN(part.start, IntegerArrayMember(at->second, "saved_offsets", entry.shape.rank()));
       const auto [number, is_new] = numbers_.try_emplace(entry.name, names_.size());
       if (is_new) {
