@@ -131,7 +131,7 @@ int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
     FSDP_ASSIGN_OR_RETURN(const fsdp::VerifyReport found, fsdp::Verify(path, threads));
     // The report is given for damage too, so it is set before the error is returned.
     FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found.problems, "\n"), report));
-    return found.problems.empty() ? absl::OkStatus() : absl::DataLossError(found.problems.front());
+    return found.status();
   });
 }
 

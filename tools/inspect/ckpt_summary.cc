@@ -29,6 +29,7 @@
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/unread.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 
@@ -57,7 +58,8 @@ absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary)
       summary.manifest = *std::move(manifest);
       return absl::OkStatus();
     }
-    summary.skipped.push_back(absl::StrCat(*step, " is damaged: ", manifest.status().message()));
+    summary.skipped.push_back(absl::StrCat(
+        *step, IsUnread(manifest.status()) ? " cannot be read here: " : " is damaged: ", manifest.status().message()));
   }
   return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that is whole; ",
                                           absl::StrJoin(summary.skipped, "; ")));
