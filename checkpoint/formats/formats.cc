@@ -7,15 +7,13 @@
 // is refused before; a path that nothing recognises gets the best answer that known_paths.h and lookalike_file.h have.
 #include "fsdp/checkpoint/formats/formats.h"
 
-#include <filesystem>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
+#include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 
 namespace fsdp {
@@ -47,10 +45,8 @@ absl::Status CheckIsNoKnownPath(const PathProbe& probe) {
 }
 
 absl::Status NotRecognised(const PathProbe& probe) {
-  std::error_code error;
-  // A directory that cannot be listed is recognised as nothing; the reason is more useful than the list of formats.
-  if (probe.is_directory) std::filesystem::directory_iterator(probe.path, error);
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", probe.path));
+  // A directory that cannot be read is recognised as nothing; the reason is more useful than the list of formats.
+  if (probe.is_directory) FSDP_RETURN_IF_ERROR(ListCheckpoints(probe.path).status());
   FSDP_RETURN_IF_ERROR(probe.is_directory ? CheckIsNoKnownPath(probe) : CheckIsNoLookalike(probe.path));
   std::vector<std::string> expected;
   for (const Format& format : Formats()) {

@@ -44,7 +44,8 @@ inline constexpr int64_t kProbeBytes = 4096;
 // when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
-// True if `directory` has an entry `name`, even a dangling link.
+// True if `directory` has an entry `name`, even a dangling link, or if that cannot be told: who opens it gets the
+// error.
 bool HasEntry(const std::string& directory, const std::string& name);
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.

@@ -5,16 +5,28 @@
 
 #include <cerrno>
 
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/posix_file.h"
 
 namespace fsdp {
 
-absl::StatusOr<bool> IsThere(const std::string& path) {
+using std::filesystem::file_type;
+
+absl::StatusOr<file_type> TypeOfEntry(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) == 0) return true;
-  // Also a path through a file or a loop of links, and a name that no file can have.
-  if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP) return false;
-  return ErrnoStatus("stat", path);
+  if (lstat(path.c_str(), &info) != 0) {
+    // Also a path through a file or a loop of links, and a name that no file can have.
+    if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP) return file_type::not_found;
+    return ErrnoStatus("stat", path);
+  }
+  if (S_ISREG(info.st_mode)) return file_type::regular;
+  if (S_ISDIR(info.st_mode)) return file_type::directory;
+  return S_ISLNK(info.st_mode) ? file_type::symlink : file_type::unknown;
+}
+
+absl::StatusOr<bool> IsThere(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const file_type type, TypeOfEntry(path));
+  return type != file_type::not_found;
 }
 
 }  // namespace fsdp
