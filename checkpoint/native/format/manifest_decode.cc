@@ -147,7 +147,10 @@ absl::Status DecodeHeader(const JsonView& document, RecordHeader& header) {
   save.type = *known;
   FSDP_ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
   FSDP_ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
-  if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
+  if (constexpr int64_t kMost = std::numeric_limits<int>::max(); world_size > kMost) {
+    return Broken(absl::StrCat("a world of ", world_size, " ranks, expected at most ", kMost));
+  }
+  if (world_size < 1 || writers < 1 || writers > world_size) {
     return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
   }
   if (writers > kMaxRankFiles) return Broken(absl::StrCat(writers, " writers, expected at most ", kMaxRankFiles));
