@@ -13,7 +13,6 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
-#include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 
 namespace fsdp {
@@ -26,16 +25,17 @@ std::string JoinedWithOr(const std::vector<std::string>& names) {
 }
 
 // Null if no format recognises the path.
-const FormatDriver* Recognise(const PathProbe& probe) {
+absl::StatusOr<const FormatDriver*> Recognise(const PathProbe& probe) {
   for (const Format& format : Formats()) {
-    if (format.driver->Recognises(probe)) return format.driver;
+    FSDP_ASSIGN_OR_RETURN(const bool is_known, format.driver->Recognises(probe));
+    if (is_known) return format.driver;
   }
   return nullptr;
 }
 
 bool IsRecognised(const std::string& path) {
   const absl::StatusOr<PathProbe> probe = ProbePath(path);
-  return probe.ok() && Recognise(*probe) != nullptr;
+  return probe.ok() && Recognise(*probe).value_or(nullptr) != nullptr;
 }
 
 // An error that describes a path that is a part of a checkpoint, or holds some.
@@ -45,8 +45,6 @@ absl::Status CheckIsNoKnownPath(const PathProbe& probe) {
 }
 
 absl::Status NotRecognised(const PathProbe& probe) {
-  // A directory that cannot be read is recognised as nothing; the reason is more useful than the list of formats.
-  if (probe.is_directory) FSDP_RETURN_IF_ERROR(ListCheckpoints(probe.path).status());
   FSDP_RETURN_IF_ERROR(probe.is_directory ? CheckIsNoKnownPath(probe) : CheckIsNoLookalike(probe.path));
   std::vector<std::string> expected;
   for (const Format& format : Formats()) {
@@ -76,7 +74,8 @@ const std::vector<Format>& Formats() {
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
   if (!probe.is_directory) FSDP_RETURN_IF_ERROR(CheckIsNoKnownPath(probe));
-  if (const FormatDriver* const driver = Recognise(probe)) return driver;
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, Recognise(probe));
+  if (driver != nullptr) return driver;
   return NotRecognised(probe);
 }
 

@@ -20,7 +20,8 @@ namespace {
 absl::StatusOr<const FormatDriver*> FindOurs(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
   for (const FormatDriver* driver : {&CheckpointDriver(), &CheckpointRootDriver()}) {
-    if (driver->Recognises(probe)) return driver;
+    FSDP_ASSIGN_OR_RETURN(const bool is_known, driver->Recognises(probe));
+    if (is_known) return driver;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       path, " is not a checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",

@@ -52,6 +52,7 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
     beside.push_back(absl::StrCat(Quote(name), " (a file beside it: give its path to read it)"));
   }
   if (others.size() > kNamed) beside.push_back(absl::StrCat(others.size() - kNamed, " more files beside it"));
+  if (error) beside.push_back(absl::StrCat("other files beside it, which cannot be listed: ", error.message()));
   return beside;
 }
 

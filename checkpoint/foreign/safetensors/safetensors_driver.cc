@@ -51,7 +51,7 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(SafetensorsTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override {
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
     if (absl::StartsWith(probe.head, "PK\x03\x04")) return false;
     if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;

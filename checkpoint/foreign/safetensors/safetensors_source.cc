@@ -21,6 +21,8 @@
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -137,16 +139,21 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> IsRegularFile(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  return type == std::filesystem::file_type::regular;
+}
+
 // The name of the index in `directory`: transformers' name, else the only one like it, such as diffusers'
 // diffusion_pytorch_model.safetensors.index.json. Empty if there is no index, or several.
-std::string IndexIn(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(directory / kHuggingFaceIndexName, error)) return kHuggingFaceIndexName;
+absl::StatusOr<std::string> IndexIn(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool has_usual, IsRegularFile(JoinPath(directory, kHuggingFaceIndexName)));
+  if (has_usual) return std::string(kHuggingFaceIndexName);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(directory));
   std::string found;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
+  for (const std::string& name : names) {
     if (!absl::EndsWith(name, ".safetensors.index.json")) continue;
-    if (!found.empty()) return "";
+    if (!found.empty()) return std::string();
     found = name;
   }
   return found;
@@ -154,7 +161,7 @@ std::string IndexIn(const std::filesystem::path& directory) {
 
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
-  const std::string name = IndexIn(directory);
+  FSDP_ASSIGN_OR_RETURN(const std::string name, IndexIn(directory));
   const std::string index_path = directory / (name.empty() ? kHuggingFaceIndexName : name);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
@@ -187,19 +194,20 @@ absl::Status CheckIsWhole(const SafetensorsFile& file) {
 
 }  // namespace
 
-// An error counts as "no": opening the path will then report it.
-bool IsHuggingFaceDirectory(const std::string& directory) {
-  std::error_code ignored;
-  const std::filesystem::path path(directory);
-  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty();
+absl::StatusOr<bool> IsHuggingFaceDirectory(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(JoinPath(directory, kHuggingFaceModelName)));
+  if (is_one_file) return true;
+  FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(directory));
+  return !index.empty();
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
-  std::error_code ignored;
   std::string file_path = path;
-  if (std::filesystem::is_directory(path, ignored)) {
-    file_path = std::filesystem::path(path) / kHuggingFaceModelName;
-    if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  if (type == std::filesystem::file_type::directory) {
+    file_path = JoinPath(path, kHuggingFaceModelName);
+    FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(file_path));
+    if (!is_one_file) return OpenIndexed(path);
   }
   SafetensorsFiles files;
   FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));

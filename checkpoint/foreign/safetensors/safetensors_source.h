@@ -19,7 +19,7 @@ namespace fsdp {
 
 // True when `directory` holds model.safetensors, model.safetensors.index.json, or one index of another name that ends
 // so.
-bool IsHuggingFaceDirectory(const std::string& directory);
+absl::StatusOr<bool> IsHuggingFaceDirectory(const std::string& directory);
 
 // Opens a file, or a directory with model.safetensors or else an index. Reads and checks all headers. kNotFound when
 // none of these exists; kDataLoss names the file, the tensor and the broken rule. In a directory this includes a tensor
