@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 
-from ._torch_values import json_of, same, value_of_json
+from ._values import json_of, same, value_of_json
 
 GROUPS = "optim/param_groups"
 _TENSORS = "__tensors__"

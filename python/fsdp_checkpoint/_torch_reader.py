@@ -26,7 +26,8 @@ from ._torch_groups import GROUPS, decode, members, path_of
 from ._torch_layout import member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
-from ._torch_values import pickle_of_value, value_of_json, value_of_text
+from ._torch_values import pickle_of_value
+from ._values import value_of_json, value_of_text
 
 
 _STAGED_BYTES = 1 << 28

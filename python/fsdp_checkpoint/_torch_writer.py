@@ -23,7 +23,8 @@ from ._torch_memory import stageable, values_in_memory
 from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members
 from ._torch_layout import group_place, layout_of, our_name
 from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, runs_of
-from ._torch_values import has_json, json_of, pickle_of_value, same, text_of, value_of_pickle
+from ._torch_values import pickle_of_value, value_of_pickle
+from ._values import has_json, json_of, same, text_of
 
 
 def _stager() -> staging.AsyncStager:
