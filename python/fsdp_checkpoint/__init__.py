@@ -12,8 +12,9 @@
 Importing it imports neither NumPy nor PyTorch.
 """
 
-from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, convert, diff, open, verify
+from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, open
 from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
+from ._operations import convert, diff, verify
 from ._steps import Step, latest, prune, repair, steps
 
 __all__ = [

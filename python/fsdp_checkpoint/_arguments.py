@@ -9,7 +9,7 @@ import ctypes
 import operator
 import os
 import reprlib
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200
@@ -103,6 +103,21 @@ def checked(name: str, function: Any) -> Callable[..., Any]:
         return function(*(a if c is None else c(p, a) for c, p, a in zip(converters, places, arguments)))
 
     return call
+
+
+def roles(layout: Any) -> Optional[List[str]]:
+    """A `layout` as `ckpt --map` has it, {"app.model": "model"} as ["app.model=model"]. ValueError for a line break in
+    one, which separates them for C."""
+    if layout is None:
+        return None
+    lines = [layout] if isinstance(layout, str) else layout
+    lines = [f"{branch}={role}" for branch, role in lines.items()] if isinstance(lines, Mapping) else list(lines)
+    for line in lines:
+        if not isinstance(line, str):
+            raise TypeError(f"layout: {_shown.repr(line)} is not a str such as 'app.model=model'")
+        if "\n" in line:
+            raise ValueError(f"layout: {_shown.repr(line)} has a line break")
+    return lines
 
 
 def int64(place: str, value: Any) -> int:
