@@ -138,8 +138,11 @@ class MapTest(Case):
             fsdp_checkpoint.open(self.gan, layout=[5])
 
     def test_what_exists_is_refused_with_the_argument_that_replaces_it(self):
+        made = self.root + "/made.pt"
+        fsdp_checkpoint.convert(self.gan, made, layout="generator=model")
         with self.assertRaisesRegex(FileExistsError, "exists; overwrite=True replaces it"):
-            fsdp_checkpoint.convert(self.gan, self.gan[:-3] + ".pt", layout="generator=model")
+            fsdp_checkpoint.convert(self.gan, made, layout="generator=model")
+        fsdp_checkpoint.convert(self.gan, made, layout="generator=model", overwrite=True)
 
 
 if __name__ == "__main__":
