@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple
 
 from . import _arguments, _library
 from ._library import library
+from ._tied import tied_names
 
 if TYPE_CHECKING:
     # Under these names, since methods of Checkpoint are called numpy and torch.
@@ -91,6 +92,9 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         self._aliases = self._read_aliases()
         self._texts = self._read_texts()
         self._notes: List[str] = []
+        if self.format == "safetensors":
+            tied, self._notes = tied_names(self.path, self._numbers)
+            self._aliases.update(tied)
 
     def _info(self, number: int) -> TensorInfo:
         tensor = _library.Tensor()
@@ -211,7 +215,8 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
 
     @property
     def aliases(self) -> Dict[str, str]:
-        """Other names of shared parameters, which are not iterated over and can be read.
+        """Other names of shared parameters, which are not iterated over and can be read. In a Hugging Face directory
+        also an output layer that config.json says to be the embedding; `notes` names it.
 
         >>> checkpoint.aliases
         {'model/lm_head.weight': 'model/transformer.wte.weight'}
