@@ -8,8 +8,9 @@ an OverflowError or a ValueError that names its place and itself, before C sees 
 import ctypes
 import operator
 import os
+import re
 import reprlib
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200
@@ -118,6 +119,25 @@ def roles(layout: Any) -> Optional[List[str]]:
         if "\n" in line:
             raise ValueError(f"layout: {_shown.repr(line)} has a line break")
     return lines
+
+
+def root_and_name(place: str, value: Any) -> Tuple[str, str]:
+    """The path of a checkpoint to save, as its directory and its name."""
+    path(place, value)
+    root, name = os.path.split(os.fspath(value).rstrip("/"))
+    if name in ("", ".", ".."):
+        raise ValueError(f"{os.fspath(value)!r} is not the path of a checkpoint: it does not end in a name")
+    return root or ("/" if os.fspath(value).startswith("/") else "."), name
+
+
+def step_of(name: str) -> int:
+    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
+
+    >>> step_of("epoch=3-step=100.ckpt"), step_of("checkpoint-500"), step_of("best")
+    (100, 500, 0)
+    """
+    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
+    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
 
 
 def int64(place: str, value: Any) -> int:

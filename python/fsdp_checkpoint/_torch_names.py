@@ -11,11 +11,6 @@ from ._torch_boxes import check_box
 from ._torch_exchange import Cut
 from ._torch_layout import Layout
 
-# The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}. Kinds:
-# "tensor"; "python", a text (_values.py); "torch.save", its bytes; "group", a member of param_groups, which is
-# followed by its value if that is not the one in the text (a list in place of a tuple); "json", in older checkpoints.
-INDEX = "extra/torch.distributed.checkpoint"
-
 
 class SavedTensor(NamedTuple):
     fqn: str

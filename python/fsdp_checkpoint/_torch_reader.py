@@ -24,9 +24,9 @@ from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
 from ._torch_boxes import check_box, numel_of, runs_of
 from ._torch_groups import GROUPS, decode, members, path_of
-from ._torch_layout import member_of_group
+from ._torch_layout import INDEX, member_of_group
 from ._torch_memory import memory_to_read_into
-from ._torch_names import INDEX, dtype_name
+from ._torch_names import dtype_name
 from ._torch_values import pickle_of_value
 from ._values import value_of_json, value_of_text
 

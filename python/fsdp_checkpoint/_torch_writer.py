@@ -5,7 +5,6 @@ import ctypes
 import dataclasses
 import json
 import os
-import re
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -21,12 +20,12 @@ from ._checkpoint import Path
 from ._library import library
 from ._torch_boxes import run_of
 from ._torch_exchange import Exchange, plan_cuts
-from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members
-from ._torch_layout import group_place, layout_of, our_name
+from ._torch_groups import add_groups, is_hyperparameter
+from ._torch_layout import INDEX, group_place, layout_of, our_name
 from ._torch_memory import stageable, values_in_memory
-from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name
+from ._torch_names import SavedTensor, SharedPlan, agreed_items, dtype_name
 from ._torch_values import pickle_of_value, value_of_pickle
-from ._values import has_json, json_of, same, text_of
+from ._values import text_of
 
 
 def _stager() -> staging.AsyncStager:
@@ -34,16 +33,6 @@ def _stager() -> staging.AsyncStager:
     if not hasattr(staging, "DefaultStager"):  # an older torch
         return staging.BlockingAsyncStager()
     return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
-
-
-def _step_of(name: str) -> int:
-    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
-
-    >>> _step_of("epoch=3-step=100.ckpt"), _step_of("checkpoint-500"), _step_of("best")
-    (100, 500, 0)
-    """
-    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
-    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
 
 
 _UNREADABLE = object()
@@ -55,25 +44,6 @@ def _value_of(data: bytes) -> Any:
         return value_of_pickle(data)
     except Exception:  # torch.load raises many: such a value is kept as its bytes
         return _UNREADABLE
-
-
-def _add_groups(state: ctypes.c_void_p, plan: SharedPlan, values: Dict[str, Any]) -> Dict[str, List[Any]]:
-    """Adds the text of the param_groups among the values, and returns the keys of their members."""
-    places = {}
-    for fqn, path in plan.paths.items():
-        place = group_place(path, plan.layout)
-        if place is not None and fqn in values and (isinstance(values[fqn], torch.Tensor) or has_json(values[fqn])):
-            places[fqn] = place
-    if not places:
-        return {}
-    text = encode({place: values[fqn] for fqn, place in places.items()}).encode()
-    library.fsdp_state_add_text(state, GROUPS, text, len(text))
-    read = members(decode(text.decode()), is_flat=any(isinstance(group, str) for group, _ in places.values()))
-    keys: Dict[str, List[Any]] = {}
-    for fqn, place in places.items():
-        exact = [] if same(read.get(place), values[fqn]) else [json_of(values[fqn])]
-        keys[fqn] = ["group", GROUPS, list(plan.paths[fqn]), *exact]
-    return keys
 
 
 class Writer(StorageWriter):
@@ -118,14 +88,10 @@ class Writer(StorageWriter):
         """
         if checkpoint_id is None:
             return
-        _arguments.path("Writer", checkpoint_id)
-        root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
-        if name in ("", ".", ".."):
-            raise ValueError(f"{os.fspath(checkpoint_id)!r} is not the path of a checkpoint: it does not end in a name")
+        self._root, self._name = _arguments.root_and_name("Writer", checkpoint_id)
         step, self._given_step = self._given_step, None
-        self._root, self._name = root or ("/" if os.fspath(checkpoint_id).startswith("/") else "."), name
-        self._step = _step_of(name) if step is None else _arguments.int64("step", step)
-        self._options.name = name
+        self._step = _arguments.step_of(self._name) if step is None else _arguments.int64("step", step)
+        self._options.name = self._name
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
@@ -345,7 +311,7 @@ class Writer(StorageWriter):
         elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
         values = {fqn: _value_of(data) for fqn, data in sorted(blobs.items())}
-        keys.update(_add_groups(state, plan, values))
+        keys.update(add_groups(state, plan.paths, plan.layout, values))
         for fqn, value in values.items():
             if fqn in keys:
                 continue

@@ -23,7 +23,7 @@ import math
 import pickle
 import re
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 _TAG = "__python__"
 _MOST_LEVELS = 3 * 48 + 2  # of lists and objects, as in ckpt
@@ -53,8 +53,13 @@ def _text(value: str) -> Any:
     return value
 
 
+def _has_names(value: Dict[Any, Any]) -> bool:
+    """Whether JSON has the keys."""
+    return all(type(key) is str and type(_text(key)) is str for key in value) and _TAG not in value
+
+
 def _dict(value: Dict[Any, Any]) -> Any:
-    if all(type(key) is str and type(_text(key)) is str for key in value) and _TAG not in value:
+    if _has_names(value):
         return {key: json_of(item) for key, item in value.items()}
     return _pairs("dict", value)
 
@@ -133,6 +138,9 @@ def has_json(value: Any) -> bool:
     return True
 
 
+_Decode = Callable[[Any], Any]
+
+
 def _global(name: str) -> Any:
     import torch
 
@@ -150,7 +158,7 @@ def _called(name: str, items: Any) -> Any:
     return getattr(torch, name.replace("torch.", "", 1))(*items)
 
 
-def _numpy(json: Dict[str, Any]) -> Any:
+def _numpy(json: Dict[str, Any], of: _Decode) -> Any:
     import numpy
 
     if json["dtype"] not in _NUMPY_DTYPES:
@@ -159,53 +167,91 @@ def _numpy(json: Dict[str, Any]) -> Any:
     return array[0] if json["shape"] is None else array.reshape(json["shape"]).copy()
 
 
-def _tensor(json: Dict[str, Any]) -> Any:
+def _tensor(json: Dict[str, Any], of: _Decode) -> Any:
     import torch
 
     tensor = torch.frombuffer(bytearray.fromhex(json["hex"]), dtype=_global("torch." + json["dtype"]))
     return tensor.reshape(json["shape"]).clone()
 
 
-def _values(json: Dict[str, Any]) -> Any:
-    return map(value_of_json, json["items"])
+def _items_of(json: Dict[str, Any], of: _Decode) -> Any:
+    return map(of, json["items"])
 
 
-def _of_pairs(json: Dict[str, Any]) -> Any:
-    return [(value_of_json(key), value_of_json(item)) for key, item in json["items"]]
+def _pairs_of(json: Dict[str, Any], of: _Decode) -> Any:
+    return [(of(key), of(item)) for key, item in json["items"]]
 
 
-_KINDS: Dict[str, Callable[[Dict[str, Any]], Any]] = {
-    "float": lambda json: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[json["value"]],
-    "int": lambda json: pickle.decode_long(bytes.fromhex(json["hex"])),
-    "str": lambda json: bytes.fromhex(json["hex"]).decode("utf-8", "surrogatepass"),
-    "bytes": lambda json: bytes.fromhex(json["hex"]),
-    "bytearray": lambda json: bytearray.fromhex(json["hex"]),
-    "complex": lambda json: complex(*_values(json)),
-    "tuple": lambda json: tuple(_values(json)),
-    "set": lambda json: set(_values(json)),
-    "frozenset": lambda json: frozenset(_values(json)),
-    "dict": lambda json: dict(_of_pairs(json)),
-    "OrderedDict": lambda json: collections.OrderedDict(_of_pairs(json)),
-    "Counter": lambda json: collections.Counter(dict(_of_pairs(json))),
-    "global": lambda json: _global(json["name"]),
-    "call": lambda json: _called(json["name"], list(_values(json))),
+# `of` decodes the values inside.
+_KINDS: Dict[str, Callable[[Dict[str, Any], _Decode], Any]] = {
+    "float": lambda json, of: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[json["value"]],
+    "int": lambda json, of: pickle.decode_long(bytes.fromhex(json["hex"])),
+    "str": lambda json, of: bytes.fromhex(json["hex"]).decode("utf-8", "surrogatepass"),
+    "bytes": lambda json, of: bytes.fromhex(json["hex"]),
+    "bytearray": lambda json, of: bytearray.fromhex(json["hex"]),
+    "complex": lambda json, of: complex(*_items_of(json, of)),
+    "tuple": lambda json, of: tuple(_items_of(json, of)),
+    "set": lambda json, of: set(_items_of(json, of)),
+    "frozenset": lambda json, of: frozenset(_items_of(json, of)),
+    "dict": lambda json, of: dict(_pairs_of(json, of)),
+    "OrderedDict": lambda json, of: collections.OrderedDict(_pairs_of(json, of)),
+    "Counter": lambda json, of: collections.Counter(dict(_pairs_of(json, of))),
+    "global": lambda json, of: _global(json["name"]),
+    "call": lambda json, of: _called(json["name"], list(_items_of(json, of))),
     "numpy": _numpy,
     "tensor": _tensor,
 }
 
 
-def value_of_json(value: Any) -> Any:
-    """The inverse of json_of. ValueError for a kind that this release does not know."""
+def value_of_json(value: Any, stored: Optional[_Decode] = None) -> Any:
+    """The inverse of json_of. ValueError for a kind that this release does not know. `stored` gives the values that are
+    only referred to (reference)."""
+
+    def of(item: Any) -> Any:
+        return value_of_json(item, stored)
+
     if isinstance(value, list):
-        return [value_of_json(item) for item in value]
+        return list(map(of, value))
     if not isinstance(value, dict):
         return value
     if _TAG not in value:
-        return {key: value_of_json(item) for key, item in value.items()}
+        return {key: of(item) for key, item in value.items()}
+    if stored is not None and is_reference(value):
+        return stored(value)
     try:
-        return _KINDS[value[_TAG]](value)
+        return _KINDS[value[_TAG]](value, of)
     except (_Inexact, ImportError, KeyError, RuntimeError, TypeError, ValueError):
         raise ValueError(f"{json.dumps(value)[:200]} is no value that this release of fsdp_checkpoint reads") from None
+
+
+def stored_as(name: str, kind: str) -> Dict[str, Any]:
+    """The JSON of a tensor that a checkpoint has under a name of its own, `kind` being whose it is: "numpy", "torch"."""
+    return {_TAG: "stored", "name": name, "kind": kind}
+
+
+def is_reference(json: Any) -> bool:
+    """Whether it is the JSON of such a tensor, or ckpt's of another extra value."""
+    return isinstance(json, dict) and json.get(_TAG) in ("reference", "stored") and isinstance(json.get("name"), str)
+
+
+def references_in(json: Any) -> Iterator[Dict[str, Any]]:
+    """The references in the JSON of a value."""
+    if is_reference(json):
+        yield json
+    elif isinstance(json, (dict, list)):
+        for item in json.values() if isinstance(json, dict) else json:
+            yield from references_in(item)
+
+
+def with_members(value: Any, members: List[Tuple[Any, Any]]) -> Any:
+    """As json_of(value), a dict, list or tuple, with the JSON of its members given."""
+    if type(value) is list:
+        return [item for _, item in members]
+    if type(value) is tuple:
+        return _tagged("tuple", "items", [item for _, item in members])
+    if type(value) is dict and _has_names(value):
+        return dict(members)
+    return _tagged(type(value).__name__, "items", [[json_of(key), item] for key, item in members])
 
 
 def dump(value: Any) -> str:
@@ -280,9 +326,14 @@ def text_of(value: Any) -> Optional[str]:
         return None
 
 
+def json_of_text(text: str) -> Any:
+    """The JSON of the value of a text."""
+    return _parsed(text) if reads_as_value(text) else text
+
+
 def value_of_text(text: str) -> Any:
     """The inverse of text_of."""
-    return value_of_json(_parsed(text)) if reads_as_value(text) else text
+    return value_of_json(json_of_text(text))
 
 
 def same(a: Any, b: Any) -> bool:
