@@ -18,6 +18,7 @@ Importing it imports neither NumPy nor PyTorch.
 from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, open
 from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
 from ._load import load
+from ._object_store import pull, push
 from ._operations import convert, diff, verify
 from ._save import save
 from ._steps import Step, latest, prune, repair, steps
@@ -37,6 +38,8 @@ __all__ = [
     "load",
     "open",
     "prune",
+    "pull",
+    "push",
     "repair",
     "save",
     "steps",
