@@ -263,20 +263,29 @@ void GradientReduction::Release(int index, Stream& last_user) {
   state.grad = Tensor();
 }
 
+// Sums `input` over the shard group; `own` is this rank's part of it. A reduce-scatter gives equal parts and packed
+// ones are unequal, so all ranks get the sum of all of them.
+absl::Status GradientReduction::SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own) {
+  ProcessGroup& group = *unit.groups.shard;
+  const ReduceOp op = RuleOf(unit).reduce_scatter;
+  const bool packed = unit.grad_layout.is_packed();
+  if (hook_) return hook_.reduce(input, packed ? Tensor() : own, group, post_backward_);
+  if (packed) {
+    group.AllReduce(input, op, post_backward_);
+  } else if (unit.controls.reduce_scatter != nullptr) {
+    unit.controls.reduce_scatter->ReduceScatter(input, own, op, group, post_backward_);
+  } else {
+    group.ReduceScatter(input, own, op, post_backward_);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GradientReduction::ReduceScatter(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
   const Tensor reduced = input.Slice(unit.own_part(unit.grad_layout));
-  ProcessGroup& group = *unit.groups.shard;
-  const ReduceOp op = RuleOf(unit).reduce_scatter;
-  if (hook_) {
-    FSDP_RETURN_IF_ERROR(hook_.reduce(input, reduced, group, post_backward_));
-  } else if (unit.controls.reduce_scatter != nullptr) {
-    unit.controls.reduce_scatter->ReduceScatter(input, reduced, op, group, post_backward_);
-  } else {
-    group.ReduceScatter(input, reduced, op, post_backward_);
-  }
+  FSDP_RETURN_IF_ERROR(SumOverShards(unit, input, reduced));
   if (unit.groups.replicate == nullptr) return Store(index, reduced, post_backward_);
   if (!unit.controls.requires_all_reduce) return KeepPartial(index, reduced);
   units_.unit(index).state.gradients.reduced = reduced;

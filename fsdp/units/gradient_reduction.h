@@ -61,9 +61,9 @@ class GradientReduction {
   // Unbinds Parameter::grad. With kKeepLocal the gradient is kept.
   void Unbind(int index, Sync sync);
 
-  // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce must
-  // follow. Otherwise the sum is stored as this rank's gradient: added to grad_shard, or replacing it if no parameter
-  // has_grad. Collective.
+  // Sums the gradient over the shard group; each rank gets its shard of the sum (of ShardLayout::Packed by an
+  // all-reduce). For a replicated unit AllReduce must follow. Otherwise the sum is stored as this rank's gradient: added
+  // to grad_shard, or replacing it if no parameter has_grad. Collective.
   absl::Status ReduceScatter(int index);
 
   // Sums the result of ReduceScatter, or the whole gradient of a unit that is not sharded, over the replicate group,
@@ -96,6 +96,7 @@ class GradientReduction {
   bool AddsAfterwards(int index) const;
   void BindViews(int index);
   void Release(int index, Stream& last_user);
+  absl::Status SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own);
   absl::Status KeepPartial(int index, const Tensor& reduced);
   absl::Status Store(int index, const Tensor& reduced, Stream& stream);
 

@@ -53,7 +53,7 @@ void AddStaging(const Unit& unit, MemoryPlan& plan) {
   if (!unit.layout.in_place()) raise(plan.gather_staging, padded * UnshardedItemSize(unit));
   if (StagesReduction(unit)) raise(plan.reduce_staging, grad_padded * SizeOf(unit.reduce_dtype));
   if (unit.offloaded() && unit.compute_dtype != unit.dtype) raise(plan.upload_staging, shard_bytes);
-  if (unit.offloaded()) raise(plan.download_staging, 3 * unit.grad_layout.shard_numel() * SizeOf(unit.dtype));
+  if (unit.offloaded() && unit.grad_shard.defined()) raise(plan.download_staging, 3 * unit.grad_shard.nbytes());
   if (unit.post_forward_group != nullptr) {
     plan.post_forward_shards += padded / unit.post_forward_group->size() * SizeOf(unit.compute_dtype);
   }

@@ -46,9 +46,12 @@ struct Unit : UnitModule {
   // The place of every parameter in the unit's buffer, in the order of `parameters`.
   ShardLayout layout;
 
-  // Likewise of every gradient. Parameters that are frozen have no elements in it if each rank's part of a parameter is
-  // its rows (kDim0). A flat parameter is reduced whole, since its shards are cut wherever they end.
+  // Likewise of every gradient. Frozen parameters have no elements in it, unless they are in a flat parameter of which
+  // more than half is trained: it is reduced whole (unit_gradients.cc).
   ShardLayout grad_layout;
+
+  // By parameter: whether it required or had a gradient when grad_layout was made.
+  std::vector<bool> grad_places;
 
   DType dtype = DType::kFloat32;          // of the shards: the original one
   DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
@@ -57,7 +60,7 @@ struct Unit : UnitModule {
   // This rank's part of the parameters, [layout.shard_numel()] in `dtype`; padding is zero.
   Tensor shard;
 
-  // This rank's part of the gradient, [grad_layout.shard_numel()] in `dtype`. Each slice counts while its
+  // This rank's part of the gradient, own_part(grad_layout), in `dtype`. Each slice counts while its
   // ShardedParameter::has_grad. Undefined if all parameters have been frozen since the unit was made.
   Tensor grad_shard;
 
@@ -91,7 +94,7 @@ struct Unit : UnitModule {
   // True if some parameter requires a gradient.
   bool trainable() const;
 
-  // True if grad_layout has a place for every parameter that requires a gradient or has one, and no others.
+  // True if grad_layout was made for the parameters that require a gradient or have one now.
   bool GradientsAreLaid() const;
 
   // Makes grad_layout, grad_shard, low_precision_grad, and the views of them in sharded_parameters, for the parameters
@@ -114,10 +117,7 @@ struct Unit : UnitModule {
   }
 
   // This rank's part of a buffer of padded_numel elements of `of`, one of the layouts, that collectives work in.
-  Interval own_part(const ShardLayout& of) const {
-    const int64_t begin = groups.shard_rank() * of.shard_numel();
-    return {begin, begin + of.shard_numel()};
-  }
+  Interval own_part(const ShardLayout& of) const { return of.ShardInterval(groups.shard_rank()); }
 
   // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may change
   // it: copies that were gathered or cast from it before are not used again. All ranks must call it alike.

@@ -41,7 +41,7 @@ struct GradientState {
   bool has_accumulated = false;
   bool wide = false;  // Widen was called: backward adds to `accumulated`
 
-  // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
+  // This rank's part in the reduce dtype, between ReduceScatter and AllReduce.
   Tensor reduced;
 
   // Sums over the shard group only, while all-reduces are put off; allocated by the first, then kept, and valid if
