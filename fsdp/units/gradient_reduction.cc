@@ -214,7 +214,7 @@ absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   }
   FSDP_ASSIGN_OR_RETURN(const Tensor memory,
                         unit.controls.reduce_scatter->Allocate(padded.numel(), unit.reduce_dtype, *unit.groups.shard));
-  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, unit.grad_layout, "ReduceScatterComm"));
+  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, padded.numel(), "ReduceScatterComm"));
   return memory.View(padded);
 }
 

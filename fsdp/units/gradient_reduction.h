@@ -62,8 +62,8 @@ class GradientReduction {
   void Unbind(int index, Sync sync);
 
   // Sums the gradient over the shard group; each rank gets its shard of the sum (of ShardLayout::Packed by an
-  // all-reduce). For a replicated unit AllReduce must follow. Otherwise the sum is stored as this rank's gradient: added
-  // to grad_shard, or replacing it if no parameter has_grad. Collective.
+  // all-reduce). For a replicated unit AllReduce must follow. Otherwise the sum is stored as this rank's gradient:
+  // added to grad_shard, or replacing it if no parameter has_grad. Collective.
   absl::Status ReduceScatter(int index);
 
   // Sums the result of ReduceScatter, or the whole gradient of a unit that is not sharded, over the replicate group,

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,12 @@ struct Unit : UnitModule {
   UnitSettings settings;
   UnitControls controls;
 
+  // Frozen parameters of other dtypes than the unit's are Units of their own, one for each dtype: its dtype groups.
+  // They are gathered, bound and resharded with the unit, in its slot (unit_parts.h). They have no modules, are in no
+  // schedule, and never have gradients. Owned by the UnitStore. `dtype_group_of`: of such a group, the unit's index.
+  std::vector<Unit*> dtype_groups;
+  std::optional<int> dtype_group_of;
+
   // The strategy as it is carried out: kNoShard if the shard group has one rank.
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   UnitGroups groups;
@@ -54,7 +61,7 @@ struct Unit : UnitModule {
   std::vector<bool> grad_places;
 
   DType dtype = DType::kFloat32;          // of the shards: the original one
-  DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
+  DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients; `dtype` if no kernel takes that
   DType reduce_dtype = DType::kFloat32;   // of the reduction
 
   // This rank's part of the parameters, [layout.shard_numel()] in `dtype`; padding is zero.
@@ -79,6 +86,9 @@ struct Unit : UnitModule {
 
   // Its state within a step. The unit's runtime begins and ends it.
   UnitState state;
+
+  // The unit and its dtype groups.
+  std::vector<Unit*> Parts();
 
   bool sharded() const { return groups.shard != nullptr; }
 
@@ -139,14 +149,14 @@ struct BareModule {
 class UnitStore {
  public:
   // Gives the units of `partition` groups, layouts, and shards in the groups' memory, with values from `init`.
-  // kInvalidArgument for parameters of several or of integer dtypes in one unit, kFailedPrecondition, naming the first
-  // difference, if ranks differ in units, parameters, settings or in `settings.agreement`. The Parameters are undefined
-  // afterwards. Collective; blocks.
+  // kInvalidArgument for parameters of several or of integer dtypes in one unit, of LayoutKind::kDim0 if they require
+  // gradients; kFailedPrecondition, naming the first difference, if ranks differ in units, parameters, settings or in
+  // `settings.agreement`. The Parameters are undefined afterwards. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition, const ModelSettings& settings,
                                                            ShardGroups groups, const ParameterInit& init);
 
-  // Parents before children, in the order in which modules are named, so the root is first. Modules without own
-  // parameters are not units, even if they were wrapped; this includes the root.
+  // Parents before children, in the order in which modules are named, so the root is first; then the dtype groups.
+  // Modules without own parameters are not units, even if they were wrapped; this includes the root.
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   Unit& unit(int index) const { return *units_[index]; }
   int size() const { return static_cast<int>(units_.size()); }
@@ -219,6 +229,8 @@ class UnitStore {
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
   absl::Status Adopt(Partition& partition, const ModelSettings& settings);
+  absl::Status AdoptUnit(UnitModule module, const UnitSettings& settings);
+  absl::Status AdoptDTypeGroup(int index, std::vector<std::shared_ptr<Parameter>> parameters);
   void AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings);
   absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);

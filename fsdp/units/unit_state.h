@@ -23,6 +23,7 @@ class Module;
 // or unsharded.
 struct ParameterState {
   Tensor unsharded;       // [padded_numel]; undefined while resharded
+  Buffer slot;            // that the unit and its dtype groups are in; of the unit only, unless all are on_shard
   int64_t version = 0;    // Unit::shard_version() when it was read from the shards
   bool on_shard = false;  // it is the shard itself
   Event gathered;
