@@ -50,7 +50,9 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
                                                                              const MemoryPlan& plan,
                                                                              UnitStreams& streams) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, streams));
-  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(made->Allocate()));
+  absl::Status allocated = made->Allocate();
+  allocated.Update(made->AllocateForGroups());
+  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(allocated));
   return made;
 }
 
@@ -59,7 +61,8 @@ absl::Status GradientReduction::FollowPlan() {
                       (plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients)) &&
                       reduce_staging_.nbytes() >= plan_.reduce_staging &&
                       store_.staging_bytes() >= plan_.download_staging;
-  return enough ? absl::OkStatus() : Allocate();
+  if (!enough) FSDP_RETURN_IF_ERROR(Allocate());
+  return AllocateForGroups();
 }
 
 absl::Status GradientReduction::Allocate() {
@@ -149,7 +152,7 @@ void GradientReduction::BindViews(int index) {
   }
 }
 
-absl::Status GradientReduction::Bind(int index, Sync sync) {
+absl::Status GradientReduction::BindPart(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   if (!unit.trainable()) return absl::OkStatus();
@@ -177,7 +180,7 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::Widen(int index) {
+absl::Status GradientReduction::WidenPart(int index) {
   GradientState& state = units_.unit(index).state.gradients;
   if (!AddsAfterwards(index) || hook_) return absl::OkStatus();
   if (state.grad.defined()) {
@@ -189,7 +192,7 @@ absl::Status GradientReduction::Widen(int index) {
   return absl::OkStatus();
 }
 
-void GradientReduction::Unbind(int index, Sync sync) {
+void GradientReduction::UnbindPart(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   if (state.grad.defined()) use_.MarkUsed(index);
@@ -280,7 +283,7 @@ absl::Status GradientReduction::SumOverShards(const Unit& unit, const Tensor& in
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::ReduceScatter(int index) {
+absl::Status GradientReduction::ReduceScatterPart(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
@@ -310,7 +313,7 @@ absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::AllReduce(int index) {
+absl::Status GradientReduction::AllReducePart(int index) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   Stream& stream = unit.sharded() ? all_reduce_ : post_backward_;
@@ -332,7 +335,7 @@ absl::Status GradientReduction::AllReduce(int index) {
   return Store(index, reduced, stream);
 }
 
-absl::Status GradientReduction::StoreLocal(int index) {
+absl::Status GradientReduction::StoreLocalPart(int index) {
   FSDP_ASSIGN_OR_RETURN(const Tensor reduced, Start(index));
   return Store(index, reduced, post_backward_);
 }

@@ -107,7 +107,12 @@ MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
     if (has_slot) unsharded = std::max(unsharded, UnitParts(unit).slot_bytes);
     if (!unit.trainable()) continue;
     const int64_t grad_padded = unit.grad_layout.padded_numel();
-    gradients = std::max(gradients, grad_padded * SizeOf(unit.compute_dtype));
+    const int64_t nbytes = grad_padded * SizeOf(unit.compute_dtype);
+    if (unit.dtype_group_of.has_value()) {
+      plan.group_gradients += nbytes;
+    } else {
+      gradients = std::max(gradients, nbytes);
+    }
     plan.accumulated +=
         grad_padded * SizeOf(unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype);
   }
@@ -118,7 +123,7 @@ MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
 
 int64_t MemoryPlan::DeviceBytes(bool accumulates) const {
   return shards + root_unsharded + root_gradients + slots.unsharded * unsharded_slot + slots.gradients * gradient_slot +
-         gather_staging + reduce_staging + upload_staging + download_staging + post_forward_shards +
+         group_gradients + gather_staging + reduce_staging + upload_staging + download_staging + post_forward_shards +
          (accumulates ? accumulated : 0);
 }
 
@@ -134,6 +139,7 @@ std::string MemoryPlan::ToString(bool accumulates) const {
   add("gradients of the root", root_gradients);
   add(absl::StrCat("unsharded parameters, ", slots.unsharded, " slots").c_str(), slots.unsharded * unsharded_slot);
   add(absl::StrCat("gradients, ", slots.gradients, " slots").c_str(), slots.gradients * gradient_slot);
+  add("gradients of dtype groups", group_gradients);
   add("staging of collectives", gather_staging + reduce_staging);
   add("staging of offload", upload_staging + download_staging);
   add("shards after forward", post_forward_shards);

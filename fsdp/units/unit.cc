@@ -20,7 +20,6 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/units/unit_dtypes.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 
@@ -84,7 +83,7 @@ absl::StatusOr<UnitGroups> GroupsOf(const Unit& unit, const ShardGroups& of_mode
   return made.ok() ? made : Annotate(made.status(), absl::StrCat("process_group of unit ", unit.display_name()));
 }
 
-// Sets dtypes and layout from settings, groups and parameters.
+// Sets reduce dtype and layout from settings, groups, parameters and their dtypes.
 absl::Status Lay(Unit& unit) {
   std::vector<ShardLayout::Entry> entries;
   for (const auto& parameter : unit.parameters) {
@@ -92,8 +91,6 @@ absl::Status Lay(Unit& unit) {
                                                     unit.groups.shard_world_size()));
     entries.push_back({parameter->fqn, parameter->shape, 0, dim});
   }
-  unit.dtype = unit.parameters[0]->dtype;
-  unit.compute_dtype = ComputeDType(unit.dtype, unit.settings);
   unit.reduce_dtype = unit.settings.reduce_dtype.value_or(unit.compute_dtype);
   unit.layout = ShardLayout(std::move(entries), {.world_size = unit.groups.shard_world_size(),
                                                  .kind = unit.settings.layout,
@@ -179,6 +176,11 @@ std::vector<Unit*> Unit::Parts() {
   std::vector<Unit*> parts = {this};
   parts.insert(parts.end(), dtype_groups.begin(), dtype_groups.end());
   return parts;
+}
+
+bool Unit::any_trainable() {
+  const std::vector<Unit*> parts = Parts();
+  return std::any_of(parts.begin(), parts.end(), [](const Unit* part) { return part->trainable(); });
 }
 
 bool Unit::trainable() const {
@@ -283,22 +285,24 @@ absl::Status UnitStore::Adopt(Partition& partition, const ModelSettings& setting
   aliases_ = partition.aliases;
   unmanaged_ = partition.unmanaged;
   warnings_ = partition.warnings;
-  std::vector<std::pair<int, ParameterGroup>> frozen;  // by unit
+  std::vector<std::pair<int, DTypeGroup>> others;  // by unit
   for (size_t u = 0; u < partition.units.size(); ++u) {
     UnitModule& unit = partition.units[u];
-    FSDP_ASSIGN_OR_RETURN(std::vector<ParameterGroup> by_dtype, ByDType(unit, settings.units[u].layout));
-    unit.parameters = std::move(by_dtype[0]);
-    for (size_t d = 1; d < by_dtype.size(); ++d) frozen.emplace_back(static_cast<int>(u), std::move(by_dtype[d]));
-    FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(unit), settings.units[u]));
+    FSDP_ASSIGN_OR_RETURN(std::vector<DTypeGroup> by_dtype, ByDType(unit, settings.units[u]));
+    for (size_t d = 1; d < by_dtype.size(); ++d) others.emplace_back(static_cast<int>(u), std::move(by_dtype[d]));
+    FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(unit), settings.units[u], std::move(by_dtype[0])));
   }
-  for (auto& [unit, parameters] : frozen) FSDP_RETURN_IF_ERROR(AdoptDTypeGroup(unit, std::move(parameters)));
+  for (auto& [unit, group] : others) FSDP_RETURN_IF_ERROR(AdoptDTypeGroup(unit, std::move(group)));
   AdoptBare(partition, settings.bare);
   return absl::OkStatus();
 }
 
-absl::Status UnitStore::AdoptUnit(UnitModule module, const UnitSettings& settings) {
+absl::Status UnitStore::AdoptUnit(UnitModule module, const UnitSettings& settings, DTypeGroup group) {
+  module.parameters = std::move(group.parameters);
   auto unit = std::make_unique<Unit>(std::move(module));
   unit->settings = settings;
+  unit->dtype = group.dtype;
+  unit->compute_dtype = group.compute_dtype;
   FSDP_ASSIGN_OR_RETURN(unit->groups, GroupsOf(*unit, groups_));
   unit->groups.tensor_parallel = groups_.tensor_parallel();
   if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
@@ -311,13 +315,12 @@ absl::Status UnitStore::AdoptUnit(UnitModule module, const UnitSettings& setting
 }
 
 // Its `module` is the unit's, so that what visits the units of a module visits the group too.
-absl::Status UnitStore::AdoptDTypeGroup(int index, ParameterGroup parameters) {
+absl::Status UnitStore::AdoptDTypeGroup(int index, DTypeGroup group) {
   Unit& of = unit(index);
-  UnitModule group;
-  group.name = absl::StrCat(of.display_name(), " (", std::string(DTypeName(parameters[0]->dtype)), ")");
-  group.module = of.module;
-  group.parameters = std::move(parameters);
-  FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(group), of.settings));
+  UnitModule module;
+  module.name = absl::StrCat(of.display_name(), " (", std::string(DTypeName(group.dtype)), ")");
+  module.module = of.module;
+  FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(module), of.settings, std::move(group)));
   of.dtype_groups.push_back(units_.back().get());
   units_.back()->dtype_group_of = index;
   return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include "fsdp/fsdp/units/parameter_init.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/fsdp/units/unit_dtypes.h"
 #include "fsdp/fsdp/units/unit_settings.h"
 #include "fsdp/fsdp/units/unit_state.h"
 #include "fsdp/fsdp/wrap/partition.h"
@@ -36,9 +37,10 @@ struct Unit : UnitModule {
   UnitSettings settings;
   UnitControls controls;
 
-  // Frozen parameters of other dtypes than the unit's are Units of their own, one for each dtype: its dtype groups.
-  // They are gathered, bound and resharded with the unit, in its slot (unit_parts.h). They have no modules, are in no
-  // schedule, and never have gradients. Owned by the UnitStore. `dtype_group_of`: of such a group, the unit's index.
+  // Parameters of other dtypes than the unit's, sharded or unsharded, are Units of their own: its dtype groups
+  // (unit_dtypes.h). They are gathered, bound and resharded with the unit, in its slot (unit_parts.h), and their
+  // gradients are reduced after its own. They have no modules and are in no schedule. Owned by the UnitStore.
+  // `dtype_group_of`: of such a group, the unit's index.
   std::vector<Unit*> dtype_groups;
   std::optional<int> dtype_group_of;
 
@@ -89,6 +91,9 @@ struct Unit : UnitModule {
 
   // The unit and its dtype groups.
   std::vector<Unit*> Parts();
+
+  // True if some parameter of one of them requires a gradient.
+  bool any_trainable();
 
   bool sharded() const { return groups.shard != nullptr; }
 
@@ -229,8 +234,8 @@ class UnitStore {
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
   absl::Status Adopt(Partition& partition, const ModelSettings& settings);
-  absl::Status AdoptUnit(UnitModule module, const UnitSettings& settings);
-  absl::Status AdoptDTypeGroup(int index, std::vector<std::shared_ptr<Parameter>> parameters);
+  absl::Status AdoptUnit(UnitModule module, const UnitSettings& settings, DTypeGroup group);
+  absl::Status AdoptDTypeGroup(int index, DTypeGroup group);
   void AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings);
   absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);

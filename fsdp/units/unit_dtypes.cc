@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/fsdp/units/unit_dtypes.h"
 
-#include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -49,12 +50,37 @@ absl::Status CheckTrained(const UnitModule& unit, const Parameter& first) {
   return absl::OkStatus();
 }
 
-const Parameter& FirstOf(const ParameterGroup& parameters) {
-  const auto is_trained = [](const auto& parameter) { return parameter->requires_grad; };
-  const auto is_computed = [](const auto& parameter) { return IsComputed(parameter->dtype); };
-  auto found = std::find_if(parameters.begin(), parameters.end(), is_trained);
-  if (found == parameters.end()) found = std::find_if(parameters.begin(), parameters.end(), is_computed);
-  return found == parameters.end() ? *parameters[0] : **found;
+absl::StatusOr<DType> ComputeDTypeOf(const Parameter& parameter, const UnitSettings& settings) {
+  const DType usual = ComputeDType(parameter.dtype, settings);
+  if (!settings.param_dtype_override_fn) return usual;
+  const std::optional<DType> own = settings.param_dtype_override_fn(parameter);
+  if (!own.has_value() || own == settings.param_dtype) return usual;
+  if (*own == parameter.dtype) return *own;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "param_dtype_override_fn returned ", Name(*own), ", but parameter ", Described(parameter),
+      ": expected its dtype, param_dtype",
+      settings.param_dtype.has_value() ? absl::StrCat(" (", Name(*settings.param_dtype), ")") : "", " or nothing"));
+}
+
+// The parameter whose dtypes are the unit's own: a trained one, if there is one, without an override, if there is one.
+size_t FirstOf(const UnitModule& unit, const std::vector<DType>& compute_dtypes, const UnitSettings& settings) {
+  const auto rank = [&](size_t i) {
+    const Parameter& parameter = *unit.parameters[i];
+    if (!parameter.requires_grad) return IsComputed(parameter.dtype) ? 1 : 0;
+    return compute_dtypes[i] == ComputeDType(parameter.dtype, settings) ? 3 : 2;
+  };
+  size_t first = 0;
+  for (size_t i = 1; i < unit.parameters.size(); ++i) {
+    if (rank(i) > rank(first)) first = i;
+  }
+  return first;
+}
+
+DTypeGroup& GroupOf(DType dtype, DType compute_dtype, std::vector<DTypeGroup>& groups) {
+  for (DTypeGroup& group : groups) {
+    if (group.dtype == dtype && group.compute_dtype == compute_dtype) return group;
+  }
+  return groups.emplace_back(DTypeGroup{dtype, compute_dtype, {}});
 }
 
 }  // namespace
@@ -67,32 +93,29 @@ DType ComputeDType(DType dtype, const UnitSettings& settings) {
   return IsComputed(dtype) ? settings.param_dtype.value_or(dtype) : dtype;
 }
 
-absl::StatusOr<std::vector<ParameterGroup>> ByDType(const UnitModule& unit, LayoutKind layout) {
-  if (layout != LayoutKind::kDim0) {
-    FSDP_RETURN_IF_ERROR(CheckFlat(unit));
-    return std::vector<ParameterGroup>{unit.parameters};
-  }
-  const Parameter& first = FirstOf(unit.parameters);
-  FSDP_RETURN_IF_ERROR(CheckTrained(unit, first));
-  std::vector<DType> dtypes = {first.dtype};
-  std::vector<ParameterGroup> groups(1);
+absl::StatusOr<std::vector<DTypeGroup>> ByDType(const UnitModule& unit, const UnitSettings& settings) {
+  std::vector<DType> compute_dtypes;
   for (const auto& parameter : unit.parameters) {
-    const size_t at = std::find(dtypes.begin(), dtypes.end(), parameter->dtype) - dtypes.begin();
-    if (at == dtypes.size()) {
-      dtypes.push_back(parameter->dtype);
-      groups.emplace_back();
-    }
-    groups[at].push_back(parameter);
+    FSDP_ASSIGN_OR_RETURN(const DType compute, ComputeDTypeOf(*parameter, settings));
+    compute_dtypes.push_back(compute);
+  }
+  const size_t first = FirstOf(unit, compute_dtypes, settings);
+  const Parameter& of_first = *unit.parameters[first];
+  FSDP_RETURN_IF_ERROR(settings.layout == LayoutKind::kDim0 ? CheckTrained(unit, of_first) : CheckFlat(unit));
+  std::vector<DTypeGroup> groups;
+  GroupOf(of_first.dtype, compute_dtypes[first], groups);
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    GroupOf(unit.parameters[i]->dtype, compute_dtypes[i], groups).parameters.push_back(unit.parameters[i]);
   }
   return groups;
 }
 
-absl::Status CheckTrains(const Unit& unit) {
-  if (!unit.dtype_group_of.has_value() && IsFloatingPoint(unit.dtype)) return absl::OkStatus();
-  for (const auto& parameter : unit.parameters) {
+absl::Status CheckTrains(const Unit& unit, const Unit& part) {
+  if (part.dtype == unit.dtype && IsFloatingPoint(part.dtype)) return absl::OkStatus();
+  for (const auto& parameter : part.parameters) {
     if (!parameter->requires_grad) continue;
     return absl::FailedPreconditionError(absl::StrCat("parameter ", Described(*parameter), ", in unit ",
-                                                      unit.display_name(),
+                                                      part.display_name(),
                                                       ", which was made to be gathered as it is: requires_grad was set "
                                                       "since then; set it before the model is sharded"));
   }

@@ -2,7 +2,7 @@
 //
 // The dtypes of one unit's parameters. A flat parameter has one. Under FSDP2's layout (LayoutKind::kDim0) the trained
 // ones have one, in which an optimizer keeps them, and frozen ones may have any: the bfloat16 base of an adapter, or
-// the bytes of a quantised one.
+// the bytes of a quantised one. Some may be computed in another dtype than the others (param_dtype_override_fn).
 #ifndef FSDP_FSDP_UNITS_UNIT_DTYPES_H_
 #define FSDP_FSDP_UNITS_UNIT_DTYPES_H_
 
@@ -25,19 +25,26 @@ struct Unit;
 // stored and loaded as they are.
 bool IsComputed(DType dtype);
 
-// The dtype that parameters of `dtype` are unsharded in: param_dtype, if there is one and `dtype` can be cast to it.
+// The dtype that parameters of `dtype` are unsharded in, unless overridden: param_dtype, if there is one and `dtype`
+// can be cast to it.
 DType ComputeDType(DType dtype, const UnitSettings& settings);
 
-using ParameterGroup = std::vector<std::shared_ptr<Parameter>>;
+// Parameters of one dtype that are unsharded in one dtype.
+struct DTypeGroup {
+  DType dtype, compute_dtype;
+  std::vector<std::shared_ptr<Parameter>> parameters;
+};
 
-// The parameters of `unit` by dtype, in order: first the trained ones' dtype; if none is trained, the first one that
-// kernels take, or the first of all. kInvalidArgument, naming two parameters and their dtypes, if those that must have
-// one dtype have several; naming one if it is of integers and requires a gradient.
-absl::StatusOr<std::vector<ParameterGroup>> ByDType(const UnitModule& unit, LayoutKind layout);
+// The parameters of `unit` by dtypes. The first group has the unit's own dtypes: those of its trained parameters
+// without an override; if there are none, of trained ones, of the first one that kernels take, or of the first.
+// kInvalidArgument, naming two parameters and their dtypes, if those that must have one dtype have several; naming one
+// if it is of integers and requires a gradient, or if the override returns a dtype that is neither its own nor
+// param_dtype.
+absl::StatusOr<std::vector<DTypeGroup>> ByDType(const UnitModule& unit, const UnitSettings& settings);
 
-// Between passes: kFailedPrecondition, naming the parameter, if requires_grad was set for one whose dtype is not the
-// one that `unit` trains.
-absl::Status CheckTrains(const Unit& unit);
+// Between passes: kFailedPrecondition, naming the parameter, if requires_grad was set for one of `part` whose dtype is
+// not that of `unit`, of which it is a part.
+absl::Status CheckTrains(const Unit& unit, const Unit& part);
 
 }  // namespace fsdp
 

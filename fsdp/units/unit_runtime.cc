@@ -93,7 +93,7 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
 absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
   std::vector<Unit*> changed;
   for (const auto& unit : units_.units()) {
-    FSDP_RETURN_IF_ERROR(CheckTrains(*unit));
+    for (const Unit* part : unit->Parts()) FSDP_RETURN_IF_ERROR(CheckTrains(*unit, *part));
     for (size_t i = 0; i < unit->parameters.size(); ++i) {
       unit->sharded_parameters[i]->requires_grad = unit->parameters[i]->requires_grad;
     }
@@ -106,8 +106,9 @@ absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
   const MemoryPlan before = std::exchange(plan_, MemoryPlan::Of(units_, slots));
   plan_.slots.unsharded = before.slots.unsharded;
   plan_.slots.gradients = std::max(plan_.slots.gradients, before.slots.gradients);
-  for (int64_t MemoryPlan::*shared : {&MemoryPlan::gradient_slot, &MemoryPlan::root_gradients,
-                                      &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
+  for (int64_t MemoryPlan::*shared :
+       {&MemoryPlan::gradient_slot, &MemoryPlan::root_gradients, &MemoryPlan::group_gradients,
+        &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
     plan_.*shared = std::max(plan_.*shared, before.*shared);
   }
   return gradients_->FollowPlan();
