@@ -45,7 +45,7 @@ using Bytes = std::map<std::string, std::string>;
 
 std::string BytesOf(const Tensor& t) { return std::string(static_cast<const char*>(t.data()), t.nbytes()); }
 
-// Adds them to `module`, with bytes that depend on `seed`; trained parameters are in between.
+// Adds them to `module`, with bytes that depend on `seed`.
 absl::Status AddExtras(TestSequence& module, Device& device, int seed) {
   for (size_t i = 0; i < Extras().size(); ++i) {
     const std::shared_ptr<Parameter> parameter = module.AddUnused(absl::StrCat("extra", i), Extras()[i].shape);

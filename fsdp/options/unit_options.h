@@ -41,6 +41,7 @@
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/options/module_predicate.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/nn/parameter.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
