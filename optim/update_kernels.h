@@ -29,6 +29,15 @@ struct AdamWScalars {
   float eps;
 };
 
+// The two options of torch.optim.Adam that change AdamW's formula.
+struct AdamVariant {
+  // Added to the gradient, times p, before all else: Adam's decay, which is not decoupled.
+  float weight_decay = 0;
+
+  // amsgrad: the largest v so far, which takes the place of v under the root; null: v itself.
+  float* max_exp_avg_sq = nullptr;
+};
+
 // torch.optim.SGD, one step. With g the gradient and b the momentum buffer:
 //   g += weight_decay * p;  b = first ? g : b * momentum + one_minus_dampening * g;
 //   g = nesterov ? g + momentum * b : b;  p += negative_lr * g
@@ -53,7 +62,7 @@ struct UpdateExtras {
 
 // `grad` has `numel` elements of float32, bfloat16 or float16. Pointers need no alignment; the arrays must not overlap.
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {});
+                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {}, const AdamVariant& variant = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras = {});
 

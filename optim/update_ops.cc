@@ -59,9 +59,11 @@ class HostUpdateOps final : public UpdateOps {
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
       return RunUpdates(updates, threads, [](const AdamWUpdate& u, Interval i) {
+        AdamVariant variant = {.weight_decay = u.weight_decay};
+        if (u.max_exp_avg_sq.defined()) variant.max_exp_avg_sq = u.max_exp_avg_sq.data_as<float>() + i.begin;
         UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
                     u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
-                    ExtrasOf(u.extras, i.begin));
+                    ExtrasOf(u.extras, i.begin), variant);
       });
     });
   }

@@ -30,6 +30,10 @@ struct AdamWUpdate {
   Tensor data, grad, exp_avg, exp_avg_sq;
   TensorExtras extras = {};
   Tensor live_scalars = {};  // in a capture: an AdamWScalars, float32 [7], that each replay reads; else undefined
+
+  // As AdamVariant's. Only hosts have kernels for them: on other devices 0 and undefined.
+  float weight_decay = 0;
+  Tensor max_exp_avg_sq = {};
 };
 // As AdamWUpdate, for SGD.
 struct SgdUpdate {

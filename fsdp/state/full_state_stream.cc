@@ -56,7 +56,7 @@ class FullState {
     for (int u = 0; u < units_.size(); ++u) {
       FSDP_RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
       FSDP_RETURN_IF_ERROR(VisitGathered(
-          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, /*stepped=*/nullptr));
+          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, [](size_t) { return true; }));
       for (const OptimShards& shards : shards_) FSDP_RETURN_IF_ERROR(VisitStates(shards, u));
     }
     FSDP_RETURN_IF_ERROR(VisitReplicated());
@@ -92,7 +92,7 @@ class FullState {
   void AddNames(const OptimShards& shards, int u, const std::string& state, StateDict& all) const {
     const Unit& unit = units_.unit(u);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (shards.steps(u, i) == 0) continue;
+      if (state == kOptimStep ? shards.steps(u, i) == 0 : !shards.Has(u, i, state)) continue;
       Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32,
            state == kOptimStep ? Shape() : unit.parameters[i]->whole_shape(), all);
     }
@@ -101,7 +101,7 @@ class FullState {
   static void AddUnmanagedNames(const Optimizer& optimizer, size_t index, StateDict& all) {
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0) return;
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(index)) {
       Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32, parameter.shape, all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
@@ -120,21 +120,23 @@ class FullState {
   absl::Status VisitStates(const OptimShards& shards, int u) {
     if (!shards.has_state(u)) return absl::OkStatus();
     for (const std::string& name : shards.optimizer().state_names()) {
+      if (!shards.has_state(u, name)) continue;
       FSDP_RETURN_IF_ERROR(shards.Gather(u, name, *gather_));
       FSDP_RETURN_IF_ERROR(VisitGathered(
-          u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, &shards));
+          u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); },
+          [&](size_t i) { return shards.Has(u, i, name); }));
     }
     VisitSteps(shards, u);
     return absl::OkStatus();
   }
 
-  // Visits the parameters of the unit that was gathered last; only those with state in `stepped`, unless it is null.
-  template <typename KeyOf>
-  absl::Status VisitGathered(int u, const KeyOf& key_of, const OptimShards* stepped) {
+  // Visits the parameters of the unit that was gathered last, by index, for which `has` is true.
+  template <typename KeyOf, typename Has>
+  absl::Status VisitGathered(int u, const KeyOf& key_of, const Has& has) {
     const Unit& unit = units_.unit(u);
     StateDict part;
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
-      if (stepped != nullptr && stepped->steps(u, i) == 0) continue;
+      if (!has(i)) continue;
       const Shape& shape = unit.parameters[i]->whole_shape();
       FSDP_ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
       part.Set(key_of(unit.parameters[i]->fqn), LiveSlice(shape, {0, shape.numel()}, view, /*replica=*/0));
@@ -167,7 +169,7 @@ class FullState {
     for (const size_t i : shards.unmanaged()) {
       const ShardedParameter& parameter = *optimizer.parameters()[i];
       if (optimizer.step_count(i) == 0) continue;
-      for (const std::string& name : optimizer.state_names()) {
+      for (const std::string& name : optimizer.StateNamesOf(i)) {
         FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards.Slice(i, name));
         FSDP_RETURN_IF_ERROR(
             VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));

@@ -64,6 +64,8 @@ Json GroupsOf(const Optimizer& optimizer, const std::string& optimizer_name) {
       // `values` has beta1 before beta2, so the pair is in PyTorch's order.
       if (name == "beta1" || name == "beta2") {
         entry["betas"].push_back(value);
+      } else if (name == "amsgrad" || name == "decoupled_weight_decay") {
+        entry[name] = value != 0;
       } else {
         entry[name] = value;
       }
@@ -257,11 +259,13 @@ absl::Status SavedParamGroups::Load(bool strict, Optimizer& optimizer) const {
   // Three passes: parse everything, check everything, then set, so that an error changes nothing.
   std::vector<Setting> settings;
   for (size_t g = 0; g < mine.size(); ++g) {
-    for (const auto& [name, before] : mine[g].values) {
-      FSDP_ASSIGN_OR_RETURN(const Json value, CommonValue(g, name, (*sources)[g]));
-      if (value.is_null()) continue;
-      FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
-      settings.push_back({g, name, number});
+    for (const auto* values : {&mine[g].values, &mine[g].implied}) {
+      for (const auto& [name, before] : *values) {
+        FSDP_ASSIGN_OR_RETURN(const Json value, CommonValue(g, name, (*sources)[g]));
+        if (value.is_null()) continue;
+        FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
+        settings.push_back({g, name, number});
+      }
     }
   }
   for (const Setting& s : settings) {

@@ -46,6 +46,30 @@ TEST_F(ParamGroupsTest, OfOneOptimizerHaveNoName) {
             R"([{"params":["c"],"lr":0.25,"momentum":0.0,"dampening":0.0,"weight_decay":0.0,"nesterov":0.0}])");
 }
 
+TEST_F(ParamGroupsTest, HaveAFlagThatIsNotItsDefault) {
+  const AdamW adam(Of("a"), {.lr = 0.5, .amsgrad = true, .decoupled_weight_decay = false});
+  EXPECT_EQ(*WithParamGroups(nullptr, adam),
+            R"([{"params":["a"],"lr":0.5,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.01,"amsgrad":true,)"
+            R"("decoupled_weight_decay":false}])");
+}
+
+// PyTorch's state dicts have all of them. One that decides which states there are must be the optimizer's own.
+TEST_F(ParamGroupsTest, OfAnotherFormulaAreRefusedByTheNameOfTheFlag) {
+  AdamW adamw(Of("a"), {.lr = 0.5});
+  const auto load = [&](const std::string& flags) {
+    const std::string groups = R"([{"params":["a"],"lr":0.25,)" + flags + "}]";
+    return SavedParamGroups(groups, adamw).Load(/*strict=*/false, adamw);
+  };
+  EXPECT_THAT(load(R"("amsgrad":true)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("param_groups: AdamW, param group 0: amsgrad is false, not true")));
+  EXPECT_THAT(load(R"("decoupled_weight_decay":false)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("decoupled_weight_decay is true, not false")));
+  EXPECT_EQ(LrOf(adamw), 0.5) << "nothing is changed";
+  EXPECT_OK(load(R"("amsgrad":false,"maximize":false,"decoupled_weight_decay":true)"));
+  EXPECT_EQ(LrOf(adamw), 0.25);
+}
+
 TEST_F(ParamGroupsTest, AreReplacedInTheirPlaceAndMayGrow) {
   std::string groups = *WithParamGroups(nullptr, OfSgd("a", 1));
   groups = *WithParamGroups(&groups, OfSgd("b", 2));

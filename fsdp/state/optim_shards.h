@@ -31,10 +31,12 @@ class OptimShards {
   // The steps that parameter `index` of unit `unit` has taken; 0: it has no state.
   int64_t steps(int unit, size_t index) const;
 
-  // Whether any parameter of unit `unit` has state.
+  // Whether any parameter of unit `unit` has state, or state `state`; whether parameter `index` of the unit has it.
   bool has_state(int unit) const;
+  bool has_state(int unit, const std::string& state) const;
+  bool Has(int unit, size_t index, const std::string& state) const;
 
-  // All-gathers one state of a unit into `gather`; elements of parameters without state are zero. Collective.
+  // All-gathers one state of a unit into `gather`; elements of parameters without it are zero. Collective.
   absl::Status Gather(int unit, const std::string& state, StateGather& gather) const;
 
   // The slice of one state of parameters()[index] of the optimizer, aliased; kFailedPrecondition if it is missing.

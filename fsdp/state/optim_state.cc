@@ -33,9 +33,10 @@ class OptimStateWriter {
     if (!shards_.has_state(u)) return absl::OkStatus();
     const Unit& unit = units_.unit(u);
     for (const std::string& name : shards_.optimizer().state_names()) {
+      if (!shards_.has_state(u, name)) continue;
       FSDP_RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
       for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
-        if (shards_.steps(u, i) == 0) continue;
+        if (!shards_.Has(u, i, name)) continue;
         FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather_.Extract(i, form_));
         state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
       }
@@ -56,7 +57,7 @@ class OptimStateWriter {
     Optimizer& optimizer = shards_.optimizer();
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0 || !Receives()) return absl::OkStatus();
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(index)) {
       FSDP_ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
       if (form_.offload_to_cpu && slice.numel() > 0) {
         FSDP_ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
@@ -135,7 +136,7 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
       return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\" is in two optimizers, and a ",
                                                      "state dict has one state of it: restore one of them"));
     }
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(i)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
       state.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, /*replica=*/0));
     }
@@ -151,7 +152,7 @@ absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const 
     optimizer.set_step_count(i, steps == kNotFilled ? 0 : static_cast<int64_t>(steps));
     if (steps != kNotFilled) continue;
     const Device& device = *optimizer.parameters()[i]->device;
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(i)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name));
       // Nothing uses the memory: Restore has waited for all streams.
       if (device.type() == DeviceType::kCpu) {

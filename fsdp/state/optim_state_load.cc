@@ -112,7 +112,7 @@ class OptimLoad {
   absl::Status CheckComplete(size_t index) const {
     if (present_[index].states.empty()) return absl::OkStatus();
     std::vector<std::string> missing;
-    std::vector<std::string> wanted = optimizer_.state_names();
+    std::vector<std::string> wanted = optimizer_.StateNamesOf(index);
     wanted.push_back(kOptimStep);
     for (const std::string& name : wanted) {
       if (present_[index].states.count(name) == 0) missing.push_back(name);
@@ -124,7 +124,7 @@ class OptimLoad {
 
   // Zeroes the states that earlier steps left for a parameter that the state dict does not mention.
   absl::Status Forget(size_t index, StateGather& gather) {
-    for (const std::string& name : optimizer_.state_names()) {
+    for (const std::string& name : optimizer_.StateNamesOf(index)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
       if (slice.defined()) gather.device().ops().Zero(slice, gather.stream());
     }
