@@ -35,6 +35,7 @@
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/lr_scheduler_state.h"
 
 namespace fsdp {
 namespace {
@@ -62,6 +63,7 @@ StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) 
 StateKey StepKey() { return StateKey::Extra("step"); }
 StateKey TokensSeenKey() { return StateKey::Extra("tokens_seen"); }
 StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
+StateKey LrSchedulerKey() { return StateKey::Extra("lr_scheduler"); }
 StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
 StateKey RngKey() { return StateKey::Extra("rng"); }
 StateKey FrozenKey() { return StateKey::Extra("frozen"); }
@@ -128,6 +130,9 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
   state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
+  if (options_.learning_rate.is_named) {
+    state.Set(LrSchedulerKey(), LrSchedulerState(options_.learning_rate, steps_done, optimizer_.ParamGroups().size()));
+  }
   const int64_t samples_per_step = options_.batch_size * options_.grad_accum * model_.group().size();
   state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
                                                steps_done * samples_per_step, samples_per_step));

@@ -32,6 +32,7 @@ StateKey TokensSeenKey();  // tokens in these steps, over all ranks
 
 // JSON objects: the schedule of the learning rate, the next sample, and the seed of all random numbers.
 StateKey LearningRateKey();
+StateKey LrSchedulerKey();  // lr_scheduler_state.h; absent without --lr_schedule
 StateKey DataPositionKey();
 StateKey RngKey();
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
@@ -32,6 +33,7 @@
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/lr_scheduler_state.h"
 #include "fsdp/train/remote_steps.h"
 #include "fsdp/train/run_attributes.h"
 #include "nlohmann/json.hpp"
@@ -111,6 +113,11 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
     start.frozen = *std::move(names);
   }
   if (const std::string* scaler = contents.FindText(GradScalerKey()); scaler != nullptr) start.grad_scaler = *scaler;
+  if (const std::string* scheduler = contents.FindText(LrSchedulerKey()); scheduler != nullptr) {
+    for (const std::string& change : DescribeSchedulerChange(options.learning_rate, start.step, *scheduler)) {
+      start.notes.push_back(absl::StrCat(start.checkpoint, ": ", change));
+    }
+  }
   const std::string* schedule = contents.FindText(LearningRateKey());
   const std::string current = DescribeLearningRate(options.learning_rate);
   if (start.saved.empty() && schedule != nullptr && *schedule != current) {

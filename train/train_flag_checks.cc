@@ -58,6 +58,8 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}));
@@ -92,6 +94,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckAtLeast("global_batch", absl::GetFlag(FLAGS_global_batch), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("shard_group_size", absl::GetFlag(FLAGS_shard_group_size), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("lr_decay_steps", absl::GetFlag(FLAGS_lr_decay_steps), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_every", absl::GetFlag(FLAGS_keep_every), 0));
@@ -157,6 +160,25 @@ absl::Status CheckFreeze() {
   return Annotate(NameFilter::Create({{absl::GetFlag(FLAGS_freeze)}, {}, {}}).status(), "--freeze");
 }
 
+// A decay without a schedule that decays, or one that does not fit into the run, would not be what the flags say.
+absl::Status CheckSchedule() {
+  const std::string schedule = absl::GetFlag(FLAGS_lr_schedule);
+  const bool has_min_lr = absl::GetFlag(FLAGS_min_lr).has_value();
+  const int64_t decay_steps = absl::GetFlag(FLAGS_lr_decay_steps);
+  const bool decays = schedule == "auto" ? has_min_lr : schedule != "constant";
+  if (!decays && has_min_lr) {
+    return absl::InvalidArgumentError("--min_lr: expected together with --lr_schedule=cosine, linear or wsd");
+  }
+  if (!decays && decay_steps > 0) {
+    return absl::InvalidArgumentError("--lr_decay_steps: expected together with --lr_schedule=cosine, linear or wsd");
+  }
+  const int64_t room = absl::GetFlag(FLAGS_steps) - absl::GetFlag(FLAGS_warmup_steps);
+  if (schedule != "wsd" || std::max<int64_t>(1, decay_steps) <= room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--lr_schedule=wsd: expected at least --warmup_steps + --lr_decay_steps, %d, as --steps, not %d",
+      absl::GetFlag(FLAGS_warmup_steps) + std::max<int64_t>(1, decay_steps), absl::GetFlag(FLAGS_steps)));
+}
+
 absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
@@ -175,6 +197,7 @@ absl::Status CheckGradScaler() {
 // Flags that have a meaning only together with another one.
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
+  FSDP_RETURN_IF_ERROR(CheckSchedule());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
   // Without offloading there is no such memory.
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {

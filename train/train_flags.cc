@@ -48,8 +48,13 @@ ABSL_FLAG(int64_t, global_batch, 0,
           "continues on another number trains the same steps (0: from batch_size and grad_accum)");
 ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
 ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
-          "learning rate at the end of the cosine (default: lr, constant)");
+          "learning rate at the end of the decay (default: 0; without --lr_schedule lr, which is constant)");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps of linear warm-up");
+ABSL_FLAG(std::string, lr_schedule, "auto",
+          "of the learning rate after the warm-up: constant; cosine or linear, which decay to min_lr; wsd, constant, "
+          "then a line to min_lr at the end of the run; auto, cosine with --min_lr, else constant");
+ABSL_FLAG(int64_t, lr_decay_steps, 0,
+          "steps of the decay of --lr_schedule (0: from the warm-up to the end of the run; with wsd, its last tenth)");
 ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions");
 ABSL_FLAG(double, beta1, 0.9, "AdamW's");
 ABSL_FLAG(double, beta2, 0.95, "AdamW's");

@@ -33,6 +33,8 @@ ABSL_DECLARE_FLAG(int64_t, global_batch);
 ABSL_DECLARE_FLAG(double, lr);
 ABSL_DECLARE_FLAG(std::optional<double>, min_lr);
 ABSL_DECLARE_FLAG(int64_t, warmup_steps);
+ABSL_DECLARE_FLAG(std::string, lr_schedule);
+ABSL_DECLARE_FLAG(int64_t, lr_decay_steps);
 ABSL_DECLARE_FLAG(double, weight_decay);
 ABSL_DECLARE_FLAG(double, beta1);
 ABSL_DECLARE_FLAG(double, beta2);

@@ -51,18 +51,27 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
-// min_lr defaults to lr, which makes the cosine a constant.
+// Without --lr_schedule the schedule is a cosine that ends at min_lr, which defaults to lr.
+LearningRateOptions ReadLearningRate() {
+  const std::string schedule = absl::GetFlag(FLAGS_lr_schedule);
+  LearningRateOptions options = {.lr = absl::GetFlag(FLAGS_lr),
+                                 .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
+                                 .steps = absl::GetFlag(FLAGS_steps),
+                                 .decay_steps = absl::GetFlag(FLAGS_lr_decay_steps),
+                                 .is_named = schedule != "auto"};
+  if (options.is_named) options.schedule = LrScheduleOf(schedule);
+  const bool ends_at_0 = options.is_named && options.schedule != LrSchedule::kConstant;
+  options.min_lr = absl::GetFlag(FLAGS_min_lr).value_or(ends_at_0 ? 0 : options.lr);
+  return options;
+}
+
 void ReadSteps(TrainOptions& options) {
-  const double lr = absl::GetFlag(FLAGS_lr);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.seq_len = absl::GetFlag(FLAGS_seq_len);
   options.grad_accum = absl::GetFlag(FLAGS_grad_accum);
   options.global_batch = absl::GetFlag(FLAGS_global_batch);
-  options.learning_rate = {.lr = lr,
-                           .min_lr = absl::GetFlag(FLAGS_min_lr).value_or(lr),
-                           .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
-                           .steps = absl::GetFlag(FLAGS_steps)};
-  options.adamw = {.lr = lr,
+  options.learning_rate = ReadLearningRate();
+  options.adamw = {.lr = options.learning_rate.lr,
                    .beta1 = absl::GetFlag(FLAGS_beta1),
                    .beta2 = absl::GetFlag(FLAGS_beta2),
                    .eps = absl::GetFlag(FLAGS_eps),

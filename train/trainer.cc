@@ -208,11 +208,11 @@ absl::Status Trainer::FillModel() {
   const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
-  saver_->set_attributes(AllAttributes(run_));
+  saver_->set_attributes(RecordedAttributes(run_));
   saver_->set_grad_scaler(scaler_.get());
   // Before the restore, so that keys or an endpoint that are wrong are found without a long load.
   FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
-  run_.saved = start_.saved;
+  run_.saved = WithImpliedOptions(start_.saved);
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
