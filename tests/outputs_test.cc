@@ -65,6 +65,7 @@ const std::set<std::string> kOthers = {
     "train/train_gpt --init_from",
     "train/train_gpt --init_scale",
     "train/train_gpt --min_lr",
+    "train/train_gpt --momentum",
     "train/train_gpt --nproc",
     "train/train_gpt --output_dtype",
     "train/train_gpt --run_id",

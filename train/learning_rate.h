@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LearningRate: linear warm-up over warmup_steps to `lr`, then a schedule, which may end at `min_lr`. A pure function of
-// the step, so a resumed run continues the same curve.
+// LearningRate: linear warm-up over warmup_steps to `lr`, then a schedule, which may end at `min_lr`. A pure function
+// of the step, so a resumed run continues the same curve.
 #ifndef FSDP_TRAIN_LEARNING_RATE_H_
 #define FSDP_TRAIN_LEARNING_RATE_H_
 

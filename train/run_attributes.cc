@@ -79,7 +79,10 @@ RunMetadata ImpliedOptions(const RunMetadata& saved) {
   const auto lr = saved.find("options.lr"), min_lr = saved.find("options.min_lr");
   if (lr == saved.end() || min_lr == saved.end()) return {};
   return {{"options.lr_schedule", lr->second == min_lr->second ? "constant" : "cosine"},
-          {"options.lr_decay_steps", int64_t{0}}};
+          {"options.lr_decay_steps", int64_t{0}},
+          {"options.optimizer", "adamw"},
+          {"options.amsgrad", false},
+          {"options.momentum", 0.0}};
 }
 
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -141,6 +144,9 @@ RunMetadata OptionAttributes(const TrainOptions& options, int world_size, Device
       {"warmup_steps", options.learning_rate.warmup_steps},
       {"lr_schedule", std::string(LrScheduleName(options.learning_rate))},
       {"lr_decay_steps", options.learning_rate.decay_steps},
+      {"optimizer", std::string(OptimizerKindName(options.optimizer))},
+      {"amsgrad", options.adamw.amsgrad},
+      {"momentum", options.momentum},
       {"weight_decay", options.adamw.weight_decay},
       {"beta1", options.adamw.beta1},
       {"beta2", options.adamw.beta2},

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
@@ -102,6 +104,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
   FSDP_RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
   FSDP_RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
+  FSDP_RETURN_IF_ERROR(CheckNumber("momentum", absl::GetFlag(FLAGS_momentum).value_or(0)));
   FSDP_RETURN_IF_ERROR(CheckNumber("beta1", absl::GetFlag(FLAGS_beta1), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("beta2", absl::GetFlag(FLAGS_beta2), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("eps", absl::GetFlag(FLAGS_eps)));
@@ -147,6 +150,9 @@ absl::Status CheckCudaGraph() {
         "--cuda_graph: expected no --cpu_offload: the host's optimizer step "
         "cannot be captured");
   }
+  if (absl::GetFlag(FLAGS_optimizer) != "adamw" || absl::GetFlag(FLAGS_amsgrad)) {
+    return absl::InvalidArgumentError("--cuda_graph: expected --optimizer=adamw without --amsgrad");
+  }
   if (!absl::GetFlag(FLAGS_trace).empty()) {
     return absl::InvalidArgumentError(
         "--cuda_graph: expected no --trace: the host does not see when "
@@ -179,6 +185,30 @@ absl::Status CheckSchedule() {
       absl::GetFlag(FLAGS_warmup_steps) + std::max<int64_t>(1, decay_steps), absl::GetFlag(FLAGS_steps)));
 }
 
+template <typename T>
+bool IsChanged(const absl::Flag<T>& flag, const T& otherwise) {
+  return absl::GetFlag(flag) != otherwise;
+}
+
+// A number of another optimizer would be ignored.
+absl::Status CheckOptimizer() {
+  const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
+  const bool is_adam = optimizer == "adamw" || optimizer == "adam";
+  const bool has_momentum = optimizer == "sgd";
+  const std::tuple<const char*, bool, bool, const char*> numbers[] = {
+      {"amsgrad", absl::GetFlag(FLAGS_amsgrad), is_adam, "adamw or adam"},
+      {"momentum", absl::GetFlag(FLAGS_momentum).has_value(), has_momentum, "sgd"},
+      {"beta1", IsChanged(FLAGS_beta1, 0.9), is_adam, "adamw or adam"},
+      {"beta2", IsChanged(FLAGS_beta2, 0.95), is_adam, "adamw or adam"},
+      {"eps", IsChanged(FLAGS_eps, 1e-8), is_adam, "adamw or adam"}};
+  for (const auto& [flag, is_given, applies, optimizers] : numbers) {
+    if (!is_given || applies) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--%s: expected together with --optimizer=%s, not %s", flag, optimizers, optimizer));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
@@ -198,6 +228,7 @@ absl::Status CheckGradScaler() {
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
   FSDP_RETURN_IF_ERROR(CheckSchedule());
+  FSDP_RETURN_IF_ERROR(CheckOptimizer());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
   // Without offloading there is no such memory.
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
@@ -51,6 +52,17 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
+constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {
+    {OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kAdam, "adam"}, {OptimizerKind::kSgd, "sgd"}};
+
+// `name` is one of the choices that CheckChoices allows.
+OptimizerKind ParseOptimizer(std::string_view name) {
+  for (const auto& [kind, known] : kOptimizers) {
+    if (known == name) return kind;
+  }
+  return OptimizerKind::kAdamW;
+}
+
 // Without --lr_schedule the schedule is a cosine that ends at min_lr, which defaults to lr.
 LearningRateOptions ReadLearningRate() {
   const std::string schedule = absl::GetFlag(FLAGS_lr_schedule);
@@ -75,7 +87,11 @@ void ReadSteps(TrainOptions& options) {
                    .beta1 = absl::GetFlag(FLAGS_beta1),
                    .beta2 = absl::GetFlag(FLAGS_beta2),
                    .eps = absl::GetFlag(FLAGS_eps),
-                   .weight_decay = absl::GetFlag(FLAGS_weight_decay)};
+                   .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                   .amsgrad = absl::GetFlag(FLAGS_amsgrad)};
+  options.optimizer = ParseOptimizer(absl::GetFlag(FLAGS_optimizer));
+  options.adamw.decoupled_weight_decay = options.optimizer != OptimizerKind::kAdam;
+  options.momentum = absl::GetFlag(FLAGS_momentum).value_or(0);
   options.max_grad_norm = absl::GetFlag(FLAGS_max_grad_norm);
 }
 
@@ -150,6 +166,13 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
 }
 
 }  // namespace
+
+std::string_view OptimizerKindName(OptimizerKind kind) {
+  for (const auto& [known, name] : kOptimizers) {
+    if (known == kind) return name;
+  }
+  return "unknown";
+}
 
 AttentionKind TrainOptions::AttentionOn(DeviceType device) const {
   if (attention.has_value()) return *attention;

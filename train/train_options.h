@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -56,6 +57,12 @@ struct ResumeChoice {
 // FullyShardedDataParallel or FullyShard.
 enum class TrainApi { kFsdp1, kFsdp2 };
 
+// Which optimizers train the parameters (run_optimizers.h).
+enum class OptimizerKind { kAdamW, kAdam, kSgd };
+
+// By the name of the flag: "adamw".
+std::string_view OptimizerKindName(OptimizerKind kind);
+
 struct TrainOptions {
   // Ranks to start on this host, unless this process is part of a job; default: one for each GPU, or 2 without GPUs.
   std::optional<int> nproc;
@@ -99,8 +106,10 @@ struct TrainOptions {
   int grad_accum = 1;                 // micro-steps per step
   int64_t global_batch = 0;           // rows per step over all ranks, which determine grad_accum; 0: not given
   LearningRateOptions learning_rate;  // includes the number of steps
-  AdamWOptions adamw;                 // lr is set each step
-  double max_grad_norm = 0;           // 0: no clipping
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  AdamWOptions adamw;        // lr is set each step; optimizers of other kinds take what they have of it
+  double momentum = 0;       // of SGD
+  double max_grad_norm = 0;  // 0: no clipping
 
   // max_grad_norm for ClipGradNorm, for which 0 is a limit and infinity means no clipping.
   float clip_limit() const {
