@@ -21,6 +21,7 @@
 #include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -53,6 +54,9 @@ std::vector<Kind> Kinds() {
                      return std::make_unique<AdamW>(std::vector<AdamW::Group>{
                          {matrices, {.lr = lr, .amsgrad = true}},
                          {others, {.lr = lr, .weight_decay = 0.1, .decoupled_weight_decay = false}}});
+                   }});
+  kinds.push_back({"lion", [](FullyShardedDataParallel& model, double lr) -> std::unique_ptr<Optimizer> {
+                     return std::make_unique<Lion>(model.parameters(), LionOptions{.lr = lr, .weight_decay = 0.1});
                    }});
   return kinds;
 }

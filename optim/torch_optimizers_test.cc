@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/tensor/shape.h"
 #include "gtest/gtest.h"
@@ -112,6 +113,14 @@ std::unique_ptr<Optimizer> MakeAdam(const json& o, ShardedParameter* parameter) 
 TEST_F(TorchOptimizersTest, AdamWithAndWithoutAmsgradTakesTorchsSteps) { ExpectStepsOf("Adam", "Adam", MakeAdam); }
 
 TEST_F(TorchOptimizersTest, AdamWWithAmsgradTakesTorchsSteps) { ExpectStepsOf("Adam", "AdamW", MakeAdam); }
+
+TEST_F(TorchOptimizersTest, LionTakesTheStepsOfItsFormulaInTorch) {
+  ExpectStepsOf("Lion", "Lion", [](const json& o, ShardedParameter* parameter) {
+    return std::make_unique<Lion>(
+        std::vector{parameter},
+        LionOptions{.lr = o["lr"], .beta1 = o["betas"][0], .beta2 = o["betas"][1], .weight_decay = o["weight_decay"]});
+  });
+}
 
 }  // namespace
 }  // namespace fsdp

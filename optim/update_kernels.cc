@@ -91,6 +91,29 @@ void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, flo
   });
 }
 
+// torch.sign: the sign bit with 1 of what is neither 0 nor a NaN, which stay.
+HWY_INLINE FloatVec Sign(FloatTag d, FloatVec v) {
+  const FloatVec one = hn::CopySign(hn::Set(d, 1.0f), v);
+  return hn::IfThenElse(hn::IsNaN(v), v, hn::IfThenElse(hn::Eq(v, hn::Zero(d)), hn::Zero(d), one));
+}
+
+template <typename G>
+void LionLoop(const LionScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
+              float* HWY_RESTRICT exp_avg, const UpdateExtras& extras) {
+  const FloatTag d;
+  ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec g = LoadGrad(d, grad + i, count, extras.grad_factor);
+    const FloatVec p = LoadUpTo(d, parameter + i, count);
+    const FloatVec m = LoadUpTo(d, exp_avg + i, count);
+    const FloatVec direction = hn::Add(hn::Mul(m, hn::Set(d, s.beta1)), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
+    const FloatVec step = hn::Mul(hn::Set(d, s.negative_lr), Sign(d, direction));
+    StoreUpTo(d, hn::Add(hn::Mul(m, hn::Set(d, s.beta2)), hn::Mul(hn::Set(d, s.one_minus_beta2), g)), exp_avg + i,
+              count);
+    const FloatVec decay = hn::Mul(hn::Set(d, s.negative_decay), p);
+    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras.compute_copy);
+  });
+}
+
 void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras, const AdamVariant& variant) {
   WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
@@ -106,6 +129,13 @@ void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, in
   });
 }
 
+void LionKernel(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                float* exp_avg, const UpdateExtras& extras) {
+  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
+    LionLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, exp_avg, extras);
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace fsdp
 HWY_AFTER_NAMESPACE();
@@ -115,6 +145,7 @@ namespace fsdp {
 
 HWY_EXPORT(AdamWKernel);
 HWY_EXPORT(SgdKernel);
+HWY_EXPORT(LionKernel);
 
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras, const AdamVariant& variant) {
@@ -124,6 +155,11 @@ void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras) {
   HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, grad_dtype, grad, numel, parameter, momentum_buffer, extras);
+}
+
+void UpdateLion(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                float* exp_avg, const UpdateExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(LionKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, extras);
 }
 
 }  // namespace fsdp

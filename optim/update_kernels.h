@@ -51,6 +51,19 @@ struct SgdScalars {
   bool first;  // this parameter has no momentum yet
 };
 
+// Lion, one step. With g the gradient and m the momentum:
+//   p += negative_lr * sign(m * beta1 + one_minus_beta1 * g) + negative_decay * p
+//   m = m * beta2 + one_minus_beta2 * g
+// The sign of 0 is 0, and of a NaN a NaN. As in AdamW p is rounded once.
+struct LionScalars {
+  float negative_decay;  // -lr * weight_decay
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float negative_lr;
+};
+
 // Additional work of the same pass.
 struct UpdateExtras {
   // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before.
@@ -65,6 +78,8 @@ void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {}, const AdamVariant& variant = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras = {});
+void UpdateLion(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                float* exp_avg, const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

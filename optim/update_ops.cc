@@ -77,6 +77,15 @@ class HostUpdateOps final : public UpdateOps {
       });
     });
   }
+
+  void Lion(std::vector<LionUpdate> updates, Stream& stream) const override {
+    stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
+      return RunUpdates(updates, threads, [](const LionUpdate& u, Interval i) {
+        UpdateLion(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                   u.exp_avg.data_as<float>() + i.begin, ExtrasOf(u.extras, i.begin));
+      });
+    });
+  }
 };
 
 // Written before main, read after, so it needs no lock.
@@ -86,6 +95,12 @@ std::map<DeviceType, const UpdateOps*>& Registered() {
 }
 
 }  // namespace
+
+void UpdateOps::Lion(std::vector<LionUpdate>, Stream& stream) const {
+  stream.Run([name = stream.device().name()] {
+    return absl::UnimplementedError(absl::StrCat("no kernel of Lion for device ", name));
+  });
+}
 
 absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device) {
   const auto registered = Registered().find(device.type());

@@ -43,6 +43,12 @@ struct SgdUpdate {
   TensorExtras extras = {};
 };
 
+struct LionUpdate {
+  LionScalars scalars;
+  Tensor data, grad, exp_avg;
+  TensorExtras extras = {};
+};
+
 // One implementation for each kind of device. Stateless; any thread.
 class UpdateOps {
  public:
@@ -51,6 +57,9 @@ class UpdateOps {
   // Put the updates on `stream` and return: for host memory any stream, for a GPU's memory a stream of that GPU.
   virtual void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const = 0;
   virtual void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const = 0;
+
+  // Fails the stream with kUnimplemented where there is no kernel, on all but hosts.
+  virtual void Lion(std::vector<LionUpdate> updates, Stream& stream) const;
 };
 
 // The kernels for parameters on `device`; kUnimplemented if the program has no kernels for it.

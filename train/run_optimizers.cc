@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/train/frozen_parameters.h"
 
@@ -35,6 +36,10 @@ std::unique_ptr<Optimizer> MakeOne(const TrainOptions& options, const Parameters
     case OptimizerKind::kSgd:
       return DecayMatricesOnly<Sgd>(
           parameters, SgdOptions{.lr = adamw.lr, .momentum = options.momentum, .weight_decay = adamw.weight_decay});
+    case OptimizerKind::kLion:
+      return DecayMatricesOnly<Lion>(
+          parameters,
+          LionOptions{.lr = adamw.lr, .beta1 = adamw.beta1, .beta2 = adamw.beta2, .weight_decay = adamw.weight_decay});
   }
   return nullptr;
 }

@@ -43,7 +43,8 @@ class RunOptimizersTest : public TrainingFixture {
   }
 };
 
-constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd};
+constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
+                                    OptimizerKind::kLion};
 
 TEST_F(RunOptimizersTest, ARunContinuesWithTheLossesThatItWouldHaveHad) {
   for (const OptimizerKind kind : kKinds) {

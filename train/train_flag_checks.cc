@@ -59,7 +59,7 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
@@ -194,12 +194,13 @@ bool IsChanged(const absl::Flag<T>& flag, const T& otherwise) {
 absl::Status CheckOptimizer() {
   const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
   const bool is_adam = optimizer == "adamw" || optimizer == "adam";
+  const bool has_betas = is_adam || optimizer == "lion";
   const bool has_momentum = optimizer == "sgd";
   const std::tuple<const char*, bool, bool, const char*> numbers[] = {
       {"amsgrad", absl::GetFlag(FLAGS_amsgrad), is_adam, "adamw or adam"},
       {"momentum", absl::GetFlag(FLAGS_momentum).has_value(), has_momentum, "sgd"},
-      {"beta1", IsChanged(FLAGS_beta1, 0.9), is_adam, "adamw or adam"},
-      {"beta2", IsChanged(FLAGS_beta2, 0.95), is_adam, "adamw or adam"},
+      {"beta1", IsChanged(FLAGS_beta1, 0.9), has_betas, "adamw, adam or lion"},
+      {"beta2", IsChanged(FLAGS_beta2, 0.95), has_betas, "adamw, adam or lion"},
       {"eps", IsChanged(FLAGS_eps, 1e-8), is_adam, "adamw or adam"}};
   for (const auto& [flag, is_given, applies, optimizers] : numbers) {
     if (!is_given || applies) continue;

@@ -52,8 +52,10 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
-constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {
-    {OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kAdam, "adam"}, {OptimizerKind::kSgd, "sgd"}};
+constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {{OptimizerKind::kAdamW, "adamw"},
+                                                                      {OptimizerKind::kAdam, "adam"},
+                                                                      {OptimizerKind::kSgd, "sgd"},
+                                                                      {OptimizerKind::kLion, "lion"}};
 
 // `name` is one of the choices that CheckChoices allows.
 OptimizerKind ParseOptimizer(std::string_view name) {
