@@ -20,6 +20,7 @@
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
 #include "gmock/gmock-matchers.h"
@@ -58,6 +59,13 @@ std::vector<Kind> Kinds() {
   kinds.push_back({"lion", [](FullyShardedDataParallel& model, double lr) -> std::unique_ptr<Optimizer> {
                      return std::make_unique<Lion>(model.parameters(), LionOptions{.lr = lr, .weight_decay = 0.1});
                    }});
+  kinds.push_back({"adafactor",
+                   [](FullyShardedDataParallel& model, double lr) -> std::unique_ptr<Optimizer> {
+                     return std::make_unique<Adafactor>(
+                         model.parameters(), AdafactorOptions{.lr = lr, .weight_decay = 0.1}, MakeShardExchange(model));
+                   },
+                   /*is_exact=*/false,
+                   /*rounding=*/5e-3});
   return kinds;
 }
 

@@ -20,6 +20,7 @@
 //     options/restore_options.h       the attributes that a restore compares
 //     summon_full_params.h            whole parameters for a while
 //     grad_clip.h                     clipping without waiting for the norm
+//     shard_exchange.h                for optimizers that need whole parameters
 //     sharded_grad_scaler.h           loss scaling for float16
 //     step_graph.h                    a whole step captured in a CUDA graph
 #ifndef FSDP_FSDP_FSDP_H_
@@ -37,6 +38,7 @@
 #include "fsdp/fsdp/options/restore_options.h"      // IWYU pragma: export
 #include "fsdp/fsdp/options/state_dict_config.h"    // IWYU pragma: export
 #include "fsdp/fsdp/options/wrap_policy.h"          // IWYU pragma: export
+#include "fsdp/fsdp/shard_exchange.h"               // IWYU pragma: export
 #include "fsdp/fsdp/sharded_grad_scaler.h"          // IWYU pragma: export
 #include "fsdp/fsdp/step_graph.h"                   // IWYU pragma: export
 #include "fsdp/fsdp/summon_full_params.h"           // IWYU pragma: export

@@ -83,8 +83,8 @@ class Optimizer {
   const std::vector<std::string>& state_names() const;
   std::vector<std::string> StateNamesOf(size_t index) const;
 
-  // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
-  // parameter's first step, unless `create`, which makes it (zero).
+  // State `name` of parameters()[index]: 1-D, interval.size() elements, or all of a factor (FactorShape), the live
+  // memory. Undefined before the parameter's first step, unless `create`, which makes it (zero).
   absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false);
 
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -104,7 +105,8 @@ absl::Status StateBuffers::AllocateOn(Device& device, size_t first) {
     for (size_t i = first; i < parameters_.size(); ++i) {
       if (parameters_[i]->device != &device || !has(state, i)) continue;
       const int64_t begin = end;
-      end += parameters_[i]->interval.size();
+      const std::optional<Shape> factor = FactorShape(names_[state], parameters_[i]->shape);
+      end += factor ? factor->numel() : parameters_[i]->interval.size();
       places.push_back({i, {begin, end}});
     }
     FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {end}));

@@ -2,7 +2,8 @@
 //
 // StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
 // parameters' slices. The first step or the first load allocates the memory for all parameters; parameters that are
-// added later have buffers of their own. A parameter may have some of the states only.
+// added later have buffers of their own. A parameter may have some of the states only, and a factor (FactorShape) is
+// whole.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
@@ -113,6 +114,18 @@ std::unique_ptr<Optimizer> MakeAdam(const json& o, ShardedParameter* parameter) 
 TEST_F(TorchOptimizersTest, AdamWithAndWithoutAmsgradTakesTorchsSteps) { ExpectStepsOf("Adam", "Adam", MakeAdam); }
 
 TEST_F(TorchOptimizersTest, AdamWWithAmsgradTakesTorchsSteps) { ExpectStepsOf("Adam", "AdamW", MakeAdam); }
+
+TEST_F(TorchOptimizersTest, AdafactorTakesTorchsSteps) {
+  ExpectStepsOf("Adafactor", "Adafactor", [](const json& o, ShardedParameter* parameter) {
+    AdafactorOptions options = {.lr = o["lr"],
+                                .beta2_decay = o["beta2_decay"],
+                                .eps2 = o["eps"][1],
+                                .d = o["d"],
+                                .weight_decay = o["weight_decay"]};
+    if (!o["eps"][0].is_null()) options.eps1 = o["eps"][0];
+    return std::make_unique<Adafactor>(std::vector{parameter}, options);
+  });
+}
 
 TEST_F(TorchOptimizersTest, LionTakesTheStepsOfItsFormulaInTorch) {
   ExpectStepsOf("Lion", "Lion", [](const json& o, ShardedParameter* parameter) {

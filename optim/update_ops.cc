@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/optim/host_step.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/kernel_threads.h"
 
@@ -29,16 +29,6 @@ int ThreadsOf(const Device& device) { return device.type() == DeviceType::kCpu ?
 UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
           .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
-}
-
-bool Skips(const TensorExtras& extras) {
-  return extras.found_inf.defined() && *extras.found_inf.data_as<const float>() != 0;
-}
-
-// In place of a skipped update: the copy may have been stale.
-absl::Status RefreshCopy(const Tensor& data, const Tensor& copy) {
-  if (!copy.defined()) return absl::OkStatus();
-  return Convert(data.dtype(), data.data(), copy.dtype(), copy.data(), data.numel());
 }
 
 // Calls update(u, i) for the pieces i of each update u that is not skipped.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
 #include "fsdp/optim/sgd.h"
@@ -17,17 +18,18 @@ namespace {
 using Parameters = std::vector<ShardedParameter*>;
 
 // Two groups, as AdamW::DecayMatricesOnly makes them.
-template <typename OptimizerType, typename Options>
-std::unique_ptr<Optimizer> DecayMatricesOnly(const Parameters& parameters, const Options& options) {
+template <typename OptimizerType, typename Options, typename... More>
+std::unique_ptr<Optimizer> DecayMatricesOnly(const Parameters& parameters, const Options& options, More... more) {
   std::vector<typename OptimizerType::Group> groups = {{{}, options}, {{}, options}};
   groups[1].options.weight_decay = 0;
   for (ShardedParameter* parameter : parameters) {
     groups[parameter->shape.rank() >= 2 ? 0 : 1].parameters.push_back(parameter);
   }
-  return std::make_unique<OptimizerType>(std::move(groups));
+  return std::make_unique<OptimizerType>(std::move(groups), std::move(more)...);
 }
 
-std::unique_ptr<Optimizer> MakeOne(const TrainOptions& options, const Parameters& parameters) {
+std::unique_ptr<Optimizer> MakeOne(const TrainOptions& options, FullyShardedDataParallel& model,
+                                   const Parameters& parameters) {
   const AdamWOptions& adamw = options.adamw;
   switch (options.optimizer) {
     case OptimizerKind::kAdamW:
@@ -40,6 +42,9 @@ std::unique_ptr<Optimizer> MakeOne(const TrainOptions& options, const Parameters
       return DecayMatricesOnly<Lion>(
           parameters,
           LionOptions{.lr = adamw.lr, .beta1 = adamw.beta1, .beta2 = adamw.beta2, .weight_decay = adamw.weight_decay});
+    case OptimizerKind::kAdafactor:
+      return DecayMatricesOnly<Adafactor>(
+          parameters, AdafactorOptions{.lr = adamw.lr, .weight_decay = adamw.weight_decay}, MakeShardExchange(model));
   }
   return nullptr;
 }
@@ -69,7 +74,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Optimizer>>> MakeOptimizers(const Tra
   FSDP_RETURN_IF_ERROR(CheckDevice(options, model));
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   // Frozen parameters are left out: they have neither gradients nor optimizer state.
-  optimizers.push_back(MakeOne(options, TrainableParameters(model.parameters())));
+  optimizers.push_back(MakeOne(options, model, TrainableParameters(model.parameters())));
   return optimizers;
 }
 

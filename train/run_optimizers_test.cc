@@ -44,7 +44,7 @@ class RunOptimizersTest : public TrainingFixture {
 };
 
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
-                                    OptimizerKind::kLion};
+                                    OptimizerKind::kLion, OptimizerKind::kAdafactor};
 
 TEST_F(RunOptimizersTest, ARunContinuesWithTheLossesThatItWouldHaveHad) {
   for (const OptimizerKind kind : kKinds) {

@@ -59,7 +59,8 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion", "adafactor"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));

@@ -55,9 +55,9 @@ ABSL_FLAG(std::string, lr_schedule, "auto",
           "then a line to min_lr at the end of the run; auto, cosine with --min_lr, else constant");
 ABSL_FLAG(int64_t, lr_decay_steps, 0,
           "steps of the decay of --lr_schedule (0: from the warm-up to the end of the run; with wsd, its last tenth)");
-ABSL_FLAG(
-    std::string, optimizer, "adamw",
-    "adamw, adam (weight_decay is then a part of the gradient), sgd or lion; adam and lion need parameters on hosts");
+ABSL_FLAG(std::string, optimizer, "adamw",
+          "adamw, adam (weight_decay is then a part of the gradient), sgd, lion or adafactor; all but adamw and sgd "
+          "need parameters on hosts");
 ABSL_FLAG(bool, amsgrad, false,
           "AdamW's and Adam's, for parameters on hosts: divide by the largest second moment so far");
 ABSL_FLAG(std::optional<double>, momentum, std::nullopt, "of sgd (default: 0)");

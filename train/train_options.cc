@@ -55,7 +55,8 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
 constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {{OptimizerKind::kAdamW, "adamw"},
                                                                       {OptimizerKind::kAdam, "adam"},
                                                                       {OptimizerKind::kSgd, "sgd"},
-                                                                      {OptimizerKind::kLion, "lion"}};
+                                                                      {OptimizerKind::kLion, "lion"},
+                                                                      {OptimizerKind::kAdafactor, "adafactor"}};
 
 // `name` is one of the choices that CheckChoices allows.
 OptimizerKind ParseOptimizer(std::string_view name) {

@@ -58,7 +58,7 @@ struct ResumeChoice {
 enum class TrainApi { kFsdp1, kFsdp2 };
 
 // Which optimizers train the parameters (run_optimizers.h).
-enum class OptimizerKind { kAdamW, kAdam, kSgd, kLion };
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kLion, kAdafactor };
 
 // By the name of the flag: "adamw".
 std::string_view OptimizerKindName(OptimizerKind kind);

@@ -8,6 +8,7 @@
 #include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "fsdp/fsdp/state/optim_shards.h"
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/optim/parameter_state.h"
 
 namespace fsdp {
 namespace {
@@ -92,9 +94,10 @@ class FullState {
   void AddNames(const OptimShards& shards, int u, const std::string& state, StateDict& all) const {
     const Unit& unit = units_.unit(u);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (state == kOptimStep ? shards.steps(u, i) == 0 : !shards.Has(u, i, state)) continue;
-      Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32,
-           state == kOptimStep ? Shape() : unit.parameters[i]->whole_shape(), all);
+      std::optional<Shape> shape = shards.WholeShape(u, i, state);
+      if (state == kOptimStep && shards.steps(u, i) > 0) shape = Shape();
+      if (shards.Has(u, i, state)) shape = unit.parameters[i]->whole_shape();
+      if (shape) Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32, *shape, all);
     }
   }
 
@@ -102,7 +105,8 @@ class FullState {
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0) return;
     for (const std::string& name : optimizer.StateNamesOf(index)) {
-      Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32, parameter.shape, all);
+      Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32,
+           FactorShape(name, parameter.shape).value_or(parameter.shape), all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
   }
@@ -120,6 +124,7 @@ class FullState {
   absl::Status VisitStates(const OptimShards& shards, int u) {
     if (!shards.has_state(u)) return absl::OkStatus();
     for (const std::string& name : shards.optimizer().state_names()) {
+      FSDP_RETURN_IF_ERROR(VisitFactors(shards, u, name));
       if (!shards.has_state(u, name)) continue;
       FSDP_RETURN_IF_ERROR(shards.Gather(u, name, *gather_));
       FSDP_RETURN_IF_ERROR(VisitGathered(
@@ -127,6 +132,19 @@ class FullState {
           [&](size_t i) { return shards.Has(u, i, name); }));
     }
     VisitSteps(shards, u);
+    return absl::OkStatus();
+  }
+
+  // The states named `name` of a unit's parameters that are whole on every rank.
+  absl::Status VisitFactors(const OptimShards& shards, int u, const std::string& name) {
+    const Unit& unit = units_.unit(u);
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const std::optional<Shape> shape = shards.WholeShape(u, i, name);
+      if (!shape) continue;
+      FSDP_ASSIGN_OR_RETURN(const Tensor live, shards.Whole(u, i, name));
+      const StateKey key = StateKey::OptimState(unit.parameters[i]->fqn, name);
+      FSDP_RETURN_IF_ERROR(VisitCopy(key, live, *shape, live.dtype()));
+    }
     return absl::OkStatus();
   }
 
@@ -171,8 +189,8 @@ class FullState {
       if (optimizer.step_count(i) == 0) continue;
       for (const std::string& name : optimizer.StateNamesOf(i)) {
         FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards.Slice(i, name));
-        FSDP_RETURN_IF_ERROR(
-            VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));
+        FSDP_RETURN_IF_ERROR(VisitCopy(StateKey::OptimState(parameter.fqn, name), slice,
+                                       FactorShape(name, parameter.shape).value_or(parameter.shape), slice.dtype()));
       }
       StateDict part;
       part.Set(StateKey::OptimState(parameter.fqn, kOptimStep), StepScalar(optimizer.step_count(i), /*replica=*/0));

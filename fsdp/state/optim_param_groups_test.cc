@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
@@ -51,6 +52,16 @@ TEST_F(ParamGroupsTest, HaveAFlagThatIsNotItsDefault) {
   EXPECT_EQ(*WithParamGroups(nullptr, adam),
             R"([{"params":["a"],"lr":0.5,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.01,"amsgrad":true,)"
             R"("decoupled_weight_decay":false}])");
+}
+
+TEST_F(ParamGroupsTest, HaveAListWithNoneForPyTorchsNone) {
+  Adafactor optimizer(Of("a"), {});
+  const std::string groups = *WithParamGroups(nullptr, optimizer);
+  EXPECT_EQ(groups, R"([{"params":["a"],"lr":0.01,"beta2_decay":-0.8,"eps":[null,0.001],"d":1.0,"weight_decay":0.0}])");
+  EXPECT_OK(optimizer.SetHyperparameter("eps1", 0.5));
+  EXPECT_THAT(*WithParamGroups(nullptr, optimizer), HasSubstr(R"("eps":[0.5,0.001])"));
+  EXPECT_OK(SavedParamGroups(groups, optimizer).Load(/*strict=*/true, optimizer));
+  EXPECT_EQ(*WithParamGroups(nullptr, optimizer), groups);
 }
 
 // PyTorch's state dicts have all of them. One that decides which states there are must be the optimizer's own.

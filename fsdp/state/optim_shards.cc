@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/tensor/ops.h"
 #include "nlohmann/json.hpp"
 
@@ -102,6 +103,19 @@ bool OptimShards::has_state(int unit, const std::string& state) const {
 }
 
 bool OptimShards::Has(int unit, size_t index, const std::string& state) const {
+  return HasAny(unit, index, state) && !FactorShape(state, units_.unit(unit).parameters[index]->whole_shape());
+}
+
+std::optional<Shape> OptimShards::WholeShape(int unit, size_t index, const std::string& state) const {
+  if (!HasAny(unit, index, state)) return std::nullopt;
+  return FactorShape(state, units_.unit(unit).parameters[index]->whole_shape());
+}
+
+absl::StatusOr<Tensor> OptimShards::Whole(int unit, size_t index, const std::string& state) const {
+  return Slice(index_.at(units_.unit(unit).parameters[index]->fqn), state);
+}
+
+bool OptimShards::HasAny(int unit, size_t index, const std::string& state) const {
   if (steps(unit, index) == 0) return false;
   const std::vector<std::string> names = optimizer_.StateNamesOf(index_.at(units_.unit(unit).parameters[index]->fqn));
   return std::find(names.begin(), names.end(), state) != names.end();

@@ -20,6 +20,7 @@
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/optim_state_key.h"
 #include "fsdp/fsdp/state/optim_state_reader.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -93,7 +94,8 @@ class OptimLoad {
     present_[index].states.insert(state);
     if (state != kOptimStep) {
       FSDP_RETURN_IF_ERROR(optimizer_.State(index, state).status());
-      const Shape& shape = optimizer_.parameters()[index]->whole_shape();
+      const Shape& whole = optimizer_.parameters()[index]->whole_shape();
+      const Shape shape = FactorShape(state, whole).value_or(whole);
       if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
                                                      item.entry.shape.ToString(),
