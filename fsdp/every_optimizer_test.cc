@@ -23,6 +23,7 @@
 #include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
+#include "fsdp/optim/muon.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -66,6 +67,14 @@ std::vector<Kind> Kinds() {
                    },
                    /*is_exact=*/false,
                    /*rounding=*/5e-3});
+  // Newton-Schulz rounds to bfloat16.
+  kinds.push_back({"muon",
+                   [](FullyShardedDataParallel& model, double lr) -> std::unique_ptr<Optimizer> {
+                     return std::make_unique<Muon>(ByDimensions(model).first, MuonOptions{.lr = lr},
+                                                   MakeShardExchange(model));
+                   },
+                   /*is_exact=*/true,
+                   /*rounding=*/2e-2});
   return kinds;
 }
 

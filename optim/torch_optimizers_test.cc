@@ -16,6 +16,7 @@
 #include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
+#include "fsdp/optim/muon.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/tensor/shape.h"
 #include "gtest/gtest.h"
@@ -34,9 +35,9 @@ class TorchOptimizersTest : public OptimizerFixture {
   using Make = std::function<std::unique_ptr<Optimizer>(const json& options, ShardedParameter* parameter)>;
 
   // Takes the steps of every case of `optimizer` in the file of `family` with the optimizer that `make` makes, and
-  // compares. `tolerance` is the relative error that numbers may have.
+  // compares. `of_step` is the error that a parameter may have for each unit of the learning rate.
   void ExpectStepsOf(const std::string& family, const std::string& optimizer, const Make& make,
-                     double tolerance = kRoundings) {
+                     double of_step = kRoundings) {
     std::ifstream file(absl::StrCat("optim/testdata/torch_", family, ".json"));
     const json all = json::parse(file, nullptr, /*allow_exceptions=*/false);
     int compared = 0;
@@ -50,7 +51,7 @@ class TorchOptimizersTest : public OptimizerFixture {
         SetGrad(*parameter, step["gradient"].get<Floats>());
         ASSERT_OK(ours->Step(*stream_));
         ASSERT_OK(stream_->Synchronize());
-        Compare(*ours, *parameter, step, c["options"], tolerance);
+        Compare(*ours, *parameter, step, c["options"], of_step);
         ++compared;
       }
     }
@@ -68,31 +69,32 @@ class TorchOptimizersTest : public OptimizerFixture {
 
   // States are compared with the sizes of the gradients that they are means of, parameters with the learning rate too.
   void Compare(Optimizer& ours, const ShardedParameter& parameter, const json& step, const json& options,
-               double tolerance) {
+               double of_step) {
     const double decay = options.value("decoupled_weight_decay", true) ? 0 : options["weight_decay"].get<double>();
     for (size_t i = 0; i < sizes_.size(); ++i) {
       const double g = std::abs(step["gradient"][i].get<double>());
       sizes_[i] = std::max(sizes_[i], g + decay * std::abs(step["parameter"][i].get<double>()));
     }
-    const double lr = options["lr"];
+    const double step_error = options["lr"].get<double>() * of_step;
     ExpectNear(
-        parameter.data, step["parameter"], [&](size_t) { return lr; }, tolerance, "parameter");
+        parameter.data, step["parameter"], [&](size_t) { return step_error; }, "parameter");
     for (const std::string& name : ours.StateNamesOf(0)) {
       ASSERT_TRUE(step.contains(name)) << name;
       const bool is_square = name.find("sq") != std::string::npos || name.find("var") != std::string::npos;
-      const auto scale = [&](size_t i) { return is_square ? 0 : sizes_[i]; };
-      ExpectNear(*ours.State(0, name), step[name]["values"], scale, tolerance, name);
+      const auto more = [&](size_t i) { return is_square ? 0 : kRoundings * sizes_[i]; };
+      ExpectNear(*ours.State(0, name), step[name]["values"], more, name);
     }
     EXPECT_EQ(ours.StateNamesOf(0).size() + 2, step.size()) << "a state is missing";
   }
 
-  static void ExpectNear(const Tensor& ours, const json& torch, const std::function<double(size_t)>& scale,
-                         double tolerance, const std::string& what) {
+  // Each number may differ by kRoundings of itself, and by `more` of its index.
+  static void ExpectNear(const Tensor& ours, const json& torch, const std::function<double(size_t)>& more,
+                         const std::string& what) {
     const Floats actual = Get(ours);
     ASSERT_EQ(actual.size(), torch.size()) << what;
     for (size_t i = 0; i < actual.size(); ++i) {
       const double expected = torch[i];
-      EXPECT_LE(std::abs(actual[i] - expected), tolerance * (std::abs(expected) + scale(i)))
+      EXPECT_LE(std::abs(actual[i] - expected), kRoundings * std::abs(expected) + more(i))
           << what << " of element " << i << ": " << actual[i] << " and " << expected;
     }
   }
@@ -133,6 +135,24 @@ TEST_F(TorchOptimizersTest, LionTakesTheStepsOfItsFormulaInTorch) {
         std::vector{parameter},
         LionOptions{.lr = o["lr"], .beta1 = o["betas"][0], .beta2 = o["betas"][1], .weight_decay = o["weight_decay"]});
   });
+}
+
+// Newton-Schulz rounds every product to bfloat16, and which way depends on the order of its sum; a step has a size near
+// that of the learning rate.
+TEST_F(TorchOptimizersTest, MuonTakesTorchsSteps) {
+  const auto make = [](const json& o, ShardedParameter* parameter) {
+    const json& ns = o["ns_coefficients"];
+    MuonOptions options = {.lr = o["lr"],
+                           .weight_decay = o["weight_decay"],
+                           .momentum = o["momentum"],
+                           .nesterov = o["nesterov"],
+                           .ns_coefficients = {ns[0], ns[1], ns[2]},
+                           .eps = o["eps"],
+                           .ns_steps = o["ns_steps"]};
+    if (o["adjust_lr_fn"] == "match_rms_adamw") options.adjust_lr_fn = AdjustLr::kMatchRmsAdamw;
+    return std::make_unique<Muon>(std::vector{parameter}, options);
+  };
+  ExpectStepsOf("Muon", "Muon", make, /*of_step=*/0x1p-4);
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/lion.h"
+#include "fsdp/optim/muon.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/train/frozen_parameters.h"
 
@@ -45,8 +47,33 @@ std::unique_ptr<Optimizer> MakeOne(const TrainOptions& options, FullyShardedData
     case OptimizerKind::kAdafactor:
       return DecayMatricesOnly<Adafactor>(
           parameters, AdafactorOptions{.lr = adamw.lr, .weight_decay = adamw.weight_decay}, MakeShardExchange(model));
+    case OptimizerKind::kMuon:
+      break;  // MuonAndAdamW
   }
   return nullptr;
+}
+
+// In a block: "transformer.h.3.mlp.c_fc.weight", "model.layers.3.mlp.up_proj.weight".
+bool IsHiddenMatrix(const ShardedParameter& parameter) {
+  const bool is_in_block = absl::StrContains(parameter.fqn, ".h.") || absl::StrContains(parameter.fqn, ".layers.");
+  return is_in_block && parameter.shape.rank() == 2;
+}
+
+std::vector<std::unique_ptr<Optimizer>> MuonAndAdamW(const TrainOptions& options, FullyShardedDataParallel& model,
+                                                     const Parameters& parameters) {
+  Parameters hidden, rest;
+  for (ShardedParameter* parameter : parameters) (IsHiddenMatrix(*parameter) ? hidden : rest).push_back(parameter);
+  std::vector<std::unique_ptr<Optimizer>> optimizers;
+  optimizers.push_back(std::make_unique<Muon>(hidden,
+                                              MuonOptions{.lr = options.adamw.lr,
+                                                          .weight_decay = options.adamw.weight_decay,
+                                                          .momentum = options.momentum,
+                                                          .adjust_lr_fn = AdjustLr::kMatchRmsAdamw},
+                                              MakeShardExchange(model)));
+  optimizers.push_back(std::make_unique<AdamW>(AdamW::DecayMatricesOnly(rest, options.adamw)));
+  optimizers[0]->set_name("muon");
+  optimizers[1]->set_name("adamw");
+  return optimizers;
 }
 
 // AdamW and SGD have kernels for every device.
@@ -72,9 +99,11 @@ const AttributeValue* Differing(const RunMetadata& saved, const std::string& nam
 absl::StatusOr<std::vector<std::unique_ptr<Optimizer>>> MakeOptimizers(const TrainOptions& options,
                                                                        FullyShardedDataParallel& model) {
   FSDP_RETURN_IF_ERROR(CheckDevice(options, model));
-  std::vector<std::unique_ptr<Optimizer>> optimizers;
   // Frozen parameters are left out: they have neither gradients nor optimizer state.
-  optimizers.push_back(MakeOne(options, model, TrainableParameters(model.parameters())));
+  const Parameters trained = TrainableParameters(model.parameters());
+  if (options.optimizer == OptimizerKind::kMuon) return MuonAndAdamW(options, model, trained);
+  std::vector<std::unique_ptr<Optimizer>> optimizers;
+  optimizers.push_back(MakeOne(options, model, trained));
   return optimizers;
 }
 

@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/train/metrics.h"
+#include "fsdp/train/sharded_model.h"
 #include "fsdp/train/training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -31,7 +32,7 @@ class RunOptimizersTest : public TrainingFixture {
     TrainOptions options = Options(steps);
     options.optimizer = kind;
     options.adamw.decoupled_weight_decay = kind != OptimizerKind::kAdam;
-    options.momentum = kind == OptimizerKind::kSgd ? 0.9 : 0;
+    if (kind == OptimizerKind::kSgd || kind == OptimizerKind::kMuon) options.momentum = 0.9;
     return options;
   }
 
@@ -43,8 +44,8 @@ class RunOptimizersTest : public TrainingFixture {
   }
 };
 
-constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
-                                    OptimizerKind::kLion, OptimizerKind::kAdafactor};
+constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam,      OptimizerKind::kSgd,
+                                    OptimizerKind::kLion,  OptimizerKind::kAdafactor, OptimizerKind::kMuon};
 
 TEST_F(RunOptimizersTest, ARunContinuesWithTheLossesThatItWouldHaveHad) {
   for (const OptimizerKind kind : kKinds) {
@@ -66,6 +67,23 @@ TEST_F(RunOptimizersTest, ARunContinuesWithTheLossesThatItWouldHaveHad) {
     if (kind == OptimizerKind::kAdamW) continue;
     EXPECT_EQ(optimizer->second, AttributeValue(std::string(OptimizerKindName(kind))));
   }
+}
+
+TEST_F(RunOptimizersTest, MuonTrainsTheMatricesOfBlocksAndAdamWTheRest) {
+  ASSERT_OK(RunRanks(2, [this](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TrainOptions options = OptionsOf(OptimizerKind::kMuon, 1);
+    FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const auto model, MakeShardedModel(config, options, group, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const auto optimizers, MakeOptimizers(options, *model));
+    EXPECT_EQ(optimizers.size(), 2u);
+    std::vector<std::string> hidden;
+    for (const ShardedParameter* parameter : optimizers[0]->parameters()) hidden.push_back(parameter->fqn);
+    EXPECT_THAT(hidden, testing::UnorderedElementsAre(
+                            "transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight",
+                            "transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight"));
+    EXPECT_EQ(optimizers[0]->parameters().size() + optimizers[1]->parameters().size(), model->parameters().size());
+    return absl::OkStatus();
+  }));
 }
 
 TEST_F(RunOptimizersTest, AnotherOptimizersStateIsRefusedUnlessAllowNamesIt) {

@@ -60,7 +60,7 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
   FSDP_RETURN_IF_ERROR(
-      CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion", "adafactor"}));
+      CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion", "adafactor", "muon"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
@@ -195,14 +195,15 @@ bool IsChanged(const absl::Flag<T>& flag, const T& otherwise) {
 absl::Status CheckOptimizer() {
   const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
   const bool is_adam = optimizer == "adamw" || optimizer == "adam";
-  const bool has_betas = is_adam || optimizer == "lion";
-  const bool has_momentum = optimizer == "sgd";
+  const bool has_adamw = is_adam || optimizer == "muon";
+  const bool has_betas = has_adamw || optimizer == "lion";
+  const bool has_momentum = optimizer == "sgd" || optimizer == "muon";
   const std::tuple<const char*, bool, bool, const char*> numbers[] = {
-      {"amsgrad", absl::GetFlag(FLAGS_amsgrad), is_adam, "adamw or adam"},
-      {"momentum", absl::GetFlag(FLAGS_momentum).has_value(), has_momentum, "sgd"},
-      {"beta1", IsChanged(FLAGS_beta1, 0.9), has_betas, "adamw, adam or lion"},
-      {"beta2", IsChanged(FLAGS_beta2, 0.95), has_betas, "adamw, adam or lion"},
-      {"eps", IsChanged(FLAGS_eps, 1e-8), is_adam, "adamw or adam"}};
+      {"amsgrad", absl::GetFlag(FLAGS_amsgrad), has_adamw, "adamw, adam or muon"},
+      {"momentum", absl::GetFlag(FLAGS_momentum).has_value(), has_momentum, "sgd or muon"},
+      {"beta1", IsChanged(FLAGS_beta1, 0.9), has_betas, "adamw, adam, lion or muon"},
+      {"beta2", IsChanged(FLAGS_beta2, 0.95), has_betas, "adamw, adam, lion or muon"},
+      {"eps", IsChanged(FLAGS_eps, 1e-8), has_adamw, "adamw, adam or muon"}};
   for (const auto& [flag, is_given, applies, optimizers] : numbers) {
     if (!is_given || applies) continue;
     return absl::InvalidArgumentError(
@@ -215,6 +216,10 @@ absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
       return absl::InvalidArgumentError("--cuda_graph: expected no --grad_scaler: the host decides which steps count");
+    }
+    if (absl::GetFlag(FLAGS_optimizer) == "muon") {
+      return absl::InvalidArgumentError(
+          "--optimizer=muon: expected no --grad_scaler, nor float16: the scaler decides for one optimizer");
     }
     // The library checks the numbers, with its own names for them.
     return Annotate(Validate(GradScalerFromFlags()), "--grad_scaler");

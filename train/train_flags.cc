@@ -56,11 +56,11 @@ ABSL_FLAG(std::string, lr_schedule, "auto",
 ABSL_FLAG(int64_t, lr_decay_steps, 0,
           "steps of the decay of --lr_schedule (0: from the warm-up to the end of the run; with wsd, its last tenth)");
 ABSL_FLAG(std::string, optimizer, "adamw",
-          "adamw, adam (weight_decay is then a part of the gradient), sgd, lion or adafactor; all but adamw and sgd "
-          "need parameters on hosts");
+          "adamw, adam (weight_decay is then a part of the gradient), sgd, lion, adafactor, or muon, which trains the "
+          "matrices of blocks, and adamw the rest; all but adamw and sgd need parameters on hosts");
 ABSL_FLAG(bool, amsgrad, false,
           "AdamW's and Adam's, for parameters on hosts: divide by the largest second moment so far");
-ABSL_FLAG(std::optional<double>, momentum, std::nullopt, "of sgd (default: 0)");
+ABSL_FLAG(std::optional<double>, momentum, std::nullopt, "of sgd (default: 0) and muon (default: 0.95)");
 ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions");
 ABSL_FLAG(double, beta1, 0.9, "AdamW's, Adam's and Lion's");
 ABSL_FLAG(double, beta2, 0.95, "AdamW's, Adam's and Lion's");

@@ -52,11 +52,9 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
-constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {{OptimizerKind::kAdamW, "adamw"},
-                                                                      {OptimizerKind::kAdam, "adam"},
-                                                                      {OptimizerKind::kSgd, "sgd"},
-                                                                      {OptimizerKind::kLion, "lion"},
-                                                                      {OptimizerKind::kAdafactor, "adafactor"}};
+constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {
+    {OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kAdam, "adam"},           {OptimizerKind::kSgd, "sgd"},
+    {OptimizerKind::kLion, "lion"},   {OptimizerKind::kAdafactor, "adafactor"}, {OptimizerKind::kMuon, "muon"}};
 
 // `name` is one of the choices that CheckChoices allows.
 OptimizerKind ParseOptimizer(std::string_view name) {
@@ -94,7 +92,7 @@ void ReadSteps(TrainOptions& options) {
                    .amsgrad = absl::GetFlag(FLAGS_amsgrad)};
   options.optimizer = ParseOptimizer(absl::GetFlag(FLAGS_optimizer));
   options.adamw.decoupled_weight_decay = options.optimizer != OptimizerKind::kAdam;
-  options.momentum = absl::GetFlag(FLAGS_momentum).value_or(0);
+  options.momentum = absl::GetFlag(FLAGS_momentum).value_or(options.optimizer == OptimizerKind::kMuon ? 0.95 : 0);
   options.max_grad_norm = absl::GetFlag(FLAGS_max_grad_norm);
 }
 

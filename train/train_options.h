@@ -58,7 +58,7 @@ struct ResumeChoice {
 enum class TrainApi { kFsdp1, kFsdp2 };
 
 // Which optimizers train the parameters (run_optimizers.h).
-enum class OptimizerKind { kAdamW, kAdam, kSgd, kLion, kAdafactor };
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kLion, kAdafactor, kMuon };
 
 // By the name of the flag: "adamw".
 std::string_view OptimizerKindName(OptimizerKind kind);
@@ -108,7 +108,7 @@ struct TrainOptions {
   LearningRateOptions learning_rate;  // includes the number of steps
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   AdamWOptions adamw;        // lr is set each step; optimizers of other kinds take what they have of it
-  double momentum = 0;       // of SGD
+  double momentum = 0;       // of SGD and Muon
   double max_grad_norm = 0;  // 0: no clipping
 
   // max_grad_norm for ClipGradNorm, for which 0 is a limit and infinity means no clipping.

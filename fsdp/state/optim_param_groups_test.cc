@@ -8,6 +8,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/muon.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -44,7 +45,7 @@ TEST_F(ParamGroupsTest, OfOneOptimizerHaveNoName) {
   EXPECT_EQ(*WithParamGroups(nullptr, AdamW(Of("ab"), {.lr = 0.5})),
             R"([{"params":["a","b"],"lr":0.5,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.01}])");
   EXPECT_EQ(*WithParamGroups(nullptr, OfSgd("c", 0.25)),
-            R"([{"params":["c"],"lr":0.25,"momentum":0.0,"dampening":0.0,"weight_decay":0.0,"nesterov":0.0}])");
+            R"([{"params":["c"],"lr":0.25,"momentum":0.0,"dampening":0.0,"weight_decay":0.0,"nesterov":false}])");
 }
 
 TEST_F(ParamGroupsTest, HaveAFlagThatIsNotItsDefault) {
@@ -62,6 +63,23 @@ TEST_F(ParamGroupsTest, HaveAListWithNoneForPyTorchsNone) {
   EXPECT_THAT(*WithParamGroups(nullptr, optimizer), HasSubstr(R"("eps":[0.5,0.001])"));
   EXPECT_OK(SavedParamGroups(groups, optimizer).Load(/*strict=*/true, optimizer));
   EXPECT_EQ(*WithParamGroups(nullptr, optimizer), groups);
+}
+
+TEST_F(ParamGroupsTest, HaveMuonsListsIntegersAndNames) {
+  Muon optimizer(Of("a"), {.adjust_lr_fn = AdjustLr::kMatchRmsAdamw});
+  const std::string groups = *WithParamGroups(nullptr, optimizer);
+  EXPECT_EQ(groups, R"([{"params":["a"],"lr":0.001,"weight_decay":0.1,"momentum":0.95,"nesterov":true,)"
+                    R"("ns_coefficients":[3.4445,-4.775,2.0315],"eps":1e-07,"ns_steps":5,)"
+                    R"("adjust_lr_fn":"match_rms_adamw"}])");
+  Muon other(Of("a"), {.lr = 1, .nesterov = false, .ns_coefficients = {1, 2, 3}, .ns_steps = 9});
+  EXPECT_OK(SavedParamGroups(groups, other).Load(/*strict=*/true, other));
+  EXPECT_EQ(*WithParamGroups(nullptr, other), groups);
+  const std::string of_none = R"([{"params":["a"],"adjust_lr_fn":null}])";
+  EXPECT_OK(SavedParamGroups(of_none, other).Load(/*strict=*/true, other));
+  EXPECT_THAT(*WithParamGroups(nullptr, other), HasSubstr(R"("adjust_lr_fn":"original")"));
+  const std::string of_another = R"([{"params":["a"],"adjust_lr_fn":"mine"}])";
+  EXPECT_THAT(SavedParamGroups(of_another, other).Load(/*strict=*/true, other),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"adjust_lr_fn\" of group 0 is \"mine\"")));
 }
 
 // PyTorch's state dicts have all of them. One that decides which states there are must be the optimizer's own.

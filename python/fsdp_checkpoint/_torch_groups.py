@@ -90,7 +90,8 @@ def _with_torch_options(group: Dict[str, Any]) -> Dict[str, Any]:
     """`group` with the options that torch expects; one that torch wrote is complete."""
     if _ONLY_TORCH_HAS & group.keys():
         return group
-    return {**(_ADAMW if "betas" in group else _SGD if "momentum" in group else {}), **group}
+    is_sgd = "momentum" in group and "ns_steps" not in group  # with it, Muon
+    return {**(_ADAMW if "betas" in group else _SGD if is_sgd else {}), **group}
 
 
 def _with_tensors(place: str, value: Any, dtypes: Dict[str, str]) -> Any:

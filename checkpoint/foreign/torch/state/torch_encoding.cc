@@ -252,7 +252,7 @@ void AddTorchOptions(PythonJson& group) {
     SetDefault(group, "differentiable", false);
     SetDefault(group, "fused", nullptr);
     SetDefault(group, "decoupled_weight_decay", true);
-  } else if (group.contains("momentum")) {
+  } else if (group.contains("momentum") && !group.contains("ns_steps")) {  // with it, Muon
     SetDefault(group, "dampening", 0);
     SetDefault(group, "nesterov", false);
     SetDefault(group, "maximize", false);
