@@ -35,3 +35,10 @@ class FabricTest(FrameworkCase):
         self.assert_same_weights("model.safetensors", small_model())
         steps = fsdp_checkpoint.steps(os.path.join(killed, "checkpoints"))
         self.assertEqual([step.step for step in steps], [3, 6, 9, 12])
+
+    @unittest.skipIf(importlib.util.find_spec("lightning") is None, "lightning is not installed")
+    def test_all_that_fabric_takes_comes_back(self):
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fabric_states.py")
+        status, output, _ = self.launch(f"torchrun --nproc_per_node=2 {program} states", "states")
+        self.assertEqual(status, 0, output)
+        self.assertIn("everything is there", output)
