@@ -86,9 +86,12 @@ TEST(OutputFlagsTest, EveryFlagThatCanNameAFileIsKnownAsAnOutputOrNot) {
   std::set<std::string> flags;
   for (const std::string program : kPrograms) {
     const ProgramResult help = RunTool(program, {"--helpfull"});
-    for (const absl::string_view line : absl::StrSplit(help.output, '\n')) {
-      if (!absl::StartsWith(line, "  --") || !absl::EndsWith(line, "; default: none")) continue;
-      flags.insert(absl::StrCat(program, " ", line.substr(2, line.find(':') - 2)));
+    // A line that is continued is indented further.
+    const std::string unwrapped = absl::StrReplaceAll(help.output, {{"\n      ", " "}});
+    for (const absl::string_view line : absl::StrSplit(unwrapped, '\n')) {
+      const size_t value = line.find("=VALUE: ");
+      if (!absl::StartsWith(line, "  --") || value == line.npos || absl::StrContains(line, "; default: ")) continue;
+      flags.insert(absl::StrCat(program, " ", line.substr(2, value - 2)));
     }
   }
   std::set<std::string> known = kOutputs;

@@ -25,6 +25,7 @@
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/dtype_flag.h"
+#include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -249,12 +250,15 @@ int RunConvert(const CommandLine& line) {
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = SteadyNow();
+  Interruption interruption;
+  options->file_system = &interruption.files();
   // The block ends the progress line before anything else is printed.
   {
     Progress progress("convert");
     options->progress = progress.callback();
     report = Convert(source, destination, *options);
   }
+  interruption.EndProgramIfInterrupted("ckpt convert", destination, report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) Print("%s", ProblemJson(report.status()));

@@ -33,6 +33,9 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{}, "a subcommand is missing"},
       {{"frobnicate", model},
        "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
+      {{"inspct", model}, "\"inspct\" is not a subcommand (did you mean inspect?)"},
+      {{"inspect", model, "--tensor"},
+       "ckpt inspect: unknown flag --tensor (did you mean --tensors?); ckpt inspect --help"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},
@@ -109,8 +112,8 @@ TEST_F(CkptTest, HelpListsAllSubcommands) {
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST"),
                     HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR"), HasSubstr("ckpt repair PATH")));
   EXPECT_THAT(MustCkpt({"--helpfull"}),
-              AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory: "), HasSubstr("512MiB")));
-  EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename: "), Not(HasSubstr("--tensors"))));
+              AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory=VALUE: "), HasSubstr("512MiB")));
+  EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename=VALUE: "), Not(HasSubstr("--tensors"))));
 }
 
 TEST_F(CkptTest, FlagsStandAnywhere) {

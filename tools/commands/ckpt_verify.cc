@@ -123,6 +123,7 @@ std::string ToJson(const Verdict& verdict) {
     json["not_wholly_read"].push_back({{"tensor", name}, {"read", read}, {"unread", unread}});
   }
   json["left_out"] = verdict.left_out;
+  if (!report.problems.empty()) json["problem"] = report.problems[0];
   json["problems"] = report.problems;
   json["damage"] = Json::array();
   for (const auto& [file, range, what] : report.damage) {
@@ -169,7 +170,7 @@ void PrintNotWhollyRead(const VerifyReport& report) {
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) Print("%s: the newest step is %s\n", asked_for, verdict.path);
-  for (const std::string& problem : report.problems) Print("damaged: %s\n", problem);
+  for (const std::string& problem : report.problems) PrintAlarm("damaged: %s\n", problem);
   for (const std::string& left_out : verdict.left_out) Print("note: left out: %s\n", left_out);
   PrintNonFinite(report);
   PrintNotWhollyRead(report);
@@ -203,8 +204,12 @@ int RunVerify(const CommandLine& line) {
   }
   const size_t problems = verdict->report.problems.size();
   if (problems == 0) return kExitDone;
-  return ReportFailure("ckpt verify", absl::DataLossError(absl::StrCat(verdict->path, " is damaged: ", problems,
-                                                                       problems == 1 ? " problem" : " problems")));
+  const std::string next =
+      verdict->is_ours ? absl::StrCat("; \"ckpt repair ", verdict->path, " --dry_run\" says what can be made again")
+                       : "";
+  return ReportFailure("ckpt verify",
+                       absl::DataLossError(absl::StrCat(verdict->path, " is damaged: ", problems,
+                                                        problems == 1 ? " problem" : " problems", next)));
 }
 
 }  // namespace fsdp
