@@ -27,6 +27,11 @@ std::string JoinedWithOr(const std::vector<std::string>& names) {
   return absl::StrCat(absl::StrJoin(names.begin(), names.end() - 1, ", "), " or ", names.back());
 }
 
+// "a safetensors file". The driver that reads files of our own format is another one.
+std::string FileOf(const FormatTraits& traits) {
+  return std::string(traits.is_ours ? Hdf5FileDriver().traits().file : traits.file);
+}
+
 // Null if no format recognises the path.
 const FormatDriver* Recognise(const PathProbe& probe) {
   for (const Format& format : Formats()) {
@@ -119,7 +124,7 @@ absl::Status CheckSuffix(const std::string& destination, const FormatTarget& tar
   const FormatDriver& chosen = DriverOf(target);
   for (const Format& format : Formats()) {
     if (!format.target || !format.driver->HasSuffix(destination) || format.driver == &chosen) continue;
-    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", std::string(format.driver->traits().file),
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", FileOf(format.driver->traits()),
                                                    ", but the format to write is ", chosen.name(),
                                                    ": choose another name, or that format"));
   }

@@ -87,7 +87,9 @@ class Writer final : public FormatWriter {
  public:
   explicit Writer(const Hdf5Target& target) : target_(target) {}
 
-  bool MakesDirectory(const std::string&) const override { return true; }
+  bool MakesDirectory(const std::string& destination) const override {
+    return !CheckpointDriver().HasSuffix(destination);
+  }
 
   FormatMemory Memory(const FormatContents& contents, int io_threads) const override {
     const int files = target_.type == StateDictType::kFull ? 1 : WorldSize(contents);
@@ -123,7 +125,15 @@ class Writer final : public FormatWriter {
                                               .io_threads = options.io_threads,
                                               .progress = options.progress,
                                               .file_system = options.file_system};
-    return WriteCheckpointDirectory(destination, contents.state, read, write);
+    if (MakesDirectory(destination)) return WriteCheckpointDirectory(destination, contents.state, read, write);
+    if (target_.type != StateDictType::kFull) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(destination, " is one file, which holds a full state dict, and the type is ",
+                       std::string(StateDictTypeName(target_.type)), ": choose a name without suffix for a directory"));
+    }
+    CheckpointDirectoryOptions file = write;
+    file.step = contents.step;
+    return WriteHdf5File(destination, contents.state, read, file);
   }
 
  private:

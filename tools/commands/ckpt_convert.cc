@@ -60,8 +60,12 @@ absl::StatusOr<std::optional<int>> WorldSizeOf(const FormatFlags& flags) {
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
 // kInvalidArgument names a flag that does not apply to the format.
 
-absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, Hdf5Target& target) {
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, Hdf5Target& target) {
   const bool is_full = flags.state_dict_type.value_or(StateDictType::kFull) == StateDictType::kFull;
+  if (!is_full && CheckpointDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat("--state_dict_type=", std::string(StateDictTypeName(*flags.state_dict_type)),
+                                " is for directories, and ", destination, " is one file"));
+  }
   if (flags.world_size && is_full) {
     return Refused(
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
@@ -135,6 +139,19 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+// Refuses a destination with the suffix of a format that is not written here, which would become a directory of ours.
+absl::Status CheckImpliesAFormat(const std::string& destination) {
+  static constexpr const char* kOthers[] = {".gguf", ".ggml",   ".onnx", ".tflite", ".pb",  ".keras", ".msgpack",
+                                            ".npy",  ".pkl",    ".ckpt", ".zip",    ".tar", ".gz",    ".tgz",
+                                            ".zst",  ".pickle", ".json", ".txt",    ".html"};
+  const std::string extension = std::filesystem::path(destination).extension().string();
+  const bool is_other =
+      destination == "-" || std::find(std::begin(kOthers), std::end(kOthers), extension) != std::end(kOthers);
+  if (!is_other) return absl::OkStatus();
+  return Refused(absl::StrCat(destination, " has the suffix of no format that is written here; expected --to=",
+                              TargetNames(), ", or another name"));
+}
+
 // The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
 // format, so a format without one does not compile.
 absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
@@ -144,6 +161,8 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
     const std::optional<FormatTarget> named = FindTarget(name);
     if (!named) return Refused(absl::StrCat("--to=", name, ", expected ", TargetNames()));
     target = *named;
+  } else {
+    FSDP_RETURN_IF_ERROR(CheckImpliesAFormat(destination));
   }
   // A suffix of another format is likely a mistake: refuse it before any work.
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));

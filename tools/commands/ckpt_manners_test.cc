@@ -86,6 +86,19 @@ TEST_F(CkptTest, TensorsAreListedByPattern) {
   EXPECT_EQ(Ckpt({"inspect", model, "--tensors=("}).status, 2);
 }
 
+TEST_F(CkptTest, ASuffixOfAFormatThatIsNotWrittenIsRefused) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  for (const char* name : {"x.gguf", "x.onnx", "x.tar.gz", "x.ckpt"}) {
+    const Outcome outcome = Ckpt({"convert", model, Path(name)});
+    EXPECT_EQ(outcome.status, 2) << name;
+    EXPECT_THAT(outcome.err, HasSubstr("has the suffix of no format that is written here; expected --to=hdf5, "));
+  }
+  EXPECT_THAT(Ckpt({"convert", model, Path("x.h5"), "--to=safetensors"}).err, HasSubstr("names an HDF5 file"));
+  EXPECT_THAT(Ckpt({"convert", model, Path("x.h5"), "--state_dict_type=sharded"}).err, HasSubstr("is one file"));
+  EXPECT_THAT(NamesIn(Path("")), testing::IsEmpty());
+  MustCkpt({"convert", model, Path("x.ckpt"), "--to=torch"});
+}
+
 TEST_F(CkptTest, AFullStdoutIsAFailure) {
   const std::string model = TestData("all_dtypes.safetensors");
   for (const std::vector<std::string>& arguments :

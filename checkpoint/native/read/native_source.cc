@@ -159,6 +159,7 @@ const FormatTraits& NativeTraits() {
                                                .headline = "a checkpoint",
                                                .in_directory = "manifest.json",
                                                .file = {},
+                                               .suffixes = {".h5", ".hdf5"},
                                                .is_ours = true,
                                                .has_writers = true,
                                                .is_hdf5 = true,
