@@ -1,32 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fork and exec, in this order:
-//
-//   parent: make the pipes, argv and the environment -> fork -> wait on the failure pipe -> return the child
-//   child:                                                  -> streams, directory, signals -> execve
-//
-// The parent may have threads, and fork copies only the one that calls it: a lock that another thread held stays locked
-// in the child for ever. Between fork and execve the child therefore makes only async-signal-safe calls; everything
-// that allocates is prepared before. The failure pipe is close-on-exec: a successful execve closes it without a byte,
-// and an error in the child arrives as its errno. So Start reports a program that cannot be executed, which a caller
-// could not distinguish from a program that exits with 127.
-//
 // The child's process group is killed when the child is reaped. The order matters: the group's number is the child's
 // pid, which the kernel does not reuse while the child is a zombie.
 #include "fsdp/base/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -36,8 +22,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "fsdp/base/spawn.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 
@@ -50,36 +36,12 @@ constexpr size_t kLongestLine = 1 << 16;
 // How often to check for the end of a child on kernels without pidfd_open (before Linux 5.3).
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 
-struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
-
-  static absl::StatusOr<Pipe> Create() {
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("cannot make a pipe: ", std::strerror(errno)));
-    }
-    return Pipe{.read = FileDescriptor(fds[0]), .write = FileDescriptor(fds[1])};
-  }
-};
-
 // A descriptor at its end of file: /dev/null, or, if there is no /dev, a pipe whose writing end is closed.
 FileDescriptor OpenEmptyInput() {
   FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (null.ok()) return null;
   absl::StatusOr<Pipe> pipe = Pipe::Create();
   return pipe.ok() ? std::move(pipe->read) : FileDescriptor();
-}
-
-// The result points into `strings`, which must not change before execve. const_cast: execve takes char*, but does not
-// write.
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& s : strings) {
-    pointers.push_back(const_cast<char*>(s.c_str()));
-  }
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 // "NAME=value" for execve: the variables of `options` first, then the variables of this process that are neither
@@ -100,121 +62,11 @@ std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
   return environment;
 }
 
-bool IsExecutableFile(const std::string& path) {
-  struct stat status = {};
-  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
-}
-
-// The path of `name` as a shell would find it: `name` itself if it has a slash, else in $PATH.
-absl::StatusOr<std::string> FindProgram(const std::string& name) {
-  std::vector<std::string> candidates = {name};
-  if (name.find('/') == std::string::npos) {
-    candidates.clear();
-    const char* const path = std::getenv("PATH");
-    for (const std::string& directory :
-         std::vector<std::string>(absl::StrSplit(path == nullptr ? "" : path, ':', absl::SkipEmpty()))) {
-      candidates.push_back(absl::StrCat(directory, "/", name));
-    }
-  }
-  // A candidate that exists but cannot be executed does not end the search, as in a shell; it only makes the error more
-  // exact.
-  bool exists = false;
-  for (const std::string& candidate : candidates) {
-    if (IsExecutableFile(candidate)) {
-      return candidate;
-    }
-    exists |= access(candidate.c_str(), F_OK) == 0;
-  }
-  return exists ? absl::PermissionDeniedError(absl::StrCat("program \"", name, "\" is not an executable file"))
-                : absl::NotFoundError(absl::StrCat("program \"", name, "\" does not exist"));
-}
-
 // The time until `deadline` in the unit of poll(): rounded up, so that the loop does not spin in the last millisecond,
 // and at most 24 days.
 int MillisecondsUntil(absl::Time deadline) {
   const int64_t milliseconds = absl::ToInt64Milliseconds(deadline - SteadyNow() + absl::Microseconds(999));
   return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, std::numeric_limits<int>::max()));
-}
-
-// Everything that the child needs between fork and exec.
-struct Prepared {
-  const char* program;
-  char* const* arguments;
-  char* const* environment;
-  const char* directory;  // "": the parent's directory
-  pid_t parent;
-  int inherited_fd;
-  int input_fd;
-  int output_fd;  // -1: unchanged
-  int errors_fd;  // -1: unchanged
-  int failure_fd;
-};
-
-// Only async-signal-safe calls from here on. Returns if the program cannot be executed, with errno.
-void BecomeProgram(const Prepared& p) {
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != p.parent) {
-    _exit(127);  // the parent ended before the death signal was set
-  }
-  // The mask survives execve. A program that started with SIGTERM blocked could not be stopped.
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (dup2(p.input_fd, STDIN_FILENO) < 0) return;
-  if (p.output_fd >= 0 && dup2(p.output_fd, STDOUT_FILENO) < 0) return;
-  if (p.errors_fd >= 0 && dup2(p.errors_fd, STDERR_FILENO) < 0) return;
-  if (p.inherited_fd >= 0 && fcntl(p.inherited_fd, F_SETFD, 0) != 0) return;
-  if (*p.directory != '\0' && chdir(p.directory) != 0) return;
-  execve(p.program, p.arguments, p.environment);
-}
-
-absl::Status ExecError(int error, const std::string& program) {
-  const std::string text = absl::StrCat("cannot execute ", program, ": ", std::strerror(error));
-  switch (error) {
-    case ENOENT:
-      return absl::NotFoundError(text);
-    case EACCES:
-      return absl::PermissionDeniedError(text);
-    default:
-      return absl::InvalidArgumentError(text);
-  }
-}
-
-// Blocks until the child has executed the program or failed.
-absl::Status AwaitExec(Pipe& failure, int pid, const std::string& program) {
-  failure.write.Close();
-  int error = 0;
-  ssize_t n = 0;
-  do {
-    n = read(failure.read.get(), &error, sizeof(error));
-  } while (n < 0 && errno == EINTR);
-  // A short or empty read means that execve closed the pipe.
-  if (n != sizeof(error)) {
-    return absl::OkStatus();
-  }
-  waitpid(pid, nullptr, 0);
-  return ExecError(error, program);
-}
-
-// Forks and executes. Returns the child's pid.
-absl::StatusOr<int> Spawn(Prepared prepared) {
-  FSDP_ASSIGN_OR_RETURN(Pipe failure, Pipe::Create());
-  // `prepared` points to memory of the parent, of which the child has a copy.
-  prepared.failure_fd = failure.write.get();
-  const int pid = fork();
-  if (pid == 0) {
-    BecomeProgram(prepared);
-    const int error = errno;
-    const bool is_reported = write(prepared.failure_fd, &error, sizeof(error)) == sizeof(error);
-    _exit(is_reported ? 127 : 126);
-  }
-  if (pid < 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot start a process: ", std::strerror(errno)));
-  }
-  setpgid(pid, pid);  // both call it, so the group exists whichever runs first
-  FSDP_RETURN_IF_ERROR(AwaitExec(failure, pid, prepared.program));
-  return pid;
 }
 
 }  // namespace
@@ -279,20 +131,14 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor errors, Open(options.errors, child->errors_));
   const bool is_errors_as_output = options.errors.kind_ == ChildOutput::Kind::kSameAsOutput;
   const FileDescriptor null = options.input_fd < 0 ? OpenEmptyInput() : FileDescriptor();
-  // Allocated here and not in the child, which may not call malloc.
-  const std::vector<char*> arguments = Pointers(command);
-  const std::vector<std::string> variables = EnvironmentOf(options);
-  const std::vector<char*> environment = Pointers(variables);
-  FSDP_ASSIGN_OR_RETURN(child->pid_, Spawn({.program = program.c_str(),
-                                            .arguments = arguments.data(),
-                                            .environment = environment.data(),
-                                            .directory = options.working_directory.c_str(),
-                                            .parent = getpid(),
+  FSDP_ASSIGN_OR_RETURN(child->pid_, Spawn({.program = program,
+                                            .arguments = command,
+                                            .environment = EnvironmentOf(options),
+                                            .directory = options.working_directory,
                                             .inherited_fd = options.inherited_fd,
                                             .input_fd = options.input_fd < 0 ? null.get() : options.input_fd,
                                             .output_fd = output.get(),
-                                            .errors_fd = is_errors_as_output ? STDOUT_FILENO : errors.get(),
-                                            .failure_fd = -1}));
+                                            .errors_fd = is_errors_as_output ? STDOUT_FILENO : errors.get()}));
   // -1 on kernels without pidfds: PollDeadline then replaces the event.
   child->ended_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, child->pid_, 0)));
   return child;

@@ -25,54 +25,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/suggestion.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/base/version.h"
+#include "fsdp/base/wrap_text.h"
 
 namespace fsdp {
 namespace {
 
 // Joins the values of a repeated flag for AbslParseFlag, which takes one text. No argument can contain a zero byte.
 constexpr char kSeparator = '\0';
-
-absl::Status UnknownFlag(const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
-}
-
-// Parses the flag at arguments[i], "--name..." or "-name..."; increments `i` if the next argument is its value.
-absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
-  absl::string_view text = arguments[i];
-  // As Abseil does: one dash means the same as two.
-  if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
-  const size_t equals = text.find('=');
-  std::string name(text.substr(0, equals));
-  if (equals == text.npos && (name == "help" || name == "helpfull" || name == "version")) {
-    (name == "help" ? line.help : name == "helpfull" ? line.helpfull : line.version) = true;
-    return absl::OkStatus();
-  }
-  // A flag named "no..." that exists is found here first, so --normalize sets a flag of that name and does not negate
-  // --rmalize.
-  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  if (flag == nullptr && equals == text.npos && absl::StartsWith(name, "no")) {
-    flag = absl::FindCommandLineFlag(name.substr(2));
-    if (flag == nullptr || !flag->IsOfType<bool>()) return UnknownFlag(name);
-    line.flags.emplace_back(flag->Name(), "false");
-    return absl::OkStatus();
-  }
-  if (flag == nullptr) return UnknownFlag(name);
-  if (equals != text.npos) {
-    line.flags.emplace_back(std::move(name), text.substr(equals + 1));
-  } else if (flag->IsOfType<bool>()) {
-    line.flags.emplace_back(std::move(name), "true");
-  } else if (i + 1 < arguments.size()) {
-    line.flags.emplace_back(std::move(name), arguments[++i]);
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat("flag --", name, " needs a value"));
-  }
-  return absl::OkStatus();
-}
 
 // The flags that are defined outside of Abseil, sorted. Abseil's libraries define some that no program here uses.
 std::vector<std::string> FlagsOfTheProgram() {
@@ -82,6 +48,54 @@ std::vector<std::string> FlagsOfTheProgram() {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Whether "--name" needs no value.
+bool IsSwitch(const absl::CommandLineFlag& flag) { return flag.IsOfType<bool>() || flag.IsOfType<SwitchOrTextFlag>(); }
+
+// `typed`: as it was typed, with its dashes and without its value.
+absl::Status UnknownFlag(absl::string_view typed, const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("unknown flag ", typed, DidYouMean(name, FlagsOfTheProgram(), "--")));
+}
+
+// Parses the flag at arguments[i], "--name..." or "-name..."; increments `i` if the next argument is its value.
+absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
+  absl::string_view text = arguments[i];
+  // As Abseil does: one dash means the same as two.
+  if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
+  const size_t equals = text.find('=');
+  const absl::string_view typed = absl::string_view(arguments[i]).substr(0, arguments[i].find('='));
+  std::string name = absl::StrReplaceAll(text.substr(0, equals), {{"-", "_"}});
+  if (equals == text.npos) {
+    bool* const asked = name == "help" || typed == "-h"      ? &line.help
+                        : name == "helpfull"                 ? &line.helpfull
+                        : name == "version" || typed == "-V" ? &line.version
+                                                             : nullptr;
+    if (asked != nullptr) {
+      *asked = true;
+      return absl::OkStatus();
+    }
+  }
+  // A flag named "no..." that exists is found here first, so --normalize sets a flag of that name and does not negate
+  // --rmalize.
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  if (flag == nullptr && equals == text.npos && absl::StartsWith(name, "no")) {
+    flag = absl::FindCommandLineFlag(absl::StripPrefix(name.substr(2), "_"));  // --no-force too
+    if (flag == nullptr || !IsSwitch(*flag)) return UnknownFlag(typed, name);
+    line.flags.emplace_back(flag->Name(), "false");
+    return absl::OkStatus();
+  }
+  if (flag == nullptr) return UnknownFlag(typed, name);
+  if (equals != text.npos) {
+    line.flags.emplace_back(std::move(name), text.substr(equals + 1));
+  } else if (IsSwitch(*flag)) {
+    line.flags.emplace_back(std::move(name), "true");
+  } else if (i + 1 < arguments.size()) {
+    line.flags.emplace_back(std::move(name), arguments[++i]);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("flag --", name, " needs a value"));
+  }
+  return absl::OkStatus();
 }
 
 // A unit of ByteSizeFlag. "B" is last: it is a suffix of all others.
@@ -140,20 +154,24 @@ std::string FlagHelp(absl::Span<const std::string> names) {
   std::string text;
   for (const std::string& name : names) {
     const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-    absl::StrAppend(&text, "  --", name, ": ", flag->Help(),
-                    "; default: ", flag->DefaultValue().empty() ? "none" : flag->DefaultValue(), "\n");
+    const std::string value = flag->DefaultValue();
+    const bool has_default = !value.empty() && value != "false";
+    absl::StrAppend(&text, "  --", name,
+                    flag->IsOfType<bool>()               ? ""
+                    : flag->IsOfType<SwitchOrTextFlag>() ? "[=VALUE]"
+                                                         : "=VALUE",
+                    ": ", flag->Help(), has_default ? absl::StrCat("; default: ", value) : "", "\n");
   }
   return text;
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std::vector<std::string>* operands) {
-  // argv[0] has the path by which the program was called; messages name the program only.
-  const std::string program = std::filesystem::path(argc > 0 ? argv[0] : "").filename();
+  const std::string program = ProgramName(argc, argv);
   const std::vector<std::string> names = FlagsOfTheProgram();
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError(program, line.status());
   if (line->help || line->helpfull) {
-    Print("usage: %s\n\n%s", usage, FlagHelp(names));
+    Print("%s", WrapText(absl::StrCat("usage: ", std::string(usage), "\n\n", FlagHelp(names)), HelpColumns()));
     return kExitDone;
   }
   if (line->version) return PrintVersion(program);
@@ -173,6 +191,8 @@ int PrintVersion(std::string_view program) {
   Print("%s %s\n", program, kVersion);
   return kExitDone;
 }
+
+std::string ProgramName(int argc, char** argv) { return std::filesystem::path(argc > 0 ? argv[0] : "").filename(); }
 
 void EnterCallersDirectory() {
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
@@ -214,6 +234,16 @@ std::string AbslUnparseFlag(const ByteSizeFlag& flag) {
     }
   }
   return absl::StrCat(flag.bytes);
+}
+
+bool AbslParseFlag(absl::string_view text, SwitchOrTextFlag* flag, std::string*) {
+  const bool is_word = text == "true" || text == "false";
+  *flag = {.is_on = text != "false", .text = is_word ? "" : std::string(text)};
+  return true;
+}
+
+std::string AbslUnparseFlag(const SwitchOrTextFlag& flag) {
+  return !flag.is_on ? "false" : flag.text.empty() ? "true" : flag.text;
 }
 
 int ReportUsageError(std::string_view program, const absl::Status& status) {

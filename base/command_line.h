@@ -9,8 +9,9 @@
 //     std::vector<std::string> operands;
 //     if (std::optional<int> status = fsdp::ParseFlags(argc, argv, "train_gpt [flags]", &operands)) return *status;
 //
-// Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. Do not also
-// link absl/flags:parse, which would parse the command line a second time.
+// Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. In a name "-"
+// is
+// "_": --keep-last is --keep_last. Do not also link absl/flags:parse, which would parse the command line a second time.
 #ifndef FSDP_BASE_COMMAND_LINE_H_
 #define FSDP_BASE_COMMAND_LINE_H_
 
@@ -32,19 +33,21 @@ namespace fsdp {
 struct CommandLine {
   std::vector<std::string> operands;
   std::vector<std::pair<std::string, std::string>> flags;  // name and value, in order
-  bool help = false;                                       // --help
+  bool help = false;                                       // --help, -h
   bool helpfull = false;                                   // --helpfull
-  bool version = false;                                    // --version
+  bool version = false;                                    // --version, -V
 };
 
-// kInvalidArgument for a flag that no linked file defines, or one without its value.
+// kInvalidArgument for a flag that no linked file defines, with the one that was probably meant, or one without its
+// value.
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
 
 // Sets the flags of `line`. kInvalidArgument for a flag that is not in `allowed` ("`where` has no flag --x"), one whose
 // value does not parse, and one that is given twice, unless it is a RepeatedFlag.
 absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed);
 
-// A paragraph for each of `names`: its meaning and its default.
+// A line for each of `names`, for WrapText: "  --name=VALUE: meaning; default: 7". Without "=VALUE" if the flag is a
+// switch, without a default if it is empty or false.
 std::string FlagHelp(absl::Span<const std::string> names);
 
 // For a program with one set of flags, the ones that its files outside of Abseil define: parses and sets them, and
@@ -56,6 +59,9 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
 
 // Prints "PROGRAM 0.1.0"; returns kExitDone.
 int PrintVersion(std::string_view program);
+
+// The name of the program without its directory, for its messages: argv[0] is the path by which it was called.
+std::string ProgramName(int argc, char** argv);
 
 // Changes to the directory in which `bazel run` was typed ($BUILD_WORKING_DIRECTORY); does nothing if that variable is
 // not set. A directory that cannot be entered is reported on stderr and otherwise ignored.
@@ -74,6 +80,15 @@ struct ByteSizeFlag {
 };
 bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const ByteSizeFlag& flag);
+
+// The type of a switch that may have a text: --tensors, --notensors, --tensors=REGEX. A text that is the next argument
+// is an operand.
+struct SwitchOrTextFlag {
+  bool is_on = false;
+  std::string text;  // empty if there is none
+};
+bool AbslParseFlag(absl::string_view text, SwitchOrTextFlag* flag, std::string* error);
+std::string AbslUnparseFlag(const SwitchOrTextFlag& flag);
 
 // For programs of more than one word: prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
 int ReportUsageError(std::string_view program, const absl::Status& status);

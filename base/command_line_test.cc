@@ -16,6 +16,8 @@ ABSL_FLAG(int, count, 7, "a number");
 ABSL_FLAG(bool, loud, false, "a switch");
 ABSL_FLAG(std::string, text, "", "a text");
 ABSL_FLAG(fsdp::RepeatedFlag, name, {}, "may be repeated");
+ABSL_FLAG(int, two_words, 0, "a number");
+ABSL_FLAG(fsdp::SwitchOrTextFlag, list, {}, "all, or some");
 ABSL_FLAG(fsdp::ByteSizeFlag, size, {int64_t{512} << 20}, "bytes");
 
 namespace fsdp {
@@ -28,7 +30,7 @@ using testing::IsEmpty;
 using testing::Optional;
 
 const std::vector<std::string>& AllFlags() {
-  static const auto* all = new std::vector<std::string>{"count", "loud", "text", "name", "size"};
+  static const auto* all = new std::vector<std::string>{"count", "loud", "text", "name", "size", "two_words", "list"};
   return *all;
 }
 
@@ -96,8 +98,36 @@ TEST_F(CommandLineTest, SwitchesAreTurnedOff) {
 
 TEST_F(CommandLineTest, UnknownFlagsAreNamed) {
   EXPECT_THAT(Set({"--colour=red"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("unknown flag --colour")));
-  EXPECT_THAT(Set({"-x"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("unknown flag --x")));
+  EXPECT_THAT(Set({"-x"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("unknown flag -x")));
+  EXPECT_THAT(Set({"--txt=red"}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("unknown flag --txt (did you mean --text?)")));
   EXPECT_THAT(Set({"--flagfile=/etc/passwd"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("--flagfile")));
+}
+
+TEST_F(CommandLineTest, DashesInANameAreUnderscores) {
+  ASSERT_OK(Set({"--two-words=3", "--no-loud"}));
+  EXPECT_EQ(absl::GetFlag(FLAGS_two_words), 3);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_loud));
+}
+
+TEST_F(CommandLineTest, ASwitchMayHaveAText) {
+  ASSERT_OK_AND_ASSIGN(const CommandLine line, Read({"--list", "a"}));
+  EXPECT_THAT(line.operands, ElementsAre("a"));
+  ASSERT_OK(Set({"--list"}));
+  EXPECT_TRUE(absl::GetFlag(FLAGS_list).is_on);
+  EXPECT_EQ(absl::GetFlag(FLAGS_list).text, "");
+  ASSERT_OK(Set({"--list=x.*"}));
+  EXPECT_EQ(absl::GetFlag(FLAGS_list).text, "x.*");
+  ASSERT_OK(Set({"--nolist"}));
+  EXPECT_FALSE(absl::GetFlag(FLAGS_list).is_on);
+  EXPECT_EQ(FlagHelp({"list"}), "  --list[=VALUE]: all, or some\n");
+}
+
+TEST_F(CommandLineTest, HelpAndVersionHaveShortForms) {
+  ASSERT_OK_AND_ASSIGN(const CommandLine help, Read({"-h"}));
+  EXPECT_TRUE(help.help);
+  ASSERT_OK_AND_ASSIGN(const CommandLine version, Read({"-V"}));
+  EXPECT_TRUE(version.version);
 }
 
 TEST_F(CommandLineTest, AFlagOfAnotherSubcommandIsAnError) {
@@ -142,9 +172,9 @@ TEST_F(CommandLineTest, ByteSizesHaveUnits) {
 }
 
 TEST_F(CommandLineTest, HelpShowsMeaningAndDefault) {
-  EXPECT_EQ(
-      FlagHelp({"count", "size", "name"}),
-      "  --count: a number; default: 7\n  --size: bytes; default: 512MiB\n  --name: may be repeated; default: none\n");
+  EXPECT_EQ(FlagHelp({"count", "size", "name", "loud"}),
+            "  --count=VALUE: a number; default: 7\n  --size=VALUE: bytes; default: 512MiB\n"
+            "  --name=VALUE: may be repeated\n  --loud: a switch\n");
 }
 
 TEST_F(CommandLineTest, AProgramOfOneWordParsesAllItsFlags) {
@@ -152,7 +182,7 @@ TEST_F(CommandLineTest, AProgramOfOneWordParsesAllItsFlags) {
   EXPECT_EQ(absl::GetFlag(FLAGS_count), 4);
   testing::internal::CaptureStdout();
   EXPECT_THAT(Parse({"--help"}), Optional(kExitDone));
-  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("usage: program [flags]\n\n  --count: a number"));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("usage: program [flags]\n\n  --count=VALUE: a number"));
   testing::internal::CaptureStderr();
   EXPECT_THAT(Parse({"--colour"}), Optional(kExitUsage));
   EXPECT_EQ(testing::internal::GetCapturedStderr(),

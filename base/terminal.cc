@@ -1,16 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/terminal.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "fsdp/base/escape_text.h"
+#include "fsdp/base/exit_code.h"
 
 namespace fsdp {
+namespace {
 
-void WriteText(std::string_view text, std::FILE* stream) {
-  const std::string escaped = EscapeText(text, "\n\t\"'\\");
+// errno of the first write to stdout that failed, else 0. The stream itself only remembers that one did.
+std::atomic<int> stdout_error = 0;
+
+bool IsColoured() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  const char* const term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') && term != nullptr &&
+         std::strcmp(term, "dumb") != 0;
+}
+
+void WriteBytes(const std::string& bytes, std::FILE* stream) {
   // In one call, which holds the stream's lock.
-  std::fwrite(escaped.data(), 1, escaped.size(), stream);
+  if (std::fwrite(bytes.data(), 1, bytes.size(), stream) == bytes.size() || stream != stdout) return;
+  int none = 0;
+  stdout_error.compare_exchange_strong(none, errno);
+}
+
+std::string Escaped(std::string_view text) { return EscapeText(text, "\n\t\"'\\"); }
+
+}  // namespace
+
+void WriteText(std::string_view text, std::FILE* stream) { WriteBytes(Escaped(text), stream); }
+
+void WriteAlarm(std::string_view text) {
+  const std::string escaped = Escaped(text);
+  WriteBytes(IsColoured() ? "\x1b[31m" + escaped + "\x1b[0m" : escaped, stdout);
+}
+
+int FinishOutput(std::string_view program, int exit_status) {
+  if (std::fflush(stdout) != 0) {
+    int none = 0;
+    stdout_error.compare_exchange_strong(none, errno);
+  }
+  if (stdout_error == 0) return exit_status;
+  PrintError("%s: stdout: %s\n", program, std::strerror(stdout_error));
+  return exit_status == kExitDone ? kExitFailed : exit_status;
 }
 
 }  // namespace fsdp

@@ -25,11 +25,24 @@ void Print(const absl::FormatSpec<Args...>& format, const Args&... args) {
   WriteText(absl::StrFormat(format, args...), stdout);
 }
 
+// Like Print, but in red if stdout is a terminal, unless $NO_COLOR is set (no-color.org) or $TERM is "dumb": for what a
+// person must not miss.
+void WriteAlarm(std::string_view text);
+template <typename... Args>
+void PrintAlarm(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  WriteAlarm(absl::StrFormat(format, args...));
+}
+
 // To stderr.
 template <typename... Args>
 void PrintError(const absl::FormatSpec<Args...>& format, const Args&... args) {
   WriteText(absl::StrFormat(format, args...), stderr);
 }
+
+// The last call of a main function, with its exit status: writes what stdout still holds. If any write to stdout has
+// failed, such as on a full disk, prints "PROGRAM: stdout: REASON" to stderr and returns kExitFailed instead of
+// kExitDone, since a script would take a part of the output for all of it.
+int FinishOutput(std::string_view program, int exit_status);
 
 }  // namespace fsdp
 

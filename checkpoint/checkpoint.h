@@ -50,6 +50,9 @@ struct DescribeOptions {
   // LoadOptions::flat_layout.
   std::optional<FlatLayout> flat_layout = {};
 
+  // LoadOptions::map.
+  std::vector<TensorRole> map = {};
+
   // Describe an HDF5 file without following its links to other files. Otherwise a file with such links is refused, and
   // the error names them.
   bool skip_links = false;
@@ -59,9 +62,11 @@ struct DescribeOptions {
 // attributes: everything that LoadCheckpoint can be asked for. Reads metadata only.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options = {});
 
-// The step number recorded in a checkpoint: in the manifest of ours, under "step" in a torch file or DCP directory.
-// kInvalidArgument if there is no such record, as in a safetensors file. `flat_layout`: LoadOptions::flat_layout.
-absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout = {});
+// The step number recorded in a checkpoint: in the manifest of ours, by a counter in a torch file or DCP directory.
+// kInvalidArgument if there is no such record, as in a safetensors file or in what was converted from it.
+// `flat_layout` and `map` as in LoadOptions.
+absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout = {},
+                                       const std::vector<TensorRole>& map = {});
 
 }  // namespace fsdp
 

@@ -139,6 +139,9 @@ TEST_P(ConvertCrashTest, AFaultAtAnyOperationLeavesOldOrNew) {
     EXPECT_TRUE(is_new || !converted.ok()) << "a conversion was reported and then lost";
     if (!fault.is_crash() && !converted.ok()) {
       EXPECT_THAT(std::string(converted.message()), testing::HasSubstr("test: "));
+      if (is_new) {
+        EXPECT_THAT(std::string(converted.message()), testing::HasSubstr(Destination() + " is complete"));
+      }
     }
     ConvertAgain();
   }

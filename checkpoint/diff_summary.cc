@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -51,13 +52,19 @@ bool IsRenamed(std::string_view name, const std::string& prefix, const std::stri
   return false;
 }
 
-OneSided SideOf(const std::vector<std::string>& names, const std::string& prefix,
-                const std::vector<std::string>& others, const std::string& other_prefix) {
-  absl::flat_hash_set<std::string_view> renamed;
-  if (prefix != other_prefix) renamed.insert(others.begin(), others.end());
+std::vector<std::string> WithoutRenamed(const std::vector<std::string>& names, const std::string& prefix,
+                                        const std::vector<std::string>& others, const std::string& other_prefix) {
+  if (prefix == other_prefix) return names;
+  const absl::flat_hash_set<std::string_view> renamed(others.begin(), others.end());
+  std::vector<std::string> left;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(left),
+               [&](const std::string& name) { return !IsRenamed(name, prefix, other_prefix, renamed); });
+  return left;
+}
+
+OneSided CountSections(const std::vector<std::string>& names) {
   OneSided side;
   for (const std::string& name : names) {
-    if (!renamed.empty() && IsRenamed(name, prefix, other_prefix, renamed)) continue;
     ++(StartsWith(name, kModel) ? side.model : StartsWith(name, kOptim) ? side.optimizer : side.extra);
   }
   return side;
@@ -123,9 +130,9 @@ class Summary {
   }
 
   void AddOneSided() {
-    const RenamedTensors& renamed = report_.renamed;
-    const OneSided a = SideOf(report_.only_in_a, renamed.prefix_a, report_.only_in_b, renamed.prefix_b);
-    const OneSided b = SideOf(report_.only_in_b, renamed.prefix_b, report_.only_in_a, renamed.prefix_a);
+    const OneSidedNames names = NamesOfOneSide(report_);
+    const OneSided a = CountSections(names.a);
+    const OneSided b = CountSections(names.b);
     if (a.all() + b.all() == 0) return;
     const bool is_optimizer = std::min(a.all(), b.all()) == 0 && a.optimizer + b.optimizer == a.all() + b.all();
     std::vector<std::string> parts;
@@ -172,6 +179,12 @@ class Summary {
 }  // namespace
 
 DiffSummary SummariseDiff(const DiffReport& report) { return Summary(report).Make(); }
+
+OneSidedNames NamesOfOneSide(const DiffReport& report) {
+  const RenamedTensors& renamed = report.renamed;
+  return {WithoutRenamed(report.only_in_a, renamed.prefix_a, report.only_in_b, renamed.prefix_b),
+          WithoutRenamed(report.only_in_b, renamed.prefix_b, report.only_in_a, renamed.prefix_a)};
+}
 
 std::vector<const TensorDiff*> LargestDifferences(const DiffReport& report, size_t count) {
   std::vector<const TensorDiff*> changed;

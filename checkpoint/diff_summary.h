@@ -30,6 +30,15 @@ struct DiffSummary {
 
 DiffSummary SummariseDiff(const DiffReport& report);
 
+// DiffReport::only_in_a and only_in_b without the names that the other side has under another prefix, about which the
+// summary has one sentence.
+struct OneSidedNames {
+  std::vector<std::string> a;
+  std::vector<std::string> b;
+};
+
+OneSidedNames NamesOfOneSide(const DiffReport& report);
+
 // The `count` tensors, or all if they are fewer, whose values differ the most, within the tolerance or not: first the
 // ones with NaN on one side, then by the largest |a - b|, then in the order of the report. They are part of `report`.
 std::vector<const TensorDiff*> LargestDifferences(const DiffReport& report, size_t count);

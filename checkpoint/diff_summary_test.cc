@@ -88,8 +88,11 @@ TEST(DiffSummaryTest, NamesWithAPrefixAreNotMissing) {
   EXPECT_THAT(SummariseDiff(report).sentences,
               ElementsAre("names: 2 tensors have no prefix in A, the prefix \"module.\" "
                           "in B; all are equal but for that"));
+  EXPECT_THAT(NamesOfOneSide(report).a, IsEmpty());
+  EXPECT_THAT(NamesOfOneSide(report).b, IsEmpty());
   report.renamed.tensors = {Differing("model/w", 1)};
   report.only_in_b.push_back("extra/step");
+  EXPECT_THAT(NamesOfOneSide(report).b, ElementsAre("extra/step"));
   EXPECT_THAT(SummariseDiff(report).kinds, ElementsAre("names", "missing", "values"));
   EXPECT_THAT(SummariseDiff(report).sentences[2], HasSubstr("values: 1 of 2 tensors differs, at most by 1"));
 }

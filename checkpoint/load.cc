@@ -32,20 +32,25 @@ absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGr
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(
-      path, {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source =
+      OpenTensorSource(path, {.flat_layout = options.flat_layout,
+                              .model_only = options.model_only,
+                              .skip_links = options.skip_links,
+                              .map = options.map});
   if (!source.ok()) return NameOptions(source.status(), "DescribeOptions");
   return (*source)->contents();
 }
 
-absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
+absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout,
+                                       const std::vector<TensorRole>& map) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  // skip_links: the step is never behind a link.
+  const TensorSourceOptions options = {.flat_layout = flat_layout, .skip_links = true, .map = map};
+  FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(options)));
   if (driver->traits().is_ours) {  // the manifest has the step, even if other files are damaged
     return NativeCheckpointStep(path);
   }
-  // skip_links: the step is never behind a link.
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source =
-      driver->Open(path, {.flat_layout = flat_layout, .skip_links = true});
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, options);
   if (!source.ok()) return NameLoadOptions(source.status());
   if ((*source)->step() >= 0) return (*source)->step();
   return absl::InvalidArgumentError(absl::StrCat(path, " does not record its step; only its weights can be read"));

@@ -120,6 +120,22 @@ TEST_F(LoadTest, TheStepIsReadFromTheManifestAlone) {
   EXPECT_THAT(CheckpointStep(path_), IsOkAndHolds(12));
 }
 
+TEST_F(LoadTest, AnUnknownStepIsAnErrorAndNotStepZero) {
+  const StateDict state = FullState(tensors_);
+  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
+    const std::string root = NewTestDirectory();
+    const std::string path = root + "/step-00000000";
+    ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {.type = type, .step = -1}));
+    EXPECT_THAT(CheckpointStep(path),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not record its step; only its weights")));
+    StateDict wanted = WantedState(tensors_, 1, 0);
+    EXPECT_OK(LoadCheckpoint(path, wanted));
+    EXPECT_THAT(LoadCheckpoint(root, wanted),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("step-00000000 does not verify: its manifest is of "
+                                                                "an unknown step")));
+  }
+}
+
 TEST_F(LoadTest, NoCheckpointIsNotFound) {
   StateDict wanted;
   EXPECT_THAT(LoadCheckpoint(path_ + "-absent", wanted), StatusIs(absl::StatusCode::kNotFound));

@@ -20,6 +20,7 @@
 //     options/restore_options.h       the attributes that a restore compares
 //     summon_full_params.h            whole parameters for a while
 //     grad_clip.h                     clipping without waiting for the norm
+//     make_shard_exchange.h           for optimizers that need whole parameters
 //     sharded_grad_scaler.h           loss scaling for float16
 //     step_graph.h                    a whole step captured in a CUDA graph
 #ifndef FSDP_FSDP_FSDP_H_
@@ -28,6 +29,7 @@
 #include "fsdp/fsdp/fully_shard.h"                  // IWYU pragma: export
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
 #include "fsdp/fsdp/grad_clip.h"                    // IWYU pragma: export
+#include "fsdp/fsdp/make_shard_exchange.h"          // IWYU pragma: export
 #include "fsdp/fsdp/manual_units.h"                 // IWYU pragma: export
 #include "fsdp/fsdp/model_operations.h"             // IWYU pragma: export
 #include "fsdp/fsdp/module_state.h"                 // IWYU pragma: export

@@ -96,6 +96,7 @@ void SetControls(const FsdpModule& module, const UnitStore& units) {
   controls = module.controls();
   controls.forward_prefetch = UnitsOf(module.forward_prefetch(), units);
   controls.backward_prefetch = UnitsOf(module.backward_prefetch(), units);
+  for (Unit* group : units.unit(unit).dtype_groups) group->controls = controls;
 }
 
 }  // namespace

@@ -39,9 +39,10 @@ absl::Status CheckPlacement(const Parameter& parameter, const std::string& name,
                                                    "\" is a scalar, which has no dimension to cut: "
                                                    "expected a tensor of shape [1]"));
   }
-  if (!IsFloatingPoint(parameter.dtype)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parameter \"", name, "\" is ", std::string(DTypeName(parameter.dtype)), ": expected a floating-point dtype"));
+  if (parameter.requires_grad && !IsFloatingPoint(parameter.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", name, "\" is ", std::string(DTypeName(parameter.dtype)),
+                     " and requires a gradient: expected a floating-point dtype, or requires_grad off"));
   }
   return ShardDimOf(options.shard_placement_fn, parameter, name, ranks).status();
 }

@@ -32,9 +32,9 @@
 namespace fsdp {
 
 // `mesh` has one dimension (shard) or two (replicate, shard). The result lives as long as `module`. kInvalidArgument,
-// naming it, for a container without a forward, a module that is sharded already, a parameter that is a scalar or has
-// an integer dtype, options that Validate refuses, and for a reshard_after_forward that does not divide the shard
-// group; kUnimplemented for a placement on another dimension than 0 that the ranks do not divide. Local.
+// naming it, for a container without a forward, a module that is sharded already, a parameter that is a scalar, or of
+// integers and not frozen, options that Validate refuses, and for a reshard_after_forward that does not divide the
+// shard group; kUnimplemented for a placement on another dimension than 0 that the ranks do not divide. Local.
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 

@@ -233,6 +233,7 @@ std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root
   std::vector<Module::NamedModule> modules;
   if (!below_plain_) modules.emplace_back("", module_.get());
   for (const auto& unit : model_->units().units()) {
+    if (unit->dtype_group_of.has_value()) continue;
     if (unit->module == module_.get() || (root_only && !CheckIsRoot(*unit->module))) continue;
     modules.emplace_back(unit->name, unit->module);
   }

@@ -50,7 +50,10 @@ absl::StatusOr<std::shared_ptr<ShardedModel>> ShardedModel::CreateManual(Module&
 std::vector<ShardedParameter*> ShardedModel::parameters() const {
   std::vector<ShardedParameter*> parameters;
   for (const auto& unit : units_->units()) {
-    for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
+    if (unit->dtype_group_of.has_value()) continue;
+    for (const Unit* part : unit->Parts()) {
+      for (const auto& parameter : part->sharded_parameters) parameters.push_back(parameter.get());
+    }
   }
   return parameters;
 }

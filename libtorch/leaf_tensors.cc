@@ -26,12 +26,16 @@ LeafTensors::LeafTensors(const UnitStore& units, const std::vector<MirroredParam
   for (const MirroredParameter& parameter : parameters) {
     const auto unit = unit_of.find(parameter.mirror.get());
     if (unit == unit_of.end()) continue;
+    const Unit& of = units.unit(unit->second);
     const int index = static_cast<int>(leaves_.size());
-    Leaf leaf{.mirror = parameter.mirror, .tensor = parameter.tensor, .unit = unit->second};
-    const int64_t nbytes = leaf.mirror->shape.numel() * SizeOf(units.unit(leaf.unit).compute_dtype);
+    Leaf leaf{.mirror = parameter.mirror,
+              .tensor = parameter.tensor,
+              .unit = of.dtype_group_of.value_or(unit->second),
+              .part = unit->second};
+    const int64_t nbytes = leaf.mirror->shape.numel() * SizeOf(of.compute_dtype);
     leaf.storage = c10::make_intrusive<SlotStorage>(&owner, index, nbytes, parameter.tensor.device());
-    Adopt(units.unit(leaf.unit), leaf);
-    of_unit_[leaf.unit].push_back(index);
+    Adopt(of, leaf);
+    of_unit_[leaf.part].push_back(index);
     leaves_.push_back(std::move(leaf));
   }
 }

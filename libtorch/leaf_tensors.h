@@ -27,6 +27,7 @@ class LeafTensors final {
     at::Tensor tensor = {};
     c10::intrusive_ptr<SlotStorage> storage = {};  // the tensor's
     int unit = -1;                                 // in the UnitStore
+    int part = -1;                                 // the unit, or the dtype group of it that has the parameter
     at::ScalarType type = at::kFloat;              // while it is sharded: the unit's compute dtype
     bool requires_grad = false;                    // when it was sharded
     std::string message = {};                      // of the error of a use while it is sharded

@@ -27,7 +27,7 @@ namespace {
 using State = TorchOptimizerKind::State;
 
 // The names of the states that some group of `optimizer` has.
-std::vector<std::string> StateNamesOf(const TorchOptimizerKind& kind, const torch::optim::Optimizer& optimizer) {
+std::vector<std::string> StateNames(const TorchOptimizerKind& kind, const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> names;
   for (const TorchOptimizerKind::Field& field : kind.fields) {
     const auto& groups = optimizer.param_groups();
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<TorchOptimizer>> TorchOptimizer::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("TorchOptimizer: the ", kind->name, " has taken steps: expected one that has not"));
   }
-  std::vector<std::string> names = StateNamesOf(*kind, *optimizer);
+  std::vector<std::string> names = StateNames(*kind, *optimizer);
   return std::unique_ptr<TorchOptimizer>(
       new TorchOptimizer(module.follower_, groups, std::move(names), *kind, std::move(optimizer)));
 }

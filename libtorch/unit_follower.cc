@@ -94,7 +94,7 @@ void UnitFollower::HookGradients() {
     };
     Accumulator& accumulator = states_[i].accumulator;
     accumulator = HookAccumulation(leaf.tensor, call(&UnitFollower::OnAccumulate), call(&UnitFollower::OnAccumulated));
-    const Unit& unit = model_->units().unit(leaf.unit);
+    const Unit& unit = model_->units().unit(leaf.part);
     if (unit.accumulates_in_reduce_dtype() && SizeOf(unit.reduce_dtype) > SizeOf(unit.compute_dtype)) {
       KeepGradientsWide(leaf.tensor, accumulator);
     }

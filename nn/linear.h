@@ -28,6 +28,12 @@ class Linear : public Module {
 
   std::string_view type_name() const override { return "Linear"; }
 
+  // Adds a low-rank adapter (LoRA): y += alpha / rank * (x A^T) B^T, with the weights A [rank, in_features] and B
+  // [out_features, rank] of new children "lora_A" and "lora_B", PEFT's names. B starts at 0, so y changes only once it
+  // is trained. Freezes weight and bias; they may be unfrozen. Call it once, before the module is named, materialised
+  // or sharded; not for the layers of tensor parallelism.
+  void AddLora(int64_t rank, float alpha);
+
   // From now on the rows of the output have the distance that suits the device's products (Tape::EmptyRows), in forward
   // and in both products of backward. For a head, whose output a loss reads: on a GPU, products of rows that are not a
   // multiple of 16 bytes, such as the 50,257 bfloat16 of GPT-2's logits, are several times slower.
@@ -45,7 +51,13 @@ class Linear : public Module {
   std::shared_ptr<Parameter> bias_;  // may be null
 
  private:
+  absl::Status AddLoraOutput(const Tensor& x, const Tensor& out, Tape& tape);
+  absl::StatusOr<Tensor> LoraBackward(const Tensor& grad_output, Tape& tape);
+
   bool pads_output_rows_ = false;
+  Linear* lora_a_ = nullptr;  // children, both or neither
+  Linear* lora_b_ = nullptr;
+  double lora_divisor_ = 1;  // rank / alpha
 };
 
 // y = x weight + bias; the bias starts at 0. Parameters: weight [in_features, out_features], bias [out_features].

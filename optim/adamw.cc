@@ -9,8 +9,10 @@
 // CopyScalarsToDevice fills before each replay.
 #include "fsdp/optim/adamw.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,6 +28,7 @@ namespace fsdp {
 namespace {
 
 constexpr char kName[] = "AdamW";
+constexpr char kLargest[] = "max_exp_avg_sq";
 constexpr int64_t kScalars = sizeof(AdamWScalars) / sizeof(float);
 
 // m and v start at 0, so after t steps they are means over weights that sum to 1 - beta^t and not to 1. Dividing by
@@ -39,13 +42,14 @@ constexpr int64_t kScalars = sizeof(AdamWScalars) / sizeof(float);
 AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
   const double bias_correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
   const double bias_correction2 = 1 - std::pow(options.beta2, static_cast<double>(step));
-  return {.negative_decay = static_cast<float>(-(options.lr * options.weight_decay)),
-          .one_minus_beta1 = static_cast<float>(1 - options.beta1),
-          .beta2 = static_cast<float>(options.beta2),
-          .one_minus_beta2 = static_cast<float>(1 - options.beta2),
-          .negative_step_size = static_cast<float>(-(options.lr / bias_correction1)),
-          .sqrt_bias_correction2 = static_cast<float>(std::sqrt(bias_correction2)),
-          .eps = static_cast<float>(options.eps)};
+  return {
+      .negative_decay = options.decoupled_weight_decay ? static_cast<float>(-(options.lr * options.weight_decay)) : 0,
+      .one_minus_beta1 = static_cast<float>(1 - options.beta1),
+      .beta2 = static_cast<float>(options.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - options.beta2),
+      .negative_step_size = static_cast<float>(-(options.lr / bias_correction1)),
+      .sqrt_bias_correction2 = static_cast<float>(std::sqrt(bias_correction2)),
+      .eps = static_cast<float>(options.eps)};
 }
 
 // The field of a hyperparameter; null for an unknown name.
@@ -61,6 +65,28 @@ double* FieldOf(AdamWOptions& options, std::string_view name) {
     if (field == name) return &(options.*member);
   }
   return nullptr;
+}
+
+// The options that decide which states and which formula a group has, by PyTorch's names, with their defaults.
+struct FixedOption {
+  std::string_view name;
+  bool AdamWOptions::*member;
+  bool otherwise;
+};
+constexpr FixedOption kFixed[] = {{"amsgrad", &AdamWOptions::amsgrad, false},
+                                  {"decoupled_weight_decay", &AdamWOptions::decoupled_weight_decay, true}};
+
+StateRule StatesOf(const AdamWOptions& options) {
+  return [amsgrad = options.amsgrad](const ShardedParameter&, std::string_view state) {
+    return amsgrad || state != kLargest;
+  };
+}
+
+std::vector<std::string> StateNames(const std::vector<AdamW::Group>& groups) {
+  std::vector<std::string> names = {"exp_avg", "exp_avg_sq"};
+  const bool amsgrad = std::any_of(groups.begin(), groups.end(), [](const auto& g) { return g.options.amsgrad; });
+  if (amsgrad) names.push_back(kLargest);
+  return names;
 }
 
 absl::Status ValidateGroup(size_t group, const AdamWOptions& options) {
@@ -87,7 +113,9 @@ AdamW::AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& opti
     : AdamW(std::vector<Group>{{std::move(parameters), options}}) {}
 
 AdamW::AdamW(std::vector<Group> groups)
-    : Optimizer(ParametersOf(groups), {"exp_avg", "exp_avg_sq"}), groups_(std::move(groups)) {}
+    : Optimizer(ParametersOf(groups), StateNames(groups)), groups_(std::move(groups)) {
+  for (size_t g = 0; g < groups_.size(); ++g) LimitStates(g, StatesOf(groups_[g].options));
+}
 
 std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
                                                    const AdamWOptions& options) {
@@ -105,7 +133,10 @@ absl::Status AdamW::AddParamGroup(Group group) {
     return absl::FailedPreconditionError(
         "AdamW: no param group can be added after CopyScalarsToDevice: a captured step would leave it out");
   }
-  FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
+  if (group.options.amsgrad && state_names().back() != kLargest) {
+    return absl::FailedPreconditionError("AdamW was made without amsgrad and has no memory for its state");
+  }
+  FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters, StatesOf(group.options)), kName));
   groups_.push_back(std::move(group));
   return absl::OkStatus();
 }
@@ -117,6 +148,7 @@ absl::Status AdamW::Step(Stream& stream) {
     FinishStep(indices);
     return absl::OkStatus();
   }
+  FSDP_RETURN_IF_ERROR(CheckVariants(indices));
   FSDP_ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   if (IsCapturing(stream) && !live_scalars_.defined()) {
     return absl::FailedPreconditionError("a step of AdamW is captured before CopyScalarsToDevice was called");
@@ -124,9 +156,12 @@ absl::Status AdamW::Step(Stream& stream) {
   std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {
     FSDP_RETURN_IF_ERROR(state().Create(i));
-    updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
-                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i),
-                       IsCapturing(stream) ? LiveScalars(i) : Tensor()});
+    const AdamWOptions& options = groups_[group_of(i)].options;
+    updates.push_back({ScalarsOf(options, step_count(i) + 1), parameters()[i]->data, parameters()[i]->grad,
+                       state().slice(0, i), state().slice(1, i), ExtrasOf(i),
+                       IsCapturing(stream) ? LiveScalars(i) : Tensor(),
+                       options.decoupled_weight_decay ? 0 : static_cast<float>(options.weight_decay),
+                       options.amsgrad ? state().slice(2, i) : Tensor()});
   }
   ops->AdamW(std::move(updates), stream);
   FinishStep(indices);
@@ -152,6 +187,17 @@ absl::Status AdamW::CopyScalarsToDevice(Stream& stream) {
   return absl::OkStatus();
 }
 
+absl::Status AdamW::CheckVariants(const std::vector<size_t>& indices) const {
+  std::vector<size_t> amsgrad, adam;
+  for (const size_t i : indices) {
+    const AdamWOptions& options = groups_[group_of(i)].options;
+    if (options.amsgrad) amsgrad.push_back(i);
+    if (!options.decoupled_weight_decay) adam.push_back(i);
+  }
+  FSDP_RETURN_IF_ERROR(CheckOnHost("AdamW with amsgrad", amsgrad));
+  return CheckOnHost("AdamW without decoupled_weight_decay", adam);
+}
+
 Tensor AdamW::LiveScalars(size_t index) const {
   const auto first = static_cast<int64_t>(index) * kScalars;
   return live_scalars_.Slice({first, first + kScalars});
@@ -164,6 +210,10 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
     states.push_back(
         {GroupNames(g),
          {{"lr", o.lr}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}}});
+    const bool usual = std::all_of(std::begin(kFixed), std::end(kFixed),
+                                   [&](const FixedOption& fixed) { return o.*fixed.member == fixed.otherwise; });
+    auto& place = usual ? states.back().implied : states.back().values;
+    for (const FixedOption& fixed : kFixed) place.emplace_back(fixed.name, o.*fixed.member ? 1 : 0);
   }
   return states;
 }
@@ -171,6 +221,14 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
 absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   AdamWOptions options = groups_[group].options;
+  for (const FixedOption& fixed : kFixed) {
+    if (fixed.name != name) continue;
+    const bool mine = options.*fixed.member;
+    if (mine == (value != 0)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(kName, ", param group ", group, ": ", std::string(name), " is ",
+                                                   mine ? "true, not false" : "false, not true",
+                                                   ", and fixed: make the optimizer with the other value"));
+  }
   double* const field = FieldOf(options, name);
   if (field == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),
@@ -181,7 +239,8 @@ absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, dou
 }
 
 void AdamW::AssignHyperparameter(size_t group, std::string_view name, double value) {
-  *FieldOf(groups_[group].options, name) = value;
+  // CheckHyperparameter has refused other values of fixed options.
+  if (double* const field = FieldOf(groups_[group].options, name); field != nullptr) *field = value;
 }
 
 absl::Status AdamW::CheckGroups() const {

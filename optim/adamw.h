@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula, one fused pass over each slice. Its bits
-// are not torch's: sums are rounded in other places (update_kernels.h), and torch_steps_test.cc bounds how far that
-// carries. (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
+// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula, and torch.optim.Adam's, one fused pass
+// over each slice. Its bits are not torch's: sums are rounded in other places (update_kernels.h), and
+// torch_steps_test.cc bounds how far that carries. (Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
+// 2019.)
 #ifndef FSDP_OPTIM_ADAMW_H_
 #define FSDP_OPTIM_ADAMW_H_
 
@@ -30,6 +31,15 @@ struct AdamWOptions {
 
   // The share of p, times lr, that a step takes away. 0: none.
   double weight_decay = 1e-2;
+
+  // Divides by the root of the largest v so far, so that a step never grows because v falls: one more state. (Reddi,
+  // Kale and Kumar, "On the Convergence of Adam and Beyond", 2018.) Fixed when a group is made; for parameters on
+  // hosts.
+  bool amsgrad = false;
+
+  // False: Adam, whose decay is a part of the gradient, g + weight_decay p; torch.optim.Adam's default weight_decay
+  // is 0. Fixed when a group is made; false is for parameters on hosts.
+  bool decoupled_weight_decay = true;
 };
 
 // kInvalidArgument, naming the field, for a value that is out of range, as in torch.optim.AdamW: betas outside of [0,
@@ -39,7 +49,8 @@ absl::Status Validate(const AdamWOptions& options);
 // With g the gradient of a parameter p, and t the number of its steps:
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-// States: "exp_avg" (m) and "exp_avg_sq" (v). Its steps can be captured in a graph.
+// States: "exp_avg" (m), "exp_avg_sq" (v), and in groups with amsgrad "max_exp_avg_sq". Its steps can be captured in a
+// graph.
 class AdamW final : public Optimizer {
  public:
   // Parameters with their own options.
@@ -63,7 +74,8 @@ class AdamW final : public Optimizer {
   static std::vector<Group> DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
                                               const AdamWOptions& options);
 
-  // Both: kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
+  // Both: kInvalidArgument, naming the group, for options that Validate refuses, and Step kUnimplemented for amsgrad or
+  // Adam on a device; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   absl::Status CopyScalarsToDevice(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
@@ -72,6 +84,8 @@ class AdamW final : public Optimizer {
  private:
   void AssignHyperparameter(size_t group, std::string_view name, double value) override;
   absl::Status CheckGroups() const;
+
+  absl::Status CheckVariants(const std::vector<size_t>& indices) const;
 
   // The scalars of parameter `index` in live_scalars_.
   Tensor LiveScalars(size_t index) const;

@@ -7,6 +7,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
@@ -76,6 +77,7 @@ TEST_F(AddParamGroupTest, ItIsUpdatedAsByAnOptimizerOfItsOwn) {
     ExpectIsUpdatedAsByItsOwn<AdamW>(AdamWOptions{.lr = 0.1}, AdamWOptions{.lr = 0.01, .weight_decay = 0}, before);
     ExpectIsUpdatedAsByItsOwn<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.5}, SgdOptions{.lr = 0.01}, before);
     ExpectIsUpdatedAsByItsOwn<Sgd>(SgdOptions{.lr = 0.1}, SgdOptions{.lr = 0.01}, before);
+    ExpectIsUpdatedAsByItsOwn<Lion>(LionOptions{.lr = 0.1}, LionOptions{.lr = 0.01, .weight_decay = 0.5}, before);
   }
 }
 

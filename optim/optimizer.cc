@@ -64,13 +64,13 @@ Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, 
   for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
 }
 
-absl::Status Optimizer::AddParameters(absl::Span<ShardedParameter* const> parameters) {
+absl::Status Optimizer::AddParameters(absl::Span<ShardedParameter* const> parameters, const StateRule& rule) {
   std::set<const ShardedParameter*> known(parameters_.begin(), parameters_.end());
   for (const ShardedParameter* parameter : parameters) {
     if (known.insert(parameter).second) continue;
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter->fqn, "\" is in two param groups"));
   }
-  FSDP_RETURN_IF_ERROR(state_->Add(parameters));
+  FSDP_RETURN_IF_ERROR(state_->Add(parameters, rule));
   parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
   group_of_.resize(parameters_.size(), num_groups_);
   steps_.resize(parameters_.size(), 0);
@@ -82,6 +82,25 @@ Optimizer::Optimizer(Optimizer&&) = default;
 Optimizer::~Optimizer() = default;
 
 const std::vector<std::string>& Optimizer::state_names() const { return state_->names(); }
+
+std::vector<std::string> Optimizer::StateNamesOf(size_t index) const { return state_->NamesOf(index); }
+
+void Optimizer::LimitStates(size_t group, const StateRule& rule) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (group_of_[i] == group) state_->Limit(i, rule);
+  }
+}
+
+absl::Status Optimizer::CheckOnHost(std::string_view what, const std::vector<size_t>& indices) const {
+  for (const size_t i : indices) {
+    const Device& device = *parameters_[i]->device;
+    if (device.type() == DeviceType::kCpu) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        std::string(what), ": parameter \"", parameters_[i]->fqn, "\" is on ", device.name(),
+        ", and the kernels are for parameters on the host: ", "offload them (CpuOffload), or train with AdamW or SGD"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Tensor> Optimizer::State(size_t index, std::string_view name, bool create) {
   return state_->Find(index, name, create);

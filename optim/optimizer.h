@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/optim/sharded_parameter.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
@@ -29,6 +30,9 @@ struct TensorExtras;
 struct ParamGroupState {
   std::vector<std::string> params;                     // fqns
   std::vector<std::pair<std::string, double>> values;  // name -> value, PyTorch's names
+
+  // Values that state dicts leave out, because they are the defaults. A saved group may have them, and no others.
+  std::vector<std::pair<std::string, double>> implied = {};
 };
 
 class Optimizer {
@@ -74,11 +78,13 @@ class Optimizer {
   // All parameters, in group order. The caller owns them; they outlive the optimizer, and none is null.
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
-  // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
+  // Names of the states, e.g. {"exp_avg", "exp_avg_sq"}, and those of them that parameters()[index] has, which may be
+  // fewer.
   const std::vector<std::string>& state_names() const;
+  std::vector<std::string> StateNamesOf(size_t index) const;
 
-  // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
-  // parameter's first step, unless `create`, which makes it (zero).
+  // State `name` of parameters()[index]: 1-D, interval.size() elements, or all of a factor (FactorShape), the live
+  // memory. Undefined before the parameter's first step, unless `create`, which makes it (zero).
   absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false);
 
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".
@@ -105,12 +111,21 @@ class Optimizer {
   // kInvalidArgument, with `optimizer` ("AdamW") in front, for an unknown group.
   absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
 
-  // Adds a group of parameters without state. kInvalidArgument names a parameter that is in a group already, or twice
-  // in this one; errors of a device's allocator. An error adds nothing. Blocks.
-  absl::Status AddParameters(absl::Span<ShardedParameter* const> parameters);
+  // Adds a group of parameters, which get the states that `rule` gives them at their first step. kInvalidArgument names
+  // a parameter that is in a group already, or twice in this one; errors of a device's allocator. An error adds
+  // nothing. Blocks.
+  absl::Status AddParameters(absl::Span<ShardedParameter* const> parameters, const StateRule& rule = {});
 
-  // `groups` are the parameters by group, `state_names` the names of the states that each element has.
+  // `groups` are the parameters by group, `state_names` the names of the states. All parameters have all of them, but
+  // for those that a constructor leaves out by LimitStates.
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
+
+  // Gives the parameters of a group only the states for which `rule` is true.
+  void LimitStates(size_t group, const StateRule& rule);
+
+  // kUnimplemented unless these parameters are in host memory, where only `what` ("amsgrad") has kernels: names the
+  // first that is not, and the alternatives.
+  absl::Status CheckOnHost(std::string_view what, const std::vector<size_t>& indices) const;
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
   // unless data is float32, grad float32, bfloat16 or float16, and both are of the interval's size.

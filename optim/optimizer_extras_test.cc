@@ -10,6 +10,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/convert.h"
@@ -28,11 +29,19 @@ class OptimizerExtrasTest : public OptimizerFixture {
   using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(ShardedParameter*)>;
 
   static std::vector<MakeOptimizer> Optimizers() {
-    return {[](ShardedParameter* p) { return std::make_unique<AdamW>(std::vector{p}, AdamWOptions{.lr = 0.1}); },
-            [](ShardedParameter* p) {
-              return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1, .momentum = 0.9});
-            },
-            [](ShardedParameter* p) { return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1}); }};
+    std::vector<MakeOptimizer> all = {
+        [](ShardedParameter* p) { return std::make_unique<AdamW>(std::vector{p}, AdamWOptions{.lr = 0.1}); },
+        [](ShardedParameter* p) {
+          return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1, .momentum = 0.9});
+        },
+        [](ShardedParameter* p) { return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1}); }};
+    if (TestDevice()->type() != DeviceType::kCpu) return all;
+    all.push_back([](ShardedParameter* p) { return std::make_unique<Lion>(std::vector{p}, LionOptions{.lr = 0.1}); });
+    all.push_back([](ShardedParameter* p) {
+      return std::make_unique<AdamW>(std::vector{p},
+                                     AdamWOptions{.lr = 0.1, .amsgrad = true, .decoupled_weight_decay = false});
+    });
+    return all;
   }
 
   std::unique_ptr<ShardedParameter> Make(DType grad_dtype, int64_t numel = 5003) {

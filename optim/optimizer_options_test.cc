@@ -8,6 +8,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
@@ -104,6 +105,18 @@ class OptimizerOptionsTest : public OptimizerFixture {
 
 TEST_F(OptimizerOptionsTest, AdamWRefusesValuesOutOfRange) {
   ExpectRefused<AdamW>(AdamWCases(), kAdamWFields, AdamWOptions(), "AdamW");
+}
+
+TEST_F(OptimizerOptionsTest, LionRefusesValuesOutOfRange) {
+  ExpectRefused<Lion>({{"lr", kNan, "lr is nan: " + std::string(kNotNegative)},
+                       {"beta1", 1, "beta1 is 1: " + std::string(kShare)},
+                       {"beta2", -0.1, "beta2 is -0.1: " + std::string(kShare)},
+                       {"weight_decay", kInfinity, "weight_decay is inf: " + std::string(kNotNegative)}},
+                      std::vector<Field<LionOptions>>{{"lr", &LionOptions::lr},
+                                                      {"beta1", &LionOptions::beta1},
+                                                      {"beta2", &LionOptions::beta2},
+                                                      {"weight_decay", &LionOptions::weight_decay}},
+                      LionOptions(), "Lion");
 }
 
 TEST_F(OptimizerOptionsTest, SgdRefusesValuesOutOfRange) {

@@ -55,7 +55,7 @@ std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Sgd::
 }
 
 // SGD without momentum has no state, so no buffer is allocated for it.
-std::vector<std::string> StateNamesOf(const std::vector<Sgd::Group>& groups) {
+std::vector<std::string> StateNames(const std::vector<Sgd::Group>& groups) {
   for (const Sgd::Group& group : groups) {
     if (group.options.momentum != 0) return {"momentum_buffer"};
   }
@@ -77,8 +77,7 @@ absl::Status Validate(const SgdOptions& options) {
 Sgd::Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options)
     : Sgd(std::vector<Group>{{std::move(parameters), options}}) {}
 
-Sgd::Sgd(std::vector<Group> groups)
-    : Optimizer(ParametersOf(groups), StateNamesOf(groups)), groups_(std::move(groups)) {}
+Sgd::Sgd(std::vector<Group> groups) : Optimizer(ParametersOf(groups), StateNames(groups)), groups_(std::move(groups)) {}
 
 absl::Status Sgd::AddParamGroup(Group group) {
   FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));

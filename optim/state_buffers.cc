@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,7 +19,24 @@
 namespace fsdp {
 
 StateBuffers::StateBuffers(std::vector<std::string> names, absl::Span<ShardedParameter* const> parameters)
-    : names_(std::move(names)), parameters_(parameters.begin(), parameters.end()), exists_(parameters.size(), false) {}
+    : names_(std::move(names)),
+      parameters_(parameters.begin(), parameters.end()),
+      has_(parameters.size(), std::vector<bool>(names_.size(), true)),
+      exists_(parameters.size(), false) {}
+
+void StateBuffers::Limit(size_t index, const StateRule& rule) {
+  for (size_t state = 0; rule && state < names_.size(); ++state) {
+    has_[index][state] = rule(*parameters_[index], names_[state]);
+  }
+}
+
+std::vector<std::string> StateBuffers::NamesOf(size_t index) const {
+  std::vector<std::string> names;
+  for (size_t state = 0; state < names_.size(); ++state) {
+    if (has(state, index)) names.push_back(names_[state]);
+  }
+  return names;
+}
 
 absl::Status StateBuffers::Create(size_t index) {
   if (exists_[index]) return absl::OkStatus();
@@ -38,7 +56,7 @@ absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, b
     return absl::InvalidArgumentError(absl::StrCat("no parameter ", index, ": the optimizer has ", parameters_.size()));
   }
   for (size_t state = 0; state < names_.size(); ++state) {
-    if (names_[state] != name) continue;
+    if (names_[state] != name || !has(state, index)) continue;
     if (create) FSDP_RETURN_IF_ERROR(Create(index));
     return exists_[index] ? slices_[state][index] : Tensor();
   }
@@ -46,15 +64,17 @@ absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, b
       absl::StrCat("parameter \"", parameters_[index]->fqn, "\" has no optimizer state \"", std::string(name), "\""));
 }
 
-absl::Status StateBuffers::Add(absl::Span<ShardedParameter* const> parameters) {
+absl::Status StateBuffers::Add(absl::Span<ShardedParameter* const> parameters, const StateRule& rule) {
   const size_t first = parameters_.size();
   const auto resize = [this](size_t size) {
     parameters_.resize(size);
     exists_.resize(size);
+    has_.resize(size, std::vector<bool>(names_.size(), true));
     for (std::vector<Tensor>& slices : slices_) slices.resize(size);
   };
   resize(first + parameters.size());
   std::copy(parameters.begin(), parameters.end(), parameters_.begin() + first);
+  for (size_t i = first; i < parameters_.size(); ++i) Limit(i, rule);
   if (slices_.empty()) return absl::OkStatus();  // the first Create allocates for all
   absl::Status status = Allocate(first);
   if (!status.ok()) resize(first);
@@ -78,21 +98,20 @@ absl::Status StateBuffers::Allocate(size_t first) {
 // Parameters of one optimizer may be on two devices (offloaded units in host memory), and a slice must be on the device
 // of its parameter.
 absl::Status StateBuffers::AllocateOn(Device& device, size_t first) {
-  int64_t total = 0;
-  for (size_t i = first; i < parameters_.size(); ++i) {
-    if (parameters_[i]->device == &device) total += parameters_[i]->interval.size();
-  }
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
-  for (std::vector<Tensor>& slices : slices_) {
-    FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {total}));
-    device.ops().Zero(buffer, *stream);
-    int64_t begin = 0;
+  for (size_t state = 0; state < slices_.size(); ++state) {
+    std::vector<std::pair<size_t, Interval>> places;  // of the parameters, by index
+    int64_t end = 0;
     for (size_t i = first; i < parameters_.size(); ++i) {
-      if (parameters_[i]->device != &device) continue;
-      const int64_t end = begin + parameters_[i]->interval.size();
-      slices[i] = buffer.Slice({begin, end});
-      begin = end;
+      if (parameters_[i]->device != &device || !has(state, i)) continue;
+      const int64_t begin = end;
+      const std::optional<Shape> factor = FactorShape(names_[state], parameters_[i]->shape);
+      end += factor ? factor->numel() : parameters_[i]->interval.size();
+      places.push_back({i, {begin, end}});
     }
+    FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {end}));
+    device.ops().Zero(buffer, *stream);
+    for (const auto& [i, place] : places) slices_[state][i] = buffer.Slice(place);
   }
   return stream->Synchronize();
 }

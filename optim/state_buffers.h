@@ -2,7 +2,8 @@
 //
 // StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
 // parameters' slices. The first step or the first load allocates the memory for all parameters; parameters that are
-// added later have buffers of their own.
+// added later have buffers of their own. A parameter may have some of the states only, and a factor (FactorShape) is
+// whole.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/optim/sharded_parameter.h"
 
 namespace fsdp {
@@ -24,9 +26,16 @@ class StateBuffers {
 
   const std::vector<std::string>& names() const { return names_; }
 
-  // Adds parameters without state after the others. Blocks if there is memory, since it allocates theirs; an error of a
-  // device's allocator adds none.
-  absl::Status Add(absl::Span<ShardedParameter* const> parameters);
+  // Leaves out states of parameter `index`. Precondition: no state exists yet.
+  void Limit(size_t index, const StateRule& rule);
+
+  // Whether parameter `index` has state number `state`, and the names of all that it has, in the order of names().
+  bool has(size_t state, size_t index) const { return has_[index][state]; }
+  std::vector<std::string> NamesOf(size_t index) const;
+
+  // Adds parameters, with the states that `rule` gives them, none of which exists, after the others. Blocks if there is
+  // memory, since it allocates theirs; an error of a device's allocator adds none.
+  absl::Status Add(absl::Span<ShardedParameter* const> parameters, const StateRule& rule);
 
   // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call, which allocates
   // for all parameters; returns the errors of the devices' allocators, and a later call tries again.
@@ -40,11 +49,11 @@ class StateBuffers {
   // True once Create was called for `index`.
   bool exists(size_t index) const { return exists_[index]; }
 
-  // State number `state` of parameter `index`. Precondition: exists(index).
+  // State number `state` of parameter `index`; undefined if has(state, index) is false. Precondition: exists(index).
   const Tensor& slice(size_t state, size_t index) const { return slices_[state][index]; }
 
   // A state by name; undefined while it does not exist, unless `create`, which creates it. kInvalidArgument for an
-  // unknown name or index.
+  // unknown index, and for a name that the parameter does not have.
   absl::StatusOr<Tensor> Find(size_t index, std::string_view name, bool create);
 
  private:
@@ -56,6 +65,7 @@ class StateBuffers {
 
   std::vector<std::string> names_;
   std::vector<ShardedParameter*> parameters_;
+  std::vector<std::vector<bool>> has_;       // [parameter][state]
   std::vector<bool> exists_;                 // by parameter
   std::vector<size_t> created_;              // parameters whose state came into being since BeginStep
   std::vector<std::vector<Tensor>> slices_;  // [state][parameter]; empty before the first Create

@@ -29,6 +29,15 @@ struct AdamWScalars {
   float eps;
 };
 
+// The two options of torch.optim.Adam that change AdamW's formula.
+struct AdamVariant {
+  // Added to the gradient, times p, before all else: Adam's decay, which is not decoupled.
+  float weight_decay = 0;
+
+  // amsgrad: the largest v so far, which takes the place of v under the root; null: v itself.
+  float* max_exp_avg_sq = nullptr;
+};
+
 // torch.optim.SGD, one step. With g the gradient and b the momentum buffer:
 //   g += weight_decay * p;  b = first ? g : b * momentum + one_minus_dampening * g;
 //   g = nesterov ? g + momentum * b : b;  p += negative_lr * g
@@ -42,6 +51,19 @@ struct SgdScalars {
   bool first;  // this parameter has no momentum yet
 };
 
+// Lion, one step. With g the gradient and m the momentum:
+//   p += negative_lr * sign(m * beta1 + one_minus_beta1 * g) + negative_decay * p
+//   m = m * beta2 + one_minus_beta2 * g
+// The sign of 0 is 0, and of a NaN a NaN. As in AdamW p is rounded once.
+struct LionScalars {
+  float negative_decay;  // -lr * weight_decay
+  float beta1;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float negative_lr;
+};
+
 // Additional work of the same pass.
 struct UpdateExtras {
   // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before.
@@ -53,9 +75,11 @@ struct UpdateExtras {
 
 // `grad` has `numel` elements of float32, bfloat16 or float16. Pointers need no alignment; the arrays must not overlap.
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {});
+                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {}, const AdamVariant& variant = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras = {});
+void UpdateLion(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                float* exp_avg, const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/optim/host_step.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/kernel_threads.h"
 
@@ -29,16 +29,6 @@ int ThreadsOf(const Device& device) { return device.type() == DeviceType::kCpu ?
 UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
           .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
-}
-
-bool Skips(const TensorExtras& extras) {
-  return extras.found_inf.defined() && *extras.found_inf.data_as<const float>() != 0;
-}
-
-// In place of a skipped update: the copy may have been stale.
-absl::Status RefreshCopy(const Tensor& data, const Tensor& copy) {
-  if (!copy.defined()) return absl::OkStatus();
-  return Convert(data.dtype(), data.data(), copy.dtype(), copy.data(), data.numel());
 }
 
 // Calls update(u, i) for the pieces i of each update u that is not skipped.
@@ -59,9 +49,11 @@ class HostUpdateOps final : public UpdateOps {
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
       return RunUpdates(updates, threads, [](const AdamWUpdate& u, Interval i) {
+        AdamVariant variant = {.weight_decay = u.weight_decay};
+        if (u.max_exp_avg_sq.defined()) variant.max_exp_avg_sq = u.max_exp_avg_sq.data_as<float>() + i.begin;
         UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
                     u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
-                    ExtrasOf(u.extras, i.begin));
+                    ExtrasOf(u.extras, i.begin), variant);
       });
     });
   }
@@ -75,6 +67,15 @@ class HostUpdateOps final : public UpdateOps {
       });
     });
   }
+
+  void Lion(std::vector<LionUpdate> updates, Stream& stream) const override {
+    stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
+      return RunUpdates(updates, threads, [](const LionUpdate& u, Interval i) {
+        UpdateLion(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
+                   u.exp_avg.data_as<float>() + i.begin, ExtrasOf(u.extras, i.begin));
+      });
+    });
+  }
 };
 
 // Written before main, read after, so it needs no lock.
@@ -84,6 +85,12 @@ std::map<DeviceType, const UpdateOps*>& Registered() {
 }
 
 }  // namespace
+
+void UpdateOps::Lion(std::vector<LionUpdate>, Stream& stream) const {
+  stream.Run([name = stream.device().name()] {
+    return absl::UnimplementedError(absl::StrCat("no kernel of Lion for device ", name));
+  });
+}
 
 absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device) {
   const auto registered = Registered().find(device.type());

@@ -30,12 +30,22 @@ struct AdamWUpdate {
   Tensor data, grad, exp_avg, exp_avg_sq;
   TensorExtras extras = {};
   Tensor live_scalars = {};  // in a capture: an AdamWScalars, float32 [7], that each replay reads; else undefined
+
+  // As AdamVariant's. Only hosts have kernels for them: on other devices 0 and undefined.
+  float weight_decay = 0;
+  Tensor max_exp_avg_sq = {};
 };
 // As AdamWUpdate, for SGD.
 struct SgdUpdate {
   SgdScalars scalars;
   Tensor data, grad;
   Tensor momentum_buffer;  // undefined without momentum
+  TensorExtras extras = {};
+};
+
+struct LionUpdate {
+  LionScalars scalars;
+  Tensor data, grad, exp_avg;
   TensorExtras extras = {};
 };
 
@@ -47,6 +57,9 @@ class UpdateOps {
   // Put the updates on `stream` and return: for host memory any stream, for a GPU's memory a stream of that GPU.
   virtual void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const = 0;
   virtual void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const = 0;
+
+  // Fails the stream with kUnimplemented where there is no kernel, on all but hosts.
+  virtual void Lion(std::vector<LionUpdate> updates, Stream& stream) const;
 };
 
 // The kernels for parameters on `device`; kUnimplemented if the program has no kernels for it.

@@ -157,6 +157,39 @@ TEST(ForeignResumeTest, WeightsWithoutAStepAreForInitFrom) {
   EXPECT_THAT(run->output, AllOf(HasSubstr("model.safetensors"), HasSubstr("does not record its step")));
 }
 
+// The file has its model and optimizer under the usual names; --map names the same, or what is not there.
+TEST(ForeignResumeTest, AMapSaysWhatTheBranchesOfAFileAre) {
+  const std::string directory = NewDirectory();
+  TrainWell(SmallRun() + Flags{"--steps=2", "--checkpoint_dir=" + directory + "/saved"}, directory + "/first.jsonl");
+  const std::string file = directory + "/state.pt";
+  ASSERT_OK(ConvertCheckpoint(directory + "/saved/step-00000002", file, {}).status());
+  for (const std::string start : {"--init_from=", "--resume="}) {
+    const Flags run = SmallRun() + Flags{"--steps=4", start + file};
+    const auto expected = TrainWell(run, directory + "/expected.jsonl");
+    const auto mapped = TrainWell(run + Flags{"--map=model=model", "--map=optim=optim"}, directory + "/mapped.jsonl");
+    ASSERT_EQ(mapped.size(), expected.size()) << start;
+    for (const auto& [step, metrics] : expected) EXPECT_EQ(mapped.at(step).loss, metrics.loss) << start << step;
+    const absl::StatusOr<ProgramResult> unknown = Train(run + Flags{"--map=netG=model"});
+    ASSERT_OK(unknown);
+    EXPECT_EQ(unknown->exit_status, 1);
+    EXPECT_THAT(unknown->output, AllOf(HasSubstr("--map has \"netG\""), HasSubstr("at the top are \"model\"")));
+  }
+  const struct {
+    std::string flag, more, message;
+    int exit_status;
+  } kRefused[] = {
+      {"--map=model", "--init_from=" + file, "--map: \"model\", expected FROM=ROLE", 2},
+      {"--map=model=model", "--resume=none", "--map: expected together with --init_from or --resume=PATH", 2},
+      {"--map=model=model", "--resume=" + directory + "/saved", "--map is for torch files and DCP directories", 1},
+  };
+  for (const auto& refused : kRefused) {
+    const absl::StatusOr<ProgramResult> run = Train(SmallRun() + Flags{"--steps=4", refused.flag, refused.more});
+    ASSERT_OK(run);
+    EXPECT_EQ(run->exit_status, refused.exit_status) << refused.message;
+    EXPECT_THAT(run->output, HasSubstr(refused.message));
+  }
+}
+
 TEST(ForeignResumeTest, ADcpExportDoesNotReplaceOtherFiles) {
   const std::string directory = NewDirectory();
   std::ofstream(directory + "/thesis.txt") << "x";

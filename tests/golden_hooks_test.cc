@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<StepMetrics>> TrainRank(const TrainOptions& options, 
                                               .grad_accum = options.grad_accum,
                                               .rank = group->rank(),
                                               .world_size = group->size()});
-  FSDP_ASSIGN_OR_RETURN(const auto train_step, TrainStep::Create(*model, optimizer, batches, /*trace=*/nullptr));
+  FSDP_ASSIGN_OR_RETURN(const auto train_step, TrainStep::Create(*model, {&optimizer}, batches, /*trace=*/nullptr));
   std::vector<StepMetrics> steps;
   for (int64_t step = 0; step < options.learning_rate.steps; ++step) {
     const double lr = LearningRate(options.learning_rate, step);

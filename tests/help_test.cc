@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("checkpoint/benchmark/checkpoint_benchmark", "checkpoint/benchmark/planning_benchmark",
                     "checkpoint/benchmark/convert_benchmark", "collectives/conformance/collectives_benchmark",
                     "train/async_save_benchmark", "train/bare_benchmark", "examples/quickstart", "train/train_gpt",
-                    "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
+                    "examples/lora", "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
                     "optim/adamw_benchmark", "tensor/convert_benchmark", "tensor/host_stream_benchmark", "tools/ckpt",
                     "tools/launch", "tools/report", "tools/simulate"),
     [](const auto& info) {

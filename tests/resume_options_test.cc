@@ -153,6 +153,25 @@ TEST_F(ResumeOptionsTest, OtherOptionsAreListedOneLineEach) {
   }
 }
 
+TEST_F(ResumeOptionsTest, AnotherScheduleOfTheLearningRateIsListedByItsFlags) {
+  const ProgramResult run = Resume({"--lr_schedule=wsd", "--lr_decay_steps=1"});
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  for (const char* difference :
+       {"lr_schedule: \"constant\" -> \"wsd\"", "lr_decay_steps: 0 -> 1", "min_lr: 0.003 -> 0.0"}) {
+    EXPECT_THAT(run.output, HasSubstr(absl::StrCat("differs from ", Checkpoint(), ": options.", difference, "\n")));
+  }
+}
+
+TEST_F(ResumeOptionsTest, AResumeOffTheCurveSaysBothLearningRates) {
+  const std::string directory = NewDirectory();
+  const Flags linear = {"--lr_schedule=linear", "--warmup_steps=0", "--checkpoint_dir=" + directory};
+  ASSERT_EQ(Run(With(linear, {"--steps=2"})).exit_status, 0);
+  const ProgramResult longer = Run(With(linear, {"--steps=4"}));
+  EXPECT_THAT(longer.output, HasSubstr("step 2 has the learning rate 0.0015, and would have had 0: --lr_schedule"));
+  const ProgramResult same = Run(With(linear, {"--steps=4"}));
+  EXPECT_THAT(same.output, Not(HasSubstr("would have had")));
+}
+
 TEST_F(ResumeOptionsTest, AnUnchangedRunListsNothing) {
   const ProgramResult run = Resume({"--steps=3"});
   EXPECT_EQ(run.exit_status, 0) << run.output;

@@ -19,7 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/suggestion.h"
 #include "fsdp/base/terminal.h"
+#include "fsdp/base/wrap_text.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/commands/commands.h"
@@ -33,6 +35,7 @@ struct Subcommand {
   std::vector<std::string> operands;
   std::string summary;
   std::vector<std::string> flags;
+  std::vector<std::string> examples;
   int (*run)(const CommandLine&);
 
   // A flag of type bool that selects other operands.
@@ -49,6 +52,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"PATH"},
        "what it is: kind, step, world size, tensors, bytes, who holds what",
        {"tensors", "html", "flat_layout", "map", "skip_links", "diff_options", "endpoint_url", "json"},
+       {"ckpt inspect runs", "ckpt inspect model.safetensors --tensors"},
        RunInspect,
        "diff_options",
        {"A", "B"},
@@ -57,6 +61,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"PATH"},
        "reads everything: every digest, coverage, structure; names what is damaged",
        {"flat_layout", "map", "skip_links", "json"},
+       {"ckpt verify runs/step-00000100", "ckpt verify runs --json"},
        RunVerify},
       {"convert",
        {"SRC", "DST"},
@@ -64,31 +69,38 @@ const std::vector<Subcommand>& Subcommands() {
        {"to", "state_dict_type", "world_size", "dtype", "step", "include", "exclude", "rename", "model_only",
         "max_shard_size", "parity", "max_memory", "flat_layout", "map", "skip_links", "allow_expanded", "force",
         "json"},
+       {"ckpt convert runs model.safetensors --dtype=bfloat16",
+        "ckpt convert model.pt sharded --state_dict_type=sharded --world_size=4"},
        RunConvert},
       {"view",
        {"SRC", "OUT.h5"},
        "makes a small HDF5 file that shows a safetensors, torch or DCP checkpoint's tensors in place",
        {"flat_layout", "map", "force", "json"},
+       {"ckpt view model.safetensors model.h5", "ckpt view dcp_directory model.h5 --force"},
        RunView},
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
        {"atol", "rtol", "top", "model_only", "flat_layout", "map", "skip_links", "json"},
+       {"ckpt diff runs/step-00000100 runs/step-00000200 --top=3", "ckpt diff model.safetensors runs --model_only"},
        RunDiff},
       {"prune",
        {"DIR"},
        "deletes old step-* checkpoints of DIR and what crashes left there; never the last one that verifies",
        {"keep_last", "keep_every", "dry_run", "json"},
+       {"ckpt prune runs --keep_last=3 --dry_run", "ckpt prune runs --keep_last=3 --keep_every=1000"},
        RunPrune},
       {"repair",
        {"PATH"},
        "makes lost or damaged files again, from parity and from the rank files' own records",
        {"dry_run", "json"},
+       {"ckpt repair runs/step-00000100 --dry_run", "ckpt repair runs/step-00000100"},
        RunRepair},
       {"push",
        {"SRC", "s3://BUCKET/PREFIX"},
        "verifies SRC and copies it to an object store, as PREFIX/step-*; it appears when it is complete",
        {"endpoint_url", "force", "json"},
+       {"ckpt push runs s3://models/gpt2", "ckpt push runs/step-00000100 s3://models/gpt2 --force"},
        RunPush,
        {},
        {},
@@ -97,6 +109,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"s3://BUCKET/PREFIX", "DST"},
        "copies a checkpoint of an object store, or the newest step-* of PREFIX, to DST, and verifies every byte",
        {"endpoint_url", "force", "json"},
+       {"ckpt pull s3://models/gpt2 checkpoint", "ckpt pull s3://models/gpt2/step-00000100 checkpoint"},
        RunPull,
        {},
        {},
@@ -105,10 +118,25 @@ const std::vector<Subcommand>& Subcommands() {
   return *subcommands;
 }
 
-// "inspect, verify, convert".
-std::string SubcommandNames() {
-  return absl::StrJoin(Subcommands(), ", ",
-                       [](std::string* out, const Subcommand& subcommand) { out->append(subcommand.name); });
+// Those of Subcommands, and those that only Main knows.
+std::vector<std::string> SubcommandNames() {
+  std::vector<std::string> names;
+  for (const Subcommand& subcommand : Subcommands()) names.push_back(subcommand.name);
+  names.insert(names.end(), {"help", "version"});
+  return names;
+}
+
+const Subcommand* FindSubcommand(const std::string& name) {
+  for (const Subcommand& subcommand : Subcommands()) {
+    if (subcommand.name == name) return &subcommand;
+  }
+  return nullptr;
+}
+
+absl::Status NoSubcommand(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a subcommand",
+                                                 DidYouMean(name, SubcommandNames()), "; expected ",
+                                                 absl::StrJoin(SubcommandNames(), ", ")));
 }
 
 // "ckpt inspect PATH [flags]; ckpt inspect --diff_options A B [flags]".
@@ -127,29 +155,58 @@ const std::vector<std::string>& OperandsOf(const Subcommand& subcommand) {
   return is_other ? subcommand.other_operands : subcommand.operands;
 }
 
-void PrintHelp(const Subcommand& subcommand) {
-  Print("usage: %s\n%s\n\n%s", Synopsis(subcommand), subcommand.summary, FlagHelp(subcommand.flags));
+constexpr char kExitStatus[] =
+    "exit status: 0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n";
+
+constexpr char kEnvironment[] =
+    "environment: COLUMNS, the width of this text; NO_COLOR, for output without colours; with s3:// also the variables "
+    "of the AWS tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION, "
+    "AWS_ENDPOINT_URL_S3.\n";
+
+std::string Help(const Subcommand& subcommand) {
+  std::string text = absl::StrCat("usage: ", Synopsis(subcommand), "\n", subcommand.summary, "\n\n",
+                                  FlagHelp(subcommand.flags), "\nexamples:\n");
+  for (const std::string& example : subcommand.examples) absl::StrAppend(&text, "  ", example, "\n");
+  return absl::StrCat(text, "\n", kExitStatus, kEnvironment);
 }
 
-void PrintHelp(bool full) {
-  Print("usage: ckpt SUBCOMMAND ...\n\n");
+std::string Summaries() {
+  std::string text;
   for (const Subcommand& subcommand : Subcommands()) {
-    Print("  %s\n      %s\n", Synopsis(subcommand), subcommand.summary);
+    absl::StrAppend(&text, "  ", Synopsis(subcommand), "\n      ", subcommand.summary, "\n");
   }
-  Print(
+  return text;
+}
+
+std::string Help(bool full) {
+  std::string text = absl::StrCat(
+      "usage: ckpt SUBCOMMAND ...\n\n", Summaries(),
       "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
-      "checkpoint.h5\n"
-      "by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin) or a DCP directory;\n"
-      "of inspect also a checkpoint or run in an object store, s3://BUCKET/PREFIX. "
-      "Exit "
-      "status:\n"
-      "0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n"
-      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull the flags of all, ckpt --version the release.\n");
-  if (!full) return;
-  for (const Subcommand& subcommand : Subcommands()) {
-    Print("\n");
-    PrintHelp(subcommand);
+      "checkpoint.h5 by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin), an .npz "
+      "file or a DCP directory; of inspect also a checkpoint or run in an object store, s3://BUCKET/PREFIX.\n\n",
+      kExitStatus, kEnvironment,
+      "\nckpt help SUBCOMMAND shows the flags of one, ckpt --helpfull the flags of all, ckpt version the release.\n");
+  if (!full) return text;
+  for (const Subcommand& subcommand : Subcommands()) absl::StrAppend(&text, "\n", Help(subcommand));
+  return text;
+}
+
+int PrintHelp(const std::string& text) {
+  Print("%s", WrapText(text, HelpColumns()));
+  return kExitDone;
+}
+
+// An error of the command line; with --json the object on stdout, too. The flag may be one of those that are wrong, so
+// it is looked for in the arguments.
+int Refuse(const std::string& program, const absl::Status& status, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument == "--json" || argument == "-json") {
+      Print("%s", ProblemJson(status));
+      break;
+    }
   }
+  return ReportUsageError(program, status);
 }
 
 absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line) {
@@ -166,11 +223,11 @@ absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line
   return absl::OkStatus();
 }
 
-int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
+int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, const std::vector<std::string>& arguments) {
   const std::string program = absl::StrCat("ckpt ", subcommand.name);
   absl::Status status = SetFlags(line, program, subcommand.flags);
   if (status.ok()) status = CheckOperands(subcommand, line);
-  if (!status.ok()) return ReportUsageError(program, status);
+  if (!status.ok()) return Refuse(program, status, arguments);
   EnterCallersDirectory();
   if (!subcommand.takes_urls) {
     if (const absl::Status files = CheckAreFiles(line.operands); !files.ok()) {
@@ -181,33 +238,46 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
   return subcommand.run(line);
 }
 
+// "ckpt help", "ckpt help SUBCOMMAND".
+int RunHelp(const CommandLine& line) {
+  if (line.operands.empty()) return PrintHelp(Help(line.helpfull));
+  const Subcommand* const subcommand = FindSubcommand(line.operands[0]);
+  return subcommand != nullptr ? PrintHelp(Help(*subcommand))
+                               : ReportUsageError("ckpt", NoSubcommand(line.operands[0]));
+}
+
+// The program that an error of the flags names: the subcommand that the arguments seem to have.
+std::string ProgramOf(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (FindSubcommand(argument) != nullptr) return absl::StrCat("ckpt ", argument);
+  }
+  return "ckpt";
+}
+
 int Main(int argc, char** argv) {
   // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
-  if (!line.ok()) return ReportUsageError("ckpt", line.status());
+  if (!line.ok()) return Refuse(ProgramOf(arguments), line.status(), arguments);
   if (line->version) return PrintVersion("ckpt");
   if (line->operands.empty()) {
-    if (!line->help && !line->helpfull) {
-      return ReportUsageError("ckpt",
-                              absl::InvalidArgumentError(absl::StrCat("a subcommand is missing: ", SubcommandNames())));
-    }
-    PrintHelp(line->helpfull);
-    return kExitDone;
+    if (line->help || line->helpfull) return RunHelp(*line);
+    const int status = Refuse("ckpt", absl::InvalidArgumentError("a subcommand is missing"), arguments);
+    PrintError("\n%s", WrapText(Summaries(), HelpColumns()));
+    return status;
   }
   const std::string name = line->operands.front();
   line->operands.erase(line->operands.begin());
-  for (const Subcommand& subcommand : Subcommands()) {
-    if (subcommand.name != name) continue;
-    if (!line->help && !line->helpfull) return RunSubcommand(subcommand, *line);
-    PrintHelp(subcommand);
-    return kExitDone;
-  }
-  return ReportUsageError("ckpt", absl::InvalidArgumentError(absl::StrCat(
-                                      "\"", name, "\" is not a subcommand; expected ", SubcommandNames())));
+  if (name == "help") return RunHelp(*line);
+  if (name == "version") return PrintVersion("ckpt");
+  const Subcommand* const subcommand = FindSubcommand(name);
+  if (subcommand == nullptr) return Refuse("ckpt", NoSubcommand(name), arguments);
+  if (line->help || line->helpfull) return PrintHelp(Help(*subcommand));
+  return RunSubcommand(*subcommand, *line, arguments);
 }
 
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) { return fsdp::FinishOutput("ckpt", fsdp::Main(argc, argv)); }

@@ -20,6 +20,9 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/exit_code.h"
@@ -40,25 +43,40 @@ ABSL_FLAG(std::string, run_id, "", "name of the job, in FSDP_RUN_ID of its ranks
 namespace fsdp {
 namespace {
 
+// %1$s: the name by which the program was called, launch or, installed, fsdp-launch.
 constexpr char kUsage[] =
-    "launch --nproc=N [--timeout=...] [--grace=...] [--run_id=...] -- PROGRAM ARGS...\n"
-    "launch --nnodes=H --node_rank=R --master_addr=HOST --master_port=P --nproc=N [...] -- PROGRAM ARGS...\n"
+    "%1$s --nproc=N [--timeout=...] [--grace=...] [--run_id=...] -- PROGRAM ARGS...\n"
+    "%1$s --nnodes=H --node_rank=R --master_addr=HOST --master_port=P --nproc=N [...] -- PROGRAM ARGS...\n"
     "\n"
-    "Runs PROGRAM as N ranks, with torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Output lines\n"
-    "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. After SIGINT or SIGTERM a rank\n"
-    "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all\n"
-    "immediately. When a rank fails the others are stopped, and the first failure is named with its exit status and\n"
+    "Runs PROGRAM as N ranks, with torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Output lines "
+    "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. After SIGINT or SIGTERM a rank "
+    "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all "
+    "immediately. When a rank fails the others are stopped, and the first failure is named with its exit status and "
     "last lines.\n"
     "\n"
     "A job on H hosts is started on each of them by hand or by a script, in any order. It has H * N ranks; R * N is "
-    "the\n"
-    "first one here. When a rank fails, launch stops the ranks of its own host; the ranks of the others notice it. If\n"
-    "hosts run the program in different directories or with different flags, give all the same --run_id.";
+    "the first one here. When a rank fails, %1$s stops the ranks of its own host; the ranks of the others notice it. "
+    "If hosts run the program in different directories or with different flags, give all the same --run_id.";
 
-int Report(const LaunchResult& result) {
+// "launch --nproc=2 train_gpt --steps=2": without "--" the flags of PROGRAM are taken for those of launch. If they are
+// unknown and there is no "--", returns an error that asks for it; else OK.
+absl::Status CheckSeparator(const std::string& program, int argc, char** argv) {
+  if (ReadCommandLine(argc, argv).ok()) return absl::OkStatus();
+  for (int n = 1; n <= argc; ++n) {
+    if (absl::string_view(argv[n - 1]) == "--") return absl::OkStatus();
+    // The first n arguments, of which the last may be a flag that lacks its value.
+    const absl::StatusOr<CommandLine> line = ReadCommandLine(n, argv);
+    if (!line.ok() || line->operands.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("-- is missing before \"", line->operands[0], "\": ", program, " [flags] -- PROGRAM ARGS..."));
+  }
+  return absl::OkStatus();
+}
+
+int Report(const std::string& program, const LaunchResult& result) {
   if (result.exit_code != 0) {
-    PrintError("launch: %s\n", result.description);
-    PrintError("%s", result.last_lines.empty() ? "" : "launch: its last lines:\n");
+    PrintError("%s: %s\n", program, result.description);
+    if (!result.last_lines.empty()) PrintError("%s: its last lines:\n", program);
   }
   for (const std::string& line : result.last_lines) {
     PrintError("  %s\n", line);
@@ -67,8 +85,12 @@ int Report(const LaunchResult& result) {
 }
 
 int Main(int argc, char** argv) {
+  const std::string program = ProgramName(argc, argv);
+  if (const absl::Status missing = CheckSeparator(program, argc, argv); !missing.ok()) {
+    return ReportUsageError(program, missing);
+  }
   LaunchOptions options;
-  if (const std::optional<int> status = ParseFlags(argc, argv, kUsage, &options.command)) {
+  if (const std::optional<int> status = ParseFlags(argc, argv, absl::StrFormat(kUsage, program), &options.command)) {
     return *status;
   }
   options.nproc = absl::GetFlag(FLAGS_nproc);
@@ -81,26 +103,26 @@ int Main(int argc, char** argv) {
   options.run_id = absl::GetFlag(FLAGS_run_id);
   if (options.nproc < 1 || options.timeout <= absl::ZeroDuration() || options.stop_grace < absl::ZeroDuration() ||
       options.command.empty()) {
-    return ReportUsageError("launch",
+    return ReportUsageError(program,
                             absl::InvalidArgumentError("wanted --nproc of at least 1, a --timeout above 0, a --grace "
                                                        "of at least 0, and a program after --"));
   }
   if (const absl::Status held = CheckNproc(options.nproc); !held.ok()) {
-    return ReportUsageError("launch", held);
+    return ReportUsageError(program, held);
   }
   const absl::StatusOr<LaunchResult> result = Launch(options);
   // Launch checks the hosts' flags: an error of the command line, not of a rank.
   if (absl::IsInvalidArgument(result.status())) {
-    return ReportUsageError("launch", result.status());
+    return ReportUsageError(program, result.status());
   }
   if (!result.ok()) {
-    PrintError("launch: %s\n", result.status().message());
+    PrintError("%s: %s\n", program, result.status().message());
     return ExitCodeOf(result.status());
   }
-  return Report(*result);
+  return Report(program, *result);
 }
 
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) { return fsdp::FinishOutput(fsdp::ProgramName(argc, argv), fsdp::Main(argc, argv)); }

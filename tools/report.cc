@@ -92,4 +92,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) { return fsdp::FinishOutput("report", fsdp::Main(argc, argv)); }

@@ -257,4 +257,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) { return fsdp::FinishOutput("simulate", fsdp::Main(argc, argv)); }

@@ -111,7 +111,7 @@ class AsyncSaveBenchmark {
                                                                          .grad_accum = options_.grad_accum,
                                                                          .rank = group_->rank(),
                                                                          .world_size = group_->size()});
-    FSDP_ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, nullptr));
+    FSDP_ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, {optimizer_.get()}, *batches_, nullptr));
     AsyncSaverOptions options;
     options.save.overwrite = true;
     options.save.io_threads = absl::GetFlag(FLAGS_save_threads);

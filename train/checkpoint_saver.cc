@@ -35,6 +35,7 @@
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/lr_scheduler_state.h"
 
 namespace fsdp {
 namespace {
@@ -62,6 +63,7 @@ StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) 
 StateKey StepKey() { return StateKey::Extra("step"); }
 StateKey TokensSeenKey() { return StateKey::Extra("tokens_seen"); }
 StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
+StateKey LrSchedulerKey() { return StateKey::Extra("lr_scheduler"); }
 StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
 StateKey RngKey() { return StateKey::Extra("rng"); }
 StateKey FrozenKey() { return StateKey::Extra("frozen"); }
@@ -72,11 +74,11 @@ std::string DescribeLearningRate(const LearningRateOptions& options) {
                          options.min_lr, options.warmup_steps, options.steps);
 }
 
-CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
-                                 EarlierCheckpoints earlier)
+CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model,
+                                 std::vector<Optimizer*> optimizers, EarlierCheckpoints earlier)
     : options_(options),
       model_(model),
-      optimizer_(optimizer),
+      optimizers_(std::move(optimizers)),
       superseded_(std::move(earlier.superseded)),
       damaged_(std::move(earlier.damaged)),
       has_damaged_(!damaged_.empty()),
@@ -93,7 +95,7 @@ bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.
 // Checked first: otherwise memory would run out between two of the many tensors that are gathered, in any thread and in
 // an allocation that cannot return a status.
 absl::Status CheckpointSaver::CheckRoomOnRank0() const {
-  FSDP_ASSIGN_OR_RETURN(const StateDict described, model_.DescribeFullState(&optimizer_));
+  FSDP_ASSIGN_OR_RETURN(const StateDict described, model_.DescribeFullState(optimizers_));
   int64_t nbytes = 0;
   for (const auto& [key, value] : described.entries()) {
     if (const auto* tensor = std::get_if<ShardedTensor>(&value))
@@ -114,20 +116,25 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   const StateDictTypeGuard guard(model_, SettingsOf(options_, model_.device()));
   StateDict state;
   if (Streams()) {
-    FSDP_ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
+    FSDP_ASSIGN_OR_RETURN(state, model_.DescribeFullState(optimizers_));
   } else {
     if (options_.rank0_only) {
       FSDP_RETURN_IF_ERROR(
           AllReduceStatus(model_.group(), model_.group().rank() == 0 ? CheckRoomOnRank0() : absl::OkStatus()));
     }
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
-    FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
+    for (Optimizer* optimizer : optimizers_) FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(*optimizer, state));
   }
   if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: the rest is only for rank 0
   state.attributes = attributes_;
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
   state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
+  if (options_.learning_rate.is_named) {
+    size_t groups = 0;
+    for (const Optimizer* optimizer : optimizers_) groups += optimizer->ParamGroups().size();
+    state.Set(LrSchedulerKey(), LrSchedulerState(options_.learning_rate, steps_done, groups));
+  }
   const int64_t samples_per_step = options_.batch_size * options_.grad_accum * model_.group().size();
   state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
                                                steps_done * samples_per_step, samples_per_step));
@@ -188,7 +195,7 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
   SaveOptions save = OptionsOfSave();
   if (Streams()) {
-    save.stream = [this](const FullStatePart& write) { return model_.StreamFullState(&optimizer_, write); };
+    save.stream = [this](const FullStatePart& write) { return model_.StreamFullState(optimizers_, write); };
   }
   FSDP_ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
   absl::Status deleted;

@@ -32,6 +32,7 @@ StateKey TokensSeenKey();  // tokens in these steps, over all ranks
 
 // JSON objects: the schedule of the learning rate, the next sample, and the seed of all random numbers.
 StateKey LearningRateKey();
+StateKey LrSchedulerKey();  // lr_scheduler_state.h; absent without --lr_schedule
 StateKey DataPositionKey();
 StateKey RngKey();
 
@@ -61,9 +62,9 @@ struct EarlierCheckpoints {
 
 class CheckpointSaver {
  public:
-  // The caller keeps `options`, `model` and `optimizer`, which must outlive the saver. `earlier` is the same on every
+  // The caller keeps `options`, `model` and `optimizers`, which must outlive the saver. `earlier` is the same on every
   // rank.
-  CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
+  CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, std::vector<Optimizer*> optimizers,
                   EarlierCheckpoints earlier);
 
   // The attributes of all checkpoints that are saved from now on, the same on every rank.
@@ -116,7 +117,7 @@ class CheckpointSaver {
 
   const TrainOptions& options_;
   FullyShardedDataParallel& model_;
-  Optimizer& optimizer_;
+  const std::vector<Optimizer*> optimizers_;
   const ShardedGradScaler* scaler_ = nullptr;
   RunMetadata attributes_;
   std::vector<std::string> superseded_;

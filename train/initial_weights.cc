@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/group/same_on_ranks.h"
 
 namespace fsdp {
@@ -52,12 +54,13 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
 
 // The names, shapes and dtypes of the model at `path`. If `layout` does not fit, the spelling without `prefix` is
 // tried, and replaces it if it fits; if neither fits, the error is the first one's.
-absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
+absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix, const std::vector<TensorRole>& map,
                                    std::optional<FlatLayout>& layout) {
-  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout});
+  absl::StatusOr<StateDict> contents =
+      DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout, .map = map});
   if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
   FlatLayout base = WithoutPrefix(*layout, prefix);
-  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, {.model_only = true, .flat_layout = base});
+  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, {.model_only = true, .flat_layout = base, .map = map});
   if (!of_base.ok()) return contents;
   layout = std::move(base);
   return of_base;
@@ -99,7 +102,7 @@ absl::Status LoadInitialWeights(const std::string& path, std::string_view base_p
                                 ProcessGroup& group, const LoadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::string resolved, ResolveCheckpoint(path, group));
   LoadOptions spelled = options;
-  const absl::StatusOr<StateDict> contents = Describe(resolved, base_prefix, spelled.flat_layout);
+  const absl::StatusOr<StateDict> contents = Describe(resolved, base_prefix, spelled.map, spelled.flat_layout);
   FSDP_RETURN_IF_ERROR(AllReduceStatus(group, contents.status()));
   if (AnyHasPrefix(*contents, base_prefix)) return LoadCheckpoint(resolved, wanted, group, spelled);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);

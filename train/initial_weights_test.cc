@@ -7,7 +7,9 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -37,9 +39,11 @@ std::string FileWith(const std::string& file, const std::string& name) {
 }
 
 // LoadInitialWeights on one rank.
-absl::Status LoadAlone(const std::string& path, const std::string& prefix, StateDict& wanted) {
-  return RunRanks(
-      1, [&](const std::shared_ptr<ProcessGroup>& group) { return LoadInitialWeights(path, prefix, wanted, *group); });
+absl::Status LoadAlone(const std::string& path, const std::string& prefix, StateDict& wanted,
+                       const LoadOptions& options = {}) {
+  return RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    return LoadInitialWeights(path, prefix, wanted, *group, options);
+  });
 }
 
 TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
@@ -53,6 +57,29 @@ TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
       EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
     }
   }
+}
+
+TEST(InitialWeightsTest, AMapSaysWhichOfTwoModelsIsMeant) {
+  std::vector<float> model = {1, 2, 3};
+  std::vector<float> average = {4, 5, 6};
+  StateDict state;
+  state.Set(StateKey::Model("transformer.wte.weight"), Viewing(model));
+  state.Set(StateKey::Extra("ema"),
+            std::string(R"({"transformer.wte.weight":{"__python__":"reference","name":"ema.w"}})"));
+  state.Set(StateKey::Extra("ema.w"), Viewing(average));
+  const std::string path = testing::TempDir() + "/two_models.pt";
+  ASSERT_OK(MakeWriter(TorchTarget())->Write(path, {.state = state}, ReadFromMemory(state), {.overwrite = true}));
+  std::vector<float> values(3);
+  StateDict wanted;
+  wanted.Set(StateKey::Model("transformer.wte.weight"), Viewing(values));
+  ASSERT_OK(LoadAlone(path, "transformer.", wanted));
+  EXPECT_THAT(values, ElementsAre(1, 2, 3));
+  LoadOptions options;
+  options.map = {*ParseTensorRole("ema=model")};
+  ASSERT_OK(LoadAlone(path, "transformer.", wanted, options));
+  EXPECT_THAT(values, ElementsAre(4, 5, 6));
+  EXPECT_THAT(LoadAlone(FileWith("one.safetensors", "transformer.wte.weight"), "transformer.", wanted, options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Options::map is for torch files and DCP")));
 }
 
 TEST(InitialWeightsTest, NamesATensorThatIsMissing) {

@@ -6,11 +6,11 @@
 #include "fsdp/train/model_export.h"
 
 #include <cstddef>
-#include <filesystem>
 #include <memory>
-#include <system_error>
+#include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
@@ -36,9 +36,10 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
 
 // OK if `directory` does not exist or holds only an export of this format, so that it may be replaced as a whole.
 absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriver& driver) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
+  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (driver.OwnsFileName(name) || name == kModelConfigName) continue;
     return absl::FailedPreconditionError(absl::StrFormat("%s holds %s, which %s does not: export to a new directory",
                                                          directory, Quote(name), driver.traits().headline));

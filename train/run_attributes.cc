@@ -74,6 +74,17 @@ std::vector<std::string> KnownNames(const std::string& model_type) {
   return names;
 }
 
+// Options that did not exist in the first releases, with the values that runs had then.
+RunMetadata ImpliedOptions(const RunMetadata& saved) {
+  const auto lr = saved.find("options.lr"), min_lr = saved.find("options.min_lr");
+  if (lr == saved.end() || min_lr == saved.end()) return {};
+  return {{"options.lr_schedule", lr->second == min_lr->second ? "constant" : "cosine"},
+          {"options.lr_decay_steps", int64_t{0}},
+          {"options.optimizer", "adamw"},
+          {"options.amsgrad", false},
+          {"options.momentum", 0.0}};
+}
+
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
 
 // The sections of `differences` that `saved` has no attributes of.
@@ -131,6 +142,11 @@ RunMetadata OptionAttributes(const TrainOptions& options, int world_size, Device
       {"lr", options.learning_rate.lr},
       {"min_lr", options.learning_rate.min_lr},
       {"warmup_steps", options.learning_rate.warmup_steps},
+      {"lr_schedule", std::string(LrScheduleName(options.learning_rate))},
+      {"lr_decay_steps", options.learning_rate.decay_steps},
+      {"optimizer", std::string(OptimizerKindName(options.optimizer))},
+      {"amsgrad", options.adamw.amsgrad},
+      {"momentum", options.momentum},
       {"weight_decay", options.adamw.weight_decay},
       {"beta1", options.adamw.beta1},
       {"beta2", options.adamw.beta2},
@@ -179,6 +195,22 @@ RunMetadata AllAttributes(const RestoreOptions& run) {
   RunMetadata all = run.required;
   all.insert(run.listed.begin(), run.listed.end());
   return all;
+}
+
+RunMetadata RecordedAttributes(const RestoreOptions& run) {
+  RunMetadata recorded = AllAttributes(run);
+  for (const auto& [name, value] : ImpliedOptions(recorded)) {
+    if (const auto found = recorded.find(name); found != recorded.end() && found->second == value) {
+      recorded.erase(found);
+    }
+  }
+  return recorded;
+}
+
+RunMetadata WithImpliedOptions(RunMetadata saved) {
+  RunMetadata implied = ImpliedOptions(saved);
+  saved.merge(implied);
+  return saved;
 }
 
 absl::StatusOr<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& model_type) {

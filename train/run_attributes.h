@@ -44,8 +44,15 @@ RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& 
 // The attributes in the section `model`.
 RunMetadata ModelAttributes(const RunMetadata& attributes);
 
-// All attributes of `run`, as a checkpoint records them.
+// All attributes of `run`.
 RunMetadata AllAttributes(const RestoreOptions& run);
+
+// The attributes of `run` that a checkpoint records: all but options of later releases that have the value which a run
+// of an earlier release had, so that such a run saves the same bytes.
+RunMetadata RecordedAttributes(const RestoreOptions& run);
+
+// The inverse: `saved` with the values of options that it does not record. Unchanged if it records no options.
+RunMetadata WithImpliedOptions(RunMetadata saved);
 
 // The names that --allow=`text` lists, separated by commas and spaces, for a model of kind `model_type`. A name is an
 // attribute's, "model.n_head", or the part after its section, "n_head"; a section means all its attributes.

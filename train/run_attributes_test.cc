@@ -146,6 +146,25 @@ TEST(ParseAllowedTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   EXPECT_THAT(ParseAllowed("n_head", "llama"), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+// A run that does not use a new option saves the bytes of a run before it, and nothing that differs is silent.
+TEST(RecordedAttributesTest, OptionsOfLaterReleasesAreLeftOutAndImplied) {
+  TrainOptions options;
+  options.learning_rate = {.lr = 0.5, .min_lr = 0.5};
+  RestoreOptions run;
+  for (const bool cosine : {false, true}) {
+    if (cosine) options.learning_rate.min_lr = 0;
+    run.listed = OptionAttributes(options, 1, DeviceType::kCpu);
+    const RunMetadata recorded = RecordedAttributes(run);
+    EXPECT_EQ(recorded.count("options.lr_schedule"), 0u);
+    EXPECT_EQ(WithImpliedOptions(recorded), run.listed);
+    EXPECT_EQ(WithImpliedOptions(recorded).at("options.lr_schedule"), AttributeValue(cosine ? "cosine" : "constant"));
+  }
+  options.learning_rate.schedule = LrSchedule::kWsd;
+  run.listed = OptionAttributes(options, 1, DeviceType::kCpu);
+  EXPECT_EQ(RecordedAttributes(run).at("options.lr_schedule"), AttributeValue("wsd"));
+  EXPECT_EQ(WithImpliedOptions({{"model.n_head", 3}}).size(), 1u) << "no options are recorded";
+}
+
 // --allow knows every attribute of a run.
 TEST(ParseAllowedTest, EveryAttributeOfARunIsKnown) {
   ASSERT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {

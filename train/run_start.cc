@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
@@ -32,6 +33,7 @@
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/lr_scheduler_state.h"
 #include "fsdp/train/remote_steps.h"
 #include "fsdp/train/run_attributes.h"
 #include "nlohmann/json.hpp"
@@ -93,9 +95,11 @@ absl::Status CheckSteps(const TrainOptions& options, const RunStart& start) {
 // attributes still has a text about the learning rate: a different schedule gives a note.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
   // Before anything else is read: the number of steps may make the checkpoint useless.
-  FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
+  const std::vector<TensorRole> map = MapOfResume(options);
+  FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout, map));
   FSDP_RETURN_IF_ERROR(CheckSteps(options, start));
-  FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
+  FSDP_ASSIGN_OR_RETURN(const StateDict contents,
+                        DescribeCheckpoint(start.checkpoint, {.flat_layout = layout, .map = map}));
   start.saved = contents.attributes;
   if (start.saved.empty()) start.notes.push_back(NotRecorded(start.checkpoint));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
@@ -111,6 +115,11 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
     start.frozen = *std::move(names);
   }
   if (const std::string* scaler = contents.FindText(GradScalerKey()); scaler != nullptr) start.grad_scaler = *scaler;
+  if (const std::string* scheduler = contents.FindText(LrSchedulerKey()); scheduler != nullptr) {
+    for (const std::string& change : DescribeSchedulerChange(options.learning_rate, start.step, *scheduler)) {
+      start.notes.push_back(absl::StrCat(start.checkpoint, ": ", change));
+    }
+  }
   const std::string* schedule = contents.FindText(LearningRateKey());
   const std::string current = DescribeLearningRate(options.learning_rate);
   if (start.saved.empty() && schedule != nullptr && *schedule != current) {
@@ -243,6 +252,10 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<TensorRole> MapOfResume(const TrainOptions& options) {
+  return options.resume.kind == ResumeChoice::Kind::kPath ? options.map : std::vector<TensorRole>();
+}
 
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group) {
   absl::StatusOr<RunStart> found = RunStart();

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/train/train_options.h"
 
@@ -46,6 +47,9 @@ struct RunStart {
 
   bool resumed() const { return !checkpoint.empty(); }
 };
+
+// The roles for reading a checkpoint that --resume finds: options.map for a path, and none for a step of ours.
+std::vector<TensorRole> MapOfResume(const TrainOptions& options);
 
 // Finds the start that `options` ask for, the same on every rank; `layout` is the model's, for checkpoints that hold
 // flat parameters. Collective. kFailedPrecondition when committed steps in checkpoint_dir would be replaced without

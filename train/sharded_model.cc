@@ -10,6 +10,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/fsdp/fully_shard.h"
@@ -89,9 +90,9 @@ std::string ModelConfigPath(const TrainOptions& options) {
 
 absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std::vector<std::string>* notes) {
   const std::string& config = options.config;
-  std::error_code ignored;
   const std::filesystem::path path(ModelConfigPath(options));
-  if (!std::filesystem::exists(path, ignored)) {
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  if (type == std::filesystem::file_type::not_found) {
     absl::StatusOr<CausalLmConfig> preset = CausalLmPreset(options.model, config);
     if (preset.ok()) return preset;
     return absl::NotFoundError(absl::StrFormat("--config=%s: is no file, and %s", config, preset.status().message()));

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,10 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("attention", absl::GetFlag(FLAGS_attention), {"auto", "eager", "online", "own"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("optimizer", absl::GetFlag(FLAGS_optimizer), {"adamw", "adam", "sgd", "lion", "adafactor", "muon"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("lr_schedule", absl::GetFlag(FLAGS_lr_schedule), {"auto", "constant", "cosine", "linear", "wsd"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("grad_scaler", absl::GetFlag(FLAGS_grad_scaler), {"on", "off", "auto"}));
   FSDP_RETURN_IF_ERROR(
       CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}));
@@ -92,6 +97,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckAtLeast("global_batch", absl::GetFlag(FLAGS_global_batch), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("shard_group_size", absl::GetFlag(FLAGS_shard_group_size), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("lr_decay_steps", absl::GetFlag(FLAGS_lr_decay_steps), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_every", absl::GetFlag(FLAGS_keep_every), 0));
@@ -99,6 +105,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
   FSDP_RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
   FSDP_RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
+  FSDP_RETURN_IF_ERROR(CheckNumber("momentum", absl::GetFlag(FLAGS_momentum).value_or(0)));
   FSDP_RETURN_IF_ERROR(CheckNumber("beta1", absl::GetFlag(FLAGS_beta1), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("beta2", absl::GetFlag(FLAGS_beta2), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("eps", absl::GetFlag(FLAGS_eps)));
@@ -144,6 +151,9 @@ absl::Status CheckCudaGraph() {
         "--cuda_graph: expected no --cpu_offload: the host's optimizer step "
         "cannot be captured");
   }
+  if (absl::GetFlag(FLAGS_optimizer) != "adamw" || absl::GetFlag(FLAGS_amsgrad)) {
+    return absl::InvalidArgumentError("--cuda_graph: expected --optimizer=adamw without --amsgrad");
+  }
   if (!absl::GetFlag(FLAGS_trace).empty()) {
     return absl::InvalidArgumentError(
         "--cuda_graph: expected no --trace: the host does not see when "
@@ -157,10 +167,59 @@ absl::Status CheckFreeze() {
   return Annotate(NameFilter::Create({{absl::GetFlag(FLAGS_freeze)}, {}, {}}).status(), "--freeze");
 }
 
+// A decay without a schedule that decays, or one that does not fit into the run, would not be what the flags say.
+absl::Status CheckSchedule() {
+  const std::string schedule = absl::GetFlag(FLAGS_lr_schedule);
+  const bool has_min_lr = absl::GetFlag(FLAGS_min_lr).has_value();
+  const int64_t decay_steps = absl::GetFlag(FLAGS_lr_decay_steps);
+  const bool decays = schedule == "auto" ? has_min_lr : schedule != "constant";
+  if (!decays && has_min_lr) {
+    return absl::InvalidArgumentError("--min_lr: expected together with --lr_schedule=cosine, linear or wsd");
+  }
+  if (!decays && decay_steps > 0) {
+    return absl::InvalidArgumentError("--lr_decay_steps: expected together with --lr_schedule=cosine, linear or wsd");
+  }
+  const int64_t room = absl::GetFlag(FLAGS_steps) - absl::GetFlag(FLAGS_warmup_steps);
+  if (schedule != "wsd" || std::max<int64_t>(1, decay_steps) <= room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--lr_schedule=wsd: expected at least --warmup_steps + --lr_decay_steps, %d, as --steps, not %d",
+      absl::GetFlag(FLAGS_warmup_steps) + std::max<int64_t>(1, decay_steps), absl::GetFlag(FLAGS_steps)));
+}
+
+template <typename T>
+bool IsChanged(const absl::Flag<T>& flag, const T& otherwise) {
+  return absl::GetFlag(flag) != otherwise;
+}
+
+// A number of another optimizer would be ignored.
+absl::Status CheckOptimizer() {
+  const std::string optimizer = absl::GetFlag(FLAGS_optimizer);
+  const bool is_adam = optimizer == "adamw" || optimizer == "adam";
+  const bool has_adamw = is_adam || optimizer == "muon";
+  const bool has_betas = has_adamw || optimizer == "lion";
+  const bool has_momentum = optimizer == "sgd" || optimizer == "muon";
+  const std::tuple<const char*, bool, bool, const char*> numbers[] = {
+      {"amsgrad", absl::GetFlag(FLAGS_amsgrad), has_adamw, "adamw, adam or muon"},
+      {"momentum", absl::GetFlag(FLAGS_momentum).has_value(), has_momentum, "sgd or muon"},
+      {"beta1", IsChanged(FLAGS_beta1, 0.9), has_betas, "adamw, adam, lion or muon"},
+      {"beta2", IsChanged(FLAGS_beta2, 0.95), has_betas, "adamw, adam, lion or muon"},
+      {"eps", IsChanged(FLAGS_eps, 1e-8), has_adamw, "adamw, adam or muon"}};
+  for (const auto& [flag, is_given, applies, optimizers] : numbers) {
+    if (!is_given || applies) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--%s: expected together with --optimizer=%s, not %s", flag, optimizers, optimizer));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
       return absl::InvalidArgumentError("--cuda_graph: expected no --grad_scaler: the host decides which steps count");
+    }
+    if (absl::GetFlag(FLAGS_optimizer) == "muon") {
+      return absl::InvalidArgumentError(
+          "--optimizer=muon: expected no --grad_scaler, nor float16: the scaler decides for one optimizer");
     }
     // The library checks the numbers, with its own names for them.
     return Annotate(Validate(GradScalerFromFlags()), "--grad_scaler");
@@ -172,10 +231,22 @@ absl::Status CheckGradScaler() {
       "--init_scale and --growth_interval: expected together with --param_dtype=float16 or --grad_scaler=on");
 }
 
+// A step of ours that --resume=auto finds needs no roles, so only a path does.
+absl::Status CheckMap() {
+  const std::string resume = absl::GetFlag(FLAGS_resume);
+  const bool has_path = !absl::GetFlag(FLAGS_init_from).empty() || (resume != "auto" && resume != "none");
+  if (absl::GetFlag(FLAGS_map).values.empty() || has_path) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--map: expected together with --init_from or --resume=PATH, whose values it names");
+}
+
 // Flags that have a meaning only together with another one.
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
+  FSDP_RETURN_IF_ERROR(CheckSchedule());
+  FSDP_RETURN_IF_ERROR(CheckOptimizer());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
+  FSDP_RETURN_IF_ERROR(CheckMap());
   // Without offloading there is no such memory.
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");

@@ -35,6 +35,11 @@ ABSL_FLAG(
     "JSON file with the contents of FSDP1's flat parameters in the files of --init_from and --resume: "
     "{\"parameters\": [{\"name\", \"shape\"}, ...], \"units\": [...]} (default: the parameters of --config, in order, "
     "in the units that follow from their names and sizes)");
+ABSL_FLAG(
+    fsdp::RepeatedFlag, map, {},
+    "FROM=ROLE: the branch FROM of the torch file or DCP directory of --init_from or --resume=PATH (keys joined by "
+    "dots, \".\" is all) is a model, optim or extra; FROM=model.PREFIX puts a prefix before its names; may be "
+    "repeated");
 ABSL_FLAG(std::string, data, "",
           "text files by pattern, as byte-level tokens (default: this repository's own sources)");
 ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
@@ -48,12 +53,23 @@ ABSL_FLAG(int64_t, global_batch, 0,
           "continues on another number trains the same steps (0: from batch_size and grad_accum)");
 ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
 ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
-          "learning rate at the end of the cosine (default: lr, constant)");
+          "learning rate at the end of the decay (default: 0; without --lr_schedule lr, which is constant)");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps of linear warm-up");
+ABSL_FLAG(std::string, lr_schedule, "auto",
+          "of the learning rate after the warm-up: constant; cosine or linear, which decay to min_lr; wsd, constant, "
+          "then a line to min_lr at the end of the run; auto, cosine with --min_lr, else constant");
+ABSL_FLAG(int64_t, lr_decay_steps, 0,
+          "steps of the decay of --lr_schedule (0: from the warm-up to the end of the run; with wsd, its last tenth)");
+ABSL_FLAG(std::string, optimizer, "adamw",
+          "adamw, adam (weight_decay is then a part of the gradient), sgd, lion, adafactor, or muon, which trains the "
+          "matrices of blocks, and adamw the rest; all but adamw and sgd need parameters on hosts");
+ABSL_FLAG(bool, amsgrad, false,
+          "AdamW's and Adam's, for parameters on hosts: divide by the largest second moment so far");
+ABSL_FLAG(std::optional<double>, momentum, std::nullopt, "of sgd (default: 0) and muon (default: 0.95)");
 ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions");
-ABSL_FLAG(double, beta1, 0.9, "AdamW's");
-ABSL_FLAG(double, beta2, 0.95, "AdamW's");
-ABSL_FLAG(double, eps, 1e-8, "AdamW's");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's, Adam's and Lion's");
+ABSL_FLAG(double, beta2, 0.95, "AdamW's, Adam's and Lion's");
+ABSL_FLAG(double, eps, 1e-8, "AdamW's and Adam's");
 ABSL_FLAG(std::string, freeze, "",
           "parameters that stay as they are: a regular expression that matches anywhere in their names; units that mix "
           "them with others need --use_orig_params or --api=fsdp2");

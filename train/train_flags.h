@@ -11,6 +11,7 @@
 
 #include "absl/flags/declare.h"
 #include "absl/time/time.h"
+#include "fsdp/base/command_line.h"
 
 ABSL_DECLARE_FLAG(std::optional<int>, nproc);
 ABSL_DECLARE_FLAG(std::string, run_id);
@@ -23,6 +24,7 @@ ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::optional<std::string>, config);
 ABSL_DECLARE_FLAG(std::string, init_from);
 ABSL_DECLARE_FLAG(std::string, flat_layout);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, map);
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, tokens);
 ABSL_DECLARE_FLAG(int64_t, steps);
@@ -33,6 +35,11 @@ ABSL_DECLARE_FLAG(int64_t, global_batch);
 ABSL_DECLARE_FLAG(double, lr);
 ABSL_DECLARE_FLAG(std::optional<double>, min_lr);
 ABSL_DECLARE_FLAG(int64_t, warmup_steps);
+ABSL_DECLARE_FLAG(std::string, lr_schedule);
+ABSL_DECLARE_FLAG(int64_t, lr_decay_steps);
+ABSL_DECLARE_FLAG(std::string, optimizer);
+ABSL_DECLARE_FLAG(bool, amsgrad);
+ABSL_DECLARE_FLAG(std::optional<double>, momentum);
 ABSL_DECLARE_FLAG(double, weight_decay);
 ABSL_DECLARE_FLAG(double, beta1);
 ABSL_DECLARE_FLAG(double, beta2);

@@ -59,6 +59,9 @@ void Report(absl::string_view message) {
                                     {"LoadCheckpoint of a state dict without optimizer", "ckpt convert --model_only"},
                                     {"DescribeOptions::model_only", "ckpt convert --model_only"},
                                     {"DescribeOptions::skip_links", "ckpt convert --skip_links"},
+                                    {"LoadOptions::map", "--map"},
+                                    {"DescribeOptions::map", "--map"},
+                                    {"ConvertOptions::step", "ckpt convert --step"},
                                     {"RestoreOptions::allowed", "--allow"}});
   std::fflush(stdout);
   PrintError("%s: %s\n", kProgram, text);

@@ -6,11 +6,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/train/agreed_flags.h"
 #include "fsdp/train/run_attributes.h"
@@ -51,22 +53,47 @@ std::optional<AttentionKind> ParseAttention(std::string_view name) {
   return name == "eager" ? AttentionKind::kEager : AttentionKind::kOnline;
 }
 
-// min_lr defaults to lr, which makes the cosine a constant.
+constexpr std::pair<OptimizerKind, std::string_view> kOptimizers[] = {
+    {OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kAdam, "adam"},           {OptimizerKind::kSgd, "sgd"},
+    {OptimizerKind::kLion, "lion"},   {OptimizerKind::kAdafactor, "adafactor"}, {OptimizerKind::kMuon, "muon"}};
+
+// `name` is one of the choices that CheckChoices allows.
+OptimizerKind ParseOptimizer(std::string_view name) {
+  for (const auto& [kind, known] : kOptimizers) {
+    if (known == name) return kind;
+  }
+  return OptimizerKind::kAdamW;
+}
+
+// Without --lr_schedule the schedule is a cosine that ends at min_lr, which defaults to lr.
+LearningRateOptions ReadLearningRate() {
+  const std::string schedule = absl::GetFlag(FLAGS_lr_schedule);
+  LearningRateOptions options = {.lr = absl::GetFlag(FLAGS_lr),
+                                 .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
+                                 .steps = absl::GetFlag(FLAGS_steps),
+                                 .decay_steps = absl::GetFlag(FLAGS_lr_decay_steps),
+                                 .is_named = schedule != "auto"};
+  if (options.is_named) options.schedule = LrScheduleOf(schedule);
+  const bool ends_at_0 = options.is_named && options.schedule != LrSchedule::kConstant;
+  options.min_lr = absl::GetFlag(FLAGS_min_lr).value_or(ends_at_0 ? 0 : options.lr);
+  return options;
+}
+
 void ReadSteps(TrainOptions& options) {
-  const double lr = absl::GetFlag(FLAGS_lr);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.seq_len = absl::GetFlag(FLAGS_seq_len);
   options.grad_accum = absl::GetFlag(FLAGS_grad_accum);
   options.global_batch = absl::GetFlag(FLAGS_global_batch);
-  options.learning_rate = {.lr = lr,
-                           .min_lr = absl::GetFlag(FLAGS_min_lr).value_or(lr),
-                           .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
-                           .steps = absl::GetFlag(FLAGS_steps)};
-  options.adamw = {.lr = lr,
+  options.learning_rate = ReadLearningRate();
+  options.adamw = {.lr = options.learning_rate.lr,
                    .beta1 = absl::GetFlag(FLAGS_beta1),
                    .beta2 = absl::GetFlag(FLAGS_beta2),
                    .eps = absl::GetFlag(FLAGS_eps),
-                   .weight_decay = absl::GetFlag(FLAGS_weight_decay)};
+                   .weight_decay = absl::GetFlag(FLAGS_weight_decay),
+                   .amsgrad = absl::GetFlag(FLAGS_amsgrad)};
+  options.optimizer = ParseOptimizer(absl::GetFlag(FLAGS_optimizer));
+  options.adamw.decoupled_weight_decay = options.optimizer != OptimizerKind::kAdam;
+  options.momentum = absl::GetFlag(FLAGS_momentum).value_or(options.optimizer == OptimizerKind::kMuon ? 0.95 : 0);
   options.max_grad_norm = absl::GetFlag(FLAGS_max_grad_norm);
 }
 
@@ -142,6 +169,13 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
 
 }  // namespace
 
+std::string_view OptimizerKindName(OptimizerKind kind) {
+  for (const auto& [known, name] : kOptimizers) {
+    if (known == kind) return name;
+  }
+  return "unknown";
+}
+
 AttentionKind TrainOptions::AttentionOn(DeviceType device) const {
   if (attention.has_value()) return *attention;
   const bool rounds = fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32) != DType::kFloat32;
@@ -162,6 +196,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
+  FSDP_ASSIGN_OR_RETURN(options.map, RolesOfMapFlag(absl::GetFlag(FLAGS_map).values));
   options.freeze = absl::GetFlag(FLAGS_freeze);
   options.data = absl::GetFlag(FLAGS_data);
   options.tokens = absl::GetFlag(FLAGS_tokens);

@@ -10,10 +10,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/group/same_on_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
@@ -56,6 +58,12 @@ struct ResumeChoice {
 // FullyShardedDataParallel or FullyShard.
 enum class TrainApi { kFsdp1, kFsdp2 };
 
+// Which optimizers train the parameters (run_optimizers.h).
+enum class OptimizerKind { kAdamW, kAdam, kSgd, kLion, kAdafactor, kMuon };
+
+// By the name of the flag: "adamw".
+std::string_view OptimizerKindName(OptimizerKind kind);
+
 struct TrainOptions {
   // Ranks to start on this host, unless this process is part of a job; default: one for each GPU, or 2 without GPUs.
   std::optional<int> nproc;
@@ -85,6 +93,9 @@ struct TrainOptions {
   // A file that describes flat parameters; empty: the layout of the model itself.
   std::string flat_layout;
 
+  // What branches of the files of init_from or resume.path are (LoadOptions::map).
+  std::vector<TensorRole> map;
+
   // A regular expression of parameters that are not trained; empty: all are trained.
   std::string freeze;
 
@@ -99,8 +110,10 @@ struct TrainOptions {
   int grad_accum = 1;                 // micro-steps per step
   int64_t global_batch = 0;           // rows per step over all ranks, which determine grad_accum; 0: not given
   LearningRateOptions learning_rate;  // includes the number of steps
-  AdamWOptions adamw;                 // lr is set each step
-  double max_grad_norm = 0;           // 0: no clipping
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  AdamWOptions adamw;        // lr is set each step; optimizers of other kinds take what they have of it
+  double momentum = 0;       // of SGD and Muon
+  double max_grad_norm = 0;  // 0: no clipping
 
   // max_grad_norm for ClipGradNorm, for which 0 is a limit and infinity means no clipping.
   float clip_limit() const {

@@ -47,26 +47,27 @@ absl::Status CheckFinite(float grad_norm, int64_t step) {
 
 }  // namespace
 
-TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+TrainStep::TrainStep(FullyShardedDataParallel& model, std::vector<Optimizer*> optimizers, const BatchLoader& batches,
                      std::shared_ptr<Trace> trace, ShardedGradScaler* scaler)
     : model_(model),
-      optimizer_(optimizer),
+      optimizers_(std::move(optimizers)),
       batches_(batches),
       trace_(std::move(trace)),
       scaler_(scaler),
       losses_(batches.shape().grad_accum) {}
 
-absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model,
+                                                             std::vector<Optimizer*> optimizers,
                                                              const BatchLoader& batches, std::shared_ptr<Trace> trace,
                                                              ShardedGradScaler* scaler) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace), scaler));
+  std::unique_ptr<TrainStep> step(new TrainStep(model, std::move(optimizers), batches, std::move(trace), scaler));
   FSDP_RETURN_IF_ERROR(step->Allocate());
   return step;
 }
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
                                                                      Optimizer& optimizer, const BatchLoader& batches) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr, /*scaler=*/nullptr));
+  std::unique_ptr<TrainStep> step(new TrainStep(model, {&optimizer}, batches, /*trace=*/nullptr, /*scaler=*/nullptr));
   FSDP_RETURN_IF_ERROR(step->Allocate());
   TrainStep* const captured = step.get();
   const auto forward_backward = [captured] { return captured->ForwardBackward(); };
@@ -152,7 +153,9 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(reported.Synchronize());
   const absl::StatusOr<StepOutcome> outcome = Look(step);
   // The device did not update (found_inf_), so the optimizer's count of steps must not include this step.
-  if (!outcome.ok() && issued) optimizer_.TakeBackStep();
+  if (!outcome.ok() && issued) {
+    for (Optimizer* optimizer : optimizers_) optimizer->TakeBackStep();
+  }
   if (outcome.ok() && !issued) FSDP_RETURN_IF_ERROR(Update());
   return outcome;
 }
@@ -175,7 +178,7 @@ absl::StatusOr<StepOutcome> TrainStep::Look(int64_t step) const {
 
 absl::Status TrainStep::ComputeGradients(float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(ForwardBackward());
-  if (scaler_ != nullptr) FSDP_RETURN_IF_ERROR(scaler_->Unscale(optimizer_, model_.stream()));
+  if (scaler_ != nullptr) FSDP_RETURN_IF_ERROR(scaler_->Unscale(*optimizers_.front(), model_.stream()));
   FSDP_RETURN_IF_ERROR(Clip(max_grad_norm));
   if (device_decides()) found_inf_->CheckOnAllRanks(clip_->norm_on_device(), model_.stream());
   return absl::OkStatus();
@@ -208,19 +211,24 @@ absl::Status TrainStep::Update() {
   // An asynchronous save may still be copying the parameters that the update will change.
   stream.Wait(std::exchange(update_after_, Event()));
   if (graph_ != nullptr) return graph_->Update();
-  optimizer_.set_grad_factor(clip_->coefficient());
-  if (device_decides()) optimizer_.set_found_inf(found_inf_->flag());
-  FSDP_RETURN_IF_ERROR(StepOptimizer());
-  optimizer_.ZeroGrad();
+  for (Optimizer* optimizer : optimizers_) {
+    optimizer->set_grad_factor(clip_->coefficient());
+    if (device_decides()) optimizer->set_found_inf(found_inf_->flag());
+  }
+  FSDP_RETURN_IF_ERROR(StepOptimizers());
+  for (Optimizer* optimizer : optimizers_) optimizer->ZeroGrad();
   return absl::OkStatus();
 }
 
 // A step that the scaler skips keeps its grad_factor, a NaN, which the next one replaces.
-absl::Status TrainStep::StepOptimizer() {
+absl::Status TrainStep::StepOptimizers() {
   Stream& stream = model_.stream();
-  if (scaler_ == nullptr) return optimizer_.Step(stream);
-  FSDP_RETURN_IF_ERROR(scaler_->Step(optimizer_, stream).status());
-  return scaler_->Update();
+  if (scaler_ != nullptr) {
+    FSDP_RETURN_IF_ERROR(scaler_->Step(*optimizers_.front(), stream).status());
+    return scaler_->Update();
+  }
+  for (Optimizer* optimizer : optimizers_) FSDP_RETURN_IF_ERROR(optimizer->Step(stream));
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

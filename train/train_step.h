@@ -38,8 +38,9 @@ struct StepOutcome {
 class TrainStep {
  public:
   // The caller keeps ownership of all arguments, which must outlive the TrainStep. `trace` may be null, and so may
-  // `scaler`, which scales the losses; it waits for the gradients of each step.
-  static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+  // `scaler`, which scales the losses; it waits for the gradients of each step, and wants a single optimizer.
+  static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model,
+                                                           std::vector<Optimizer*> optimizers,
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace,
                                                            ShardedGradScaler* scaler = nullptr);
 
@@ -58,7 +59,7 @@ class TrainStep {
   void UpdateAfter(Event event) { update_after_ = std::move(event); }
 
  private:
-  TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+  TrainStep(FullyShardedDataParallel& model, std::vector<Optimizer*> optimizers, const BatchLoader& batches,
             std::shared_ptr<Trace> trace, ShardedGradScaler* scaler);
 
   // Allocates the memory that the steps keep.
@@ -91,13 +92,13 @@ class TrainStep {
   // not in the device's memory.
   bool device_decides() const { return scaler_ == nullptr && clip().norm_on_device().defined(); }
   absl::Status Update();
-  absl::Status StepOptimizer();
+  absl::Status StepOptimizers();
 
   // The mean of losses_, once they are on the host.
   double LocalLoss() const;
 
   FullyShardedDataParallel& model_;
-  Optimizer& optimizer_;
+  const std::vector<Optimizer*> optimizers_;
   const BatchLoader& batches_;
   const std::shared_ptr<Trace> trace_;
   ShardedGradScaler* const scaler_;  // null: losses are not scaled

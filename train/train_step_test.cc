@@ -110,8 +110,9 @@ struct Rig {
                                                                              .grad_accum = 2,
                                                                              .rank = group->rank(),
                                                                              .world_size = group->size()});
-    FSDP_ASSIGN_OR_RETURN(rig->step, graph ? TrainStep::CreateCaptured(*rig->model, *rig->optimizer, *rig->batches)
-                                           : TrainStep::Create(*rig->model, *rig->optimizer, *rig->batches, nullptr));
+    FSDP_ASSIGN_OR_RETURN(rig->step,
+                          graph ? TrainStep::CreateCaptured(*rig->model, *rig->optimizer, *rig->batches)
+                                : TrainStep::Create(*rig->model, {rig->optimizer.get()}, *rig->batches, nullptr));
     return rig;
   }
 

@@ -17,28 +17,23 @@
 // A rank that fails outside of AllReduceStatus aborts the group, which ends the others' waits with its error.
 #include "fsdp/train/trainer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/native/parity/parity_code.h"
 #include "fsdp/checkpoint/native/shared_root.h"
 #include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/s3_url.h"
@@ -47,10 +42,12 @@
 #include "fsdp/collectives/group_hosts.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/train/checkpoint_dir.h"
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
 #include "fsdp/train/run_attributes.h"
+#include "fsdp/train/run_optimizers.h"
 #include "fsdp/train/run_outputs.h"
 #include "fsdp/train/say.h"
 #include "fsdp/train/sharded_model.h"
@@ -88,38 +85,11 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
                                                     options.seq_len, limit->field, options.config, limit->seq_len));
 }
 
-// Checked before training, not at the first save. Each rank writes at most one file.
-absl::Status CheckParity(const TrainOptions& options, int world_size) {
-  if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d with the files of %d ranks",
-                                                    options.parity, ParityCode::kMaxRuns - world_size, world_size));
-}
-
-// Before training, so that a directory that cannot be made or written fails the run immediately, not at its first save.
-absl::Status MakeCheckpointDir(const TrainOptions& options) {
-  if (options.checkpoint_dir.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(options.checkpoint_dir, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--checkpoint_dir=%s: cannot be made: %s", options.checkpoint_dir, error.message()));
-  }
-  if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("--checkpoint_dir=%s: cannot be written: %s",
-                                                    options.checkpoint_dir, std::generic_category().message(errno)));
-}
-
 // Threads of a load to a GPU: the cores of this host divided evenly among its ranks. Collective.
 absl::StatusOr<int> LoadThreads(ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(const GroupHosts hosts, FindHosts(group));
   const auto ranks = static_cast<int>(hosts.layout.ranks_on(hosts.layout.host_of(group.rank())).size());
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / ranks, 1, 16);
-}
-
-bool IsIn(const std::string& directory, const std::string& path) {
-  std::error_code error;
-  return !directory.empty() && !path.empty() &&
-         std::filesystem::equivalent(std::filesystem::path(path).parent_path(), directory, error);
 }
 
 }  // namespace
@@ -172,13 +142,11 @@ absl::Status Trainer::OpenData() {
 absl::Status Trainer::BuildModel() {
   trace_ = RunLog::MakeTrace(options_, *group_);
   FSDP_ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
-  // Frozen parameters are left out: they have neither gradients nor optimizer state.
-  optimizer_ =
-      std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
+  FSDP_ASSIGN_OR_RETURN(optimizers_, MakeOptimizers(options_, *model_));
   if (options_.grad_scaler.has_value()) scaler_ = std::make_unique<ShardedGradScaler>(*group_, *options_.grad_scaler);
   absl::StatusOr<std::unique_ptr<TrainStep>> step =
-      options_.cuda_graph ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
-                          : TrainStep::Create(*model_, *optimizer_, *batches_, trace_, scaler_.get());
+      options_.cuda_graph ? TrainStep::CreateCaptured(*model_, *optimizers_.front(), *batches_)
+                          : TrainStep::Create(*model_, PointersTo(optimizers_), *batches_, trace_, scaler_.get());
   if (options_.cuda_graph && !step.ok()) {
     return Annotate(step.status(), "--cuda_graph");
   }
@@ -205,14 +173,15 @@ absl::Status Trainer::FillModel() {
     FSDP_RETURN_IF_ERROR(CheckSharedRoot(PosixFileSystem(), options_.checkpoint_dir, *group_));
   }
   // An incremental save hard-links files of the checkpoint before it, so that one must be in the same directory.
-  const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
-  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
+  const std::string last = IsInDirectory(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
+  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, PointersTo(optimizers_),
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
-  saver_->set_attributes(AllAttributes(run_));
+  saver_->set_attributes(RecordedAttributes(run_));
   saver_->set_grad_scaler(scaler_.get());
   // Before the restore, so that keys or an endpoint that are wrong are found without a long load.
   FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
-  run_.saved = start_.saved;
+  run_.saved = WithImpliedOptions(start_.saved);
+  load_options.map = start_.resumed() ? MapOfResume(options_) : options_.map;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
@@ -220,14 +189,17 @@ absl::Status Trainer::FillModel() {
       StateDict present = WithoutOptimState(wanted, start_.frozen);
       return LoadCheckpoint(source, present, *group_, load_options);
     };
-    FSDP_RETURN_IF_ERROR(RestoreFrom(source, optimizer_.get(), load));
+    FSDP_ASSIGN_OR_RETURN(const bool continues, ContinuesOptimizer(options_, run_.saved, source));
+    const std::vector<Optimizer*> continued = continues ? PointersTo(optimizers_) : std::vector<Optimizer*>();
+    FSDP_RETURN_IF_ERROR(RestoreFrom(source, continued, load));
+    if (is_rank0() && !continues) Say("the optimizer begins anew: its state is not taken from %s", source);
     FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, RestoreScaler()));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
       return LoadInitialWeights(source, BasePrefix(config_), wanted, *group_, load_options);
     };
     run_.listed = ModelAttributes(run_.listed);  // only the model is loaded
-    FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizer=*/nullptr, load));
+    FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizers=*/{}, load));
   }
   if (is_rank0()) SayStart(source);
   return absl::OkStatus();
@@ -254,17 +226,17 @@ absl::Status Trainer::StartUploads() {
   };
   auto uploader = std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads));
   // The run that saved it may have ended before its upload was complete.
-  if (IsIn(options_.checkpoint_dir, start_.checkpoint)) uploader->Add(start_.checkpoint);
+  if (IsInDirectory(options_.checkpoint_dir, start_.checkpoint)) uploader->Add(start_.checkpoint);
   saver_->set_uploader(std::move(uploader));
   return absl::OkStatus();
 }
 
 // Errors of the load name files of `source`; errors of the comparison with the model do not, and get its name here.
-absl::Status Trainer::RestoreFrom(const std::string& source, Optimizer* optimizer,
+absl::Status Trainer::RestoreFrom(const std::string& source, absl::Span<Optimizer* const> optimizers,
                                   const std::function<absl::Status(StateDict& wanted)>& load) {
   absl::Status loaded;
   const auto noted_load = [&](StateDict& wanted) { return loaded = load(wanted); };
-  absl::StatusOr<std::vector<AttributeDifference>> differences = model_->Restore(optimizer, noted_load, run_);
+  absl::StatusOr<std::vector<AttributeDifference>> differences = model_->Restore(optimizers, noted_load, run_);
   if (loaded.ok() && absl::IsFailedPrecondition(differences.status())) return Annotate(differences.status(), source);
   FSDP_ASSIGN_OR_RETURN(differences_, std::move(differences));
   return absl::OkStatus();
@@ -375,7 +347,7 @@ absl::StatusOr<StepOutcome> Trainer::RunStep(int64_t step) {
 // All ranks agree on saving, since IsDue depends only on the step and the request to stop is the same on all of them.
 absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double lr = LearningRate(options_.learning_rate, step);
-  FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
+  for (const auto& optimizer : optimizers_) FSDP_RETURN_IF_ERROR(optimizer->SetHyperparameter("lr", lr));
   FSDP_ASSIGN_OR_RETURN(const StepOutcome outcome, RunStep(step));
   const absl::Time now = SteadyNow();
   const double seconds = absl::ToDoubleSeconds(now - step_began_);

@@ -12,11 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/models/causal_lm.h"
-#include "fsdp/optim/adamw.h"
+#include "fsdp/optim/optimizer.h"
 #include "fsdp/tensor/trace.h"
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/checkpoint_saver.h"
@@ -52,7 +53,7 @@ class Trainer {
   absl::Status OpenData();
   absl::Status BuildModel();
   absl::Status FillModel();
-  absl::Status RestoreFrom(const std::string& source, Optimizer* optimizer,
+  absl::Status RestoreFrom(const std::string& source, absl::Span<Optimizer* const> optimizers,
                            const std::function<absl::Status(StateDict& wanted)>& load);
   absl::Status RestoreScaler();
   absl::Status StartUploads();
@@ -90,7 +91,7 @@ class Trainer {
 
   // Each of these refers to some of those before it, so they must be destroyed in reverse order.
   std::unique_ptr<FullyShardedDataParallel> model_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::vector<std::unique_ptr<Optimizer>> optimizers_;
   std::unique_ptr<ShardedGradScaler> scaler_;  // null unless losses are scaled
   std::unique_ptr<BatchLoader> batches_;
   std::unique_ptr<TrainStep> train_step_;

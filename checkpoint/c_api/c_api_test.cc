@@ -202,6 +202,7 @@ TEST(CApiTest, AFullCheckpointOfOneRankComesBack) {
   fsdp_free(path);
   ExpectModel(root, 12, 1);
   EXPECT_EQ(fsdp_save(state.get(), root.c_str(), 12, nullptr, nullptr, nullptr), FSDP_ALREADY_EXISTS);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("exists and is not to be overwritten; options->overwrite replaces it"));
   fsdp_save_options options = {};
   options.struct_size = sizeof(options);
   options.overwrite = 1;

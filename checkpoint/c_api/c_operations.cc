@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
@@ -19,6 +21,16 @@ namespace {
 
 constexpr int kDefaultThreads = 2;
 constexpr int kMostThreads = 1024;
+
+// Options that only ckpt has are called as it calls them.
+constexpr OptionNames kConvertNames = {{"ConvertOptions::force", "options->force"},
+                                       {"ConvertOptions::map", "options->map"},
+                                       {"ConvertOptions::model_only", "options->model_only"},
+                                       {"ConvertOptions::dtype", "options->dtype"},
+                                       {"ConvertOptions::", "ckpt convert --"}};
+constexpr OptionNames kVerifyNames = {{"TensorSourceOptions::model_only", "ckpt convert --model_only"},
+                                      {"TensorSourceOptions::", "ckpt verify --"}};
+constexpr OptionNames kDiffNames = {{"TensorSourceOptions::", "ckpt diff --"}, {"DiffOptions::", "ckpt diff --"}};
 
 absl::StatusOr<FormatTarget> TargetOf(const std::string& destination, const fsdp_convert_options& options) {
   FormatTarget target = DefaultTarget(destination);
@@ -59,6 +71,7 @@ absl::StatusOr<ConvertReport> Convert(const char* source, const char* destinatio
   }
   convert.model_only = options.model_only != 0;
   convert.force = options.force != 0;
+  FSDP_ASSIGN_OR_RETURN(convert.map, RolesOf(options.map));
   return ConvertCheckpoint(source, destination, convert);
 }
 
@@ -119,8 +132,9 @@ absl::StatusOr<DiffReport> Diff(const char* a, const char* b, double atol, doubl
 
 int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report) {
   return fsdp::Guard([&]() -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(const fsdp::ConvertReport made, fsdp::Convert(source, destination, options));
-    return fsdp::GiveString(absl::StrJoin(made.notes, "\n"), report);
+    const absl::StatusOr<fsdp::ConvertReport> made = fsdp::Convert(source, destination, options);
+    if (!made.ok()) return fsdp::NameOptionsOfC(made.status(), fsdp::kConvertNames);
+    return fsdp::GiveString(fsdp::NameOptionsOfC(absl::StrJoin(made->notes, "\n"), fsdp::kConvertNames), report);
   });
 }
 
@@ -128,18 +142,20 @@ int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
   // Set before anything can fail, so that the caller may always call fsdp_free.
   if (report != nullptr) *report = nullptr;
   return fsdp::Guard([&]() -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(const fsdp::VerifyReport found, fsdp::Verify(path, threads));
+    const absl::StatusOr<fsdp::VerifyReport> found = fsdp::Verify(path, threads);
+    if (!found.ok()) return fsdp::NameOptionsOfC(found.status(), fsdp::kVerifyNames);
     // The report is given for damage too, so it is set before the error is returned.
-    FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found.problems, "\n"), report));
-    return found.problems.empty() ? absl::OkStatus() : absl::DataLossError(found.problems.front());
+    FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found->problems, "\n"), report));
+    return found->status();
   });
 }
 
 int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(equal, "equal"));
-    FSDP_ASSIGN_OR_RETURN(const fsdp::DiffReport found, fsdp::Diff(a, b, atol, rtol));
-    *equal = found.equal() ? 1 : 0;
-    return fsdp::GiveString(fsdp::TextOf(found), report);
+    const absl::StatusOr<fsdp::DiffReport> found = fsdp::Diff(a, b, atol, rtol);
+    if (!found.ok()) return fsdp::NameOptionsOfC(found.status(), fsdp::kDiffNames);
+    *equal = found->equal() ? 1 : 0;
+    return fsdp::GiveString(fsdp::TextOf(*found), report);
   });
 }

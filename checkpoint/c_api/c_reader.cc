@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
@@ -38,6 +40,7 @@ namespace fsdp {
 namespace {
 
 constexpr int kDefaultThreads = 4;
+constexpr OptionNames kOptionNames = {{"TensorSourceOptions::", "options->"}};
 constexpr int kMostThreads = 1024;
 constexpr int64_t kMostReads = int64_t{1} << 31;  // of one call: an array of 80 GiB
 
@@ -70,9 +73,10 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   // Strings that the C functions return must live as long as the reader, so all names are copied into it here.
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
   FSDP_ASSIGN_OR_RETURN(reader->path, driver->Resolve(path));
-  FSDP_ASSIGN_OR_RETURN(reader->source, OpenTensorSource(reader->path, {.verify = options.no_verify == 0,
-                                                                        .model_only = options.model_only != 0,
-                                                                        .skip_links = options.skip_links != 0}));
+  TensorSourceOptions source = {
+      .verify = options.no_verify == 0, .model_only = options.model_only != 0, .skip_links = options.skip_links != 0};
+  FSDP_ASSIGN_OR_RETURN(source.map, RolesOf(options.map));
+  FSDP_ASSIGN_OR_RETURN(reader->source, OpenTensorSource(reader->path, source));
   // A copy, since string_view has no NUL at its end that C requires.
   reader->format = std::string(reader->source->format());
   for (const auto& [key, value] : reader->source->contents().entries()) {
@@ -89,6 +93,15 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   }
   FSDP_RETURN_IF_ERROR(AddAliases(*reader));
   return reader;
+}
+
+std::string Notes(const TensorSource& source) {
+  const SourceLayout& layout = source.layout();
+  std::vector<std::string> notes;
+  if (!layout.text.empty()) notes.push_back(layout.text);
+  notes.insert(notes.end(), layout.notes.begin(), layout.notes.end());
+  for (const std::string& name : source.left_out()) notes.push_back(absl::StrCat("left out: ", name));
+  return NameOptionsOfC(absl::StrJoin(notes, "\n"), kOptionNames);
 }
 
 absl::Status CheckIndex(int64_t index, size_t count, const char* what) {
@@ -139,9 +152,10 @@ int32_t fsdp_reader_open(const char* path, const fsdp_open_options* options, fsd
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(path, "path"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
-    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<fsdp_reader> opened, fsdp::Open(path, options));
+    absl::StatusOr<std::unique_ptr<fsdp_reader>> opened = fsdp::Open(path, options);
+    if (!opened.ok()) return fsdp::NameOptionsOfC(opened.status(), fsdp::kOptionNames);
     // Set only on success: a failure leaves the caller's pointer unchanged.
-    *reader = opened.release();
+    *reader = opened->release();
     return absl::OkStatus();
   });
 }
@@ -177,6 +191,14 @@ int32_t fsdp_reader_identity(const fsdp_reader* reader, char** identity) {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(identity, "identity"));
     FSDP_ASSIGN_OR_RETURN(const std::string text, reader->source->Identity());
     return fsdp::GiveString(text, identity);
+  });
+}
+
+int32_t fsdp_reader_notes(const fsdp_reader* reader, char** notes) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(notes, "notes"));
+    return fsdp::GiveString(fsdp::Notes(*reader->source), notes);
   });
 }
 

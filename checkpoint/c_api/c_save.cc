@@ -3,7 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_state.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
@@ -58,7 +61,9 @@ absl::StatusOr<std::string> Save(const fsdp_state* state, const char* root, int6
   if (mine.ok()) mine = CheckPointer(root, "root");
   if (mine.ok()) mine = ReadOptions(options, save);
   FSDP_RETURN_IF_ERROR(AgreeAmong(*group, mine));
-  return SaveCheckpoint(state->state, root, step, *group, save);
+  absl::StatusOr<std::string> saved = SaveCheckpoint(state->state, root, step, *group, save);
+  if (!absl::IsAlreadyExists(saved.status()) || save.overwrite) return saved;
+  return WithMessage(saved.status(), absl::StrCat(saved.status().message(), "; options->overwrite replaces it"));
 }
 
 absl::StatusOr<std::unique_ptr<fsdp_saver>> CreateSaver(const char* root, const fsdp_group* given,

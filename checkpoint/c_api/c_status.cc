@@ -4,10 +4,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -35,6 +42,23 @@ int32_t CodeOf(const absl::Status& status) {
 absl::Status CheckPointer(const void* pointer, const char* name) {
   if (pointer != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+std::string NameOptionsOfC(absl::string_view text, OptionNames names) { return absl::StrReplaceAll(text, names); }
+
+absl::Status NameOptionsOfC(const absl::Status& status, OptionNames names) {
+  return status.ok() ? status : WithMessage(status, NameOptionsOfC(status.message(), names));
+}
+
+absl::StatusOr<std::vector<TensorRole>> RolesOf(const char* map) {
+  std::vector<TensorRole> roles;
+  if (map == nullptr) return roles;
+  for (const absl::string_view line : absl::StrSplit(map, '\n', absl::SkipEmpty())) {
+    absl::StatusOr<TensorRole> role = ParseTensorRole(std::string(line));
+    if (!role.ok()) return Annotate(role.status(), "options->map");
+    roles.push_back(*std::move(role));
+  }
+  return roles;
 }
 
 absl::Status GiveString(const std::string& text, char** out) {

@@ -11,11 +11,17 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 
 namespace fsdp {
 
@@ -55,6 +61,15 @@ absl::Status CopyOptions(const Options* given, const char* name, Options& option
   std::memcpy(&options, given, given->struct_size);
   return absl::OkStatus();
 }
+
+// `text` with options of ours by names that a caller of C has: {"ConvertOptions::force", "options->force"}. The longest
+// that fits is replaced.
+using OptionNames = std::initializer_list<std::pair<absl::string_view, absl::string_view>>;
+std::string NameOptionsOfC(absl::string_view text, OptionNames names);
+absl::Status NameOptionsOfC(const absl::Status& status, OptionNames names);
+
+// The roles of a caller's options->map, one per line; none for NULL. kInvalidArgument quotes one that does not parse.
+absl::StatusOr<std::vector<TensorRole>> RolesOf(const char* map);
 
 // Sets *out, unless `out` is null, to a copy of `text` for fsdp_free.
 absl::Status GiveString(const std::string& text, char** out);

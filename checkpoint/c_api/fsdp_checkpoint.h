@@ -99,6 +99,8 @@ typedef struct fsdp_open_options {
   int32_t no_verify;  /* 1: do not compare digests */
   int32_t model_only; /* 1: leave out the optimizer of a torch file or DCP directory */
   int32_t skip_links; /* 1: open an HDF5 file even if some links are not followed */
+  const char* map;    /* branches of the dict in a torch file or DCP directory, as of ckpt --map: FROM=ROLE, one per
+                       * line; NULL: as their structure tells */
 } fsdp_open_options;
 
 typedef struct fsdp_tensor {
@@ -149,6 +151,10 @@ int32_t fsdp_reader_alias(const fsdp_reader* reader, int64_t index, const char**
  * themselves compare it before they read. Of ours: save and digest of the manifest; of others: a digest of the files,
  * which reads at most 64 MiB of them and their ends. `identity` is for fsdp_free. */
 int32_t fsdp_reader_identity(const fsdp_reader* reader, char** identity);
+
+/* Sentences about how the file was read, one per line: which branches of a torch file or DCP directory became model and
+ * optimizer, what was guessed, renamed or left out. "" if there is nothing to say. `notes` is for fsdp_free. */
+int32_t fsdp_reader_notes(const fsdp_reader* reader, char** notes);
 
 /* Performs all `reads` on `threads` threads (0: 4), each block once, verified if the format has digests. Blocks until
  * all are done; after a failure the contents of the `out`s are unspecified. For any number of threads at the same time.
@@ -244,14 +250,16 @@ typedef struct fsdp_convert_options {
   int32_t dtype_given; /* 1: convert the model's floating-point tensors to `dtype`; 0: keep */
   int32_t dtype;
   int32_t model_only;
-  int32_t force; /* 1: replace the destination */
+  int32_t force;   /* 1: replace the destination */
+  const char* map; /* as of fsdp_open_options */
 } fsdp_convert_options;
 
 /* `report` (or NULL): sentences about values that the target cannot hold, one per line, for fsdp_free. */
 int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report);
 
-/* Reads everything. FSDP_DATA_LOSS for damage; `report` (or NULL) then has a sentence for each problem, one per line,
- * otherwise "", for fsdp_free. `threads` 0: 2. */
+/* Reads everything. FSDP_DATA_LOSS for damage, another code if there is none, but this process cannot read all of it;
+ * `report` (or NULL) then has a sentence for each problem, one per line, otherwise "", for fsdp_free. `threads` 0: 2.
+ */
 int32_t fsdp_verify(const char* path, int32_t threads, char** report);
 
 /* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) lists the differences, one per line, for

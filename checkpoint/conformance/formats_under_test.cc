@@ -52,6 +52,7 @@ std::vector<FormatUnderTest> FormatsUnderTest() {
       {"ShardedParity", "sharded", Hdf5Target{StateDictType::kSharded, 3, 1}},
       {"Local", "local", Hdf5Target{StateDictType::kLocal, 2}},
       {.name = "Hdf5File", .destination = "full", .part = "/checkpoint.h5", .reader = &Hdf5FileDriver()},
+      {.name = "PlainHdf5", .destination = "model.h5", .reader = &Hdf5FileDriver()},
       {"SafetensorsFile", "model.safetensors", SafetensorsTarget(), not_in_safetensors},
       {"SafetensorsDirectory", "model", SafetensorsTarget{.max_shard_size = 1000}, not_in_safetensors},
       {"TorchFile", "model.pt", TorchTarget()},

@@ -27,12 +27,12 @@ struct FormatUnderTest {
   FormatTarget target = {};
   std::set<DType> refused = {};  // dtypes that it cannot hold
 
-  // Only for a read-only format: the file of this format inside the output of `target`, and its driver.
+  // Only for a read-only format: the file of this format inside the output of `target`.
   std::string part = {};
-  const FormatDriver* reader = nullptr;
+  const FormatDriver* reader = nullptr;  // if it is not the target's
 
   const FormatDriver& driver() const { return reader != nullptr ? *reader : DriverOf(target); }
-  bool is_written() const { return reader == nullptr; }
+  bool is_written() const { return part.empty(); }
   bool model_only() const { return DriverOf(target).traits().model_only; }
   bool is_ours() const { return driver().traits().is_ours; }
 };

@@ -50,7 +50,8 @@ TEST_P(ReadingTest, ItsDriverAndNoOtherRecognisesIt) {
   ASSERT_OK_AND_ASSIGN(const PathProbe probe, ProbePath(path()));
   std::vector<const FormatDriver*> drivers;
   for (const Format& format : Formats()) {
-    if (format.driver->Recognises(probe)) drivers.push_back(format.driver);
+    ASSERT_OK_AND_ASSIGN(const bool is_known, format.driver->Recognises(probe));
+    if (is_known) drivers.push_back(format.driver);
   }
   EXPECT_THAT(drivers, ElementsAre(&GetParam().driver()));
 }

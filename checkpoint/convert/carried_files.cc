@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -44,8 +46,11 @@ bool StaysInside(const fs::path& path, const fs::path& directory) {
 CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DType>& dtype) {
   constexpr uintmax_t kMaxBytes = uintmax_t{256} << 20;  // each is read whole
   CarriedFiles carried;
+  const absl::StatusOr<fs::file_type> config = TypeOfTarget(JoinPath(source, "config.json"));
+  if (!config.ok())
+    carried.notes.push_back(absl::StrCat("files beside it are not copied: ", config.status().message()));
+  if (!config.ok() || *config != fs::file_type::regular) return carried;
   std::error_code error;
-  if (!fs::is_regular_file(fs::path(source) / "config.json", error)) return carried;
   std::map<std::string, std::string> problems;  // by name
   std::set<std::string> code;
   for (fs::directory_iterator it(source, error), end; !error && it != end; it.increment(error)) {
@@ -61,6 +66,7 @@ CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DTy
       carried.files[name] = it->path();
     }
   }
+  if (error) carried.notes.push_back(absl::StrCat("not all files beside it are copied: ", error.message()));
   std::vector<std::string> names;
   for (const auto& [name, path] : carried.files) names.push_back(name);
   if (!names.empty()) carried.notes.push_back(absl::StrCat("copied unchanged: ", SomeOf(names)));

@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/disk_room.h"
@@ -130,6 +131,20 @@ void RecordAttributes(const StateDict& source, const FormatTarget& target, std::
                                " of the run that saved it (its config, data and options) ", count == 1 ? "is" : "are",
                                " left out: ", DriverOf(target).name(), " has no place for ",
                                count == 1 ? "it" : "them"));
+}
+
+// Other formats keep a step only as an extra value, which a source has if its step is one.
+void RecordStep(const TensorSource& source, const FormatTarget& target, const ConvertOptions& options,
+                std::vector<std::string>& notes) {
+  if (source.step() < 0 || options.model_only || DriverOf(target).traits().is_ours) return;
+  const auto& entries = source.contents().entries();
+  const bool is_a_value = std::any_of(entries.begin(), entries.end(), [](const StateDict::Entry& entry) {
+    const std::string& name = entry.first.fqn;
+    return entry.first.section == StateKey::Section::kExtra && StepCounterOrder(name.substr(name.rfind('.') + 1));
+  });
+  if (is_a_value) return;
+  notes.push_back(absl::StrCat("step ", source.step(), " is left out: ", DriverOf(target).name(),
+                               " has no place for a step that is not among the values of the source; hdf5 has one"));
 }
 
 // Lets `target` carry the source's files, if both are Hugging Face directories. Returns them, for notes.
@@ -239,7 +254,6 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
   FormatTarget target = options.target.value_or(DefaultTarget(destination));
-  FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
@@ -247,6 +261,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckDestination(
       destination,
       {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
+  FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   const absl::StatusOr<std::unique_ptr<TensorSource>> opened =
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
                                      .model_only = options.model_only,
@@ -270,6 +285,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   AddLayout(source->layout(), *notes);
   for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
   RecordAttributes(source->contents(), target, *notes);
+  RecordStep(*source, target, options, *notes);
   notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,

@@ -36,7 +36,7 @@ struct ConvertOptions {
   NameFilter::Patterns names;                  // which parameters are kept, and what they are called
   bool model_only = false;                     // leave optimizer and extra values out
   bool force = false;                          // replace an existing destination
-  std::optional<int64_t> step = {};            // that a checkpoint of ours records; default: the source's, else 0
+  std::optional<int64_t> step = {};            // that a checkpoint of ours records; default: the source's
   std::optional<FlatLayout> flat_layout = {};  // TensorSourceOptions::flat_layout
   std::vector<TensorRole> map = {};            // TensorSourceOptions::map; the layout becomes a note in the report
   InputPaths also_read = {};                   // read by the caller, such as flat_layout's: never the destination

@@ -11,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -44,18 +46,17 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path,
 
 absl::Status CheckDestination(const std::string& path, const DestinationOptions& options) {
   const bool is_directory = options.is_directory;
-  std::error_code error;
   const std::string parent = SplitPath(path).directory;
-  if (!fs::is_directory(parent, error)) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type place, TypeOfTarget(parent));
+  if (place != fs::file_type::directory) {
     return absl::NotFoundError(absl::StrCat("directory ", parent, " does not exist; make it first"));
   }
-  // symlink_status does not follow a link: a link to a directory is neither a directory nor a file here, so `force`
-  // never replaces a link.
-  const fs::file_status status = fs::symlink_status(path, error);
-  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
-  if (error) return absl::ErrnoToStatus(error.value(), path);
+  // Of the entry itself: a link to a directory is neither a directory nor a file here, so `force` never replaces a
+  // link.
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(path));
+  if (type == fs::file_type::not_found) return absl::OkStatus();
   if (!options.force) return absl::AlreadyExistsError(absl::StrCat(path, " exists; ConvertOptions::force replaces it"));
-  if (status.type() != (is_directory ? fs::file_type::directory : fs::file_type::regular)) {
+  if (type != (is_directory ? fs::file_type::directory : fs::file_type::regular)) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a ", is_directory ? "directory" : "regular file",
                                                       ", so ConvertOptions::force does not replace it with one"));
   }

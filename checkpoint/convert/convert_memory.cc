@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMB = 1000 * 1000;
 
 // Resident memory of `ckpt convert` before it opens anything.
-constexpr int64_t kProgramBytes = 12 * kMB;
+constexpr int64_t kProgramBytes = 13 * kMB;
 
 // The minimum for payload: a block or two for each of two threads, and as much again for checking digests and
 // converting dtypes.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/param_groups.h"
+#include "fsdp/checkpoint/source/model_value.h"
 
 namespace fsdp {
 namespace {
@@ -55,10 +57,11 @@ class Planner {
   absl::Status AddEntry(const StateKey& key, const StateValue& value) {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
     StateKey renamed = key;
-    if (key.section != Section::kExtra) {  // filters are about parameters
-      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(key.fqn));
+    const std::optional<std::string> in_model = NameOfModelValue(key);
+    if (key.section != Section::kExtra || in_model) {  // filters are about what is in the model
+      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(in_model ? *in_model : key.fqn));
       if (!fqn) return absl::OkStatus();
-      renamed.fqn = *std::move(fqn);
+      renamed.fqn = in_model ? ModelValue(*fqn).fqn : *std::move(fqn);
     }
     if (plan_.contents.contains(renamed)) {
       return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.OriginOf(renamed).ToString()), " and ",
@@ -189,7 +192,7 @@ absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFi
   Planner planner(source, filter, dtype);
   FSDP_RETURN_IF_ERROR(planner.ChooseNames());
   for (const auto& [key, value] : source.entries()) {
-    if (model_only && key.section != Section::kModel) continue;
+    if (model_only && key.section != Section::kModel && !NameOfModelValue(key)) continue;
     FSDP_RETURN_IF_ERROR(planner.AddEntry(key, value));
   }
   FSDP_RETURN_IF_ERROR(planner.AddAliases());

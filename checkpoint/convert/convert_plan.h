@@ -34,8 +34,9 @@ struct ConvertPlan {
 // Keeps the tensors of `source` of which a name passes `filter`, with the optimizer state of the same parameters, under
 // their new names; param_groups, aliases and units follow. A tied tensor whose first name does not pass is kept under
 // the first of its aliases that does. RunMetadata stay as they are. `dtype` applies to floating-point model tensors.
-// `model_only` leaves out optimizer and extra values. kInvalidArgument for two names that become one (both are named),
-// for a filter that leaves no tensor, and for a param_groups text that is not JSON when names change.
+// `model_only` leaves out optimizer and extra values, but no values of the model (model_value.h). kInvalidArgument for
+// two names that become one (both are named), for a filter that leaves no tensor, and for a param_groups text that is
+// not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/source/model_value.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -14,9 +15,11 @@ namespace {
 
 using absl::StatusCode;
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::Pair;
 
 ShardedTensor TensorOf(DType dtype, const Shape& shape) {
@@ -153,6 +156,21 @@ TEST(ConvertPlanTest, ModelOnlyLeavesOptimizerAndExtraValuesOut) {
   ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({}, std::nullopt, true));
   EXPECT_THAT(Keys(plan.contents), ElementsAre("model/net.wte.weight", "model/net.h.0.bias", "model/net.mask"));
   EXPECT_EQ(plan.contents.units.size(), 2);
+}
+
+TEST(ConvertPlanTest, AValueOfTheModelStaysWithItAndFollowsItsFiltersAndNames) {
+  StateDict source = Source();
+  source.Set(ModelValue("net.h.0._extra_state"), std::string("[1]"));
+  const auto keys_of = [&](const NameFilter::Patterns& patterns) -> std::vector<std::string> {
+    const absl::StatusOr<NameFilter> filter = NameFilter::Create(patterns);
+    EXPECT_OK(filter.status());
+    const absl::StatusOr<ConvertPlan> plan = PlanConversion(source, *filter, std::nullopt, /*model_only=*/true);
+    EXPECT_OK(plan.status());
+    return Keys(plan->contents);
+  };
+  EXPECT_THAT(keys_of({}), Contains("extra/model/net.h.0._extra_state"));
+  EXPECT_THAT(keys_of({{}, {"h.0"}, {}}), Not(Contains(HasSubstr("_extra_state"))));
+  EXPECT_THAT(keys_of({{}, {}, {{"^net", "body"}}}), Contains("extra/model/body.h.0._extra_state"));
 }
 
 TEST(ConvertPlanTest, NamesThatBecomeOneAreBothNamed) {

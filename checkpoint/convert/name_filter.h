@@ -23,6 +23,8 @@ class NameFilter {
     std::vector<std::pair<std::string, std::string>> rename;  // pattern and replacement; $1 or \1 is the first group
   };
 
+  NameFilter() = default;  // keeps all
+
   // kInvalidArgument names the pattern that is not a regular expression.
   static absl::StatusOr<NameFilter> Create(const Patterns& patterns);
 
@@ -40,8 +42,6 @@ class NameFilter {
   absl::StatusOr<std::string> Rename(const std::string& name) const;
 
  private:
-  NameFilter() = default;
-
   std::vector<std::regex> include_;
   std::vector<std::regex> exclude_;
   std::vector<std::pair<std::regex, std::string>> rename_;

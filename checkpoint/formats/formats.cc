@@ -7,9 +7,6 @@
 // is refused before; a path that nothing recognises gets the best answer that known_paths.h and lookalike_file.h have.
 #include "fsdp/checkpoint/formats/formats.h"
 
-#include <filesystem>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
@@ -27,17 +24,23 @@ std::string JoinedWithOr(const std::vector<std::string>& names) {
   return absl::StrCat(absl::StrJoin(names.begin(), names.end() - 1, ", "), " or ", names.back());
 }
 
+// "a safetensors file". The driver that reads files of our own format is another one.
+std::string FileOf(const FormatTraits& traits) {
+  return std::string(traits.is_ours ? Hdf5FileDriver().traits().file : traits.file);
+}
+
 // Null if no format recognises the path.
-const FormatDriver* Recognise(const PathProbe& probe) {
+absl::StatusOr<const FormatDriver*> Recognise(const PathProbe& probe) {
   for (const Format& format : Formats()) {
-    if (format.driver->Recognises(probe)) return format.driver;
+    FSDP_ASSIGN_OR_RETURN(const bool is_known, format.driver->Recognises(probe));
+    if (is_known) return format.driver;
   }
   return nullptr;
 }
 
 bool IsRecognised(const std::string& path) {
   const absl::StatusOr<PathProbe> probe = ProbePath(path);
-  return probe.ok() && Recognise(*probe) != nullptr;
+  return probe.ok() && Recognise(*probe).value_or(nullptr) != nullptr;
 }
 
 // An error that describes a path that is a part of a checkpoint, or holds some.
@@ -47,10 +50,6 @@ absl::Status CheckIsNoKnownPath(const PathProbe& probe) {
 }
 
 absl::Status NotRecognised(const PathProbe& probe) {
-  std::error_code error;
-  // A directory that cannot be listed is recognised as nothing; the reason is more useful than the list of formats.
-  if (probe.is_directory) std::filesystem::directory_iterator(probe.path, error);
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", probe.path));
   FSDP_RETURN_IF_ERROR(probe.is_directory ? CheckIsNoKnownPath(probe) : CheckIsNoLookalike(probe.path));
   std::vector<std::string> expected;
   for (const Format& format : Formats()) {
@@ -80,7 +79,8 @@ const std::vector<Format>& Formats() {
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
   if (!probe.is_directory) FSDP_RETURN_IF_ERROR(CheckIsNoKnownPath(probe));
-  if (const FormatDriver* const driver = Recognise(probe)) return driver;
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, Recognise(probe));
+  if (driver != nullptr) return driver;
   return NotRecognised(probe);
 }
 
@@ -119,7 +119,7 @@ absl::Status CheckSuffix(const std::string& destination, const FormatTarget& tar
   const FormatDriver& chosen = DriverOf(target);
   for (const Format& format : Formats()) {
     if (!format.target || !format.driver->HasSuffix(destination) || format.driver == &chosen) continue;
-    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", std::string(format.driver->traits().file),
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", FileOf(format.driver->traits()),
                                                    ", but the format to write is ", chosen.name(),
                                                    ": choose another name, or that format"));
   }

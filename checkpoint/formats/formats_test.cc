@@ -62,7 +62,7 @@ std::vector<const FormatDriver*> Recognisers(const std::string& path) {
   std::vector<const FormatDriver*> drivers;
   const PathProbe probe = ProbePath(path).value();
   for (const Format& format : Formats()) {
-    if (format.driver->Recognises(probe)) drivers.push_back(format.driver);
+    if (format.driver->Recognises(probe).value()) drivers.push_back(format.driver);
   }
   return drivers;
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -43,10 +44,6 @@ bool IsRankMetadata(const std::string& name) {
 }
 bool IsHubModel(const std::string& name) { return absl::StartsWith(name, "models--"); }
 
-bool IsHubShard(const std::string& name) {
-  return absl::StartsWith(name, "shard-") && absl::StrContains(name, "-model-") && absl::EndsWith(name, ".safetensors");
-}
-
 bool IsDeepSpeedFile(const std::string& name) {
   return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
 }
@@ -67,12 +64,6 @@ std::string MissingDcpMetadata(const Probe& probe) {
          "the "
          "hidden file out, copy it too; otherwise the save did not finish, because .metadata comes last: give an older "
          "checkpoint";
-}
-
-std::string HuggingFaceShards(const Probe&) {
-  return "holds the shards of HuggingFaceStorageWriter, which do not say how large a tensor is: join them by "
-         "torch.distributed.checkpoint._consolidate_hf_safetensors.consolidate_safetensors_files, or save with "
-         "enable_consolidation=True";
 }
 
 std::string Adapter(const Probe& probe) {
@@ -216,10 +207,10 @@ const std::vector<KnownPath>& KnownFiles() {
        [](const Probe& probe) {
          return absl::StrCat("is one file of a DCP directory: give the directory, ", Inspect(Directory(probe)));
        }},
-      {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsHubShard(probe.name); },
+      {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsSafetensorsShardName(probe.name); },
        [](const Probe& probe) {
-         return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter, and ", Directory(probe), " ",
-                             HuggingFaceShards(probe));
+         return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter: give the directory, ",
+                             Inspect(Directory(probe)));
        }},
       {"JSON of a checkpoint",
        [](const Probe& probe) { return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)); },
@@ -233,9 +224,7 @@ const std::vector<KnownPath>& KnownFiles() {
 const std::vector<KnownPath>& KnownDirectories() {
   static const auto* const directories = new std::vector<KnownPath>{
       {"DCP without .metadata", [](const Probe& probe) { return AnyOf(probe.files, IsDcpFile); }, MissingDcpMetadata},
-      {"shards of HuggingFaceStorageWriter", [](const Probe& probe) { return AnyOf(probe.files, IsHubShard); },
-       HuggingFaceShards},
-      {"PEFT", [](const Probe& probe) { return probe.HasFile("adapter_config.json"); }, Adapter},
+      {"PEFT", [](const Probe& probe) { return probe.HasFile(kAdapterConfigName); }, Adapter},
       {"diffusers", [](const Probe& probe) { return probe.HasFile("model_index.json"); }, Pipeline},
       {"model in the hub's cache",
        [](const Probe& probe) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Paths that are parts of checkpoints, or hold some, and are no checkpoint themselves: a file of a DCP directory, the
-// cache of the Hugging Face hub, an adapter, a run with several checkpoints. Each is refused by what it is, with the
-// path or the command to give next. Files that merely look like a checkpoint are in lookalike_file.h.
+// cache of the Hugging Face hub, a pipeline of several models, a run with several checkpoints. Each is refused by what
+// it is, with the path or the command to give next. Files that merely look like a checkpoint are in lookalike_file.h.
 #ifndef FSDP_CHECKPOINT_FORMATS_KNOWN_PATHS_H_
 #define FSDP_CHECKPOINT_FORMATS_KNOWN_PATHS_H_
 

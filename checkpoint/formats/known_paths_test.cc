@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -39,9 +40,9 @@ std::vector<Example> FileExamples() {
        "is one file of a DCP directory: give the directory, `ckpt inspect DIR/dcp`"},
       {"file of DCP", {"dcp/.metadata"}, "dcp/.metadata", "`ckpt inspect DIR/dcp`"},
       {"shard of HuggingFaceStorageWriter",
-       {"shard-00001-model-00001-of-00001.safetensors"},
-       "shard-00001-model-00001-of-00001.safetensors",
-       "consolidate_safetensors_files"},
+       {"s/shard-00001-model-00001-of-00001.safetensors"},
+       "s/shard-00001-model-00001-of-00001.safetensors",
+       "HuggingFaceStorageWriter: give the directory, `ckpt inspect DIR/s`"},
       {"JSON of a checkpoint", {"m/model.safetensors", "m/config.json"}, "m/config.json", "`ckpt inspect DIR/m`"},
       {"JSON of a checkpoint",
        {"m/model.safetensors.index.json"},
@@ -54,18 +55,8 @@ std::vector<Example> DirectoryExamples() {
   return {
       {"DCP without .metadata", {"d/__0_0.distcp", "d/__1_0.distcp"}, "d", "without DCP's .metadata"},
       {"DCP without .metadata", {"d/__0_0.distcp", "d/__0.metadata"}, "d", "without collectives"},
-      {"shards of HuggingFaceStorageWriter",
-       {"d/shard-00001-model-00001-of-00001.safetensors", "d/shard-00002-model-00001-of-00001.safetensors"},
-       "d",
-       "HuggingFaceStorageWriter"},
-      {"PEFT",
-       {"a/adapter_config.json", "a/adapter_model.safetensors"},
-       "a/",
-       "`ckpt inspect DIR/a/adapter_model.safetensors`"},
-      {"PEFT",
-       {"a/adapter_config.json", "a/adapter_model.bin", "a/optimizer.pt"},
-       "a",
-       "`ckpt inspect DIR/a/adapter_model.bin`"},
+      {"PEFT", {"a/adapter_config.json", "a/README.md"}, "a/", "its adapter_model.safetensors is missing"},
+      {"PEFT", {"a/adapter_config.json", "a/lora.bin", "a/optimizer.pt"}, "a", "`ckpt inspect DIR/a/lora.bin`"},
       {"diffusers",
        {"p/model_index.json", "p/unet/diffusion_pytorch_model.safetensors", "p/text_encoder/model.safetensors",
         "p/scheduler/scheduler_config.json"},
@@ -161,6 +152,26 @@ TEST(KnownPathsTest, ARefThatLeadsElsewhereIsNotFollowed) {
   for (const char* name : {"refs", "snapshots"}) fs::create_directories(directory + "/" + name);
   WriteAll(directory + "/refs/main", "../../../etc\n");
   EXPECT_THAT(FindFormat(directory), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("snapshots/REVISION`")));
+}
+
+TEST(KnownPathsTest, AnAdapterIsReadAsTheTensorsThatItHolds) {
+  const std::string directory = NewTestDirectory();
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors", "optimizer.pt"}) {
+    WriteAll(directory + "/" + name, std::string(name) == "adapter_model.safetensors" ? EmptyModel() : "{}");
+  }
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory));
+  EXPECT_THAT(source->layout().notes, testing::ElementsAre(HasSubstr("an adapter of PEFT, not a whole model")));
+  EXPECT_THAT(source->left_out(), testing::ElementsAre(HasSubstr("\"optimizer.pt\"")));
+  // The same in torch's format.
+  std::filesystem::remove(directory + "/adapter_model.safetensors");
+  StateDict model;
+  model.Set(StateKey::Model("base_model.model.q.lora_A.weight"), ShardedTensor{DType::kFloat32, {0, 4}, {}});
+  ASSERT_OK(MakeWriter(TorchTarget())
+                ->Write(directory + "/adapter.pt", {.state = model}, ReadFromMemory(model), FormatWriteOptions()));
+  std::filesystem::rename(directory + "/adapter.pt", directory + "/adapter_model.bin");
+  ASSERT_OK_AND_ASSIGN(const auto torch, OpenTensorSource(directory));
+  EXPECT_TRUE(torch->contents().contains(StateKey::Model("base_model.model.q.lora_A.weight")));
+  EXPECT_THAT(torch->layout().notes, testing::ElementsAre(HasSubstr("an adapter of PEFT")));
 }
 
 TEST(KnownPathsTest, AModelBesideATrainersFilesIsReadAndTheyAreNamed) {

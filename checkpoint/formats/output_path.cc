@@ -2,15 +2,17 @@
 //
 // Each path in a chain of links is checked separately: a program that replaces by a rename changes the directory of the
 // link, a program that opens the link changes the file at its end. "In a directory" is decided on the physical
-// directories above a path, each compared by identity, so that a mount or a link in the middle hides nothing.
+// directories above a path, each compared by identity, so that a mount or a link in the middle hides nothing. A
+// directory of which nobody can tell whether it is a checkpoint or a ROOT, since a disk fails or a permission is
+// missing, counts as one.
 #include "fsdp/checkpoint/formats/output_path.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -20,6 +22,7 @@
 #include "fsdp/checkpoint/storage/file_identity.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 
 namespace fsdp {
@@ -54,10 +57,19 @@ std::vector<std::string> DirectoriesAbove(const std::string& entry) {
   return directories;
 }
 
+// OK with true or false when `proof`, of CheckIsOurCheckpoint, shows that a directory is a checkpoint of ours, or that
+// it is none; otherwise `proof`.
+absl::StatusOr<bool> IsProven(const absl::Status& proof) {
+  if (proof.ok() || absl::IsFailedPrecondition(proof)) return proof.ok();
+  return proof;
+}
+
 // The format of which `directory` is a checkpoint; null if it is not a checkpoint.
-const FormatDriver* CheckpointIn(const std::string& directory) {
+absl::StatusOr<const FormatDriver*> CheckpointIn(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_ours, IsProven(CheckIsOurCheckpoint(PosixFileSystem(), directory)));
   for (const Format& format : Formats()) {
-    if (format.driver->IsCheckpointDirectory(directory)) return format.driver;
+    const FormatDriver& driver = *format.driver;
+    if (driver.traits().is_ours ? is_ours : driver.IsCheckpointDirectory(directory)) return &driver;
   }
   return nullptr;
 }
@@ -68,11 +80,18 @@ bool IsAtWork(const std::string& name) {
 }
 
 // True when `directory` has a step that is proven to be ours.
-bool IsRoot(const std::string& directory) {
+absl::StatusOr<bool> IsRoot(const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(directory);
-  return steps.ok() && std::any_of(steps->begin(), steps->end(), [&](const std::string& step) {
-           return CheckIsOurCheckpoint(PosixFileSystem(), JoinPath(directory, step)).ok();
-         });
+  if (absl::IsFailedPrecondition(steps.status())) return false;  // it is a file
+  FSDP_RETURN_IF_ERROR(steps.status());
+  absl::Status unknown;
+  for (const std::string& step : *steps) {
+    const auto is_ours = IsProven(CheckIsOurCheckpoint(PosixFileSystem(), JoinPath(directory, step)));
+    if (is_ours.ok() && *is_ours) return true;
+    unknown.Update(is_ours.status());
+  }
+  FSDP_RETURN_IF_ERROR(unknown);
+  return false;
 }
 
 // The format that takes a directory with a file `name` for its checkpoint; null if none does.
@@ -119,7 +138,8 @@ class OutputCheck {
     if (const auto read = inputs_.Find(path_)) {
       return Refused(absl::StrCat(shown_, " is ", Named(*read), ", which is read"));
     }
-    for (const std::string& hidden : HiddenPaths()) {
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> hidden_paths, HiddenPaths());
+    for (const std::string& hidden : hidden_paths) {
       const auto read = inputs_.Find(hidden);
       if (read) return Refused(absl::StrCat("to write ", shown_, " would remove ", Named(*read), ", which is read"));
     }
@@ -132,7 +152,7 @@ class OutputCheck {
   }
 
   // Paths that a writer of the output removes before it writes, because a crash may have left them.
-  std::vector<std::string> HiddenPaths() const {
+  absl::StatusOr<std::vector<std::string>> HiddenPaths() const {
     if (options_.kind == OutputKind::kFile || options_.kind == OutputKind::kDirectory) {
       return StagedPath::HiddenSiblings(path_);
     }
@@ -141,7 +161,8 @@ class OutputCheck {
     const std::string directory = is_root ? physical_ : parts.directory;
     std::vector<std::string> paths;
     const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
-    if (!names.ok()) return paths;
+    if (absl::IsNotFound(names.status()) || absl::IsFailedPrecondition(names.status())) return paths;
+    if (!names.ok()) return Unknown(directory, names.status());
     for (const std::string& name : *names) {
       const std::string owner = StagedNameOf(name).value_or(DeletedNameOf(name).value_or(""));
       if (is_root ? ParseStepName(owner).has_value() : owner == parts.name) paths.push_back(JoinPath(directory, name));
@@ -155,9 +176,9 @@ class OutputCheck {
       return Refused(absl::StrCat(shown_, " is what a save or a deletion of a checkpoint makes and removes"));
     }
     if (options_.kind == OutputKind::kRoot) return absl::OkStatus();
-    const bool is_replaced = options_.kind != OutputKind::kFile;
-    if (is_replaced && IsRootHere(physical_)) {
-      return Refused(absl::StrCat(shown_, " is a directory of steps, which would be replaced"));
+    if (options_.kind != OutputKind::kFile) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_root, IsRootHere(physical_));
+      if (is_root) return Refused(absl::StrCat(shown_, " is a directory of steps, which would be replaced"));
     }
     return CheckNameInRoot(SplitPath(physical_).directory, name);
   }
@@ -165,8 +186,9 @@ class OutputCheck {
   absl::Status CheckNameInRoot(const std::string& directory, const std::string& name) const {
     const FormatDriver* const format = FormatKnownBy(name);
     const bool is_step = options_.kind != OutputKind::kCheckpoint && ParseStepName(name).has_value();
-    // In this order: few names need the look at the steps.
-    if ((format == nullptr && !is_step) || !IsRootHere(directory)) return absl::OkStatus();
+    if (format == nullptr && !is_step) return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(const bool is_root, IsRootHere(directory));
+    if (!is_root) return absl::OkStatus();
     if (is_step) {
       return Refused(
           absl::StrCat(shown_, " has the name of a step, which a run that saves in ", directory, " treats as its own"));
@@ -183,16 +205,37 @@ class OutputCheck {
     if (IsAtWork(SplitPath(directory).name)) {
       return Refused(absl::StrCat(shown_, in, " is what a save or a deletion of a checkpoint makes and removes"));
     }
-    const FormatDriver* const format = CheckpointIn(directory);
-    if (format == nullptr) return absl::OkStatus();
+    const bool is_near = directory == physical_ || directory == SplitPath(physical_).directory;
+    const absl::StatusOr<const FormatDriver*> format = CheckpointIn(directory);
+    // Directories further up often belong to somebody else.
+    if (absl::IsPermissionDenied(format.status()) && !is_near) return absl::OkStatus();
+    if (!format.ok()) return Unknown(directory, format.status());
+    if (*format == nullptr) return absl::OkStatus();
+    if (!(*format)->traits().is_ours) return CheckIsBesideModel(**format, directory, is_near, in);
+    return Refused(NothingMayBeAdded(in, **format));
+  }
+
+  // In `directory`, a checkpoint of another format.
+  absl::Status CheckIsBesideModel(const FormatDriver& format, const std::string& directory, bool is_near,
+                                  const std::string& in) const {
     // Files of another format further up, such as a model in a home directory, have nothing to do with a path deep
     // below.
-    const bool is_near = directory == physical_ || directory == SplitPath(physical_).directory;
-    if (!format->traits().is_ours && !is_near) return absl::OkStatus();
+    if (!is_near || IsOwn(directory)) return absl::OkStatus();
+    const absl::StatusOr<bool> is_root = IsRoot(directory);
+    if (!is_root.ok()) return Unknown(directory, is_root.status());
     // An export among the steps of a ROOT leaves it a ROOT.
-    if (!format->traits().is_ours && (IsOwn(directory) || IsRoot(directory))) return absl::OkStatus();
-    if (options_.may_lie_beside_models && !format->traits().is_ours) return CheckIsNotOf(*format, directory);
-    return Refused(absl::StrCat(shown_, in, " is a checkpoint (", format->name(), "), to which nothing may be added"));
+    if (*is_root) return absl::OkStatus();
+    return options_.may_lie_beside_models ? CheckIsNotOf(format, directory) : Refused(NothingMayBeAdded(in, format));
+  }
+
+  std::string NothingMayBeAdded(const std::string& in, const FormatDriver& format) const {
+    return absl::StrCat(shown_, in, " is a checkpoint (", format.name(), "), to which nothing may be added");
+  }
+
+  // Refuses the output since `directory` may be a checkpoint or a ROOT.
+  absl::Status Unknown(const std::string& directory, const absl::Status& status) const {
+    return Refused(
+        absl::StrCat(shown_, ": cannot tell whether ", directory, " is or holds a checkpoint: ", status.message()));
   }
 
   // Refuses a name that the model in `directory` reads. A ROOT gets names of steps, which no format uses.
@@ -212,7 +255,12 @@ class OutputCheck {
     return !options_.root.empty() && PhysicalPath(options_.root) == directory;
   }
 
-  bool IsRootHere(const std::string& directory) const { return IsNewRoot(directory) || IsRoot(directory); }
+  absl::StatusOr<bool> IsRootHere(const std::string& directory) const {
+    if (IsNewRoot(directory)) return true;
+    const absl::StatusOr<bool> is_root = IsRoot(directory);
+    if (!is_root.ok()) return Unknown(directory, is_root.status());
+    return *is_root;
+  }
 
   bool IsOwn(const std::string& directory) const {
     return !options_.own_directory.empty() && PhysicalPath(options_.own_directory) == directory;
@@ -238,6 +286,9 @@ void AddCheckpoint(const std::string& path, InputPaths& inputs) {
 absl::Status CheckOutput(const std::string& output, const InputPaths& inputs, const OutputOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckIsFileOrDirectory(output));
   for (const std::string& path : LinkChain(output)) {
+    if (const absl::Status there = IsThere(path).status(); !there.ok()) {
+      return Refused(absl::StrCat("cannot tell what ", output, " is: ", there.message()));
+    }
     FSDP_RETURN_IF_ERROR(OutputCheck(path, output, inputs, options).Run());
   }
   return absl::OkStatus();

@@ -58,7 +58,8 @@ struct OutputOptions {
 //   - has the name of a step in a ROOT, and is not a checkpoint of ours;
 //   - has in a ROOT the name by which another format knows its directory, such as model.safetensors, would replace a
 //     ROOT, or is a ROOT to be in another format's checkpoint: readers of the ROOT would not see its steps;
-//   - leads to a FIFO, a device or a socket, which may have no reader, and which is not replaced.
+//   - leads to a FIFO, a device or a socket, which may have no reader, and which is not replaced;
+//   - is in or at a directory of which none of this can be told, since it cannot be read.
 //
 // A ROOT is a directory with steps of ours, or OutputOptions::root. A link is followed, and must itself satisfy the
 // same rules. Nothing needs to exist at `output`: the directories above it then decide. Changes nothing.

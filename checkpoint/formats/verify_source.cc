@@ -39,8 +39,11 @@ class SourceVerification {
     }
     FSDP_RETURN_IF_ERROR(VerifyBatch(*pool));
     const absl::Status rest = VerifyRest(source_);
-    // First in the report: it concerns the file and not a single tensor.
-    if (!rest.ok()) report_.problems.insert(report_.problems.begin(), std::string(rest.message()));
+    if (!rest.ok()) {
+      report_.AddProblem(rest);
+      // First in the report: it concerns the file and not a single tensor.
+      std::rotate(report_.problems.begin(), report_.problems.end() - 1, report_.problems.end());
+    }
     report_.bytes = bytes_done_;
     return std::move(report_);
   }
@@ -97,7 +100,7 @@ class SourceVerification {
   // read are reported under both names.
   void Conclude(const Tensor& tensor) {
     const int64_t number = report_.tensors++;
-    if (!tensor.read.ok()) report_.problems.emplace_back(tensor.read.message());
+    if (!tensor.read.ok()) report_.AddProblem(tensor.read);
     Values values = {tensor.nonfinite, tensor.extent};
     if (tensor.extent.same_as >= 0) {
       const auto same = notable_.find(tensor.extent.same_as);

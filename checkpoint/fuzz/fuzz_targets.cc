@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/foreign/npz/npz_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
@@ -40,6 +41,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 #include "fsdp/checkpoint/foreign/zip/byte_file_testutil.h"
 #include "fsdp/checkpoint/fuzz/reseal.h"
+#include "fsdp/checkpoint/fuzz/scratch_directory.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/object/s3_reply.h"
@@ -125,6 +127,22 @@ bool FuzzSafetensorsHeader(std::string_view bytes) {
     }
     Check(end == payload, "entries do not cover the payload");
     is_read = true;
+  }
+  return is_read;
+}
+
+bool FuzzSafetensorsShards(std::string_view bytes) {
+  const ScratchDirectory scratch;
+  scratch.Write("parts/shard-00001-model-00001-of-00001.safetensors", bytes);
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSafetensorsShards(scratch / "parts");
+  if (!source.ok()) return false;
+  bool is_read = true;
+  for (const auto& [key, value] : (*source)->contents().entries()) {
+    const auto& tensor = std::get<ShardedTensor>(value);
+    const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
+    Check(nbytes >= 0 && nbytes <= static_cast<int64_t>(bytes.size()), "parts do not cover their tensor");
+    std::vector<char> elements(nbytes);
+    is_read = (*source)->Read(key, {0, tensor.shape.numel()}, elements.data()).ok() && is_read;
   }
   return is_read;
 }

@@ -21,6 +21,9 @@ bool FuzzRecord(std::string_view bytes);
 // The header of a safetensors file, for a payload of the length that the header requires.
 bool FuzzSafetensorsHeader(std::string_view bytes);
 
+// A file of a directory by HuggingFaceStorageWriter, with the elements of its tensors.
+bool FuzzSafetensorsShards(std::string_view bytes);
+
 // model.safetensors.index.json.
 bool FuzzHuggingFaceIndex(std::string_view bytes);
 

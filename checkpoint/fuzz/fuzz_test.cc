@@ -55,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
     Targets, FuzzTest,
     testing::Values(Target{"manifest", FuzzManifest, 2'000}, Target{"record", FuzzRecord, 2'000},
                     Target{"safetensors_header", FuzzSafetensorsHeader, 10'000},
+                    Target{"safetensors_shards", FuzzSafetensorsShards, 2'000},
                     Target{"hugging_face_index", FuzzHuggingFaceIndex, 2'000}, Target{"hdf5_file", FuzzHdf5File, 500},
                     Target{"hdf5_listing", FuzzHdf5Listing, 2'000}, Target{"pickle", FuzzPickle, 3'000},
                     Target{"torch_archive", FuzzTorchArchive, 2'000}, Target{"dcp_metadata", FuzzDcpMetadata, 1'000},

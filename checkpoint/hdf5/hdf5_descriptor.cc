@@ -84,13 +84,21 @@ bool IsInside(const DescriptorFile& file, haddr_t address, size_t size) {
   return address <= kLastAddress && size <= kLastAddress - address && address + size <= file.end_of_addresses;
 }
 
+// Puts the error of a system call below the library's own messages, where Hdf5Error finds it.
+herr_t Failed(const char* call) {
+  const int error = errno;
+  H5Epush2(H5E_DEFAULT, __FILE__, __func__, __LINE__, H5E_ERR_CLS, H5E_IO, H5E_READERROR, "cannot %s: %s (errno %d)",
+           call, std::strerror(error), error);
+  return -1;
+}
+
 herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* out) {
   if (!IsInside(Of(file), address, size)) return -1;
   auto* to = static_cast<char*>(out);
   while (size > 0) {
     const ssize_t n = pread(Of(file).fd, to, size, static_cast<off_t>(address));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
+    if (n < 0) return Failed("read");
     if (n == 0) {  // beyond the end of the file: zeros, as in the library's own drivers
       std::memset(to, 0, size);
       return 0;
@@ -108,7 +116,7 @@ herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, cons
   while (size > 0) {
     const ssize_t n = pwrite(Of(file).fd, from, size, static_cast<off_t>(address));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return -1;
+    if (n <= 0) return Failed("write");
     from += n;
     address += n;
     size -= n;
@@ -121,7 +129,7 @@ herr_t Write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, cons
 // Makes the file as long as the space that the library has allocated in it.
 herr_t Truncate(H5FD_t* file, hid_t, hbool_t) {
   if (Of(file).end_of_addresses == Of(file).end_of_file) return 0;
-  if (ftruncate(Of(file).fd, static_cast<off_t>(Of(file).end_of_addresses)) != 0) return -1;
+  if (ftruncate(Of(file).fd, static_cast<off_t>(Of(file).end_of_addresses)) != 0) return Failed("lengthen");
   Of(file).end_of_file = Of(file).end_of_addresses;
   return 0;
 }

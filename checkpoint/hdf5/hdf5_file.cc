@@ -162,25 +162,27 @@ std::optional<std::array<uint8_t, 16>> FillBytes(DType dtype) {
   }
 }
 
+// A scalar attribute of `type`, with the value at `value`.
+absl::Status WriteAttribute(hid_t object, const std::string& name, hid_t type, const void* value) {
+  const Handle space = Space({});
+  const Handle attribute(H5Acreate2(object, name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  if (!attribute.ok() || H5Awrite(attribute.get(), type, value) < 0) return Hdf5Error("write attribute", name);
+  return absl::OkStatus();
+}
+
 // A string of variable length, which h5py shows as str.
 absl::Status WriteAttribute(hid_t object, const std::string& name, const std::string& text) {
   const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  const Handle space = Space({});
   const char* const value = text.c_str();
   if (H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
     return Hdf5Error("make a type for attribute", name);
   }
-  const Handle attribute(H5Acreate2(object, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  if (!attribute.ok() || H5Awrite(attribute.get(), type.get(), &value) < 0) {
-    return Hdf5Error("write attribute", name);
-  }
-  return absl::OkStatus();
+  return WriteAttribute(object, name, type.get(), &value);
 }
 
-// Writes the attributes of an object: "dtype" if the HDF5 type does not determine the dtype, and "fqn" if the link name
-// is escaped.
-absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
-  if (dtype && IsFloat8(*dtype)) {
+// Writes the attributes of an object: "dtype" if the HDF5 type does not determine the dtype, and "fqn" if there is one.
+absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype, bool describes_all = false) {
+  if (dtype && (IsFloat8(*dtype) || describes_all)) {
     FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
   }
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);
@@ -243,11 +245,11 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
   // The name is used only in messages of the library; the driver takes the descriptor.
   made->file = Handle(H5Fcreate("a file in memory", H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
   if (!made->file.ok()) return Hdf5Error("create", "a file in memory");
-  return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made)));
+  return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made), options.describes_all));
 }
 
-Hdf5File::Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles)
-    : image_(std::move(image)), handles_(std::move(handles)) {}
+Hdf5File::Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles, bool describes_all)
+    : image_(std::move(image)), handles_(std::move(handles)), describes_all_(describes_all) {}
 
 Hdf5File::~Hdf5File() {
   const LibraryCall call;
@@ -271,7 +273,7 @@ absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std:
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
   if (!dataset.ok()) return Hdf5Error("create dataset", path);
-  FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
+  FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype, describes_all_));
   // HDF5 allocates nothing for a dataset without elements, and has no offset for it.
   if (H5Sget_simple_extent_npoints(space.get()) == 0) return 0;
   const haddr_t offset = H5Dget_offset(dataset.get());
@@ -368,10 +370,31 @@ absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& f
   return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create external dataset", path);
 }
 
-absl::Status Hdf5File::SetRootAttribute(const std::string& name, const std::string& text) {
+absl::Status Hdf5File::AddHardLink(const std::string& path, const std::string& target) {
+  const LibraryCall call;
+  const hid_t file = handles_->file.get();
+  const herr_t made =
+      H5Lcreate_hard(file, target.c_str(), file, path.c_str(), handles_->link_creation.get(), H5P_DEFAULT);
+  return made >= 0 ? absl::OkStatus() : Hdf5Error("link", path);
+}
+
+absl::Status Hdf5File::SetRootAttribute(const std::string& name, const AttributeValue& value) {
   const LibraryCall call;
   const Handle root(H5Gopen2(handles_->file.get(), "/", H5P_DEFAULT), H5Gclose);
-  return root.ok() ? WriteAttribute(root.get(), name, text) : Hdf5Error("open", "/");
+  if (!root.ok()) return Hdf5Error("open", "/");
+  if (const auto* const text = std::get_if<std::string>(&value)) return WriteAttribute(root.get(), name, *text);
+  if (const auto* const number = std::get_if<int64_t>(&value)) {
+    return WriteAttribute(root.get(), name, H5T_STD_I64LE, number);
+  }
+  if (const auto* const number = std::get_if<double>(&value)) {
+    return WriteAttribute(root.get(), name, H5T_IEEE_F64LE, number);
+  }
+  if (const auto* const truth = std::get_if<bool>(&value)) {
+    const Handle type = BoolType();
+    const int8_t byte = *truth ? 1 : 0;
+    return type.ok() ? WriteAttribute(root.get(), name, type.get(), &byte) : Hdf5Error("make a type for", name);
+  }
+  return WriteAttribute(root.get(), name, std::string("null"));
 }
 
 // HDF5 writes most metadata when the file is closed, so only now is the image complete, and an error of closing is an

@@ -26,6 +26,7 @@
 #include "fsdp/tensor/box.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tensor/shape.h"
 
 namespace fsdp {
@@ -35,6 +36,7 @@ inline constexpr int kMaxHdf5Rank = 32;
 
 struct Hdf5FileOptions {
   bool virtual_datasets = false;  // raises the file's version to HDF5 1.10; otherwise 1.8 can read it
+  bool describes_all = false;     // attributes "dtype" and "fqn" of every dataset, for people
   int64_t metadata_bytes = 2048;  // estimate of the metadata's size; HDF5 allocates metadata in blocks of this size
 };
 
@@ -95,8 +97,11 @@ class Hdf5File final {
   absl::Status AddExternal(const std::string& path, const std::string& fqn, DType dtype,
                            const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts);
 
-  // A text attribute of the root group.
-  absl::Status SetRootAttribute(const std::string& name, const std::string& text);
+  // A further name of the dataset `target`.
+  absl::Status AddHardLink(const std::string& path, const std::string& target);
+
+  // An attribute of the root group. Null is a text, "null".
+  absl::Status SetRootAttribute(const std::string& name, const AttributeValue& value);
 
   // Ends the layout and returns the image, which is exactly as long as the file must be. No other call may follow.
   absl::StatusOr<MemoryFile> Close();
@@ -104,10 +109,11 @@ class Hdf5File final {
  private:
   struct Handles;
 
-  Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles);
+  Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles, bool describes_all);
 
   MemoryFile image_;
   std::unique_ptr<Handles> handles_;  // the file and property lists; null after Close
+  bool describes_all_;
 };
 
 }  // namespace fsdp

@@ -6,10 +6,7 @@
 // rank files are missing or damaged.
 #include "fsdp/checkpoint/native/checkpoint_driver.h"
 
-#include <algorithm>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,11 +23,11 @@
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
-
-namespace fs = std::filesystem;
 
 class Driver final : public FormatDriver {
  public:
@@ -38,8 +35,15 @@ class Driver final : public FormatDriver {
 
   // A directory that has lost its manifest is recognised by its other files, so that opening it names the missing file
   // and verify reports it as damaged.
-  bool Recognises(const PathProbe& probe) const override {
-    return probe.is_directory && (HasEntry(probe.path, kManifestName) || !FindCheckpointFile(probe.path).empty());
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    if (!probe.is_directory) return false;
+    FSDP_ASSIGN_OR_RETURN(const bool has_manifest, IsThere(JoinPath(probe.path, kManifestName)));
+    if (has_manifest) return true;
+    const absl::StatusOr<std::string> name = FindCheckpointFile(probe.path);
+    // Another format may know its files by name, without a listing.
+    if (absl::IsPermissionDenied(name.status())) return false;
+    FSDP_RETURN_IF_ERROR(name.status());
+    return !name->empty();
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
@@ -68,10 +72,10 @@ class RootDriver final : public FormatDriver {
  public:
   RootDriver() : FormatDriver(RootTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override {
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (!probe.is_directory) return false;
-    const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(probe.path);
-    return steps.ok() && !steps->empty();
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(probe.path));
+    return !steps.empty();
   }
 
   absl::StatusOr<std::string> Resolve(const std::string& path) const override { return LatestCheckpoint(path); }
@@ -87,7 +91,9 @@ class Writer final : public FormatWriter {
  public:
   explicit Writer(const Hdf5Target& target) : target_(target) {}
 
-  bool MakesDirectory(const std::string&) const override { return true; }
+  bool MakesDirectory(const std::string& destination) const override {
+    return !CheckpointDriver().HasSuffix(destination);
+  }
 
   FormatMemory Memory(const FormatContents& contents, int io_threads) const override {
     const int files = target_.type == StateDictType::kFull ? 1 : WorldSize(contents);
@@ -116,14 +122,22 @@ class Writer final : public FormatWriter {
                      const FormatWriteOptions& options) const override {
     const CheckpointDirectoryOptions write = {.type = target_.type,
                                               .world_size = WorldSize(contents),
-                                              .step = std::max<int64_t>(contents.step, 0),
+                                              .step = contents.step,
                                               .parity = target_.parity,
                                               .overwrite = options.overwrite,
                                               .max_memory = options.buffer_bytes,
                                               .io_threads = options.io_threads,
                                               .progress = options.progress,
                                               .file_system = options.file_system};
-    return WriteCheckpointDirectory(destination, contents.state, read, write);
+    if (MakesDirectory(destination)) return WriteCheckpointDirectory(destination, contents.state, read, write);
+    if (target_.type != StateDictType::kFull) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(destination, " is one file, which holds a full state dict, and the type is ",
+                       std::string(StateDictTypeName(target_.type)), ": choose a name without suffix for a directory"));
+    }
+    CheckpointDirectoryOptions file = write;
+    file.step = contents.step;
+    return WriteHdf5File(destination, contents.state, read, file);
   }
 
  private:

@@ -14,7 +14,8 @@
 
 namespace fsdp {
 
-// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, one file per rank.
+// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, one file per rank. A destination that
+// ends in .h5 or .hdf5 is one FULL file that stands alone, without manifest and digests (WriteHdf5File).
 struct Hdf5Target {
   StateDictType type = StateDictType::kFull;
   std::optional<int> world_size = {};  // of SHARDED and LOCAL, 1 to 99999; default: the source's

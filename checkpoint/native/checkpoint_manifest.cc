@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/native/checkpoint_manifest.h"
 
-#include <filesystem>
-#include <system_error>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
@@ -13,21 +13,20 @@
 
 namespace fsdp {
 
-namespace fs = std::filesystem;
-
-std::string FindCheckpointFile(const std::string& directory) {
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
+absl::StatusOr<std::string> FindCheckpointFile(const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
+  if (absl::IsNotFound(names.status()) || absl::IsFailedPrecondition(names.status())) return std::string();
+  FSDP_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (name == kCheckpointFileName || IsRankFileName(name)) return name;
   }
-  return "";
+  return std::string();
 }
 
 // Only the manifest says which files belong to the checkpoint and what their bytes mean.
 absl::Status CheckManifestIsThere(const std::string& directory) {
   if (HasEntry(directory, kManifestName)) return absl::OkStatus();
-  const std::string name = FindCheckpointFile(directory);
+  FSDP_ASSIGN_OR_RETURN(const std::string name, FindCheckpointFile(directory));
   if (name.empty()) return absl::NotFoundError(absl::StrCat(kManifestName, " is missing in ", directory));
   return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));
 }

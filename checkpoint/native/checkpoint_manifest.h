@@ -13,8 +13,9 @@
 
 namespace fsdp {
 
-// The name of a file in `directory` that only a checkpoint of ours has; empty without one.
-std::string FindCheckpointFile(const std::string& directory);
+// The name of a file in `directory` that only a checkpoint of ours has; empty without one. The error of a directory
+// that cannot be listed.
+absl::StatusOr<std::string> FindCheckpointFile(const std::string& directory);
 
 // OK when `directory` has a manifest. Without one: kDataLoss, naming a file that is left, or kNotFound.
 absl::Status CheckManifestIsThere(const std::string& directory);

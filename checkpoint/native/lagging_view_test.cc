@@ -124,7 +124,8 @@ TEST_F(LaggingViewTest, AStepThatWasRemovedElsewhereIsSkippedWithTheReason) {
   SystemCallFaults::Forget(StepName(3));
   std::vector<std::string> skipped;
   EXPECT_THAT(LatestCheckpoint(root_, &skipped), IsOkAndHolds(Path(2)));
-  EXPECT_THAT(skipped, ElementsAre(AllOf(HasSubstr("step-00000003 does not verify"), HasSubstr("Stale file handle"))));
+  EXPECT_THAT(skipped,
+              ElementsAre(AllOf(HasSubstr("step-00000003 cannot be read here"), HasSubstr("Stale file handle"))));
   EXPECT_THAT(CheckHolds(Path(3), 3), StatusIs(testing::_, HasSubstr("Stale file handle")));
   EXPECT_THAT(SetAsideCheckpoint(PosixFileSystem(), root_, StepName(3)),
               StatusIs(testing::_, HasSubstr("Stale file handle")));

@@ -20,7 +20,8 @@ namespace {
 absl::StatusOr<const FormatDriver*> FindOurs(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
   for (const FormatDriver* driver : {&CheckpointDriver(), &CheckpointRootDriver()}) {
-    if (driver->Recognises(probe)) return driver;
+    FSDP_ASSIGN_OR_RETURN(const bool is_known, driver->Recognises(probe));
+    if (is_known) return driver;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       path, " is not a checkpoint of ours: expected ", std::string(CheckpointDriver().traits().in_directory), " or ",
@@ -32,7 +33,9 @@ absl::StatusOr<const FormatDriver*> FindOurs(const std::string& path) {
 absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckLoadMemory(wanted, options));
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindOurs(path));
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, SourceOptionsFor(wanted, options));
+  const TensorSourceOptions source_options = SourceOptionsFor(wanted, options);
+  FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(source_options)));
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, source_options);
   if (!source.ok()) return NameLoadOptions(source.status());
   return LoadFrom(**source, path, wanted, options);
 }
@@ -44,7 +47,9 @@ absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, Pr
 
 absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadCheckpointManifest(path));
-  return manifest.save.step;
+  if (manifest.save.has_step) return manifest.save.step;
+  return absl::InvalidArgumentError(absl::StrCat(path, " does not record its step; only its weights can be read, or ",
+                                                 "convert it with ConvertOptions::step, and read the result"));
 }
 
 }  // namespace fsdp

@@ -44,7 +44,7 @@ absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, Pr
                                   const LoadOptions& options = {});
 
 // The step in the manifest of the checkpoint directory `path`. kDataLoss, naming a remaining file, when the manifest is
-// missing.
+// missing; kInvalidArgument if the checkpoint was converted from one that does not record its step.
 absl::StatusOr<int64_t> NativeCheckpointStep(const std::string& path);
 
 }  // namespace fsdp

@@ -43,6 +43,7 @@ inline constexpr int kReadData = 10009;
 inline constexpr int kReadFunction = 20012;
 inline constexpr int kSeekData = 10168;
 inline constexpr int kSeekFunction = 20167;
+inline constexpr int kTimeoutMs = 155;
 inline constexpr int kUpload = 46;
 inline constexpr int kUploadBufferSize = 280;
 inline constexpr int kUrl = 10002;

@@ -37,6 +37,7 @@ TEST(CurlLibraryTest, TheNumbersAreThoseOfTheInstalledHeader) {
   EXPECT_EQ(curl::kReadFunction, CURLOPT_READFUNCTION);
   EXPECT_EQ(curl::kSeekData, CURLOPT_SEEKDATA);
   EXPECT_EQ(curl::kSeekFunction, CURLOPT_SEEKFUNCTION);
+  EXPECT_EQ(curl::kTimeoutMs, CURLOPT_TIMEOUT_MS);
   EXPECT_EQ(curl::kUpload, CURLOPT_UPLOAD);
   EXPECT_EQ(curl::kUploadBufferSize, CURLOPT_UPLOAD_BUFFERSIZE);
   EXPECT_EQ(curl::kUrl, CURLOPT_URL);

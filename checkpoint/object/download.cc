@@ -46,7 +46,7 @@ absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std:
   // A hostile manifest may claim any size, so nothing is written before the store has reported files of these sizes and
   // the disk has room for them.
   FSDP_RETURN_IF_ERROR(CheckRemoteFiles(store, step, manifest));
-  DownloadReport report = {.step = manifest.save.step, .files = static_cast<int64_t>(manifest.files.size())};
+  DownloadReport report = {.step = manifest.save.known_step(), .files = static_cast<int64_t>(manifest.files.size())};
   for (const StoredFile& file : manifest.files) report.bytes += file.nbytes;
   FSDP_RETURN_IF_ERROR(CheckRoom(destination, absl::StrCat("the files of ", store.UrlOf(step)), report.bytes));
 

@@ -26,7 +26,7 @@ struct DownloadOptions {
 };
 
 struct DownloadReport {
-  int64_t step = 0;
+  int64_t step = 0;   // -1: unknown
   int64_t files = 0;  // without the manifest
   int64_t bytes = 0;  // of these
 };

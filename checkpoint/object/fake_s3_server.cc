@@ -17,6 +17,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/checkpoint/object/reference_aws_signature.h"
 
 namespace fsdp {
@@ -64,6 +66,14 @@ bool SendAll(int fd, absl::string_view bytes) {
     bytes.remove_prefix(sent);
   }
   return true;
+}
+
+// Sends 100 bytes a second, until the client has gone. Bounded, so that a test ends if the client has no bound.
+void Trickle(int fd, absl::string_view bytes) {
+  for (const char& byte : bytes.substr(0, 2000)) {
+    if (!SendAll(fd, {&byte, 1})) return;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
 }
 
 // Reads until `buffer` has `nbytes` or, for 0, the end of the headers.
@@ -192,10 +202,21 @@ void FakeS3Server::Serve(int fd) {
     std::string text = absl::StrCat("HTTP/1.1 ", reply.status, " Answer\r\n");
     for (const auto& [name, value] : reply.headers) absl::StrAppend(&text, name, ": ", value, "\r\n");
     absl::StrAppend(&text, "\r\n", reply.body);
+    if (IsSlow(fault)) {
+      // An end of silence is the end of the connection.
+      if (fault == Fault::kSilent) (void)ReceiveUntil(fd, buffer.size() + 1, buffer);
+      const size_t fast = fault == Fault::kTrickleBody ? text.size() - reply.body.size() : 0;
+      if (fault != Fault::kSilent && SendAll(fd, text.substr(0, fast))) Trickle(fd, text.substr(fast));
+      return;
+    }
     // The Content-Length still counts the whole body, so the client can notice the cut.
     if (fault == Fault::kCutReply) text.erase(text.size() - reply.body.size() / 2);
     if (!SendAll(fd, text) || fault == Fault::kCutReply) return;
   }
+}
+
+bool FakeS3Server::IsSlow(Fault fault) {
+  return fault == Fault::kSilent || fault == Fault::kTrickle || fault == Fault::kTrickleBody;
 }
 
 FakeS3Server::Fault FakeS3Server::NextFault(const Request& request) {

@@ -33,6 +33,9 @@ class FakeS3Server {
     kCutReply,        // does the work, and closes in the middle of the reply's body
     kErrorInSuccess,  // HTTP 200 with an error in the body
     kWrongRange,      // another part of the object than requested
+    kSilent,          // does the work, and never replies
+    kTrickle,         // does the work, and sends 100 bytes of the reply a second for at most 20 seconds
+    kTrickleBody,     // the same, but for the headers
   };
 
   // Serves `store` as the bucket "models" to the holder of the keys of config().
@@ -71,6 +74,7 @@ class FakeS3Server {
   void Accept();
   void Serve(int fd);
   Fault NextFault(const Request& request);
+  static bool IsSlow(Fault fault);
   bool IsSigned(const Request& request) const;
   Reply Answer(const Request& request);
   Reply AnswerBucket(const std::map<std::string, std::string>& query);

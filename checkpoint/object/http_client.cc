@@ -138,9 +138,11 @@ void HttpClient::SetOptions(Exchange& exchange) const {
   set(handle, curl::kNoSignal, 1L);
   set(handle, curl::kErrorBuffer, exchange.error);
   set(handle, curl::kConnectTimeoutMs, static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
-  // Less than one byte a second during stall_timeout: a bound on silence, not on the time of a large transfer.
-  set(handle, curl::kLowSpeedLimit, 1L);
+  // A bound on silence and on trickling, not on the time of a large transfer. curl counts the bytes of bodies only.
+  const bool is_post = exchange.request.method == "POST";
+  set(handle, curl::kLowSpeedLimit, is_post ? 1L : static_cast<long>(kLeastBytesPerSecond));
   set(handle, curl::kLowSpeedTime, static_cast<long>(absl::ToInt64Seconds(options_.stall_timeout)));
+  if (is_post) set(handle, curl::kTimeoutMs, static_cast<long>(absl::ToInt64Milliseconds(options_.post_timeout)));
   set(handle, curl::kAwsSigV4, signature_.c_str());
   set(handle, curl::kUserName, config_.credentials.access_key_id.c_str());
   set(handle, curl::kPassword, config_.credentials.secret_access_key.c_str());

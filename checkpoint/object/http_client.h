@@ -49,9 +49,17 @@ struct HttpRequest {
 
 class HttpClient {
  public:
+  // In either direction. A store that sends a byte now and then must not hold a program for weeks; the slowest link of
+  // a cluster is many times faster.
+  static constexpr int kLeastBytesPerSecond = 1024;
+
   struct Options {
     absl::Duration connect_timeout = absl::Seconds(10);
-    absl::Duration stall_timeout = absl::Seconds(30);  // without a byte in either direction; whole seconds
+    // A transfer of less than kLeastBytesPerSecond for this long is aborted; so is a reply whose headers do not come.
+    // Whole seconds.
+    absl::Duration stall_timeout = absl::Seconds(30);
+    // Of a whole POST, while which a store that joins many parts sends a blank now and then, and no more.
+    absl::Duration post_timeout = absl::Minutes(5);
   };
 
   // kFailedPrecondition if libcurl is not installed.
@@ -63,7 +71,8 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Blocks until the reply, with any status, is complete. kUnavailable without a reply: the host is not found, refuses,
-  // disconnects or stalls. An error of `body` or `sink` goes to `callback` and ends the request with kAborted.
+  // disconnects, stalls or trickles. An error of `body` or `sink` goes to `callback` and ends the request with
+  // kAborted.
   absl::StatusOr<HttpReply> Perform(const HttpRequest& request, absl::Status& callback);
 
  private:

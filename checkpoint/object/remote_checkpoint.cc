@@ -85,8 +85,9 @@ absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std:
   // A manifest that was copied to another step's key must not be taken for that step. Other names, such as "best", may
   // have any step.
   const std::optional<int64_t> named = ParseStepName(step.substr(step.rfind('/') + 1));
-  if (!named || *named == read.manifest.save.step) return read;
-  return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": the manifest is of step ", read.manifest.save.step));
+  const SaveIdentity& save = read.manifest.save;
+  if (!named || *named == save.known_step()) return read;
+  return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": the manifest is of ", save.StepText()));
 }
 
 absl::Status CheckRemoteFiles(ObjectStore& store, const std::string& step, const Manifest& manifest) {

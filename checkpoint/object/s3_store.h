@@ -24,11 +24,12 @@ struct S3Options {
   // Maximum number of times that a request is sent while the store does not answer, requests to slow down or reports an
   // error of its own. Pauses between attempts begin with `first_pause` and double up to 10 seconds, plus up to half of
   // that at random, so that many clients do not retry together. By default a request fails after about 7 seconds of
-  // pauses, and after at most 3.5 minutes of silence (see stall_timeout).
+  // pauses, and after at most 3.5 minutes of silence or trickling (see stall_timeout).
   int attempts = 6;
   absl::Duration first_pause = absl::Milliseconds(200);
 
-  // A transfer without a byte for this long is aborted and counts as an attempt. Whole seconds.
+  // A transfer of less than HttpClient::kLeastBytesPerSecond for this long is aborted and counts as an attempt; so does
+  // a request to join parts that takes 5 minutes. Whole seconds.
   absl::Duration stall_timeout = absl::Seconds(30);
 
   // Performance.

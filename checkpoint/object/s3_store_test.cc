@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/object/s3_store.h"
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/steady_clock.h"
 #include "fsdp/checkpoint/object/curl_library.h"
 #include "fsdp/checkpoint/object/fake_object_store.h"
 #include "fsdp/checkpoint/object/fake_s3_server.h"
@@ -65,12 +70,14 @@ class S3StoreTest : public testing::Test {
   }
 
   static absl::StatusOr<std::unique_ptr<ObjectStore>> Open(const AwsConfig& config,
-                                                           const std::string& bucket = "models") {
+                                                           const std::string& bucket = "models",
+                                                           absl::Duration stall_timeout = absl::Seconds(30)) {
     S3Options options;
     options.attempts = 3;
     options.first_pause = absl::Milliseconds(1);
     options.part_bytes = kPartBytes;
     options.threads = 2;
+    options.stall_timeout = stall_timeout;
     return OpenS3Store(bucket, config, options);
   }
 
@@ -207,6 +214,39 @@ TEST_F(S3StoreTest, AGetGoesOnWhereItWasCut) {
   ASSERT_OK_AND_ASSIGN(const std::string read, GetRange("run/x", {10, 99'000}));
   EXPECT_EQ(read, bytes.substr(10, 99'000));
   EXPECT_EQ(server_->requests().size(), 3u);
+}
+
+// Regression: a store that sent a byte a second held a pull for as long as it liked.
+TEST_F(S3StoreTest, AStoreThatIsSilentOrTricklesEndsEveryRequestInTime) {
+  const std::string bytes = Bytes(100'000);
+  bucket_.SetObject("run/x", bytes);
+  for (int i = 0; i < 100; ++i) bucket_.SetObject(absl::StrCat("long/", i, std::string(800, 'k')), "");
+  ASSERT_OK_AND_ASSIGN(store_, Open(server_->config(), "models", absl::Seconds(1)));
+  for (const Fault fault : {Fault::kSilent, Fault::kTrickle, Fault::kTrickleBody}) {
+    SCOPED_TRACE(static_cast<int>(fault));
+    server_->InjectFaults(std::vector<Fault>(100, fault));
+    std::vector<absl::Status> ended(4);
+    const std::vector<std::function<absl::Status()>> requests = {
+        [&] {
+          return GetRange("run/x", {0, 100'000}).status();
+        },
+        [&] { return store_->List("long/", false).status(); },
+        [&] { return store_->Put("run/y", TextBody("1")); },
+        [&] { return store_->Size("run/x").status(); },
+    };
+    const absl::Time began = SteadyNow();
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < requests.size(); ++i) threads.emplace_back([&, i] { ended[i] = requests[i](); });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LT(SteadyNow() - began, absl::Seconds(18));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      // Replies without a body have nothing to trickle but headers, which may end within the second.
+      if (i >= 2 && fault != Fault::kSilent) continue;
+      EXPECT_THAT(ended[i], StatusIs(absl::StatusCode::kUnavailable,
+                                     AllOf(HasSubstr("s3://models/"), HasSubstr("Operation too slow"))))
+          << i;
+    }
+  }
 }
 
 TEST_F(S3StoreTest, AnotherRangeThanWasAskedForIsRefused) {

@@ -51,7 +51,7 @@ class TransferTest : public testing::Test {
  protected:
   // A sharded checkpoint of two ranks, with parity: each call makes another save.
   std::string Save(int64_t step) {
-    const std::string path = JoinPath(NewTestDirectory(), StepName(step));
+    const std::string path = JoinPath(NewTestDirectory(), step < 0 ? "unknown" : StepName(step));
     StateDict state = FullState({{StateKey::Model("w"), DType::kFloat32, {60, 100}},
                                  {StateKey::OptimState("w", "exp_avg"), DType::kFloat32, {60, 100}},
                                  {StateKey::Extra("count"), DType::kInt64, {}}});
@@ -109,6 +109,12 @@ class TransferTest : public testing::Test {
 
   FakeObjectStore store_{/*part_bytes=*/20'000};
 };
+
+TEST_F(TransferTest, ACheckpointOfAnUnknownStepHasNoNameInARun) {
+  const std::string path = Save(-1);
+  EXPECT_THAT(Upload(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr(path + " does not record its step, which would be its name in ")));
+}
 
 TEST_F(TransferTest, WhatIsUploadedComesBackByteForByte) {
   const std::string path = Save(7);

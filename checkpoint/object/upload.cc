@@ -49,6 +49,11 @@ class Upload {
     FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(path_));
     FSDP_ASSIGN_OR_RETURN(manifest_, ReadManifest(files_, path_));
     FSDP_ASSIGN_OR_RETURN(text_, ReadFile(files_, JoinPath(path_, kManifestName), kMaxManifestBytes));
+    if (!manifest_.save.has_step) {
+      return absl::InvalidArgumentError(absl::StrCat(path_, " does not record its step, which would be its name in ",
+                                                     store_.UrlOf(run),
+                                                     ": convert it with ConvertOptions::step, and upload the result"));
+    }
     report_.step = RemoteStep(run, StepName(manifest_.save.step));
     for (const StoredFile& file : manifest_.files) report_.bytes += file.nbytes;
     report_.files = static_cast<int64_t>(manifest_.files.size());

@@ -43,8 +43,9 @@ struct UploadReport {
 
 // Uploads the checkpoint at `path` as a step of `run`. Blocks until it is complete. `path` is locked meanwhile
 // (DirectoryLock), so that no other process repairs or deletes it. Files that an interrupted upload of the same save
-// has sent are kept. Digests are not compared: readers do that. Errors come from ReadManifest and `store`; kDataLoss
-// when a file does not exist with its size, on either side; kUnavailable also while another process holds the lock.
+// has sent are kept. Digests are not compared: readers do that. Errors come from ReadManifest and `store`;
+// kInvalidArgument for a checkpoint of an unknown step; kDataLoss when a file does not exist with its size, on either
+// side; kUnavailable also while another process holds the lock.
 absl::StatusOr<UploadReport> UploadCheckpoint(FileSystem& files, const std::string& path, ObjectStore& store,
                                               const std::string& run, const UploadOptions& options = {});
 

@@ -15,6 +15,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -40,9 +42,7 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
 }
 
 bool HasEntry(const std::string& directory, const std::string& name) {
-  std::error_code ignored;
-  // symlink_status does not follow links, so a dangling one exists too.
-  return fs::exists(fs::symlink_status(fs::path(directory) / name, ignored));
+  return IsThere(JoinPath(directory, name)).value_or(true);
 }
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,

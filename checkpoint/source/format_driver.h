@@ -44,7 +44,8 @@ inline constexpr int64_t kProbeBytes = 4096;
 // when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
-// True if `directory` has an entry `name`, even a dangling link.
+// True if `directory` has an entry `name`, even a dangling link, or if that cannot be told: who opens it gets the
+// error.
 bool HasEntry(const std::string& directory, const std::string& name);
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.
@@ -60,8 +61,9 @@ class FormatDriver {
   std::string name() const { return std::string(traits_.name); }
 
   // True when names and first bytes match this format; Open checks the rest. Cheap, without side effects, and never
-  // true for the output of another format's writer.
-  virtual bool Recognises(const PathProbe& probe) const = 0;
+  // true for the output of another format's writer. An error of the disk if that cannot be told: the path must not
+  // count as one of another format.
+  virtual absl::StatusOr<bool> Recognises(const PathProbe& probe) const = 0;
 
   // Opens a recognised path. Reads only metadata. kInvalidArgument names the part that cannot be read and the reason;
   // kDataLoss names the damaged file.

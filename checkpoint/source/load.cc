@@ -158,7 +158,8 @@ TensorSourceOptions SourceOptionsFor(const StateDict& wanted, const LoadOptions&
   return {.verify = options.verify,
           .flat_layout = options.flat_layout,
           .model_only = !HoldsOptimizer(wanted),
-          .skip_links = true};
+          .skip_links = true,
+          .map = options.map};
 }
 
 absl::Status NameLoadOptions(const absl::Status& status) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/state_dict.h"
@@ -39,6 +40,9 @@ struct LoadOptions {
   // the files do not record: the parameters of the model in the order of named_parameters() before it was wrapped.
   // ReadFlatLayout reads it from a file; a program that has built the model can make it from the model.
   std::optional<FlatLayout> flat_layout = {};
+
+  // TensorSourceOptions::map. Other formats than torch files and DCP directories refuse it.
+  std::vector<TensorRole> map = {};
 };
 
 // The options for opening the source of `wanted`: without its optimizer if `wanted` does not have one.

@@ -121,9 +121,19 @@ TEST(WeightFilesTest, TheOtherFilesOfADirectoryAreNamed) {
   }
   EXPECT_THAT(WeightsBeside(directory, {directory + "/model.safetensors"}),
               ElementsAre(HasSubstr("\"optimizer.pt\""), HasSubstr("\"rng_state_0.pth\"")));
+  WriteAll(directory + "/random_states_0.pkl", "x");
+  WriteAll(directory + "/scheduler_config.json", "x");
+  for (const char* name : {"optimizer_0", "global_step500", "runs"}) {
+    std::filesystem::create_directory(directory + "/" + name);
+  }
+  WriteAll(directory + "/optimizer_0/.metadata", "x");
+  EXPECT_THAT(WeightsBeside(directory, {directory + "/model.safetensors"}),
+              ElementsAre(HasSubstr("\"global_step500\" (a directory beside it: give its path"),
+                          HasSubstr("\"optimizer.pt\""), HasSubstr("\"optimizer_0\" (a directory"),
+                          HasSubstr("\"random_states_0.pkl\""), HasSubstr("\"rng_state_0.pth\"")));
   for (int i = 0; i < 20; ++i) WriteAll(directory + "/" + std::to_string(i) + ".bin", "x");
   EXPECT_THAT(WeightsBeside(directory, {}), SizeIs(17));
-  EXPECT_EQ(WeightsBeside(directory, {}).back(), "7 more files beside it");
+  EXPECT_EQ(WeightsBeside(directory, {}).back(), "10 more files beside it");
 }
 
 TEST(WeightFilesTest, SomeOfManyAreNamed) {

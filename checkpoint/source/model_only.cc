@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
 namespace {
@@ -19,7 +22,12 @@ using Section = StateKey::Section;
 std::vector<std::string> NotesOn(const FormatTraits& traits, const StateDict& state) {
   int64_t optimizer = 0;
   int64_t extra = 0;
+  std::vector<std::string> of_model;
   for (const auto& [key, value] : state.entries()) {
+    if (std::optional<std::string> name = NameOfModelValue(key)) {
+      of_model.push_back(*std::move(name));
+      continue;
+    }
     if (key.section == Section::kOptimState || key.section == Section::kParamGroups) ++optimizer;
     // The metadata's text is not counted: FitModelOnly reports metadata separately.
     if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
@@ -32,6 +40,10 @@ std::vector<std::string> NotesOn(const FormatTraits& traits, const StateDict& st
   };
   add(optimizer, " optimizer");
   add(extra, " extra");
+  if (!of_model.empty()) {
+    notes.push_back(absl::StrCat("left out of the model, because ", std::string(traits.name),
+                                 " holds tensors only: ", SomeOf(of_model)));
+  }
   // Formats without aliases keep the tensor under its own name; a loader that ties weights restores the other name.
   for (const auto& [alias, target] : state.aliases) {
     notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));

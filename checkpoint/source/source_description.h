@@ -16,6 +16,7 @@
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -32,6 +33,7 @@ struct SourceDescription {
   int world_size = 1;
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
   std::vector<std::string> left_out = {};       // TensorSource::left_out()
+  RunMetadata attributes = {};                  // StateDict::attributes of its contents
   SourceLayout layout = {};                     // TensorSource::layout()
   Expansion expansion = {};                     // of all tensors; zero in a description that was not made from a source
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/source/source_layout.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 
 namespace fsdp {
@@ -25,6 +28,16 @@ absl::StatusOr<TensorRole> ParseTensorRole(const std::string& text) {
     return bad;
   }
   return role;
+}
+
+absl::StatusOr<std::vector<TensorRole>> RolesOfMapFlag(const std::vector<std::string>& texts) {
+  std::vector<TensorRole> roles;
+  for (const std::string& text : texts) {
+    absl::StatusOr<TensorRole> role = ParseTensorRole(text);
+    if (!role.ok()) return Annotate(role.status(), "--map");
+    roles.push_back(*std::move(role));
+  }
+  return roles;
 }
 
 }  // namespace fsdp

@@ -36,6 +36,9 @@ struct TensorRole {
 // Parses FROM=ROLE[.PREFIX], ROLE being model, optim or extra. kInvalidArgument quotes any other text.
 absl::StatusOr<TensorRole> ParseTensorRole(const std::string& text);
 
+// The same of each of `texts`, in order: the values of a program's --map, which the error names.
+absl::StatusOr<std::vector<TensorRole>> RolesOfMapFlag(const std::vector<std::string>& texts);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_SOURCE_SOURCE_LAYOUT_H_

@@ -34,5 +34,14 @@ TEST(SourceLayoutTest, ATextThatIsNoRoleIsQuoted) {
   }
 }
 
+TEST(SourceLayoutTest, TheRolesOfAFlagKeepTheirOrderAndAnErrorNamesTheFlag) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<TensorRole> roles, RolesOfMapFlag({"b=model", "a=extra"}));
+  ASSERT_EQ(roles.size(), 2);
+  EXPECT_EQ(roles[0].branch, "b");
+  EXPECT_EQ(roles[1].section, Section::kExtra);
+  EXPECT_THAT(RolesOfMapFlag({"b=model", "a"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--map: \"a\", expected FROM=ROLE")));
+}
+
 }  // namespace
 }  // namespace fsdp

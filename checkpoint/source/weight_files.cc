@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <system_error>
 
@@ -17,7 +18,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool IsFile(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+// Accelerate's optimizer_0, a DCP directory, and DeepSpeed's global_step500.
+bool IsTrainingDirectory(const fs::path& path) {
+  return IsFile(path / ".metadata") || path.filename().string().rfind("global_step", 0) == 0;
+}
+
 }  // namespace
+
+bool IsAdapter(const std::string& directory, std::string_view weights) {
+  return IsFile(fs::path(directory) / kAdapterConfigName) && IsFile(fs::path(directory) / weights);
+}
+
+bool IsAdapterFile(const std::string& path) {
+  const std::string name = fs::path(path).filename();
+  return name.rfind("adapter_model.", 0) == 0;
+}
 
 bool IsWeightFileName(std::string_view name) {
   constexpr std::array<std::string_view, 8> kSuffixes = {".safetensors", ".pt",  ".pth", ".bin",
@@ -39,19 +59,22 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
   constexpr size_t kNamed = 16;
   std::set<std::string> used;
   for (const std::string& file : files) used.insert(SplitPath(file).name);
-  std::set<std::string> others;
+  std::map<std::string, const char*> others;  // what each is
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     std::error_code ignored;
-    if (IsWeightFileName(name) && used.count(name) == 0 && it->is_regular_file(ignored)) others.insert(name);
+    const bool is_wanted = IsWeightFileName(name) || (IsTrainerFileName(name) && it->path().extension() != ".json");
+    if (is_wanted && used.count(name) == 0 && it->is_regular_file(ignored)) others[name] = "file";
+    if (it->is_directory(ignored) && IsTrainingDirectory(it->path())) others[name] = "directory";
   }
   std::vector<std::string> beside;
-  for (const std::string& name : others) {
+  for (const auto& [name, what] : others) {
     if (beside.size() == kNamed) break;
-    beside.push_back(absl::StrCat(Quote(name), " (a file beside it: give its path to read it)"));
+    beside.push_back(absl::StrCat(Quote(name), " (a ", what, " beside it: give its path to read it)"));
   }
   if (others.size() > kNamed) beside.push_back(absl::StrCat(others.size() - kNamed, " more files beside it"));
+  if (error) beside.push_back(absl::StrCat("other files beside it, which cannot be listed: ", error.message()));
   return beside;
 }
 

@@ -18,8 +18,16 @@ bool IsWeightFileName(std::string_view name);
 bool IsTrainerFileName(std::string_view name);
 
 // `files`, paths of which some may be outside of it, are read from `directory`: for TensorSource::left_out(), its other
-// weight files, sorted, with what to do. After the first ones, only their number. Empty if it cannot be listed.
+// weight files, what a trainer keeps there in files and directories, sorted, with what to do. After the first ones,
+// only their number. Empty if it cannot be listed.
 std::vector<std::string> WeightsBeside(const std::string& directory, const std::vector<std::string>& files);
+
+// PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
+// config and the file `weights`; IsAdapterFile: that file's name is one of PEFT's.
+inline constexpr char kAdapterConfigName[] = "adapter_config.json";
+inline constexpr char kAdapterNote[] = "an adapter of PEFT, not a whole model: merge it into its base to get one";
+bool IsAdapter(const std::string& directory, std::string_view weights);
+bool IsAdapterFile(const std::string& path);
 
 // "a, b, c, d and 3 more", for messages: at most four of `names`, printable.
 std::string SomeOf(const std::vector<std::string>& names);

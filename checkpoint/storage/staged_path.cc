@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/durable_name.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
 
@@ -141,7 +142,7 @@ absl::Status StagedPath::Commit() {
   const bool exchange = options_.overwrite && exists;
   FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
   made_ = exchange;  // after an exchange, path_ is the replaced entry, and the destructor removes it
-  return files_.SyncDirectory(directory_);
+  return SyncNameOf(files_, destination_);
 }
 
 }  // namespace fsdp

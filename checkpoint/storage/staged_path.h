@@ -51,7 +51,7 @@ class StagedPath final {
   File& file() { return *file_; }  // of CreateFile: open and empty
 
   // Gives the staged file or directory its name, durably. Call it once. All files must have been synced before; the
-  // directory itself is synced here.
+  // directory itself is synced here. An error says so if the destination is complete nevertheless.
   absl::Status Commit();
 
  private:

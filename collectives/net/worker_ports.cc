@@ -6,6 +6,9 @@
 // closes the socket, since no descriptor is left; accepted connections have sockets of their own.
 //
 // A connection that is in UCX's hands is ended by shutdown: UCX reads the end of the stream and closes the descriptor.
+//
+// When no descriptor is left, UCX closes its port, and a rank that has not connected yet never can: dropping surplus
+// connections then is too late, and UCX's own thread accepts a thousand of them before this process can act.
 #include "fsdp/collectives/net/worker_ports.h"
 
 #include <arpa/inet.h>
@@ -31,6 +34,9 @@ namespace {
 
 // For the open files and directories of a save by several threads.
 constexpr int kReserve = 32;
+
+// How long the kernel keeps a connection that sends nothing to itself (TCP_DEFER_ACCEPT): longer than ranks wait.
+constexpr int kDeferSeconds = 3600;
 
 // UCX's connections begin with a number of 8 bytes that says that they are UCX's.
 constexpr uint64_t kFirstBytes = 8;
@@ -112,6 +118,7 @@ void WorkerPorts::Find(std::string_view address) {
     const bool is_old = std::find(before_.begin(), before_.end(), fd) != before_.end();
     if (is_old || !Has(address, EndpointOf(fd, getsockname).port)) return;
     listeners_.push_back({.fd = fd, .place = PlaceOf(fd)});
+    setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &kDeferSeconds, sizeof(kDeferSeconds));
   });
   ForEachDescriptor([&](int epoll_fd) {
     for (Listener& listener : listeners_) {

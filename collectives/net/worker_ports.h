@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WorkerPorts: the TCP ports at which UCX listens for one worker. UCX accepts every connection and keeps one that sends
-// nothing for ever, so a thousand of them would take all descriptors of the process. The ranks of a group connect to
-// each other only while they meet; after that the ports are closed:
+// nothing for ever, so a thousand of them would take all descriptors of the process. So UCX is told of a connection
+// only when it has sent something, as a rank does when it connects. And the ranks of a group connect to each other only
+// while they meet; after that the ports are closed:
 //
 //   WorkerPorts ports;      // notes the sockets that listen already, and sets descriptors aside
 //   ...                     // UCX makes the worker
@@ -36,8 +37,9 @@ class WorkerPorts {
   // Sets descriptors aside for the program's own work after the meeting, such as a save; fewer if few are left.
   WorkerPorts();
 
-  // Finds the sockets that listen since the construction. `address`: UCX's address of the worker, which has the ports;
-  // another thread's socket, whose port it has not, is left out.
+  // Finds the sockets that listen since the construction; from now on a connection that sends nothing takes no
+  // descriptor. `address`: UCX's address of the worker, which has the ports; another thread's socket, whose port it has
+  // not, is left out.
   void Find(std::string_view address);
 
   // Whether a connection from this process to a worker with one of these addresses is not known to be accepted. True
@@ -51,7 +53,7 @@ class WorkerPorts {
   // handled those that it was told of. A port that UCX does not watch by epoll(7) stays open.
   void Close();
 
-  // After Close: ends accepted connections that never sent the first bytes of a rank, which makes UCX close them.
+  // After Close: ends accepted connections that never sent all first bytes of a rank, which makes UCX close them.
   // Returns how many it ended.
   int DropSilent() const;
 

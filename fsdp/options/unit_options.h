@@ -41,6 +41,7 @@
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/options/module_predicate.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/nn/parameter.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -118,12 +119,19 @@ struct CpuOffload {
   bool offload_params = false;
 };
 
+// The dtype of one parameter's all-gather and compute: its original one or param_dtype; nullopt: param_dtype.
+using ParamDTypeOverrideFn = std::function<std::optional<DType>(const Parameter& parameter)>;
+
 // FSDP2's precision of a unit (torch/distributed/fsdp/_fully_shard/_fsdp_api.py). There is no dtype for buffers.
 struct MixedPrecisionPolicy {
   std::optional<DType> param_dtype = {};   // of all-gather and compute; default: the original dtype
-  std::optional<DType> reduce_dtype = {};  // default: the gradients' dtype, param_dtype
+  std::optional<DType> reduce_dtype = {};  // default: the gradients' dtype, that of compute, as before PyTorch 2.15
   std::optional<DType> output_dtype = {};  // floating-point outputs of the unit are cast to it
   bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
+
+  // Keeps parameters of the unit in their original dtype, such as norms and routers in float32: called once for each,
+  // by its fqn, at the root's first use, alike on every rank. Their gradients are reduced by a collective of their own.
+  ParamDTypeOverrideFn param_dtype_override_fn = {};
 };
 
 // As Validate of MixedPrecision.

@@ -8,6 +8,7 @@
 #include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "fsdp/fsdp/state/optim_shards.h"
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/optim/parameter_state.h"
 
 namespace fsdp {
 namespace {
@@ -56,7 +58,7 @@ class FullState {
     for (int u = 0; u < units_.size(); ++u) {
       FSDP_RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
       FSDP_RETURN_IF_ERROR(VisitGathered(
-          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, /*stepped=*/nullptr));
+          u, [](const std::string& fqn) { return StateKey::Model(fqn); }, [](size_t) { return true; }));
       for (const OptimShards& shards : shards_) FSDP_RETURN_IF_ERROR(VisitStates(shards, u));
     }
     FSDP_RETURN_IF_ERROR(VisitReplicated());
@@ -92,17 +94,19 @@ class FullState {
   void AddNames(const OptimShards& shards, int u, const std::string& state, StateDict& all) const {
     const Unit& unit = units_.unit(u);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (shards.steps(u, i) == 0) continue;
-      Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32,
-           state == kOptimStep ? Shape() : unit.parameters[i]->whole_shape(), all);
+      std::optional<Shape> shape = shards.WholeShape(u, i, state);
+      if (state == kOptimStep && shards.steps(u, i) > 0) shape = Shape();
+      if (shards.Has(u, i, state)) shape = unit.parameters[i]->whole_shape();
+      if (shape) Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32, *shape, all);
     }
   }
 
   static void AddUnmanagedNames(const Optimizer& optimizer, size_t index, StateDict& all) {
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0) return;
-    for (const std::string& name : optimizer.state_names()) {
-      Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32, parameter.shape, all);
+    for (const std::string& name : optimizer.StateNamesOf(index)) {
+      Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32,
+           FactorShape(name, parameter.shape).value_or(parameter.shape), all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);
   }
@@ -120,21 +124,37 @@ class FullState {
   absl::Status VisitStates(const OptimShards& shards, int u) {
     if (!shards.has_state(u)) return absl::OkStatus();
     for (const std::string& name : shards.optimizer().state_names()) {
+      FSDP_RETURN_IF_ERROR(VisitFactors(shards, u, name));
+      if (!shards.has_state(u, name)) continue;
       FSDP_RETURN_IF_ERROR(shards.Gather(u, name, *gather_));
       FSDP_RETURN_IF_ERROR(VisitGathered(
-          u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, &shards));
+          u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); },
+          [&](size_t i) { return shards.Has(u, i, name); }));
     }
     VisitSteps(shards, u);
     return absl::OkStatus();
   }
 
-  // Visits the parameters of the unit that was gathered last; only those with state in `stepped`, unless it is null.
-  template <typename KeyOf>
-  absl::Status VisitGathered(int u, const KeyOf& key_of, const OptimShards* stepped) {
+  // The states named `name` of a unit's parameters that are whole on every rank.
+  absl::Status VisitFactors(const OptimShards& shards, int u, const std::string& name) {
+    const Unit& unit = units_.unit(u);
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const std::optional<Shape> shape = shards.WholeShape(u, i, name);
+      if (!shape) continue;
+      FSDP_ASSIGN_OR_RETURN(const Tensor live, shards.Whole(u, i, name));
+      const StateKey key = StateKey::OptimState(unit.parameters[i]->fqn, name);
+      FSDP_RETURN_IF_ERROR(VisitCopy(key, live, *shape, live.dtype()));
+    }
+    return absl::OkStatus();
+  }
+
+  // Visits the parameters of the unit that was gathered last, by index, for which `has` is true.
+  template <typename KeyOf, typename Has>
+  absl::Status VisitGathered(int u, const KeyOf& key_of, const Has& has) {
     const Unit& unit = units_.unit(u);
     StateDict part;
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
-      if (stepped != nullptr && stepped->steps(u, i) == 0) continue;
+      if (!has(i)) continue;
       const Shape& shape = unit.parameters[i]->whole_shape();
       FSDP_ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
       part.Set(key_of(unit.parameters[i]->fqn), LiveSlice(shape, {0, shape.numel()}, view, /*replica=*/0));
@@ -167,10 +187,10 @@ class FullState {
     for (const size_t i : shards.unmanaged()) {
       const ShardedParameter& parameter = *optimizer.parameters()[i];
       if (optimizer.step_count(i) == 0) continue;
-      for (const std::string& name : optimizer.state_names()) {
+      for (const std::string& name : optimizer.StateNamesOf(i)) {
         FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards.Slice(i, name));
-        FSDP_RETURN_IF_ERROR(
-            VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));
+        FSDP_RETURN_IF_ERROR(VisitCopy(StateKey::OptimState(parameter.fqn, name), slice,
+                                       FactorShape(name, parameter.shape).value_or(parameter.shape), slice.dtype()));
       }
       StateDict part;
       part.Set(StateKey::OptimState(parameter.fqn, kOptimStep), StepScalar(optimizer.step_count(i), /*replica=*/0));

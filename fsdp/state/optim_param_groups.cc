@@ -2,7 +2,7 @@
 //
 // All settings of all groups are read and checked before the first one is set, so an error changes nothing. A strict
 // load matches groups by index and compares their parameters, since a learning rate for other parameters would go
-// unnoticed. PyTorch's list "betas" is beta1 and beta2 here.
+// unnoticed.
 #include "fsdp/fsdp/state/optim_param_groups.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/param_group_values.h"
 
 namespace fsdp {
 namespace {
@@ -44,30 +45,12 @@ std::set<std::string> ParamsOf(const Optimizer& optimizer) {
   return names;
 }
 
-// PyTorch's "betas" is our beta1 and beta2; null when `group` does not mention the value.
-Json ValueOf(const Json& group, const std::string& name) {
-  if (name == "beta1" || name == "beta2") {
-    const auto betas = group.find("betas");
-    if (betas == group.end() || !betas->is_array() || betas->size() != 2) return Json();
-    return (*betas)[name == "beta1" ? 0 : 1];
-  }
-  const auto value = group.find(name);
-  return value == group.end() ? Json() : *value;
-}
-
 Json GroupsOf(const Optimizer& optimizer, const std::string& optimizer_name) {
   Json groups = Json::array();
   for (const ParamGroupState& group : optimizer.ParamGroups()) {
     Json entry = Json::object();
     entry["params"] = group.params;
-    for (const auto& [name, value] : group.values) {
-      // `values` has beta1 before beta2, so the pair is in PyTorch's order.
-      if (name == "beta1" || name == "beta2") {
-        entry["betas"].push_back(value);
-      } else {
-        entry[name] = value;
-      }
-    }
+    for (const auto& [name, value] : group.values) AddGroupValue(name, value, entry);
     if (!optimizer_name.empty()) entry[kOptimizer] = optimizer_name;
     groups.push_back(std::move(entry));
   }
@@ -140,8 +123,9 @@ absl::StatusOr<double> NumberOf(size_t index, const std::string& name, const Jso
 absl::StatusOr<Json> CommonValue(size_t index, const std::string& name, const std::vector<const Json*>& sources) {
   Json common;
   for (const Json* source : sources) {
-    Json value = ValueOf(*source, name);
-    if (value.is_null() || value == common) continue;
+    Json value = GroupValue(*source, name);
+    // Texts are equal of values that are no numbers, too.
+    if (value.is_null() || value == common || (!common.is_null() && value.dump() == common.dump())) continue;
     if (!common.is_null()) {
       return absl::InvalidArgumentError(
           absl::StrCat("param_groups: \"", name, "\" is ", common.dump(), " and ", value.dump(),
@@ -257,11 +241,13 @@ absl::Status SavedParamGroups::Load(bool strict, Optimizer& optimizer) const {
   // Three passes: parse everything, check everything, then set, so that an error changes nothing.
   std::vector<Setting> settings;
   for (size_t g = 0; g < mine.size(); ++g) {
-    for (const auto& [name, before] : mine[g].values) {
-      FSDP_ASSIGN_OR_RETURN(const Json value, CommonValue(g, name, (*sources)[g]));
-      if (value.is_null()) continue;
-      FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
-      settings.push_back({g, name, number});
+    for (const auto* values : {&mine[g].values, &mine[g].implied}) {
+      for (const auto& [name, before] : *values) {
+        FSDP_ASSIGN_OR_RETURN(const Json value, CommonValue(g, name, (*sources)[g]));
+        if (value.is_null()) continue;
+        FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
+        settings.push_back({g, name, number});
+      }
     }
   }
   for (const Setting& s : settings) {

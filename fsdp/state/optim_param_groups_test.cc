@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/optim/adafactor.h"
 #include "fsdp/optim/adamw.h"
+#include "fsdp/optim/muon.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -43,7 +45,58 @@ TEST_F(ParamGroupsTest, OfOneOptimizerHaveNoName) {
   EXPECT_EQ(*WithParamGroups(nullptr, AdamW(Of("ab"), {.lr = 0.5})),
             R"([{"params":["a","b"],"lr":0.5,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.01}])");
   EXPECT_EQ(*WithParamGroups(nullptr, OfSgd("c", 0.25)),
-            R"([{"params":["c"],"lr":0.25,"momentum":0.0,"dampening":0.0,"weight_decay":0.0,"nesterov":0.0}])");
+            R"([{"params":["c"],"lr":0.25,"momentum":0.0,"dampening":0.0,"weight_decay":0.0,"nesterov":false}])");
+}
+
+TEST_F(ParamGroupsTest, HaveAFlagThatIsNotItsDefault) {
+  const AdamW adam(Of("a"), {.lr = 0.5, .amsgrad = true, .decoupled_weight_decay = false});
+  EXPECT_EQ(*WithParamGroups(nullptr, adam),
+            R"([{"params":["a"],"lr":0.5,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.01,"amsgrad":true,)"
+            R"("decoupled_weight_decay":false}])");
+}
+
+TEST_F(ParamGroupsTest, HaveAListWithNoneForPyTorchsNone) {
+  Adafactor optimizer(Of("a"), {});
+  const std::string groups = *WithParamGroups(nullptr, optimizer);
+  EXPECT_EQ(groups, R"([{"params":["a"],"lr":0.01,"beta2_decay":-0.8,"eps":[null,0.001],"d":1.0,"weight_decay":0.0}])");
+  EXPECT_OK(optimizer.SetHyperparameter("eps1", 0.5));
+  EXPECT_THAT(*WithParamGroups(nullptr, optimizer), HasSubstr(R"("eps":[0.5,0.001])"));
+  EXPECT_OK(SavedParamGroups(groups, optimizer).Load(/*strict=*/true, optimizer));
+  EXPECT_EQ(*WithParamGroups(nullptr, optimizer), groups);
+}
+
+TEST_F(ParamGroupsTest, HaveMuonsListsIntegersAndNames) {
+  Muon optimizer(Of("a"), {.adjust_lr_fn = AdjustLr::kMatchRmsAdamw});
+  const std::string groups = *WithParamGroups(nullptr, optimizer);
+  EXPECT_EQ(groups, R"([{"params":["a"],"lr":0.001,"weight_decay":0.1,"momentum":0.95,"nesterov":true,)"
+                    R"("ns_coefficients":[3.4445,-4.775,2.0315],"eps":1e-07,"ns_steps":5,)"
+                    R"("adjust_lr_fn":"match_rms_adamw"}])");
+  Muon other(Of("a"), {.lr = 1, .nesterov = false, .ns_coefficients = {1, 2, 3}, .ns_steps = 9});
+  EXPECT_OK(SavedParamGroups(groups, other).Load(/*strict=*/true, other));
+  EXPECT_EQ(*WithParamGroups(nullptr, other), groups);
+  const std::string of_none = R"([{"params":["a"],"adjust_lr_fn":null}])";
+  EXPECT_OK(SavedParamGroups(of_none, other).Load(/*strict=*/true, other));
+  EXPECT_THAT(*WithParamGroups(nullptr, other), HasSubstr(R"("adjust_lr_fn":"original")"));
+  const std::string of_another = R"([{"params":["a"],"adjust_lr_fn":"mine"}])";
+  EXPECT_THAT(SavedParamGroups(of_another, other).Load(/*strict=*/true, other),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"adjust_lr_fn\" of group 0 is \"mine\"")));
+}
+
+// PyTorch's state dicts have all of them. One that decides which states there are must be the optimizer's own.
+TEST_F(ParamGroupsTest, OfAnotherFormulaAreRefusedByTheNameOfTheFlag) {
+  AdamW adamw(Of("a"), {.lr = 0.5});
+  const auto load = [&](const std::string& flags) {
+    const std::string groups = R"([{"params":["a"],"lr":0.25,)" + flags + "}]";
+    return SavedParamGroups(groups, adamw).Load(/*strict=*/false, adamw);
+  };
+  EXPECT_THAT(load(R"("amsgrad":true)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("param_groups: AdamW, param group 0: amsgrad is false, not true")));
+  EXPECT_THAT(load(R"("decoupled_weight_decay":false)"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("decoupled_weight_decay is true, not false")));
+  EXPECT_EQ(LrOf(adamw), 0.5) << "nothing is changed";
+  EXPECT_OK(load(R"("amsgrad":false,"maximize":false,"decoupled_weight_decay":true)"));
+  EXPECT_EQ(LrOf(adamw), 0.25);
 }
 
 TEST_F(ParamGroupsTest, AreReplacedInTheirPlaceAndMayGrow) {

@@ -6,10 +6,12 @@
 // of, so each rank checks its own states, and all compare the step counts, before the first gather.
 #include "fsdp/fsdp/state/optim_shards.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/tensor/ops.h"
 #include "nlohmann/json.hpp"
 
@@ -76,7 +78,7 @@ absl::Status OptimShards::Agree(const AllRanks& ranks, const absl::Status& befor
 absl::Status OptimShards::CheckStates() const {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     if (optimizer_.step_count(i) == 0) continue;
-    for (const std::string& name : optimizer_.state_names()) FSDP_RETURN_IF_ERROR(Slice(i, name).status());
+    for (const std::string& name : optimizer_.StateNamesOf(i)) FSDP_RETURN_IF_ERROR(Slice(i, name).status());
   }
   return absl::OkStatus();
 }
@@ -93,6 +95,32 @@ bool OptimShards::has_state(int unit) const {
   return false;
 }
 
+bool OptimShards::has_state(int unit, const std::string& state) const {
+  for (size_t i = 0; i < units_.unit(unit).parameters.size(); ++i) {
+    if (Has(unit, i, state)) return true;
+  }
+  return false;
+}
+
+bool OptimShards::Has(int unit, size_t index, const std::string& state) const {
+  return HasAny(unit, index, state) && !FactorShape(state, units_.unit(unit).parameters[index]->whole_shape());
+}
+
+std::optional<Shape> OptimShards::WholeShape(int unit, size_t index, const std::string& state) const {
+  if (!HasAny(unit, index, state)) return std::nullopt;
+  return FactorShape(state, units_.unit(unit).parameters[index]->whole_shape());
+}
+
+absl::StatusOr<Tensor> OptimShards::Whole(int unit, size_t index, const std::string& state) const {
+  return Slice(index_.at(units_.unit(unit).parameters[index]->fqn), state);
+}
+
+bool OptimShards::HasAny(int unit, size_t index, const std::string& state) const {
+  if (steps(unit, index) == 0) return false;
+  const std::vector<std::string> names = optimizer_.StateNamesOf(index_.at(units_.unit(unit).parameters[index]->fqn));
+  return std::find(names.begin(), names.end(), state) != names.end();
+}
+
 absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state) const {
   FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, state));
   if (slice.defined()) return slice;
@@ -105,11 +133,11 @@ absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& g
   const Unit& unit = units_.unit(u);
   // OwnPart is this rank's part of the gather buffer, so the all-gather needs no further copy.
   FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
-  // Padding and parameters without state are gathered as zeros.
+  // Padding and parameters without this state are gathered as zeros.
   gather.device().ops().Zero(shard, gather.stream());
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
-    if (slice.interval.empty() || steps(u, i) == 0) continue;
+    if (slice.interval.empty() || !Has(u, i, state)) continue;
     FSDP_ASSIGN_OR_RETURN(const Tensor from, Slice(index_.at(unit.parameters[i]->fqn), state));
     const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
     FSDP_RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));

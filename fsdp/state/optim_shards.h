@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,19 @@ class OptimShards {
   // The steps that parameter `index` of unit `unit` has taken; 0: it has no state.
   int64_t steps(int unit, size_t index) const;
 
-  // Whether any parameter of unit `unit` has state.
+  // Whether any parameter of unit `unit` has state, or state `state`; whether parameter `index` of the unit has it, cut
+  // like the parameter.
   bool has_state(int unit) const;
+  bool has_state(int unit, const std::string& state) const;
+  bool Has(int unit, size_t index, const std::string& state) const;
 
-  // All-gathers one state of a unit into `gather`; elements of parameters without state are zero. Collective.
+  // The shape of state `state` of parameter `index` if every rank has it whole; nullopt if it is cut or absent.
+  std::optional<Shape> WholeShape(int unit, size_t index, const std::string& state) const;
+
+  // Its elements, aliased. Precondition: WholeShape has a value.
+  absl::StatusOr<Tensor> Whole(int unit, size_t index, const std::string& state) const;
+
+  // All-gathers one state of a unit into `gather`; elements of parameters without it are zero. Collective.
   absl::Status Gather(int unit, const std::string& state, StateGather& gather) const;
 
   // The slice of one state of parameters()[index] of the optimizer, aliased; kFailedPrecondition if it is missing.
@@ -47,6 +57,7 @@ class OptimShards {
 
  private:
   absl::Status CheckStates() const;
+  bool HasAny(int unit, size_t index, const std::string& state) const;
 
   const UnitStore& units_;
   Optimizer& optimizer_;

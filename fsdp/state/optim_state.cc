@@ -3,10 +3,12 @@
 // FULL and SHARDED gather one state of one unit at a time, as if it were the unit's parameters (OptimShards). LOCAL,
 // and in any form the state of parameters outside all units, takes the optimizer's slices as they are. The optimizer
 // keeps "step" as a count, so its tensor is made here, as PyTorch's float32 scalar; under SHARDED only the first rank
-// of a chunk group holds it, so that each element of the state exists once.
+// of a chunk group holds it, so that each element of the state exists once. A factor (FactorShape) is on every rank,
+// and is not gathered.
 #include "fsdp/fsdp/state/optim_state.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "fsdp/fsdp/state/optim_entries.h"
 #include "fsdp/fsdp/state/optim_param_groups.h"
 #include "fsdp/fsdp/state/optim_shards.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -33,9 +36,11 @@ class OptimStateWriter {
     if (!shards_.has_state(u)) return absl::OkStatus();
     const Unit& unit = units_.unit(u);
     for (const std::string& name : shards_.optimizer().state_names()) {
+      FSDP_RETURN_IF_ERROR(AddFactors(u, name));
+      if (!shards_.has_state(u, name)) continue;
       FSDP_RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
       for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
-        if (shards_.steps(u, i) == 0) continue;
+        if (!shards_.Has(u, i, name)) continue;
         FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather_.Extract(i, form_));
         state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
       }
@@ -56,16 +61,35 @@ class OptimStateWriter {
     Optimizer& optimizer = shards_.optimizer();
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0 || !Receives()) return absl::OkStatus();
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(index)) {
       FSDP_ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
       if (form_.offload_to_cpu && slice.numel() > 0) {
         FSDP_ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
       }
-      state_.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, replica));
+      const std::optional<Shape> factor = FactorShape(name, parameter.whole_shape());
+      state_.Set(StateKey::OptimState(parameter.fqn, name),
+                 factor ? WholeOnEveryRank(*factor, slice) : LiveSlicesOf(parameter, slice, replica));
     }
     state_.Set(StateKey::OptimState(parameter.fqn, kOptimStep),
                StepScalar(optimizer.step_count(index), gather_.ranks().rank()));
     return absl::OkStatus();
+  }
+
+  // The states named `name` of a unit's parameters that are whole on every rank.
+  absl::Status AddFactors(int u, const std::string& name) {
+    const Unit& unit = units_.unit(u);
+    for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
+      const std::optional<Shape> shape = shards_.WholeShape(u, i, name);
+      if (!shape) continue;
+      FSDP_ASSIGN_OR_RETURN(const Tensor live, shards_.Whole(u, i, name));
+      FSDP_ASSIGN_OR_RETURN(const Tensor copy, gather_.CopyOf(live, form_.offload_to_cpu));
+      state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), WholeOnEveryRank(*shape, copy));
+    }
+    return absl::OkStatus();
+  }
+
+  ShardedTensor WholeOnEveryRank(const Shape& shape, const Tensor& data) const {
+    return LiveSlice(shape, {0, shape.numel()}, data, /*replica=*/gather_.ranks().rank());
   }
 
   bool Receives() const { return form_.ReceivedBy(gather_.ranks().rank()); }
@@ -135,9 +159,12 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
       return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\" is in two optimizers, and a ",
                                                      "state dict has one state of it: restore one of them"));
     }
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(i)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
-      state.Set(StateKey::OptimState(parameter.fqn, name), LiveSlicesOf(parameter, slice, /*replica=*/0));
+      const std::optional<Shape> factor = FactorShape(name, parameter.whole_shape());
+      state.Set(StateKey::OptimState(parameter.fqn, name),
+                factor ? LiveSlice(*factor, {0, factor->numel()}, slice, /*replica=*/0)
+                       : LiveSlicesOf(parameter, slice, /*replica=*/0));
     }
     live.steps_.push_back(HostScalar(kNotFilled));
     state.Set(step, LiveSlice(Shape(), {0, 1}, live.steps_.back(), /*replica=*/0));
@@ -151,7 +178,7 @@ absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const 
     optimizer.set_step_count(i, steps == kNotFilled ? 0 : static_cast<int64_t>(steps));
     if (steps != kNotFilled) continue;
     const Device& device = *optimizer.parameters()[i]->device;
-    for (const std::string& name : optimizer.state_names()) {
+    for (const std::string& name : optimizer.StateNamesOf(i)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name));
       // Nothing uses the memory: Restore has waited for all streams.
       if (device.type() == DeviceType::kCpu) {

@@ -20,6 +20,7 @@
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/optim_state_key.h"
 #include "fsdp/fsdp/state/optim_state_reader.h"
+#include "fsdp/optim/parameter_state.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -93,7 +94,8 @@ class OptimLoad {
     present_[index].states.insert(state);
     if (state != kOptimStep) {
       FSDP_RETURN_IF_ERROR(optimizer_.State(index, state).status());
-      const Shape& shape = optimizer_.parameters()[index]->whole_shape();
+      const Shape& whole = optimizer_.parameters()[index]->whole_shape();
+      const Shape shape = FactorShape(state, whole).value_or(whole);
       if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
                                                      item.entry.shape.ToString(),
@@ -112,7 +114,7 @@ class OptimLoad {
   absl::Status CheckComplete(size_t index) const {
     if (present_[index].states.empty()) return absl::OkStatus();
     std::vector<std::string> missing;
-    std::vector<std::string> wanted = optimizer_.state_names();
+    std::vector<std::string> wanted = optimizer_.StateNamesOf(index);
     wanted.push_back(kOptimStep);
     for (const std::string& name : wanted) {
       if (present_[index].states.count(name) == 0) missing.push_back(name);
@@ -124,7 +126,7 @@ class OptimLoad {
 
   // Zeroes the states that earlier steps left for a parameter that the state dict does not mention.
   absl::Status Forget(size_t index, StateGather& gather) {
-    for (const std::string& name : optimizer_.state_names()) {
+    for (const std::string& name : optimizer_.StateNamesOf(index)) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
       if (slice.defined()) gather.device().ops().Zero(slice, gather.stream());
     }

@@ -12,6 +12,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/state/model_state.h"
 #include "fsdp/fsdp/state/state_check.h"
+#include "fsdp/optim/parameter_state.h"
 
 namespace fsdp {
 namespace {
@@ -42,8 +43,9 @@ absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const
   }
   for (OptimEntry& entry : agreed.entries) {
     const auto found = managed.find(entry.fqn);
-    // -1: outside all units, so every rank has it whole.
-    const auto [unit, index] = found == managed.end() ? std::pair(-1, size_t{0}) : found->second;
+    // -1: outside all units, or a factor, so every rank has it whole.
+    auto [unit, index] = found == managed.end() ? std::pair(-1, size_t{0}) : found->second;
+    if (unit >= 0 && FactorShape(entry.state, units.unit(unit).parameters[index]->whole_shape())) unit = -1;
     reader->items_.push_back({std::move(entry), unit, index});
   }
   reader->param_groups_ = std::move(agreed.param_groups);

@@ -21,7 +21,8 @@ namespace fsdp {
 
 class OptimStateReader {
  public:
-  // One state of one parameter. `unit` is -1 if no unit has the parameter; every rank then has its state whole.
+  // One state of one parameter. `unit` is -1 if no unit has the parameter, or if the state is a factor (FactorShape);
+  // every rank then has the state whole.
   struct Item {
     OptimEntry entry;
     int unit = -1;

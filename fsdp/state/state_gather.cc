@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -173,7 +174,7 @@ std::vector<IntervalCopy> StateGather::CopiesOfParts(size_t index, const Interva
 // The kernel reads and writes only device memory; if one side is host memory, each piece is a copy on the stream.
 void StateGather::RunCopies(const Tensor& from, const Tensor& out, std::vector<IntervalCopy> copies,
                             bool over_memories) {
-  if (!over_memories) return device().ops().CastDivideIntervals(from, out, std::move(copies), 1, *stream_);
+  if (!over_memories) return CopyIntervals(from, out, std::move(copies), 1, device().ops(), *stream_);
   const int64_t itemsize = SizeOf(out.dtype());
   for (const IntervalCopy& copy : copies) {
     stream_->CopyAsync(out.buffer().data() + copy.to * itemsize, from.buffer().data() + copy.from * itemsize,

@@ -18,7 +18,8 @@ namespace fsdp {
 
 struct CommHook {
   // Reduces `grad`, a unit's whole padded gradient, over `group`, as work on `stream`. A sharded unit's result goes to
-  // `output`, this rank's slice of `grad`; if `output` is undefined, to `grad` itself.
+  // `output`, this rank's slice of `grad`; if `output` is undefined, to `grad` itself. It is undefined for units that
+  // are not sharded and for packed gradients of partly frozen ones (ShardLayout::Packed).
   std::function<absl::Status(const Tensor& grad, const Tensor& output, ProcessGroup& group, Stream& stream)> reduce;
 
   // True if `reduce` casts by itself; `grad` then has the compute dtype. Otherwise it has the reduce dtype.

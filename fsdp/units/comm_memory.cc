@@ -14,10 +14,9 @@ std::string Describe(int64_t numel, DType dtype, const DeviceId& device) {
 
 }  // namespace
 
-absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, const ShardLayout& layout,
+absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, int64_t numel,
                              std::string_view comm) {
   const DeviceId device = unit.groups.shard->device()->id();
-  const int64_t numel = layout.padded_numel();
   if (memory.defined() && memory.numel() == numel && memory.dtype() == dtype && memory.device() == device) {
     return absl::OkStatus();
   }

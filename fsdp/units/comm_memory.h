@@ -4,6 +4,7 @@
 #ifndef FSDP_FSDP_UNITS_COMM_MEMORY_H_
 #define FSDP_FSDP_UNITS_COMM_MEMORY_H_
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -12,10 +13,9 @@
 
 namespace fsdp {
 
-// kInvalidArgument, naming the unit, `comm` ("AllGatherComm") and both sides, unless `memory` has as many elements as
-// `layout`, one of the unit's, with its padding, in `dtype`, on the device of the shard group.
-absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, const ShardLayout& layout,
-                             std::string_view comm);
+// kInvalidArgument, naming the unit, `comm` ("AllGatherComm") and both sides, unless `memory` has `numel` elements of
+// `dtype`, on the device of the shard group.
+absl::Status CheckCommMemory(const Tensor& memory, DType dtype, const Unit& unit, int64_t numel, std::string_view comm);
 
 }  // namespace fsdp
 

@@ -50,7 +50,9 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
                                                                              const MemoryPlan& plan,
                                                                              UnitStreams& streams) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, streams));
-  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(made->Allocate()));
+  absl::Status allocated = made->Allocate();
+  allocated.Update(made->AllocateForGroups());
+  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(allocated));
   return made;
 }
 
@@ -59,7 +61,8 @@ absl::Status GradientReduction::FollowPlan() {
                       (plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients)) &&
                       reduce_staging_.nbytes() >= plan_.reduce_staging &&
                       store_.staging_bytes() >= plan_.download_staging;
-  return enough ? absl::OkStatus() : Allocate();
+  if (!enough) FSDP_RETURN_IF_ERROR(Allocate());
+  return AllocateForGroups();
 }
 
 absl::Status GradientReduction::Allocate() {
@@ -149,7 +152,7 @@ void GradientReduction::BindViews(int index) {
   }
 }
 
-absl::Status GradientReduction::Bind(int index, Sync sync) {
+absl::Status GradientReduction::BindPart(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   if (!unit.trainable()) return absl::OkStatus();
@@ -177,7 +180,7 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::Widen(int index) {
+absl::Status GradientReduction::WidenPart(int index) {
   GradientState& state = units_.unit(index).state.gradients;
   if (!AddsAfterwards(index) || hook_) return absl::OkStatus();
   if (state.grad.defined()) {
@@ -189,7 +192,7 @@ absl::Status GradientReduction::Widen(int index) {
   return absl::OkStatus();
 }
 
-void GradientReduction::Unbind(int index, Sync sync) {
+void GradientReduction::UnbindPart(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   if (state.grad.defined()) use_.MarkUsed(index);
@@ -214,7 +217,7 @@ absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   }
   FSDP_ASSIGN_OR_RETURN(const Tensor memory,
                         unit.controls.reduce_scatter->Allocate(padded.numel(), unit.reduce_dtype, *unit.groups.shard));
-  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, unit.grad_layout, "ReduceScatterComm"));
+  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, padded.numel(), "ReduceScatterComm"));
   return memory.View(padded);
 }
 
@@ -263,20 +266,29 @@ void GradientReduction::Release(int index, Stream& last_user) {
   state.grad = Tensor();
 }
 
-absl::Status GradientReduction::ReduceScatter(int index) {
+// Sums `input` over the shard group; `own` is this rank's part of it. A reduce-scatter gives equal parts and packed
+// ones are unequal, so all ranks get the sum of all of them.
+absl::Status GradientReduction::SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own) {
+  ProcessGroup& group = *unit.groups.shard;
+  const ReduceOp op = RuleOf(unit).reduce_scatter;
+  const bool packed = unit.grad_layout.is_packed();
+  if (hook_) return hook_.reduce(input, packed ? Tensor() : own, group, post_backward_);
+  if (packed) {
+    group.AllReduce(input, op, post_backward_);
+  } else if (unit.controls.reduce_scatter != nullptr) {
+    unit.controls.reduce_scatter->ReduceScatter(input, own, op, group, post_backward_);
+  } else {
+    group.ReduceScatter(input, own, op, post_backward_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::ReduceScatterPart(int index) {
   const Unit& unit = units_.unit(index);
   FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
   const Tensor reduced = input.Slice(unit.own_part(unit.grad_layout));
-  ProcessGroup& group = *unit.groups.shard;
-  const ReduceOp op = RuleOf(unit).reduce_scatter;
-  if (hook_) {
-    FSDP_RETURN_IF_ERROR(hook_.reduce(input, reduced, group, post_backward_));
-  } else if (unit.controls.reduce_scatter != nullptr) {
-    unit.controls.reduce_scatter->ReduceScatter(input, reduced, op, group, post_backward_);
-  } else {
-    group.ReduceScatter(input, reduced, op, post_backward_);
-  }
+  FSDP_RETURN_IF_ERROR(SumOverShards(unit, input, reduced));
   if (unit.groups.replicate == nullptr) return Store(index, reduced, post_backward_);
   if (!unit.controls.requires_all_reduce) return KeepPartial(index, reduced);
   units_.unit(index).state.gradients.reduced = reduced;
@@ -301,7 +313,7 @@ absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::AllReduce(int index) {
+absl::Status GradientReduction::AllReducePart(int index) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   Stream& stream = unit.sharded() ? all_reduce_ : post_backward_;
@@ -323,7 +335,7 @@ absl::Status GradientReduction::AllReduce(int index) {
   return Store(index, reduced, stream);
 }
 
-absl::Status GradientReduction::StoreLocal(int index) {
+absl::Status GradientReduction::StoreLocalPart(int index) {
   FSDP_ASSIGN_OR_RETURN(const Tensor reduced, Start(index));
   return Store(index, reduced, post_backward_);
 }

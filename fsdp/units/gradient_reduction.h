@@ -11,6 +11,7 @@
 #ifndef FSDP_FSDP_UNITS_GRADIENT_REDUCTION_H_
 #define FSDP_FSDP_UNITS_GRADIENT_REDUCTION_H_
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -26,7 +27,8 @@
 
 namespace fsdp {
 
-// Made and owned by UnitRuntime. One thread.
+// Made and owned by UnitRuntime. Each call for a unit is for its dtype groups too, whose gradients have memory of their
+// own and are reduced after the unit's, each by its own collectives. One thread.
 class GradientReduction {
  public:
   // `units` and `streams` must outlive it, and its work on the streams must have ended when it is destroyed.
@@ -61,9 +63,9 @@ class GradientReduction {
   // Unbinds Parameter::grad. With kKeepLocal the gradient is kept.
   void Unbind(int index, Sync sync);
 
-  // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce must
-  // follow. Otherwise the sum is stored as this rank's gradient: added to grad_shard, or replacing it if no parameter
-  // has_grad. Collective.
+  // Sums the gradient over the shard group; each rank gets its shard of the sum (of ShardLayout::Packed by an
+  // all-reduce). For a replicated unit AllReduce must follow. Otherwise the sum is stored as this rank's gradient:
+  // added to grad_shard, or replacing it if no parameter has_grad. Collective.
   absl::Status ReduceScatter(int index);
 
   // Sums the result of ReduceScatter, or the whole gradient of a unit that is not sharded, over the replicate group,
@@ -86,8 +88,21 @@ class GradientReduction {
  private:
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams);
   absl::Status Allocate();
-  SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
+  absl::Status AllocateForGroups();
+  SlotPool& PoolOf(int index);
   ReductionRule RuleOf(const Unit& unit) const;
+
+  // The index of the unit and those of its dtype groups; of these only the ones that have gradients.
+  std::vector<int> PartsOf(int index) const;
+  std::vector<int> PartsToReduce(int index) const;
+
+  // As the public functions, for one part.
+  absl::Status BindPart(int index, Sync sync);
+  absl::Status WidenPart(int index);
+  void UnbindPart(int index, Sync sync);
+  absl::Status ReduceScatterPart(int index);
+  absl::Status AllReducePart(int index);
+  absl::Status StoreLocalPart(int index);
 
   absl::StatusOr<Tensor> Start(int index);
   absl::StatusOr<Tensor> StagingOf(int index);
@@ -96,6 +111,7 @@ class GradientReduction {
   bool AddsAfterwards(int index) const;
   void BindViews(int index);
   void Release(int index, Stream& last_user);
+  absl::Status SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own);
   absl::Status KeepPartial(int index, const Tensor& reduced);
   absl::Status Store(int index, const Tensor& reduced, Stream& stream);
 
@@ -107,6 +123,7 @@ class GradientReduction {
   Stream& all_reduce_;
   CommHook hook_;
   SlotPool root_gradients_, gradients_;
+  std::map<int, SlotPool> group_gradients_;  // of one slot, by dtype group
   Buffer reduce_staging_;
   Event staging_free_;  // the last user of reduce_staging_ is done
   GradientStore store_;

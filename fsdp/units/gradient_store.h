@@ -21,8 +21,8 @@ class GradientStore {
 
   int64_t staging_bytes() const { return staging_.nbytes(); }
 
-  // Puts `reduced` / `divisor` into the unit's gradient shard, on `stream`. `reduced` ([grad_layout.shard_numel()], in
-  // the reduce dtype) may be overwritten. Adds for parameters that have_grad, and replaces the others' values.
+  // Puts `reduced` / `divisor` into the unit's gradient shard, on `stream`. `reduced`, this rank's part of the gradient
+  // in the reduce dtype, may be overwritten. Adds for parameters that have_grad, and replaces the others' values.
   void Store(const Unit& unit, const Tensor& reduced, double divisor, Stream& stream);
 
  private:

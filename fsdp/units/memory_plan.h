@@ -59,6 +59,9 @@ struct MemoryPlan {
   // Shards that units keep for backward if they reshard to a smaller group after forward, summed over those units.
   int64_t post_forward_shards = 0;
 
+  // Gradients of dtype groups (Unit::dtype_groups), which take no slots.
+  int64_t group_gradients = 0;
+
   // Gradients that stay unsharded between backwards without synchronisation; allocated by the first such backward.
   int64_t accumulated = 0;
 

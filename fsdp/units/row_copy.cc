@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "fsdp/fsdp/units/unit_dtypes.h"
+
 namespace fsdp {
 
 // With fewer ranks than the layout's, a rank's chunk is several neighbouring chunks of the layout, by the ratio. So the
@@ -22,10 +24,10 @@ void RowCopy::Out(const Tensor& rows, const Tensor& parameters, const TensorOps&
   std::vector<IntervalCopy> copies;
   for (int rank = 0; rank < ranks_; ++rank) {
     for (const IntervalCopy& copy : ToRow(rank)) {
-      copies.push_back({rank * row_numel() + copy.to, copy.from, copy.numel});
+      copies.push_back({rank * row_stride_ + copy.to, copy.from, copy.numel});
     }
   }
-  ops.CastDivideIntervals(rows, parameters, std::move(copies), 1, stream);
+  CopyIntervals(rows, parameters, std::move(copies), 1, ops, stream);
 }
 
 void RowCopy::In(const Tensor& parameters, const Tensor& rows, double divisor, const TensorOps& ops,
@@ -33,14 +35,25 @@ void RowCopy::In(const Tensor& parameters, const Tensor& rows, double divisor, c
   std::vector<IntervalCopy> copies;
   for (int rank = 0; rank < ranks_; ++rank) {
     for (const IntervalCopy& copy : ToRow(rank)) {
-      copies.push_back({copy.from, rank * row_numel() + copy.to, copy.numel});
+      copies.push_back({copy.from, rank * row_stride_ + copy.to, copy.numel});
     }
   }
-  ops.CastDivideIntervals(parameters, rows, std::move(copies), divisor, stream);
+  CopyIntervals(parameters, rows, std::move(copies), divisor, ops, stream);
 }
 
 void RowCopy::InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const {
-  ops.CastDivideIntervals(parameters, row, ToRow(rank), 1, stream);
+  CopyIntervals(parameters, row, ToRow(rank), 1, ops, stream);
+}
+
+void CopyIntervals(const Tensor& from, const Tensor& to, std::vector<IntervalCopy> copies, double divisor,
+                   const TensorOps& ops, Stream& stream) {
+  if (IsComputed(from.dtype())) return ops.CastDivideIntervals(from, to, std::move(copies), divisor, stream);
+  const int64_t itemsize = SizeOf(from.dtype());
+  for (const IntervalCopy& copy : copies) {
+    stream.CopyAsync(static_cast<std::byte*>(to.data()) + copy.to * itemsize,
+                     static_cast<const std::byte*>(from.data()) + copy.from * itemsize, copy.numel * itemsize);
+  }
+  stream.Run([from, to] { return absl::OkStatus(); });  // holds both until the copies have run
 }
 
 }  // namespace fsdp

@@ -2,7 +2,8 @@
 //
 // RowCopy: copies between the two orders of a unit whose parameters are cut one by one: [parameters, chunks of all
 // ranks], of which parameters and gradients are views, and [ranks, chunks of all parameters], in which collectives
-// work. All copies of a unit are one kernel, CastDivideIntervals, which may also cast and divide.
+// work. All copies of a unit are one kernel, CastDivideIntervals, which may also cast and divide; elements of a dtype
+// that no kernel takes (IsComputed) are copied as bytes.
 #ifndef FSDP_FSDP_UNITS_ROW_COPY_H_
 #define FSDP_FSDP_UNITS_ROW_COPY_H_
 
@@ -22,9 +23,13 @@ class RowCopy {
   // For the layout's own ranks, or for `ranks` that divide them: the same buffer cut into fewer, larger rows. The
   // layout must outlive it.
   explicit RowCopy(const ShardLayout& layout) : RowCopy(layout, layout.world_size()) {}
-  RowCopy(const ShardLayout& layout, int ranks) : layout_(layout), ranks_(ranks) {}
+  RowCopy(const ShardLayout& layout, int ranks) : RowCopy(layout, ranks, layout.padded_numel() / ranks) {}
 
-  // Copies the chunks of every rank from `rows` to `parameters`, both of padded_numel elements, for the layout that an
+  // For rows that begin `row_stride` elements after each other, with elements of others in between.
+  RowCopy(const ShardLayout& layout, int ranks, int64_t row_stride)
+      : layout_(layout), ranks_(ranks), row_stride_(row_stride) {}
+
+  // Copies the chunks of every rank from `rows` to `parameters`, of padded_numel elements, for the layout that an
   // all-gather wrote. Here and below the tensors may differ in dtype and must not overlap; the call does not block.
   void Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const;
 
@@ -43,7 +48,13 @@ class RowCopy {
 
   const ShardLayout& layout_;
   const int ranks_;
+  const int64_t row_stride_;
 };
+
+// to[copy.to, ...) = from[copy.from, ...) for each of `copies`, divided by `divisor`, which is 1 for dtypes that no
+// kernel takes; these must be equal. Does not block.
+void CopyIntervals(const Tensor& from, const Tensor& to, std::vector<IntervalCopy> copies, double divisor,
+                   const TensorOps& ops, Stream& stream);
 
 }  // namespace fsdp
 

@@ -21,13 +21,13 @@ bool IsCompute(const ScheduleEvent& event) {
 }
 
 UnitTraits TraitsOf(const UnitStore& units, int index, bool sync) {
-  const Unit& unit = units.unit(index);
+  Unit& unit = units.unit(index);
   const UnitControls& controls = unit.controls;
   const bool fsdp2 = unit.settings.gradient_rules == GradientRules::kFsdp2;
   UnitTraits traits = UnitTraits::Of(unit.strategy, unit.settings.is_root || index == units.root_unit());
   // In a world of one, FSDP1 calls its collective, and FSDP2 does not.
   if (fsdp2 && unit.groups.data_parallel_size() == 1) traits.replicated = false;
-  traits.trainable = unit.trainable();
+  traits.trainable = unit.any_trainable();
   traits.sync = sync && controls.requires_gradient_sync;
   traits.all_reduce = controls.requires_all_reduce;
   traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);

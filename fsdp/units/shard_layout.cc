@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Flat: parameters one after another, then cut into equal shards wherever the cut falls, also within a row. A shard of
-// a parameter is then the intersection of two intervals, the parameter's in the buffer and the rank's shard.
+// a parameter is then the intersection of two intervals, the parameter's in the buffer and the rank's shard. Packing
+// leaves parameters out and keeps the order, so a rank's shard stays one interval.
 //
 // Dim 0: each parameter is cut by rows first, ceil(rows / ranks) for each rank, so ranks at the end may have fewer or
 // none (torch.chunk). Chunks are padded to equal size, which makes every offset a product and every collective even.
@@ -29,23 +30,50 @@ int64_t RowsChunk(const Shape& shape, int world_size) {
 
 ShardLayout::ShardLayout(std::vector<Entry> parameters, const ShardLayoutOptions& options)
     : parameters_(std::move(parameters)), kind_(options.kind), world_size_(options.world_size) {
+  if (kind_ == LayoutKind::kFlatAligned) alignment_ = kAlignmentBytes / SizeOf(options.forward_dtype);
   if (is_flat()) {
-    LayFlat(options);
+    LayFlat();
   } else {
     LayDim0();
   }
 }
 
-void ShardLayout::LayFlat(const ShardLayoutOptions& options) {
-  const bool align = options.kind == LayoutKind::kFlatAligned;
-  const int64_t alignment = align ? kAlignmentBytes / SizeOf(options.forward_dtype) : 1;
+void ShardLayout::LayFlat() {
   int64_t end = 0;
   for (Entry& entry : parameters_) {
-    entry.offset = RoundUp(end, alignment);
+    entry.offset = RoundUp(end, alignment_);
     end = entry.offset + entry.shape.numel();
   }
-  unsharded_numel_ = align ? RoundUp(end, world_size_) : end;
+  unsharded_numel_ = kind_ == LayoutKind::kFlatAligned ? RoundUp(end, world_size_) : end;
   shard_numel_ = RoundUp(unsharded_numel_, world_size_) / world_size_;
+}
+
+// A shard that begins within a kept parameter begins at the same element of it; any other begins with the next kept
+// parameter.
+ShardLayout ShardLayout::Packed(const std::vector<bool>& kept) const {
+  ShardLayout packed = *this;
+  packed.unsharded_numel_ = packed.shard_numel_ = 0;
+  packed.packed_shards_ = {0};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Entry& entry = packed.parameters_[i];
+    entry.offset = RoundUp(packed.unsharded_numel_, alignment_);
+    if (!kept[i]) {
+      entry.shape = Shape{0};
+      continue;
+    }
+    const int64_t begin = parameters_[i].offset, end = begin + entry.shape.numel();
+    for (int rank = static_cast<int>(packed.packed_shards_.size()); rank < world_size_; ++rank) {
+      const int64_t shard = rank * shard_numel_;
+      if (shard >= end) break;
+      packed.packed_shards_.push_back(entry.offset + std::max<int64_t>(shard - begin, 0));
+    }
+    packed.unsharded_numel_ = entry.offset + entry.shape.numel();
+  }
+  packed.packed_shards_.resize(world_size_ + 1, packed.unsharded_numel_);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    packed.shard_numel_ = std::max(packed.shard_numel_, packed.ShardInterval(rank).size());
+  }
+  return packed;
 }
 
 // A single rank has every parameter whole.
@@ -91,7 +119,7 @@ ShardLayout::Slice ShardLayout::ShardSlice(size_t index, int rank) const {
     const Interval rows = Intersect({rank * chunk.numel, (rank + 1) * chunk.numel}, {0, numel});
     return rows.empty() ? Slice() : Slice{rows, chunk.offset};
   }
-  const Interval shard{rank * shard_numel_, (rank + 1) * shard_numel_};
+  const Interval shard = ShardInterval(rank);
   const Interval common = Intersect({entry.offset, entry.offset + numel}, shard);
   if (common.empty()) return Slice();
   return {{common.begin - entry.offset, common.end - entry.offset}, common.begin - shard.begin};

@@ -7,6 +7,10 @@
 //   parameters     | weight (35)         |pad| bias (7) |pad|       unsharded_numel = 44 of 2 ranks
 //   shards         | rank 0: [0, 22)          | rank 1: [22, 44) |  shard_numel = 22
 //
+// The gradients of some of its parameters are packed: what each rank's shard has of them, one after another.
+//
+//   only bias      | bias (7)  |      shards: rank 0: [0, 0), rank 1: [0, 7)
+//
 // FSDP2's dim-0 chunks (torch/distributed/fsdp/_fully_shard): each parameter is cut into rows, ceil(d0 / W) for each
 // rank, padded with zeros; a shard is one chunk of each parameter. The concatenated shards have to be copied to the
 // buffer in another order (row_copy.h).
@@ -73,9 +77,21 @@ class ShardLayout {
   // end, except under kFlatAligned, in which that padding is part of the layout.
   int64_t unsharded_numel() const { return unsharded_numel_; }
 
-  // Elements of each rank's shard, and of all shards. padded_numel() is never less than unsharded_numel().
+  // Elements of each rank's shard, of a packed layout the most that a rank has; and of all shards. padded_numel() is
+  // never less than unsharded_numel().
   int64_t shard_numel() const { return shard_numel_; }
-  int64_t padded_numel() const { return shard_numel_ * world_size_; }
+  int64_t padded_numel() const { return is_packed() ? unsharded_numel_ : shard_numel_ * world_size_; }
+
+  // The shard of `rank` in a buffer of all shards. Those of a packed layout are of unequal size, and may be empty.
+  Interval ShardInterval(int rank) const {
+    if (is_packed()) return {packed_shards_[rank], packed_shards_[rank + 1]};
+    return {rank * shard_numel_, (rank + 1) * shard_numel_};
+  }
+
+  // A layout of the parameters of this flat one for which `kept` (by parameter) is true, in which each rank has the
+  // elements that it has in this one. The others have no elements. Precondition: is_flat().
+  ShardLayout Packed(const std::vector<bool>& kept) const;
+  bool is_packed() const { return !packed_shards_.empty(); }
 
   // True if the concatenated shards are the unsharded buffer, so that collectives work in place. Otherwise the chunk of
   // parameter i in rank r's shard begins at chunk_offset(i) of the shard, and ChunkRuns(i, r, ranks) gives its places
@@ -114,13 +130,15 @@ class ShardLayout {
     int64_t offset = 0;
   };
 
-  void LayFlat(const ShardLayoutOptions& options);
+  void LayFlat();
   void LayDim0();
 
   std::vector<Entry> parameters_;
-  std::vector<Chunk> chunks_;  // kDim0: by parameter
+  std::vector<Chunk> chunks_;           // kDim0: by parameter
+  std::vector<int64_t> packed_shards_;  // of a packed layout: the beginning of each rank's shard, and the end
   LayoutKind kind_ = LayoutKind::kFlat;
   int world_size_ = 1;
+  int64_t alignment_ = 1;  // of the flat kinds: a parameter's offset is a multiple
   int64_t unsharded_numel_ = 0;
   int64_t shard_numel_ = 0;
 };

@@ -66,6 +66,28 @@ TEST(ShardLayoutTest, ShardsCoverEveryParameterExactlyOnce) {
   }
 }
 
+TEST(ShardLayoutTest, PackedItHasWhatEachRankHadOfSomeParameters) {
+  for (const int world_size : {1, 2, 3, 5, 31}) {
+    for (const LayoutKind kind : {LayoutKind::kFlat, LayoutKind::kFlatAligned}) {
+      const ShardLayout whole = Layout({{3, 5}, {1}, {0, 4}, {11}, {6}}, {.world_size = world_size, .kind = kind});
+      const std::vector<bool> kept = {false, true, true, true, false};
+      const ShardLayout packed = whole.Packed(kept);
+      EXPECT_EQ(packed.padded_numel(), kind == LayoutKind::kFlat ? 12 : 15);
+      EXPECT_EQ(packed.ShardInterval(0).begin, 0);
+      EXPECT_EQ(packed.ShardInterval(world_size - 1).end, packed.padded_numel());
+      for (int rank = 0; rank < world_size; ++rank) {
+        for (size_t i = 0; i < kept.size(); ++i) {
+          const ShardLayout::Slice slice = packed.ShardSlice(i, rank);
+          EXPECT_EQ(slice.interval, kept[i] ? whole.ShardSlice(i, rank).interval : Interval());
+          if (slice.interval.empty()) continue;
+          EXPECT_EQ(packed.ShardInterval(rank).begin + slice.offset_in_shard,
+                    packed.parameters()[i].offset + slice.interval.begin);
+        }
+      }
+    }
+  }
+}
+
 TEST(ShardLayoutTest, Dim0GivesEachRankRowsOfEveryParameter) {
   const ShardLayout layout = Layout({{5, 7}, {5}, {1, 3}}, {.world_size = 2, .kind = LayoutKind::kDim0});
   EXPECT_FALSE(layout.in_place());

@@ -83,22 +83,14 @@ absl::StatusOr<UnitGroups> GroupsOf(const Unit& unit, const ShardGroups& of_mode
   return made.ok() ? made : Annotate(made.status(), absl::StrCat("process_group of unit ", unit.display_name()));
 }
 
-// Sets dtypes and layout from settings, groups and parameters.
+// Sets reduce dtype and layout from settings, groups, parameters and their dtypes.
 absl::Status Lay(Unit& unit) {
   std::vector<ShardLayout::Entry> entries;
   for (const auto& parameter : unit.parameters) {
-    if (entries.empty()) unit.dtype = parameter->dtype;
-    if (parameter->dtype != unit.dtype || !IsFloatingPoint(parameter->dtype)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "unit ", unit.display_name(), ": parameters of one flat parameter must have one floating-point dtype, but \"",
-          parameter->fqn, "\" is ", std::string(DTypeName(parameter->dtype)), " and \"", unit.parameters[0]->fqn,
-          "\" is ", std::string(DTypeName(unit.dtype))));
-    }
     FSDP_ASSIGN_OR_RETURN(const int dim, ShardDimOf(unit.settings.shard_placement_fn, *parameter, parameter->fqn,
                                                     unit.groups.shard_world_size()));
     entries.push_back({parameter->fqn, parameter->shape, 0, dim});
   }
-  unit.compute_dtype = unit.settings.param_dtype.value_or(unit.dtype);
   unit.reduce_dtype = unit.settings.reduce_dtype.value_or(unit.compute_dtype);
   unit.layout = ShardLayout(std::move(entries), {.world_size = unit.groups.shard_world_size(),
                                                  .kind = unit.settings.layout,
@@ -179,6 +171,17 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
 }
 
 }  // namespace
+
+std::vector<Unit*> Unit::Parts() {
+  std::vector<Unit*> parts = {this};
+  parts.insert(parts.end(), dtype_groups.begin(), dtype_groups.end());
+  return parts;
+}
+
+bool Unit::any_trainable() {
+  const std::vector<Unit*> parts = Parts();
+  return std::any_of(parts.begin(), parts.end(), [](const Unit* part) { return part->trainable(); });
+}
 
 bool Unit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
@@ -282,37 +285,63 @@ absl::Status UnitStore::Adopt(Partition& partition, const ModelSettings& setting
   aliases_ = partition.aliases;
   unmanaged_ = partition.unmanaged;
   warnings_ = partition.warnings;
+  std::vector<std::pair<int, DTypeGroup>> others;  // by unit
   for (size_t u = 0; u < partition.units.size(); ++u) {
-    auto unit = std::make_unique<Unit>(std::move(partition.units[u]));
-    unit->settings = settings.units[u];
-    FSDP_ASSIGN_OR_RETURN(unit->groups, GroupsOf(*unit, groups_));
-    unit->groups.tensor_parallel = groups_.tensor_parallel();
-    if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
-    unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
-    FSDP_RETURN_IF_ERROR(CheckParts(*unit));
-    FSDP_RETURN_IF_ERROR(Lay(*unit));
-    for (const Module* module : unit->modules) index_[module] = static_cast<int>(u);
-    units_.push_back(std::move(unit));
+    UnitModule& unit = partition.units[u];
+    FSDP_ASSIGN_OR_RETURN(std::vector<DTypeGroup> by_dtype, ByDType(unit, settings.units[u]));
+    for (size_t d = 1; d < by_dtype.size(); ++d) others.emplace_back(static_cast<int>(u), std::move(by_dtype[d]));
+    FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(unit), settings.units[u], std::move(by_dtype[0])));
   }
+  for (auto& [unit, group] : others) FSDP_RETURN_IF_ERROR(AdoptDTypeGroup(unit, std::move(group)));
   AdoptBare(partition, settings.bare);
   return absl::OkStatus();
 }
 
+absl::Status UnitStore::AdoptUnit(UnitModule module, const UnitSettings& settings, DTypeGroup group) {
+  module.parameters = std::move(group.parameters);
+  auto unit = std::make_unique<Unit>(std::move(module));
+  unit->settings = settings;
+  unit->dtype = group.dtype;
+  unit->compute_dtype = group.compute_dtype;
+  FSDP_ASSIGN_OR_RETURN(unit->groups, GroupsOf(*unit, groups_));
+  unit->groups.tensor_parallel = groups_.tensor_parallel();
+  if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
+  unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
+  FSDP_RETURN_IF_ERROR(CheckParts(*unit));
+  FSDP_RETURN_IF_ERROR(Lay(*unit));
+  for (const Module* one : unit->modules) index_[one] = size();
+  units_.push_back(std::move(unit));
+  return absl::OkStatus();
+}
+
+// Its `module` is the unit's, so that what visits the units of a module visits the group too.
+absl::Status UnitStore::AdoptDTypeGroup(int index, DTypeGroup group) {
+  Unit& of = unit(index);
+  UnitModule module;
+  module.name = absl::StrCat(of.display_name(), " (", std::string(DTypeName(group.dtype)), ")");
+  module.module = of.module;
+  FSDP_RETURN_IF_ERROR(AdoptUnit(std::move(module), of.settings, std::move(group)));
+  of.dtype_groups.push_back(units_.back().get());
+  units_.back()->dtype_group_of = index;
+  return absl::OkStatus();
+}
+
 void UnitStore::AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings) {
-  std::map<int, int> scheduled;  // from an index of the partition to one of schedules
+  const int num_units = static_cast<int>(partition.units.size());  // without dtype groups
+  std::map<int, int> scheduled;                                    // from an index of the partition to one of schedules
   // Those that recompute come first, because schedules have only them.
   for (const bool recomputes : {true, false}) {
     for (size_t b = 0; b < partition.bare.size(); ++b) {
       const UnitModule& made = partition.bare[b];
       const UnitSettings& of_bare = settings[b];
       if ((of_bare.activation_checkpointing && made.modules.size() == 1) != recomputes) continue;
-      if (recomputes) scheduled[size() + static_cast<int>(b)] = size() + num_scheduled_bare_++;
+      if (recomputes) scheduled[num_units + static_cast<int>(b)] = size() + num_scheduled_bare_++;
       for (const Module* module : made.modules) index_[module] = size() + static_cast<int>(bare_.size());
       bare_.push_back({made.display_name(), made.modules, of_bare});
     }
   }
   for (UnitVisit visit : partition.registration_order) {
-    if (visit.unit >= size()) {
+    if (visit.unit >= num_units) {
       const auto found = scheduled.find(visit.unit);
       if (found == scheduled.end()) continue;
       visit.unit = found->second;

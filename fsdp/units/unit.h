@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "fsdp/fsdp/units/parameter_init.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/fsdp/units/unit_dtypes.h"
 #include "fsdp/fsdp/units/unit_settings.h"
 #include "fsdp/fsdp/units/unit_state.h"
 #include "fsdp/fsdp/wrap/partition.h"
@@ -35,6 +37,13 @@ struct Unit : UnitModule {
   UnitSettings settings;
   UnitControls controls;
 
+  // Parameters of other dtypes than the unit's, sharded or unsharded, are Units of their own: its dtype groups
+  // (unit_dtypes.h). They are gathered, bound and resharded with the unit, in its slot (unit_parts.h), and their
+  // gradients are reduced after its own. They have no modules and are in no schedule. Owned by the UnitStore.
+  // `dtype_group_of`: of such a group, the unit's index.
+  std::vector<Unit*> dtype_groups;
+  std::optional<int> dtype_group_of;
+
   // The strategy as it is carried out: kNoShard if the shard group has one rank.
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
   UnitGroups groups;
@@ -46,18 +55,21 @@ struct Unit : UnitModule {
   // The place of every parameter in the unit's buffer, in the order of `parameters`.
   ShardLayout layout;
 
-  // Likewise of every gradient. Parameters that are frozen have no elements in it if each rank's part of a parameter is
-  // its rows (kDim0). A flat parameter is reduced whole, since its shards are cut wherever they end.
+  // Likewise of every gradient. Frozen parameters have no elements in it, unless they are in a flat parameter of which
+  // more than half is trained: it is reduced whole (unit_gradients.cc).
   ShardLayout grad_layout;
 
+  // By parameter: whether it required or had a gradient when grad_layout was made.
+  std::vector<bool> grad_places;
+
   DType dtype = DType::kFloat32;          // of the shards: the original one
-  DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
+  DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients; `dtype` if no kernel takes that
   DType reduce_dtype = DType::kFloat32;   // of the reduction
 
   // This rank's part of the parameters, [layout.shard_numel()] in `dtype`; padding is zero.
   Tensor shard;
 
-  // This rank's part of the gradient, [grad_layout.shard_numel()] in `dtype`. Each slice counts while its
+  // This rank's part of the gradient, own_part(grad_layout), in `dtype`. Each slice counts while its
   // ShardedParameter::has_grad. Undefined if all parameters have been frozen since the unit was made.
   Tensor grad_shard;
 
@@ -77,6 +89,12 @@ struct Unit : UnitModule {
   // Its state within a step. The unit's runtime begins and ends it.
   UnitState state;
 
+  // The unit and its dtype groups.
+  std::vector<Unit*> Parts();
+
+  // True if some parameter of one of them requires a gradient.
+  bool any_trainable();
+
   bool sharded() const { return groups.shard != nullptr; }
 
   // True if shard and gradient are in host memory.
@@ -91,7 +109,7 @@ struct Unit : UnitModule {
   // True if some parameter requires a gradient.
   bool trainable() const;
 
-  // True if grad_layout has a place for every parameter that requires a gradient or has one, and no others.
+  // True if grad_layout was made for the parameters that require a gradient or have one now.
   bool GradientsAreLaid() const;
 
   // Makes grad_layout, grad_shard, low_precision_grad, and the views of them in sharded_parameters, for the parameters
@@ -114,10 +132,7 @@ struct Unit : UnitModule {
   }
 
   // This rank's part of a buffer of padded_numel elements of `of`, one of the layouts, that collectives work in.
-  Interval own_part(const ShardLayout& of) const {
-    const int64_t begin = groups.shard_rank() * of.shard_numel();
-    return {begin, begin + of.shard_numel()};
-  }
+  Interval own_part(const ShardLayout& of) const { return of.ShardInterval(groups.shard_rank()); }
 
   // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may change
   // it: copies that were gathered or cast from it before are not used again. All ranks must call it alike.
@@ -139,14 +154,14 @@ struct BareModule {
 class UnitStore {
  public:
   // Gives the units of `partition` groups, layouts, and shards in the groups' memory, with values from `init`.
-  // kInvalidArgument for parameters of several or of integer dtypes in one unit, kFailedPrecondition, naming the first
-  // difference, if ranks differ in units, parameters, settings or in `settings.agreement`. The Parameters are undefined
-  // afterwards. Collective; blocks.
+  // kInvalidArgument for parameters of several or of integer dtypes in one unit, of LayoutKind::kDim0 if they require
+  // gradients; kFailedPrecondition, naming the first difference, if ranks differ in units, parameters, settings or in
+  // `settings.agreement`. The Parameters are undefined afterwards. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition, const ModelSettings& settings,
                                                            ShardGroups groups, const ParameterInit& init);
 
-  // Parents before children, in the order in which modules are named, so the root is first. Modules without own
-  // parameters are not units, even if they were wrapped; this includes the root.
+  // Parents before children, in the order in which modules are named, so the root is first; then the dtype groups.
+  // Modules without own parameters are not units, even if they were wrapped; this includes the root.
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   Unit& unit(int index) const { return *units_[index]; }
   int size() const { return static_cast<int>(units_.size()); }
@@ -219,6 +234,8 @@ class UnitStore {
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
   absl::Status Adopt(Partition& partition, const ModelSettings& settings);
+  absl::Status AdoptUnit(UnitModule module, const UnitSettings& settings, DTypeGroup group);
+  absl::Status AdoptDTypeGroup(int index, DTypeGroup group);
   void AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings);
   absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);

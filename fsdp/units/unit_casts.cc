@@ -75,8 +75,8 @@ absl::Status UnitCasts::Inputs(int unit, bool training, absl::Span<Tensor> tenso
   units_.pass(unit).inputs.clear();
   if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
   units_.pass(unit).inputs = FloatDTypes(tensors);
-  const DType dtype =
-      unit < units_.size() ? units_.unit(unit).compute_dtype : settings.param_dtype.value_or(DType::kFloat32);
+  const DType own = unit < units_.size() ? units_.unit(unit).compute_dtype : DType::kFloat32;
+  const DType dtype = settings.param_dtype.value_or(own);
   for (Tensor& t : tensors) FSDP_RETURN_IF_ERROR(CastTo(dtype, t, tape));
   return absl::OkStatus();
 }

@@ -3,8 +3,14 @@
 // The memory of a unit's gradients, which follows requires_grad: adapters of a frozen base have gradients of a few
 // thousandths of its size. A parameter without a place has an entry of no elements in grad_layout, so that indices are
 // those of the unit's parameters everywhere.
+//
+// Rows of any parameters are cut into equal chunks. A flat parameter's trained parts are not: most of them may be in
+// one rank's shard. Packed they are summed by an all-reduce, of which each rank keeps its part. That moves twice its
+// bytes, and a reduce-scatter of the whole flat parameter once, so they are packed if they are at most half of it.
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
@@ -16,15 +22,20 @@ namespace {
 
 // Whether the gradient layout of `unit` needs a place for parameter `index`.
 bool NeedsPlace(const Unit& unit, size_t index) {
-  const ShardedParameter& sharded = *unit.sharded_parameters[index];
-  return unit.layout.is_flat() || unit.parameters[index]->requires_grad || sharded.has_grad;
+  return unit.parameters[index]->requires_grad || unit.sharded_parameters[index]->has_grad;
 }
 
-ShardLayout GradientLayoutOf(const Unit& unit) {
-  if (unit.layout.is_flat()) return unit.layout;
+ShardLayout FlatGradientLayout(const ShardLayout& whole, const std::vector<bool>& places, bool sharded) {
+  if (std::find(places.begin(), places.end(), false) == places.end()) return whole;
+  ShardLayout packed = whole.Packed(places);
+  return !sharded || 2 * packed.padded_numel() <= whole.padded_numel() ? packed : whole;
+}
+
+ShardLayout GradientLayoutOf(const Unit& unit, const std::vector<bool>& places) {
+  if (unit.layout.is_flat()) return FlatGradientLayout(unit.layout, places, unit.sharded());
   std::vector<ShardLayout::Entry> entries = unit.layout.parameters();
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (!NeedsPlace(unit, i)) entries[i] = {entries[i].fqn, Shape{0}};
+    if (!places[i]) entries[i] = {entries[i].fqn, Shape{0}};
   }
   return ShardLayout(std::move(entries), {.world_size = unit.layout.world_size(), .kind = LayoutKind::kDim0});
 }
@@ -67,21 +78,22 @@ absl::StatusOr<Tensor> Unit::AllocateShard(int64_t numel, DType of_dtype, Device
 bool Unit::GradientsAreLaid() const {
   if (!grad_shard.defined()) return false;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (layout.parameters()[i].shape.numel() == 0) continue;
-    const bool has_place = grad_layout.parameters()[i].shape == layout.parameters()[i].shape;
-    if (has_place != NeedsPlace(*this, i)) return false;
+    if (grad_places[i] != NeedsPlace(*this, i)) return false;
   }
   return true;
 }
 
 absl::Status Unit::LayGradients(Device& host, Stream& stream) {
   FSDP_RETURN_IF_ERROR(CheckNothingWaits(*this));
-  ShardLayout laid = GradientLayoutOf(*this);
-  FSDP_ASSIGN_OR_RETURN(Tensor whole, AllocateShard(laid.shard_numel(), dtype, host));
+  std::vector<bool> places;
+  for (size_t i = 0; i < parameters.size(); ++i) places.push_back(NeedsPlace(*this, i));
+  ShardLayout laid = GradientLayoutOf(*this, places);
+  const int64_t numel = own_part(laid).size();
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, AllocateShard(numel, dtype, host));
   const DType kept = sharded() ? compute_dtype : reduce_dtype;
   Tensor low;
   if (settings.keep_low_precision_grads && kept != dtype) {
-    FSDP_ASSIGN_OR_RETURN(low, AllocateShard(laid.shard_numel(), kept, host));
+    FSDP_ASSIGN_OR_RETURN(low, AllocateShard(numel, kept, host));
   }
   for (const Tensor& memory : {whole, low}) {
     if (memory.defined() && !offloaded()) stream.device().ops().Zero(memory, stream);
@@ -93,11 +105,12 @@ absl::Status Unit::LayGradients(Device& host, Stream& stream) {
     const ShardLayout::Slice slice = laid.ShardSlice(i, groups.shard_rank());
     const Tensor now = seen.Slice({slice.offset_in_shard, slice.end_in_shard()});
     if (sharded.has_grad) KeepGradient(sharded.grad, now, offloaded(), stream);
-    sharded.grad = NeedsPlace(*this, i) ? now : Tensor();
+    sharded.grad = places[i] ? now : Tensor();
   }
   // Before the old memory goes, which the copies read.
   FSDP_RETURN_IF_ERROR(stream.Synchronize());
   grad_layout = std::move(laid);
+  grad_places = std::move(places);
   grad_shard = std::move(whole);
   low_precision_grad = std::move(low);
   state.gradients.accumulated = state.gradients.partial = Tensor();

@@ -11,6 +11,9 @@
 // are not the unsharded buffer (ShardLayout::in_place), else the gather buffer is the slot and the all-gather is in
 // place. A unit that is not sharded computes on its shard or compute_shard itself if it can (Unit::computes_on_shard).
 //
+// A unit with dtype groups of other dtypes takes one slot for all, and one all-gather of bytes, in which each rank's
+// row has the shards of all of them (unit_parts.h).
+//
 // The order of this work, all by events on streams:
 //
 //   the all-gather waits for      the optimizer's writes to the shard (WaitForOptimizer); the last user of its slot
@@ -27,6 +30,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
+#include "fsdp/fsdp/units/unit_dtypes.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/trace.h"
 #include "fsdp/tensor/work_graph.h"
@@ -89,6 +93,7 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
 absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
   std::vector<Unit*> changed;
   for (const auto& unit : units_.units()) {
+    for (const Unit* part : unit->Parts()) FSDP_RETURN_IF_ERROR(CheckTrains(*unit, *part));
     for (size_t i = 0; i < unit->parameters.size(); ++i) {
       unit->sharded_parameters[i]->requires_grad = unit->parameters[i]->requires_grad;
     }
@@ -101,8 +106,9 @@ absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
   const MemoryPlan before = std::exchange(plan_, MemoryPlan::Of(units_, slots));
   plan_.slots.unsharded = before.slots.unsharded;
   plan_.slots.gradients = std::max(plan_.slots.gradients, before.slots.gradients);
-  for (int64_t MemoryPlan::*shared : {&MemoryPlan::gradient_slot, &MemoryPlan::root_gradients,
-                                      &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
+  for (int64_t MemoryPlan::*shared :
+       {&MemoryPlan::gradient_slot, &MemoryPlan::root_gradients, &MemoryPlan::group_gradients,
+        &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
     plan_.*shared = std::max(plan_.*shared, before.*shared);
   }
   return gradients_->FollowPlan();
@@ -126,56 +132,72 @@ DType UnitRuntime::UnshardedDType(const Unit& unit) const {
   return full_precision_ && unit.settings.full_precision_in_eval ? unit.dtype : unit.compute_dtype;
 }
 
+// True if the part computes on its shard, and so needs no slot.
+bool UnitRuntime::UseShard(Unit& part) {
+  ParameterState& state = part.state.parameters;
+  const DType dtype = UnshardedDType(part);
+  if (!state.in_group) state.version = part.shard_version();
+  state.on_shard = part.computes_on_shard(dtype);
+  if (part.has_compute_shard(dtype)) RefreshComputeShard(part);
+  if (!state.on_shard) return false;
+  state.unsharded = part.has_compute_shard(dtype) ? part.compute_shard : part.shard;
+  state.gathered = part.has_compute_shard(dtype) ? unshard().Record() : Event();
+  return true;
+}
+
 absl::Status UnitRuntime::Unshard(int index) {
   Unit& unit = units_.unit(index);
   ParameterState& state = unit.state.parameters;
   if (state.unsharded.defined()) return absl::OkStatus();
-  const DType dtype = UnshardedDType(unit);
-  if (!state.in_group) state.version = unit.shard_version();
-  state.on_shard = unit.computes_on_shard(dtype);
-  if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
-  if (state.on_shard) {
-    state.unsharded = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
-    state.gathered = unit.has_compute_shard(dtype) ? unshard().Record() : Event();
-    return absl::OkStatus();
+  const UnitParts all(unit);
+  bool needs_slot = false;
+  for (const UnitParts::Part& part : all.parts) needs_slot |= !UseShard(*part.unit);
+  if (!needs_slot) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(state.slot, PoolOf(index).Acquire(unshard(), unit.display_name()));
+  for (const UnitParts::Part& part : all.parts) {
+    ParameterState& of_part = part.unit->state.parameters;
+    if (!of_part.on_shard) of_part.unsharded = part.InSlot(state.slot, UnshardedDType(*part.unit));
   }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(unshard(), unit.display_name()));
-  state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
   {
     const TraceScope span(units_.trace(), unshard(), [&] { return "all_gather " + unit.display_name(); });
-    if (state.in_group) {
-      GatherFromGroup(index);
-    } else {
-      FSDP_RETURN_IF_ERROR(GatherShards(index, dtype));
+    FSDP_RETURN_IF_ERROR(GatherShards(unit));
+  }
+  for (const UnitParts::Part& part : all.parts) part.unit->state.parameters.gathered = unshard().Record();
+  return absl::OkStatus();
+}
+
+absl::Status UnitRuntime::GatherShards(Unit& unit) {
+  const bool in_group = unit.state.parameters.in_group;
+  if (unit.sharded() && !in_group) {
+    return unit.dtype_groups.empty() ? GatherShard(unit) : GatherBytes(UnitParts(unit));
+  }
+  for (const Unit* part : unit.Parts()) {
+    if (in_group) {
+      GatherFromGroup(*part);
+    } else if (!part->state.parameters.on_shard) {
+      FillOwn(*part, part->state.parameters.unsharded);
     }
   }
-  state.gathered = unshard().Record();
   return absl::OkStatus();
 }
 
 // The buffer that the all-gather writes: the slot, the staging buffer, or the memory that the program's own
 // AllGatherComm allocates. Only the work on the unshard stream reads the latter, and holds it.
-absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
-  const Unit& unit = units_.unit(index);
-  const Shape padded{unit.layout.padded_numel()};
-  if (unit.controls.all_gather != nullptr && unit.sharded()) {
-    FSDP_ASSIGN_OR_RETURN(const Tensor memory,
-                          unit.controls.all_gather->Allocate(padded.numel(), dtype, *unit.groups.shard));
-    FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, unit.layout, "AllGatherComm"));
-    return memory.View(padded);
+absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(const Unit& unit, DType dtype, int64_t numel) {
+  if (unit.controls.all_gather != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(const Tensor memory, unit.controls.all_gather->Allocate(numel, dtype, *unit.groups.shard));
+    FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, dtype, unit, numel, "AllGatherComm"));
+    return memory.View({numel});
   }
-  return unit.layout.in_place() ? unit.state.parameters.unsharded : Tensor(gather_staging_, dtype, padded);
+  const bool in_slot = unit.dtype_groups.empty() && unit.layout.in_place();
+  return in_slot ? unit.state.parameters.unsharded : Tensor(gather_staging_, dtype, {numel});
 }
 
-absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
-  const Unit& unit = units_.unit(index);
-  const ParameterState& state = unit.state.parameters;
-  FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
+absl::Status UnitRuntime::GatherShard(const Unit& unit) {
+  const Tensor& unsharded = unit.state.parameters.unsharded;
+  const DType dtype = unsharded.dtype();
+  FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(unit, dtype, unit.layout.padded_numel()));
   const Tensor own = gathered.Slice(unit.own_part(unit.layout));
-  if (!unit.sharded()) {
-    FillOwn(unit, own);
-    return absl::OkStatus();
-  }
   const bool custom = unit.controls.all_gather != nullptr;
   const Tensor& kept = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
   const bool from_shard = dtype == kept.dtype() && !unit.offloaded() && !custom;
@@ -186,9 +208,30 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
     unit.groups.shard->AllGather(from_shard ? kept : own, gathered, unshard());
   }
   if (!unit.layout.in_place()) {
-    RowCopy(unit.layout).Out(gathered, state.unsharded, ops_, unshard());
+    RowCopy(unit.layout).Out(gathered, unsharded, ops_, unshard());
   } else if (custom) {
-    ops_.CastDivide(gathered, state.unsharded, 1, unshard());
+    ops_.CastDivide(gathered, unsharded, 1, unshard());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnitRuntime::GatherBytes(const UnitParts& all) {
+  const Unit& unit = *all.parts[0].unit;
+  ProcessGroup& group = *unit.groups.shard;
+  FSDP_ASSIGN_OR_RETURN(const Tensor rows, GatherBuffer(unit, DType::kUInt8, all.row_bytes * group.size()));
+  const Tensor own = rows.Slice({group.rank() * all.row_bytes, (group.rank() + 1) * all.row_bytes});
+  for (const UnitParts::Part& part : all.parts) {
+    FillOwn(*part.unit, part.InRow(own.buffer(), part.unit->state.parameters.unsharded.dtype()));
+  }
+  if (unit.controls.all_gather != nullptr) {
+    unit.controls.all_gather->AllGather(own, rows, group, unshard());
+  } else {
+    group.AllGather(own, rows, unshard());
+  }
+  for (const UnitParts::Part& part : all.parts) {
+    const Tensor& unsharded = part.unit->state.parameters.unsharded;
+    const RowCopy copy(part.unit->layout, group.size(), all.row_bytes / SizeOf(unsharded.dtype()));
+    copy.Out(part.InRows(rows.buffer(), unsharded.dtype()), unsharded, ops_, unshard());
   }
   return absl::OkStatus();
 }
@@ -204,21 +247,20 @@ void UnitRuntime::RefreshComputeShard(const Unit& unit) {
 
 // Copies this rank's shard to `own`, in the dtype of `own`, from device or host memory.
 void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
-  if (!unit.offloaded()) {
+  const bool cast = own.dtype() != unit.dtype;
+  if (!unit.offloaded() && (cast || IsComputed(unit.dtype))) {
     ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, unshard());
     return;
   }
-  const bool cast = own.dtype() != unit.dtype;
-  const Tensor uploaded = cast ? Tensor(upload_staging_, unit.dtype, unit.shard.shape()) : own;
-  unshard().CopyAsync(uploaded.data(), unit.shard.data(), unit.shard.nbytes());
-  if (cast) ops_.CastDivide(uploaded, own, 1, unshard());
+  const Tensor copied = cast ? Tensor(upload_staging_, unit.dtype, unit.shard.shape()) : own;
+  unshard().CopyAsync(copied.data(), unit.shard.data(), unit.shard.nbytes());
+  if (cast) ops_.CastDivide(copied, own, 1, unshard());
 }
 
 // All-gathers from the shards of the smaller post-forward group. They arrive in that group's order of rows, so they go
 // through staging.
-void UnitRuntime::GatherFromGroup(int index) {
-  Unit& unit = units_.unit(index);
-  ParameterState& state = unit.state.parameters;
+void UnitRuntime::GatherFromGroup(const Unit& unit) {
+  const ParameterState& state = unit.state.parameters;
   unshard().Wait(state.moved_to_group);
   const Tensor rows(gather_staging_, unit.compute_dtype, {unit.layout.padded_numel()});
   unit.post_forward_group->AllGather(state.post_forward_shard, rows, unshard());
@@ -226,14 +268,15 @@ void UnitRuntime::GatherFromGroup(int index) {
 }
 
 absl::Status UnitRuntime::BindParameters(int index) {
-  Unit& unit = units_.unit(index);
-  ParameterState& state = unit.state.parameters;
-  if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(index));  // kNoShard schedules no all-gather
-  compute().Wait(state.gathered);
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
-    unit.parameters[i]->data =
-        state.unsharded.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+  if (!is_unsharded(index)) FSDP_RETURN_IF_ERROR(Unshard(index));  // kNoShard schedules no all-gather
+  for (const Unit* part : units_.unit(index).Parts()) {
+    const ParameterState& state = part->state.parameters;
+    compute().Wait(state.gathered);
+    for (size_t i = 0; i < part->parameters.size(); ++i) {
+      const ShardLayout::Entry& entry = part->layout.parameters()[i];
+      part->parameters[i]->data =
+          state.unsharded.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+    }
   }
   return absl::OkStatus();
 }
@@ -245,35 +288,45 @@ bool UnitRuntime::has_gathered_copy(int index) const {
 }
 
 bool UnitRuntime::is_stale(int index) const {
-  const Unit& unit = units_.unit(index);
-  const ParameterState& state = unit.state.parameters;
-  return (state.unsharded.defined() || state.in_group) && state.version != unit.shard_version();
+  const std::vector<Unit*> parts = units_.unit(index).Parts();
+  return std::any_of(parts.begin(), parts.end(), [](const Unit* part) {
+    const ParameterState& state = part->state.parameters;
+    return (state.unsharded.defined() || state.in_group) && state.version != part->shard_version();
+  });
 }
 
 void UnitRuntime::Reshard(int index) {
   Unit& unit = units_.unit(index);
+  if (unit.dtype_group_of.has_value()) return;
   ParameterState& state = unit.state.parameters;
-  state.in_group = false;
-  if (!state.unsharded.defined()) return;
-  for (const auto& parameter : unit.parameters) parameter->data = Tensor();
-  if (!state.on_shard) {
-    // Compute never waited for the all-gather of a unit that was prefetched and not used. The slot is free only after
-    // that all-gather too.
-    compute().Wait(state.gathered);
-    PoolOf(index).Release(state.unsharded.buffer(), compute().Record());
+  for (Unit* part : unit.Parts()) {
+    ParameterState& of_part = part->state.parameters;
+    of_part.in_group = false;
+    if (!of_part.unsharded.defined()) continue;
+    for (const auto& parameter : part->parameters) parameter->data = Tensor();
+    of_part.unsharded = Tensor();
   }
-  state.unsharded = Tensor();
+  if (!state.slot) return;
+  // Compute never waited for the all-gather of a unit that was prefetched and not used. The slot is free only after
+  // that all-gather too.
+  compute().Wait(state.gathered);
+  PoolOf(index).Release(std::exchange(state.slot, Buffer()), compute().Record());
 }
 
 void UnitRuntime::ReshardToGroup(int index) {
   Unit& unit = units_.unit(index);
-  ParameterState& state = unit.state.parameters;
-  if (!state.unsharded.defined() || state.on_shard) return;
+  if (!unit.state.parameters.slot) return;
   const ProcessGroup& group = *unit.post_forward_group;
-  RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, compute());
-  state.moved_to_group = compute().Record();
+  for (const Unit* part : unit.Parts()) {
+    const ParameterState& state = part->state.parameters;
+    RowCopy(part->layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, compute());
+  }
+  const Event moved = compute().Record();
   Reshard(index);
-  state.in_group = true;
+  for (Unit* part : unit.Parts()) {
+    part->state.parameters.moved_to_group = moved;
+    part->state.parameters.in_group = true;
+  }
 }
 
 absl::Status UnitRuntime::Synchronize() { return streams_->Synchronize(); }

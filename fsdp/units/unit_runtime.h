@@ -7,7 +7,8 @@
 // The root has a separate unsharded buffer; the other units take turns in slots. An all-gather writes in place and
 // parameters are views of its output. If the shards of all ranks in sequence are not the unsharded buffer
 // (ShardLayout's rows), the all-gather writes to one staging buffer, which the unshard stream uses unit after unit, and
-// the result is copied to the slot. While a unit is resharded its Parameters are undefined, so a stale use is an error.
+// the result is copied to the slot. The dtype groups of a unit share its all-gather and its slot. While a unit is
+// resharded its Parameters are undefined, so a stale use is an error.
 #ifndef FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 #define FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 
@@ -19,11 +20,12 @@
 #include "fsdp/fsdp/units/memory_plan.h"
 #include "fsdp/fsdp/units/slot_pool.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_parts.h"
 #include "fsdp/fsdp/units/unit_streams.h"
 
 namespace fsdp {
 
-// Units are named by their index in the UnitStore. One thread.
+// Units are named by their index in the UnitStore; a dtype group by its unit's. One thread.
 class UnitRuntime {
  public:
   // `units` must outlive it, and have no other runtime meanwhile: their Unit::state begins and ends with this.
@@ -49,7 +51,7 @@ class UnitRuntime {
 
   // Follows changes of Parameter::requires_grad, between passes: tells the optimizer's views, and lays gradients anew
   // if other parameters require one, for which it waits for the streams (Unit::LayGradients). `slots`: of a plan in
-  // which all units are trainable. All ranks must change parameters alike. Local.
+  // which all units are trainable. All ranks must change parameters alike. The errors of CheckTrains. Local.
   absl::Status FollowRequiresGrad(const SlotCounts& slots);
 
   // From now on units with full_precision_in_eval are unsharded in their original dtype.
@@ -64,7 +66,8 @@ class UnitRuntime {
   // of the unsharded buffer.
   absl::Status BindParameters(int index);
 
-  // Unbinds Parameter::data. The next user of the slot waits for the compute issued so far. Does nothing if resharded.
+  // Unbinds Parameter::data. The next user of the slot waits for the compute issued so far. Does nothing if resharded,
+  // and for a dtype group.
   void Reshard(int index);
 
   // As Reshard, but first copies this rank's part for the post-forward group, from which the next Unshard gathers.
@@ -75,8 +78,8 @@ class UnitRuntime {
   // True if the unit has a copy of parameters, unsharded or in its post-forward group, that other ranks have parts of.
   bool has_gathered_copy(int index) const;
 
-  // True if the unit has a copy of parameters, gathered, cast or uploaded, from before its shard was changed. Such a
-  // copy must be resharded and not computed with.
+  // True if the unit or a dtype group of it has a copy of parameters, gathered, cast or uploaded, from before its
+  // shard was changed. Such a copy must be resharded and not computed with.
   bool is_stale(int index) const;
 
   // Waits for all streams; returns the first error.
@@ -90,11 +93,14 @@ class UnitRuntime {
   Stream& unshard() const { return *streams_->unshard; }
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_unsharded_ : unsharded_; }
   DType UnshardedDType(const Unit& unit) const;
-  absl::Status GatherShards(int index, DType dtype);
-  void GatherFromGroup(int index);
+  bool UseShard(Unit& part);
+  absl::Status GatherShards(Unit& unit);
+  absl::Status GatherShard(const Unit& unit);
+  absl::Status GatherBytes(const UnitParts& all);
+  void GatherFromGroup(const Unit& part);
   void RefreshComputeShard(const Unit& unit);
   void FillOwn(const Unit& unit, const Tensor& own);
-  absl::StatusOr<Tensor> GatherBuffer(int index, DType dtype);
+  absl::StatusOr<Tensor> GatherBuffer(const Unit& unit, DType dtype, int64_t numel);
 
   const UnitStore& units_;
   MemoryPlan plan_;

@@ -33,6 +33,7 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
 
 void ApplyPolicy(const MixedPrecisionPolicy& policy, UnitSettings& settings) {
   settings.param_dtype = policy.param_dtype;
+  settings.param_dtype_override_fn = policy.param_dtype_override_fn;
   settings.reduce_dtype = policy.reduce_dtype;
   settings.output_dtype = policy.output_dtype;
   settings.cast_inputs = policy.cast_forward_inputs && policy.param_dtype.has_value();

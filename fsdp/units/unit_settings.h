@@ -44,6 +44,7 @@ struct UnitSettings {
   std::optional<DType> param_dtype = {};
   std::optional<DType> reduce_dtype = {};
   std::optional<DType> buffer_dtype = {};
+  ParamDTypeOverrideFn param_dtype_override_fn = {};
 
   // Floating-point outputs are cast to it; empty: they are not cast.
   std::optional<DType> output_dtype = {};

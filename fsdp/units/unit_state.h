@@ -23,6 +23,7 @@ class Module;
 // or unsharded.
 struct ParameterState {
   Tensor unsharded;       // [padded_numel]; undefined while resharded
+  Buffer slot;            // that the unit and its dtype groups are in; of the unit only, unless all are on_shard
   int64_t version = 0;    // Unit::shard_version() when it was read from the shards
   bool on_shard = false;  // it is the shard itself
   Event gathered;
@@ -41,7 +42,7 @@ struct GradientState {
   bool has_accumulated = false;
   bool wide = false;  // Widen was called: backward adds to `accumulated`
 
-  // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
+  // This rank's part in the reduce dtype, between ReduceScatter and AllReduce.
   Tensor reduced;
 
   // Sums over the shard group only, while all-reduces are put off; allocated by the first, then kept, and valid if

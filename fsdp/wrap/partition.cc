@@ -173,6 +173,17 @@ std::string NamesOf(const UnitModule& unit, bool requires_grad) {
   return absl::StrJoin(names, ", ");
 }
 
+// True if more than half of the elements are trained, so that the unit's gradients are laid out whole
+// (fsdp/units/unit_gradients.cc).
+bool IsMostlyTrained(const UnitModule& unit) {
+  int64_t all = 0, trained = 0;
+  for (const auto& parameter : unit.parameters) {
+    all += parameter->shape.numel();
+    if (parameter->requires_grad) trained += parameter->shape.numel();
+  }
+  return 2 * trained > all;
+}
+
 // PyTorch's _validate_frozen_params: innermost units first, so the error names the first such unit in registration
 // order.
 absl::Status CheckFrozen(bool use_orig_params, Partition& partition) {
@@ -188,6 +199,7 @@ absl::Status CheckFrozen(bool use_orig_params, Partition& partition) {
       return absl::InvalidArgumentError(
           absl::StrCat(both, ": expected one kind in a unit; wrap them apart or set use_orig_params"));
     }
+    if (!IsMostlyTrained(unit)) continue;
     partition.warnings.push_back(absl::StrCat(both, ": its gradients take the memory of all of them"));
   }
   return absl::OkStatus();

@@ -4,6 +4,9 @@
     with fsdp_checkpoint.open("checkpoints") as checkpoint:
         model.load_state_dict(checkpoint.state_dict())
 
+    fsdp_checkpoint.save("checkpoints/step-1000", {"model": model.state_dict(), "epoch": 3})
+    state = fsdp_checkpoint.load("checkpoints/step-1000")
+
     import torch.distributed.checkpoint as dcp
     from fsdp_checkpoint.torch import Reader, Writer
     dcp.save(state, storage_writer=Writer("checkpoints/step-1000"))
@@ -12,8 +15,12 @@
 Importing it imports neither NumPy nor PyTorch.
 """
 
-from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, convert, diff, open, verify
+from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, open
 from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
+from ._load import load
+from ._object_store import pull, push
+from ._operations import convert, diff, verify
+from ._save import save
 from ._steps import Step, latest, prune, repair, steps
 
 __all__ = [
@@ -28,9 +35,13 @@ __all__ = [
     "convert",
     "diff",
     "latest",
+    "load",
     "open",
     "prune",
+    "pull",
+    "push",
     "repair",
+    "save",
     "steps",
     "verify",
 ]

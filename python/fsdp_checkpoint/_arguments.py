@@ -8,8 +8,9 @@ an OverflowError or a ValueError that names its place and itself, before C sees 
 import ctypes
 import operator
 import os
+import re
 import reprlib
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200
@@ -103,6 +104,40 @@ def checked(name: str, function: Any) -> Callable[..., Any]:
         return function(*(a if c is None else c(p, a) for c, p, a in zip(converters, places, arguments)))
 
     return call
+
+
+def roles(layout: Any) -> Optional[List[str]]:
+    """A `layout` as `ckpt --map` has it, {"app.model": "model"} as ["app.model=model"]. ValueError for a line break in
+    one, which separates them for C."""
+    if layout is None:
+        return None
+    lines = [layout] if isinstance(layout, str) else layout
+    lines = [f"{branch}={role}" for branch, role in lines.items()] if isinstance(lines, Mapping) else list(lines)
+    for line in lines:
+        if not isinstance(line, str):
+            raise TypeError(f"layout: {_shown.repr(line)} is not a str such as 'app.model=model'")
+        if "\n" in line:
+            raise ValueError(f"layout: {_shown.repr(line)} has a line break")
+    return lines
+
+
+def root_and_name(place: str, value: Any) -> Tuple[str, str]:
+    """The path of a checkpoint to save, as its directory and its name."""
+    path(place, value)
+    root, name = os.path.split(os.fspath(value).rstrip("/"))
+    if name in ("", ".", ".."):
+        raise ValueError(f"{os.fspath(value)!r} is not the path of a checkpoint: it does not end in a name")
+    return root or ("/" if os.fspath(value).startswith("/") else "."), name
+
+
+def step_of(name: str) -> int:
+    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
+
+    >>> step_of("epoch=3-step=100.ckpt"), step_of("checkpoint-500"), step_of("best")
+    (100, 500, 0)
+    """
+    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
+    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
 
 
 def int64(place: str, value: Any) -> int:

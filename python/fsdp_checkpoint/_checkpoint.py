@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint open for reading, and the operations on whole checkpoints."""
+"""A checkpoint open for reading."""
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _library
-from ._library import DataLossError, library
+from . import _arguments, _library
+from ._library import library
+from ._tied import tied_names
 
 if TYPE_CHECKING:
     # Under these names, since methods of Checkpoint are called numpy and torch.
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from ._stored import StoredTensor
 
 Path = Union[str, "os.PathLike[str]"]
+# What branches of a torch file or DCP directory are, as `ckpt --map` has it: {"app.model": "model"}, "app.model=model",
+# or several of these.
+SourceLayout = Union[None, str, Mapping[str, str], Sequence[str]]
 
 
 class TensorInfo(NamedTuple):
@@ -60,12 +64,25 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
     ...     weight = checkpoint.torch("model/wte.weight")
     """
 
-    def __init__(self, path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        verify: bool = True,
+        model_only: bool = False,
+        skip_links: bool = False,
+        layout: SourceLayout = None,
+    ) -> None:
         self._reader: Optional[ctypes.c_void_p] = None
-        self._options = {"verify": verify, "model_only": model_only, "skip_links": skip_links}
+        roles = _arguments.roles(layout)
+        self._options = {"verify": verify, "model_only": model_only, "skip_links": skip_links, "layout": roles}
         reader = ctypes.c_void_p()
         options = _library.options(
-            _library.OpenOptions, no_verify=int(not verify), model_only=int(model_only), skip_links=int(skip_links)
+            _library.OpenOptions,
+            no_verify=int(not verify),
+            model_only=int(model_only),
+            skip_links=int(skip_links),
+            map=None if roles is None else "\n".join(roles),
         )
         library.fsdp_reader_open(path, options, ctypes.byref(reader))
         self._reader = reader
@@ -74,6 +91,10 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         self._numbers = {info.name: number for number, info in enumerate(self._infos)}
         self._aliases = self._read_aliases()
         self._texts = self._read_texts()
+        self._notes: List[str] = []
+        if self.format == "safetensors":
+            tied, self._notes = tied_names(self.path, self._numbers)
+            self._aliases.update(tied)
 
     def _info(self, number: int) -> TensorInfo:
         tensor = _library.Tensor()
@@ -153,6 +174,18 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         return _library.take_string(identity)
 
     @property
+    def notes(self) -> List[str]:
+        """Sentences about how the file was read: which branches of a torch file or DCP directory became model and
+        optimizer, what was guessed, renamed or left out. [] if there is nothing to say.
+
+        >>> fsdp_checkpoint.open("training.pt").notes
+        ['model from "app.model", optimizer from "app.optim"']
+        """
+        notes = ctypes.c_void_p()
+        library.fsdp_reader_notes(self._open_reader(), ctypes.byref(notes))
+        return [*_library.take_lines(notes), *self._notes]
+
+    @property
     def format(self) -> str:
         """ "hdf5", "safetensors", "torch", "dcp", ...
 
@@ -182,7 +215,8 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
 
     @property
     def aliases(self) -> Dict[str, str]:
-        """Other names of shared parameters, which are not iterated over and can be read.
+        """Other names of shared parameters, which are not iterated over and can be read. In a Hugging Face directory
+        also an output layer that config.json says to be the embedding; `notes` names it.
 
         >>> checkpoint.aliases
         {'model/lm_head.weight': 'model/transformer.wte.weight'}
@@ -302,79 +336,26 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         return tensors
 
 
-def _opened_again(path: str, options: Dict[str, bool]) -> Checkpoint:
+def _opened_again(path: str, options: Dict[str, Any]) -> Checkpoint:
     return Checkpoint(path, **options)
 
 
-def open(path: Path, *, verify: bool = True, model_only: bool = False, skip_links: bool = False) -> Checkpoint:
+def open(
+    path: Path,
+    *,
+    verify: bool = True,
+    model_only: bool = False,
+    skip_links: bool = False,
+    layout: SourceLayout = None,
+) -> Checkpoint:
     """Opens the file or directory at `path`: a checkpoint of ours, a directory of them (its newest that verifies),
     safetensors, a Hugging Face directory, a file of torch.save, a DCP directory, an HDF5 file. Reads metadata only;
     runs no code of the file. `verify=False` does not compare digests; `model_only` leaves out the optimizer of a torch
-    file or DCP directory; `skip_links` opens an HDF5 file although it has links that are not followed.
+    file or DCP directory; `skip_links` opens an HDF5 file although it has links that are not followed. `layout` says
+    what branches of a torch file or DCP directory are, if their structure does not tell: {"app.ema": "model"}, roles as
+    of `ckpt --map`.
 
     >>> with fsdp_checkpoint.open("model.safetensors") as checkpoint:
     ...     print(list(checkpoint))
     """
-    return Checkpoint(path, verify=verify, model_only=model_only, skip_links=skip_links)
-
-
-def verify(path: Path, *, threads: int = 0) -> None:
-    """Reads everything and compares every digest. DataLossError names the damage, one problem per line.
-
-    >>> fsdp_checkpoint.verify("checkpoints/step-00001000")
-    """
-    report = ctypes.c_void_p()
-    try:
-        library.fsdp_verify(path, threads, ctypes.byref(report))
-    except DataLossError as error:
-        raise DataLossError(15, _library.take_string(report) or str(error)) from None
-    _library.take_string(report)
-
-
-def convert(
-    source: Path,
-    destination: Path,
-    *,
-    to: Optional[str] = None,
-    kind: str = "full",
-    world_size: int = 0,
-    dtype: Optional[str] = None,
-    model_only: bool = False,
-    overwrite: bool = False,
-) -> List[str]:
-    """Converts `source` to `destination`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp" or "npz";
-    the default follows the suffix. `kind` ("full", "sharded", "local") and `world_size` are for hdf5. Returns a
-    sentence for each value that the target format cannot hold.
-
-    >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)
-    """
-    kinds = {"full": _library.FULL, "local": _library.LOCAL, "sharded": _library.SHARDED}
-    if kind not in kinds:
-        raise ValueError(f"kind {kind!r} is not one of {', '.join(kinds)}")
-    if dtype is not None and dtype not in _library.DTYPE_NUMBERS:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_library.DTYPES)}")
-    options = _library.options(
-        _library.ConvertOptions,
-        to=to,
-        kind=kinds[kind],
-        world_size=world_size,
-        dtype_given=int(dtype is not None),
-        dtype=_library.DTYPE_NUMBERS[dtype or "float32"],
-        model_only=int(model_only),
-        force=int(overwrite),
-    )
-    report = ctypes.c_void_p()
-    library.fsdp_convert(source, destination, options, ctypes.byref(report))
-    return _library.take_string(report).splitlines()
-
-
-def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
-    """The differences between two checkpoints, a sentence each; [] if they are equal. |a - b| <= atol + rtol * |b| is
-    equal.
-
-    >>> fsdp_checkpoint.diff("run1/checkpoints", "run2/checkpoints")
-    []
-    """
-    equal, report = ctypes.c_int32(), ctypes.c_void_p()
-    library.fsdp_diff(a, b, atol, rtol, ctypes.byref(equal), ctypes.byref(report))
-    return _library.take_string(report).splitlines()
+    return Checkpoint(path, verify=verify, model_only=model_only, skip_links=skip_links, layout=layout)

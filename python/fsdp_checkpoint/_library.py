@@ -115,6 +115,7 @@ class OpenOptions(Struct):
         ("no_verify", ctypes.c_int32),
         ("model_only", ctypes.c_int32),
         ("skip_links", ctypes.c_int32),
+        ("map", ctypes.c_char_p),
     ]
 
 
@@ -164,6 +165,7 @@ class ConvertOptions(Struct):
         ("dtype", ctypes.c_int32),
         ("model_only", ctypes.c_int32),
         ("force", ctypes.c_int32),
+        ("map", ctypes.c_char_p),
     ]
 
 
@@ -194,6 +196,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
 _CHECKED: Dict[str, List[Any]] = {
     "fsdp_reader_open": [_path, _out(OpenOptions), _out(_pointer)],
     "fsdp_reader_identity": [_pointer, _out(_pointer)],
+    "fsdp_reader_notes": [_pointer, _out(_pointer)],
     "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
     "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
     "fsdp_reader_alias": [_pointer, _int64, _out(_text), _out(_text)],
@@ -213,10 +216,27 @@ _CHECKED: Dict[str, List[Any]] = {
 }
 
 
+# Options of C in its messages, by their names here.
+_OPTIONS = {
+    "options->force": "overwrite=True",
+    "options->map": "layout",
+    "options->model_only": "model_only=True",
+    "options->overwrite": "overwrite=True",
+    "options->skip_links": "skip_links=True",
+}
+
+
+def with_option_names(text: str) -> str:
+    """A message of the library with options as arguments of Python."""
+    for name, ours in _OPTIONS.items():
+        text = text.replace(name, ours)
+    return text
+
+
 def _raise_on_failure(code: int, function: object, arguments: object) -> int:
     if code == 0:
         return code
-    message = library.fsdp_error_message().decode("utf-8", "replace")
+    message = with_option_names(library.fsdp_error_message().decode("utf-8", "replace"))
     kind = {_NOT_FOUND: NotFoundError, _ALREADY_EXISTS: ExistsError, _DATA_LOSS: DataLossError}.get(code)
     raise (kind or CheckpointError)(code, message)
 
@@ -286,3 +306,9 @@ def take_bytes(pointer: ctypes.c_void_p) -> bytes:
 def take_string(pointer: ctypes.c_void_p) -> str:
     """As take_bytes, as text."""
     return take_bytes(pointer).decode("utf-8", "replace")
+
+
+def take_lines(pointer: ctypes.c_void_p) -> List[str]:
+    """As take_string, a text of sentences. A name in one may hold what str.splitlines takes for the end of a line."""
+    text = with_option_names(take_string(pointer))
+    return text.split("\n") if text else []

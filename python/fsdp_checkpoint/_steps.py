@@ -99,4 +99,4 @@ def repair(path: Path, *, dry_run: bool = False) -> List[str]:
         library.fsdp_repair(path, int(dry_run), ctypes.byref(report))
     except DataLossError as error:
         raise DataLossError(15, _library.take_string(report) or str(error)) from None
-    return _library.take_string(report).splitlines()
+    return _library.take_lines(report)

@@ -9,16 +9,18 @@ optim.param_groups.0.lr, or, with flatten_optimizer_state_dict, for each member 
 optim.param_groups.w.lr.
 """
 
+import ctypes
 import json
+import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
-import torch
-
-from ._torch_values import json_of, same, value_of_json
+from ._library import library
+from ._torch_layout import Layout, NestedPath, group_place
+from ._values import has_json, json_of, same, value_of_json
 
 GROUPS = "optim/param_groups"
 _TENSORS = "__tensors__"
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+_DTYPES = ("float32", "float64", "int64")
 
 # Options of torch's optimizers that this project's do not have, with the values that mean the same.
 _ADAMW = {
@@ -73,30 +75,44 @@ def encode(members: Dict[Tuple[Any, str], Any]) -> str:
         plain: Dict[str, Any] = {}
         tensors: Dict[str, str] = {}
         for name, value in group.items():
-            if isinstance(value, torch.Tensor):
-                tensors[name] = str(value.dtype).replace("torch.", "")
+            if _is_tensor(value):
+                tensors[name] = _name(value.dtype)
                 value = value.item()
             plain[name] = _plain(value)
         encoded.append({**plain, **({_TENSORS: tensors} if tensors else {})})
     return json.dumps(encoded, allow_nan=False)
 
 
-def is_hyperparameter(size: Sequence[int], dtype: torch.dtype) -> bool:
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).replace("torch.", "")
+
+
+def is_hyperparameter(size: Sequence[int], dtype: Any) -> bool:
     """Whether the text keeps a tensor among the members of a group as a number: the lr of a capturable optimizer."""
-    return len(size) == 0 and dtype in _DTYPES.values()
+    return len(size) == 0 and _name(dtype) in _DTYPES
 
 
 def _with_torch_options(group: Dict[str, Any]) -> Dict[str, Any]:
     """`group` with the options that torch expects; one that torch wrote is complete."""
     if _ONLY_TORCH_HAS & group.keys():
         return group
-    return {**(_ADAMW if "betas" in group else _SGD if "momentum" in group else {}), **group}
+    is_sgd = "momentum" in group and "ns_steps" not in group  # with it, Muon
+    return {**(_ADAMW if "betas" in group else _SGD if is_sgd else {}), **group}
 
 
 def _with_tensors(place: str, value: Any, dtypes: Dict[str, str]) -> Any:
     """`value` with tensors in place of the numbers whose places "lr", "betas.1" have dtypes."""
     if place in dtypes:
-        return torch.tensor(value, dtype=_DTYPES[dtypes[place]])
+        import torch
+
+        if dtypes[place] not in _DTYPES:
+            raise ValueError(f"{GROUPS}: {place} is a tensor of {dtypes[place]}, expected one of {', '.join(_DTYPES)}")
+        return torch.tensor(value, dtype=getattr(torch, dtypes[place]))
     if isinstance(value, list):
         return [_with_tensors(f"{place}.{i}", item, dtypes) for i, item in enumerate(value)]
     return value
@@ -128,6 +144,28 @@ def members(groups: List[Dict[str, Any]], is_flat: bool) -> Dict[Tuple[Any, str]
         for name, value in group.items()
         if name != "params"
     }
+
+
+def add_groups(
+    state: ctypes.c_void_p, paths: Dict[str, NestedPath], layout: Layout, values: Dict[str, Any]
+) -> Dict[str, List[Any]]:
+    """Adds the text of the param_groups among the values to a state to save, and returns the keys of their members in
+    the index."""
+    places = {}
+    for fqn, path in paths.items():
+        place = group_place(path, layout)
+        if place is not None and fqn in values and (_is_tensor(values[fqn]) or has_json(values[fqn])):
+            places[fqn] = place
+    if not places:
+        return {}
+    text = encode({place: values[fqn] for fqn, place in places.items()}).encode()
+    library.fsdp_state_add_text(state, GROUPS, text, len(text))
+    read = members(decode(text.decode()), is_flat=any(isinstance(group, str) for group, _ in places.values()))
+    keys: Dict[str, List[Any]] = {}
+    for fqn, place in places.items():
+        exact = [] if same(read.get(place), values[fqn]) else [json_of(values[fqn])]
+        keys[fqn] = ["group", GROUPS, list(paths[fqn]), *exact]
+    return keys
 
 
 def path_of(place: Tuple[Any, str]) -> Tuple[Any, ...]:

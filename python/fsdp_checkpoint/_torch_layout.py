@@ -13,6 +13,12 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 NestedPath = Tuple[Any, ...]
 
+# The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}. Kinds:
+# "tensor"; "python", a text (_values.py); "torch.save", its bytes; "group", a member of param_groups, which is followed
+# by its value if that is not the one in the text (a list in place of a tuple); "json", in older checkpoints. From
+# `save` also "state": the JSON of the whole state (_save.py).
+INDEX = "extra/torch.distributed.checkpoint"
+
 _OPTIMIZERS = (("optim",), ("optimizer",))
 _MODEL = ("model",)
 _STATE, _GROUPS = "state.", "param_groups."
@@ -57,16 +63,17 @@ def _only(branches: Set[NestedPath], usual: Iterable[NestedPath]) -> Optional[Ne
     return next(iter(branches)) if len(branches) == 1 else None
 
 
+def names_of_states(paths: Iterable[NestedPath], optim: Optional[NestedPath]) -> Set[str]:
+    """The parameters that have a state in the optimizer at `optim`."""
+    states = ((path, _state_of(path)) for path in paths)
+    return {state[0] for path, state in states if state is not None and _branch_of(path) == optim}
+
+
 def layout_of(tensors: List[NestedPath], values: List[NestedPath]) -> Layout:
     """The layout of a state dict with tensors and other values at these paths."""
     paths = tensors + values
     optim = _only({_branch_of(path) for path in paths if member_of_group(path) is not None}, _OPTIMIZERS)
-    names = {
-        state[0]
-        for path in paths
-        for state in [_state_of(path)]
-        if state is not None and optim is not None and _branch_of(path) == optim
-    }
+    names = names_of_states(paths, optim)
     models = {path[:-1] for path in paths if path[-1] in names}
     if not models:
         models = {path[: i + 1] for path in paths for i, part in enumerate(path[:-1]) if part == "model"}

@@ -13,8 +13,8 @@ from ._checkpoint import Path
 from ._checkpoint import open as open_checkpoint
 from ._library import NotFoundError, picklable
 from ._torch_reader import Reader
-from ._torch_values import value_of_text
 from ._torch_writer import Writer
+from ._values import value_of_text
 
 _METRICS = "metrics"
 _T = TypeVar("_T")

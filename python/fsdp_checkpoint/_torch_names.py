@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by Writer and Reader: names, dtypes, and boxes of tensors as intervals of elements."""
+"""Shared by Writer and Reader: names, dtypes, and what every rank needs of the plans of all."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from . import _library
+from ._torch_boxes import check_box
+from ._torch_exchange import Cut
 from ._torch_layout import Layout
-
-# The text with DCP's names: {"version": 1, "keys": {its name: [kind, our name, path in the nested state dict]}}. Kinds:
-# "tensor"; "python", a text (_torch_values.py); "torch.save", its bytes; "group", a member of param_groups, which is
-# followed by its value if that is not the one in the text (a list in place of a tuple); "json", in older checkpoints.
-INDEX = "extra/torch.distributed.checkpoint"
 
 
 class SavedTensor(NamedTuple):
@@ -30,6 +27,7 @@ class SharedPlan(NamedTuple):
     tensors: List[SavedTensor]
     paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
     layout: Layout
+    cuts: List[Cut]  # of the rank
 
 
 def dtype_name(fqn: str, dtype: torch.dtype) -> str:
@@ -64,37 +62,3 @@ def _described(item: WriteItem) -> str:
     if item.type == WriteItemType.BYTE_IO or data is None:
         return "a value that is no tensor"
     return f"{str(data.properties.dtype).replace('torch.', '')} of {list(data.size)}"
-
-
-def check_box(fqn: str, offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> None:
-    """ValueError if the box is not inside of a tensor of that shape."""
-    if len(offsets) == len(sizes) == len(shape):
-        if all(0 <= begin and 0 <= size <= end - begin for begin, size, end in zip(offsets, sizes, shape)):
-            return
-    raise ValueError(f"{fqn}: the plan has {list(sizes)} at {list(offsets)}, outside of {list(shape)}")
-
-
-def runs_of(offsets: Tuple[int, ...], sizes: Tuple[int, ...], shape: Tuple[int, ...]) -> List[Tuple[int, int]]:
-    """A box of a row-major tensor as intervals of elements, in order: one interval if it has whole rows."""
-    whole = len(shape)
-    while whole > 0 and sizes[whole - 1] == shape[whole - 1]:
-        whole -= 1
-    inner = 1
-    for size in shape[whole:]:
-        inner *= size
-    if whole == 0:
-        return [(0, inner)]
-    starts, stride = [0], inner
-    length = sizes[whole - 1] * inner
-    for axis in range(whole - 1, -1, -1):
-        steps = [offsets[axis]] if axis == whole - 1 else range(offsets[axis], offsets[axis] + sizes[axis])
-        starts = [step * stride + start for step in steps for start in starts]
-        stride *= shape[axis]
-    return [(start, start + length) for start in sorted(starts)]
-
-
-def numel_of(sizes: Tuple[int, ...]) -> int:
-    numel = 1
-    for size in sizes:
-        numel *= size
-    return numel

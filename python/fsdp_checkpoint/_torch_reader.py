@@ -20,13 +20,15 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from . import _arguments
-from ._checkpoint import Checkpoint, Path, ReadRequest
+from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
+from ._torch_boxes import check_box, numel_of, runs_of
 from ._torch_groups import GROUPS, decode, members, path_of
-from ._torch_layout import member_of_group
+from ._torch_layout import INDEX, member_of_group
 from ._torch_memory import memory_to_read_into
-from ._torch_names import INDEX, check_box, dtype_name, numel_of, runs_of
-from ._torch_values import pickle_of_value, value_of_json, value_of_text
+from ._torch_names import dtype_name
+from ._torch_values import pickle_of_value
+from ._values import value_of_json, value_of_text
 
 
 _STAGED_BYTES = 1 << 28
@@ -105,6 +107,7 @@ class Reader(StorageReader):
     "optim.param_groups.0.lr"; with `flatten_optimizer_state_dict`, for state dicts of that option of torch's,
     "optim.param_groups.NAME.lr" for each parameter. Options that only torch's optimizers have are the defaults. No code
     of a file is run: a value that torch.load does not take with weights_only is an error, unless `trust_pickles`.
+    `layout` as of `fsdp_checkpoint.open`.
 
     >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
     """
@@ -117,12 +120,13 @@ class Reader(StorageReader):
         threads: int = 0,
         trust_pickles: bool = False,
         flatten_optimizer_state_dict: bool = False,
+        layout: SourceLayout = None,
     ) -> None:
         super().__init__()
         _arguments.path("Reader", path)
         self._path = os.fspath(path)
         self._verify, self._threads, self._trust_pickles = verify, threads, trust_pickles
-        self._is_flat = flatten_optimizer_state_dict
+        self._is_flat, self._layout = flatten_optimizer_state_dict, _arguments.roles(layout)
         self._checkpoint: Optional[Checkpoint] = None
         self._opened: Optional[Opened] = None
         self._keys: Dict[str, List[Any]] = {}
@@ -182,8 +186,11 @@ class Reader(StorageReader):
 
     def _open(self) -> Checkpoint:
         if self._checkpoint is None:
-            self._take(Checkpoint(self._path, verify=self._verify))
+            self._take(self._opened_at(self._path))
         return self._checkpoint
+
+    def _opened_at(self, path: Path) -> Checkpoint:
+        return Checkpoint(path, verify=self._verify, layout=self._layout)
 
     def _take(self, checkpoint: Checkpoint) -> None:
         """Reads from `checkpoint` from now on."""
@@ -244,7 +251,7 @@ class Reader(StorageReader):
         mine = self._opened
         if mine is not None and mine.identity != first.identity:
             planned = self._metadata(self._open())
-            self._take(Checkpoint(os.path.join(os.fsdecode(self._path), first.step), verify=self._verify))
+            self._take(self._opened_at(os.path.join(os.fsdecode(self._path), first.step)))
             # The plan was made from the other step: boxes of a tensor of another shape would be other elements.
             if self._metadata(self._open()) != planned:
                 raise RuntimeError(

@@ -5,25 +5,27 @@ import ctypes
 import dataclasses
 import json
 import os
-import re
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import staging
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
+from ._torch_boxes import run_of
+from ._torch_exchange import Exchange, plan_cuts
+from ._torch_groups import add_groups, is_hyperparameter
+from ._torch_layout import INDEX, group_place, layout_of, our_name
 from ._torch_memory import stageable, values_in_memory
-from ._torch_groups import GROUPS, decode, encode, is_hyperparameter, members
-from ._torch_layout import group_place, layout_of, our_name
-from ._torch_names import INDEX, SavedTensor, SharedPlan, agreed_items, dtype_name, runs_of
-from ._torch_values import has_json, json_of, pickle_of_value, same, text_of, value_of_pickle
+from ._torch_names import SavedTensor, SharedPlan, agreed_items, dtype_name
+from ._torch_values import pickle_of_value, value_of_pickle
+from ._values import text_of
 
 
 def _stager() -> staging.AsyncStager:
@@ -31,16 +33,6 @@ def _stager() -> staging.AsyncStager:
     if not hasattr(staging, "DefaultStager"):  # an older torch
         return staging.BlockingAsyncStager()
     return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
-
-
-def _step_of(name: str) -> int:
-    """The step that the name of a checkpoint tells: N of step=N, or else its last number, or else 0.
-
-    >>> _step_of("epoch=3-step=100.ckpt"), _step_of("checkpoint-500"), _step_of("best")
-    (100, 500, 0)
-    """
-    numbers = re.findall(r"step[=_-]?([0-9]+)", name) or re.findall(r"[0-9]+", name)
-    return int(numbers[-1]) if numbers and int(numbers[-1]) < 2**63 else 0
 
 
 _UNREADABLE = object()
@@ -54,25 +46,6 @@ def _value_of(data: bytes) -> Any:
         return _UNREADABLE
 
 
-def _add_groups(state: ctypes.c_void_p, plan: SharedPlan, values: Dict[str, Any]) -> Dict[str, List[Any]]:
-    """Adds the text of the param_groups among the values, and returns the keys of their members."""
-    places = {}
-    for fqn, path in plan.paths.items():
-        place = group_place(path, plan.layout)
-        if place is not None and fqn in values and (isinstance(values[fqn], torch.Tensor) or has_json(values[fqn])):
-            places[fqn] = place
-    if not places:
-        return {}
-    text = encode({place: values[fqn] for fqn, place in places.items()}).encode()
-    library.fsdp_state_add_text(state, GROUPS, text, len(text))
-    read = members(decode(text.decode()), is_flat=any(isinstance(group, str) for group, _ in places.values()))
-    keys: Dict[str, List[Any]] = {}
-    for fqn, place in places.items():
-        exact = [] if same(read.get(place), values[fqn]) else [json_of(values[fqn])]
-        keys[fqn] = ["group", GROUPS, list(plan.paths[fqn]), *exact]
-    return keys
-
-
 class Writer(StorageWriter):
     """A StorageWriter of torch.distributed.checkpoint that saves the directory `path` as a verified HDF5 checkpoint.
 
@@ -81,8 +54,9 @@ class Writer(StorageWriter):
     after "step" in the name, or else the last number in it, or else 0. `process_group` is the group of dcp.save; its
     ranks exchange a few small messages by all_gather_object. `overwrite` replaces the checkpoint if it exists: the new
     one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
-    repair`). `io_threads` threads write on each rank. A failure on one rank is an exception on every rank, and leaves
-    no checkpoint.
+    repair`). `io_threads` threads write on each rank. Ranks that have columns, or other parts of a tensor that are not
+    whole rows, exchange them over the group first. A failure on one rank is an exception on every rank, and leaves no
+    checkpoint.
 
     >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-1000"))
     """
@@ -114,14 +88,10 @@ class Writer(StorageWriter):
         """
         if checkpoint_id is None:
             return
-        _arguments.path("Writer", checkpoint_id)
-        root, name = os.path.split(os.fspath(checkpoint_id).rstrip("/"))
-        if name in ("", ".", ".."):
-            raise ValueError(f"{os.fspath(checkpoint_id)!r} is not the path of a checkpoint: it does not end in a name")
+        self._root, self._name = _arguments.root_and_name("Writer", checkpoint_id)
         step, self._given_step = self._given_step, None
-        self._root, self._name = root or ("/" if os.fspath(checkpoint_id).startswith("/") else "."), name
-        self._step = _step_of(name) if step is None else _arguments.int64("step", step)
-        self._options.name = name
+        self._step = _arguments.step_of(self._name) if step is None else _arguments.int64("step", step)
+        self._options.name = self._name
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
@@ -223,8 +193,8 @@ class Writer(StorageWriter):
                 continue  # among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
         return [
-            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout))
-            for rank, plan in enumerate(plans)
+            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout, cuts))
+            for rank, (plan, cuts) in enumerate(zip(plans, plan_cuts(plans, tensors)))
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
@@ -233,6 +203,7 @@ class Writer(StorageWriter):
         >>> writer.write_data(plan, planner).wait()
         """
         shared: SharedPlan = plan.storage_data
+        exchange = Exchange(shared.rank, shared.cuts)
         state = ctypes.c_void_p()
         library.fsdp_state_create(_library.SHARDED, ctypes.byref(state))
         kept: List[Any] = []  # memory that the save reads
@@ -240,7 +211,7 @@ class Writer(StorageWriter):
         try:
             failure, blobs = None, {}
             try:
-                blobs = self._add_tensors(state, plan, planner, kept, results)
+                blobs = self._add_tensors(state, plan, planner, exchange, kept, results)
             except Exception as error:  # the other ranks must not wait for this one
                 failure = error
             gathered = self._gather((repr(failure) if failure else None, blobs), shared)
@@ -249,6 +220,7 @@ class Writer(StorageWriter):
             for rank, (reason, _) in enumerate(gathered):
                 if reason is not None:
                     raise RuntimeError(f"rank {rank} of {shared.world_size}: {reason}")
+            exchange.run(shared.world_size, self._group)
             self._add_values(state, shared, {k: v for _, blobs in gathered for k, v in blobs.items()}, kept)
             self._save(state, shared)
         finally:
@@ -277,40 +249,55 @@ class Writer(StorageWriter):
         return gathered
 
     def _add_tensors(
-        self, state: ctypes.c_void_p, plan: SavePlan, planner: SavePlanner, kept: List[Any], results: List[WriteResult]
+        self,
+        state: ctypes.c_void_p,
+        plan: SavePlan,
+        planner: SavePlanner,
+        exchange: Exchange,
+        kept: List[Any],
+        results: List[WriteResult],
     ) -> Dict[str, bytes]:
-        """Adds all tensors to `state`, with the elements of this rank, and the bytes of its other values."""
+        """Adds all tensors to `state`, with the elements that this rank saves, and returns the bytes of its other
+        values."""
         planned = {tensor.fqn: tensor for tensor in plan.storage_data.tensors}
         shards: Dict[str, List[Tuple[int, int, int]]] = {}
         blobs: Dict[str, bytes] = {}
         for item in plan.items:
-            data: Any = planner.resolve_data(item)
-            if item.type == WriteItemType.BYTE_IO:
-                blobs[item.index.fqn] = data.getvalue()
-                results.append(WriteResult(item.index, len(blobs[item.index.fqn]), None))
-                continue
-            fqn = item.index.fqn
-            if fqn not in planned:
-                blobs[fqn] = pickle_of_value(data.detach().cpu()).getvalue()
-                results.append(WriteResult(item.index, data.element_size(), None))
-                continue
-            assert item.tensor_data is not None  # of an item that is a tensor
-            chunk, shape = item.tensor_data.chunk, planned[fqn].shape
-            tensor = values_in_memory(fqn, data, planned[fqn].dtype, chunk.sizes)
-            kept.append(tensor)
-            results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
-            if tensor.numel() == 0:
-                continue
-            runs = runs_of(tuple(chunk.offsets), tuple(chunk.sizes), shape)
-            if len(runs) > 1:
-                raise ValueError(
-                    f"{fqn}: this rank has {list(chunk.sizes)} at {list(chunk.offsets)} of {list(shape)}, "
-                    "wanted whole rows; save tensor-parallel parameters with dcp.FileSystemWriter, and use ckpt convert"
-                )
-            shards.setdefault(fqn, []).append((*runs[0], tensor.data_ptr()))
+            fqn, data = item.index.fqn, planner.resolve_data(item)
+            if fqn in planned:
+                tensor = self._add_part(item, data, planned[fqn], exchange, shards)
+                kept.append(tensor)
+                nbytes = tensor.numel() * tensor.element_size()
+            else:
+                is_tensor = item.type != WriteItemType.BYTE_IO
+                blobs[fqn] = (pickle_of_value(data.detach().cpu()) if is_tensor else data).getvalue()
+                nbytes = len(blobs[fqn])
+            results.append(WriteResult(item.index, nbytes, None))
+        shards.update((cut.fqn, exchange.rows(cut.fqn)) for cut in plan.storage_data.cuts)
         for tensor in plan.storage_data.tensors:
             self._add_tensor(state, tensor, sorted(shards.get(tensor.fqn, [])))
         return blobs
+
+    @staticmethod
+    def _add_part(
+        item: WriteItem,
+        data: Any,
+        planned: SavedTensor,
+        exchange: Exchange,
+        shards: Dict[str, List[Tuple[int, int, int]]],
+    ) -> torch.Tensor:
+        """Adds this rank's part of a tensor to `shards` or `exchange`, and returns its memory."""
+        assert item.tensor_data is not None  # of an item that is a tensor
+        fqn, chunk = planned.fqn, item.tensor_data.chunk
+        tensor = values_in_memory(fqn, data, planned.dtype, chunk.sizes)
+        if fqn in exchange and tensor.numel() != 0:
+            exchange.add(fqn, chunk.offsets, tensor)
+        elif tensor.numel() != 0:
+            run = run_of(chunk.offsets, chunk.sizes, planned.shape)
+            if run is None:
+                raise ValueError(f"{fqn}: {list(chunk.sizes)} at {list(chunk.offsets)} is not in the plan of all ranks")
+            shards.setdefault(fqn, []).append((*run, tensor.data_ptr()))
+        return tensor
 
     @staticmethod
     def _add_tensor(state: ctypes.c_void_p, tensor: SavedTensor, shards: List[Tuple[int, int, int]]) -> None:
@@ -324,7 +311,7 @@ class Writer(StorageWriter):
         elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
         values = {fqn: _value_of(data) for fqn, data in sorted(blobs.items())}
-        keys.update(_add_groups(state, plan, values))
+        keys.update(add_groups(state, plan.paths, plan.layout, values))
         for fqn, value in values.items():
             if fqn in keys:
                 continue

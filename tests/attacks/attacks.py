@@ -17,6 +17,7 @@ import inputs
 import jobs
 import kills
 import limits
+import media
 import stores
 import text
 from trial import Broken, Skip, Trial, changes, snapshot
@@ -24,7 +25,7 @@ from trial import Broken, Skip, Trial, changes, snapshot
 PROGRAMS = {"ckpt": "tools/ckpt", "launch": "tools/launch", "report": "tools/report", "simulate": "tools/simulate",
             "train_gpt": "train/train_gpt"}
 # name: function. Each is described by its docstring, and does one try.
-TABLE = {f"{module.__name__}.{attack.__name__}": attack for module in (damage, text, kills, jobs, stores, limits)
+TABLE = {f"{module.__name__}.{attack.__name__}": attack for module in (damage, text, kills, jobs, stores, limits, media)
          for attack in module.ATTACKS}
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
 
 from damage import damage
@@ -122,6 +123,38 @@ def strangers(trial):
         trial.expect(job.process.poll() is None, f"the job has ended with {job.process.returncode}")
 
 
+def early_strangers(trial):
+    """Idle connections on every port of a job as soon as it is open, while its ranks meet: the job begins."""
+    limit = trial.rng.choice((256, 512))
+    job, connections, begins = Job(trial, limits=f"-n {limit}"), [], threading.Event()
+
+    def flood():
+        seen = set()
+        while not begins.is_set():
+            try:
+                places = set(listening(trial.processes())) - seen
+            except OSError:
+                continue  # a process has ended meanwhile
+            for place in places:
+                seen.add(place)
+                connections.extend(connection for _ in range(limit * 2) for connection in connect([place]))
+            time.sleep(0.01)
+
+    stranger = threading.Thread(target=flood)
+    stranger.start()
+    try:
+        with job:
+            begins.set()
+            trial.note(f"{limit} files; {len(connections)} idle connections")
+            trial.expect(job.advances(), "training does not go on")
+            job.text()
+    finally:
+        begins.set()
+        stranger.join()
+        for connection in connections:
+            connection.close()
+
+
 def connect(ports):
     connections = []
     for family, address, port in ports:
@@ -198,4 +231,4 @@ def different_flags(trial):
     trial.expect(any(name in text for text in texts), f"--{name} is not named")
 
 
-ATTACKS = [stopped_rank, strangers, different_files, different_flags]
+ATTACKS = [stopped_rank, strangers, early_strangers, different_files, different_flags]

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The real programs against random attacks: damaged and hostile files of every format, hostile names, kills at random
-# instants, stopped ranks, strangers on ports, ranks with different files, a lying object store, a full disk, few
-# descriptors, outputs on inputs. Promises (docs/guarantees.md) are checked after each try.
+# instants, stopped ranks, strangers on ports, ranks with different files, a lying object store, disks that are full or
+# fail, few descriptors, outputs on inputs. Promises (docs/guarantees.md) are checked after each try.
 #
 #   ./bazelw build //tools:{ckpt,launch,report,simulate} //train:train_gpt && tests/attacks/run.sh
 #   tests/attacks/run.sh [--minutes=10] [--seed=N] [--only=ATTACK[:TRY]]
 #
 # Prints the seed first, for each failure a command that repeats it, and at the end how often each attack was tried; a
 # try depends on seed, attack and number only, except that a kill's instant does not repeat exactly. Exit status 1 if
-# something failed, whose files are kept, 77 without python3 3.9. An attack that needs root (a full disk), libucx0 or
+# something failed, whose files are kept, 77 without python3 3.9. An attack that needs root (disks), libucx0 or
 # libxxhash0 is skipped without, with the reason. BIN=DIR: the programs, instead of bazel-bin.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State dicts as people nest them: the model is a model in the checkpoint, and the optimizer its optimizer."""
 
+import pickle
 import unittest
 
 import torch
@@ -73,6 +74,75 @@ class NestingTest(Case):
             dcp.load(again, storage_reader=Reader(path))
             pairs = zip(*(torch.utils._pytree.tree_leaves(x) for x in (state, again)))
             self.assertTrue(all(same(a, b) if torch.is_tensor(a) else a == b for a, b in pairs), name)
+
+
+class MapTest(Case):
+    """`layout=`, as `ckpt --map` has it: two models, which structure does not tell apart."""
+
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(1)
+        self.nets = {"generator": torch.nn.Linear(3, 4), "critic": torch.nn.Linear(4, 1)}
+        state = {name: net.state_dict() for name, net in self.nets.items()}
+        for name, net in self.nets.items():
+            optimizer = torch.optim.AdamW(net.parameters())
+            net(torch.ones(net.in_features)).sum().backward()
+            optimizer.step()
+            state["opt_" + name] = optimizer.state_dict()
+        self.gan = self.root + "/gan.pt"
+        torch.save(state, self.gan)
+
+    def check(self, got, prefix="", name="generator"):
+        wanted = self.nets[name].state_dict()
+        self.assertEqual(sorted(got), sorted(prefix + key for key in wanted))
+        self.assertTrue(all(same(got[prefix + key], wanted[key]) for key in wanted))
+
+    def test_a_layout_says_which_branch_is_the_model(self):
+        roles = {"critic": "model", "opt_critic": "optim"}
+        for layout in (roles, [f"{branch}={role}" for branch, role in roles.items()]):
+            with fsdp_checkpoint.open(self.gan, layout=layout) as checkpoint:
+                self.check(checkpoint.state_dict(), name="critic")
+                self.assertIn("optim/state/weight/exp_avg", checkpoint)
+                self.assertIn("critic", " ".join(checkpoint.notes))
+        with fsdp_checkpoint.open(self.gan, layout="generator=model.g") as checkpoint:
+            self.check(checkpoint.state_dict(), "g.")
+            with pickle.loads(pickle.dumps(checkpoint)) as again:
+                self.check(again.state_dict(), "g.")
+
+    def test_reader_and_convert_take_a_layout(self):
+        wanted = {"model": {name: torch.zeros_like(t) for name, t in self.nets["generator"].state_dict().items()}}
+        dcp.load(wanted, storage_reader=Reader(self.gan, layout={"generator": "model"}))
+        self.check(wanted["model"])
+        made = self.root + "/g.safetensors"
+        fsdp_checkpoint.convert(self.gan, made, layout={"generator": "model"}, model_only=True)
+        with fsdp_checkpoint.open(made) as checkpoint:
+            self.check(checkpoint.state_dict())
+
+    def test_a_layout_that_cannot_be_is_refused_by_its_name(self):
+        wrong = {
+            "generator": 'layout: "generator", expected FROM=ROLE',
+            "generator=weights": 'layout: "generator=weights", expected',
+            "netG=model": 'layout has "netG"',
+        }
+        for layout, message in wrong.items():
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, message):
+                fsdp_checkpoint.open(self.gan, layout=layout)
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, message):
+                fsdp_checkpoint.convert(self.gan, self.root + "/never", layout=layout)
+        fsdp_checkpoint.convert(self.gan, self.root + "/x.safetensors", layout={"critic": "model"}, model_only=True)
+        with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "layout is for torch files and DCP directories"):
+            fsdp_checkpoint.open(self.root + "/x.safetensors", layout={"critic": "model"})
+        with self.assertRaisesRegex(ValueError, "has a line break"):
+            fsdp_checkpoint.open(self.gan, layout={"a\nb": "model"})
+        with self.assertRaisesRegex(TypeError, "layout: 5 is not a str"):
+            fsdp_checkpoint.open(self.gan, layout=[5])
+
+    def test_what_exists_is_refused_with_the_argument_that_replaces_it(self):
+        made = self.root + "/made.pt"
+        fsdp_checkpoint.convert(self.gan, made, layout="generator=model")
+        with self.assertRaisesRegex(FileExistsError, "exists; overwrite=True replaces it"):
+            fsdp_checkpoint.convert(self.gan, made, layout="generator=model")
+        fsdp_checkpoint.convert(self.gan, made, layout="generator=model", overwrite=True)
 
 
 if __name__ == "__main__":

@@ -449,27 +449,9 @@ class RanksTest(Case):
         models.run_ranks(2, async_ranks, self.path(), reference)
         models.run_ranks(3, load_ranks, "fsdp2", self.path(), reference)
 
-    def test_columns_are_loaded_and_are_refused_by_name_when_they_are_saved(self):
-        models.run_ranks(2, column_ranks, self.path())
-
     def test_a_failure_of_one_rank_is_every_ranks_and_leaves_no_checkpoint(self):
         models.run_ranks(2, failing_rank, self.path())
         self.assertFalse(os.path.exists(self.path()))
-
-
-def column_ranks(rank, path):
-    mesh = init_device_mesh("cpu", (2,))
-    matrix = torch.arange(35.0).reshape(5, 7)
-    columns = distribute_tensor(matrix, mesh, [Shard(1)])
-    try:
-        dcp.save({"w": columns}, storage_writer=Writer(path))
-        raise AssertionError("saved")
-    except CheckpointException as error:
-        assert "w: this rank has [5, 4] at [0, 0] of [5, 7], wanted whole rows" in str(error), error
-    dcp.save({"w": distribute_tensor(matrix, mesh, [Shard(0)])}, storage_writer=Writer(path))
-    wanted = {"w": torch.zeros_like(columns)}
-    dcp.load(wanted, storage_reader=Reader(path))
-    assert torch.equal(wanted["w"].full_tensor(), matrix)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
           "leave out the targets of an HDF5 file's links, the texts and objects of an .npz file, and the objects of "
           "Python classes in a torch file or DCP directory; otherwise a file with such a value is refused");
-ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
+ABSL_FLAG(
+    fsdp::SwitchOrTextFlag, tensors, {},
+    "list every tensor: dtype, shape, bytes and who holds it; or, with a regular expression, those whose names it "
+    "matches, and their sum");
 
 ABSL_FLAG(std::string, html, "",
           "also make this file: one page with charts of sizes, shards, values and moments; reads every value");

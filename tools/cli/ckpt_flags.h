@@ -22,7 +22,7 @@ ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, map);
 ABSL_DECLARE_FLAG(bool, skip_links);
 
 // inspect.
-ABSL_DECLARE_FLAG(bool, tensors);
+ABSL_DECLARE_FLAG(fsdp::SwitchOrTextFlag, tensors);
 ABSL_DECLARE_FLAG(std::string, html);
 ABSL_DECLARE_FLAG(bool, diff_options);
 

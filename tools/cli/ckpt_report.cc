@@ -43,7 +43,8 @@ int ReportFailure(const std::string& program, const absl::Status& status) {
 }
 
 std::string ProblemJson(const absl::Status& status) {
-  const nlohmann::ordered_json json = {{"problem", WithFlagNames(status.message())}};
+  const nlohmann::ordered_json json = {{"problem", WithFlagNames(status.message())},
+                                       {"problems", nlohmann::ordered_json::array({WithFlagNames(status.message())})}};
   // Messages contain names from damaged files. By default dump throws for bytes that are not UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

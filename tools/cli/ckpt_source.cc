@@ -2,7 +2,6 @@
 #include "fsdp/tools/cli/ckpt_source.h"
 
 #include "absl/flags/flag.h"
-#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
@@ -20,15 +19,7 @@ absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   return options;
 }
 
-absl::StatusOr<std::vector<TensorRole>> RolesFromFlags() {
-  std::vector<TensorRole> roles;
-  for (const std::string& text : absl::GetFlag(FLAGS_map).values) {
-    absl::StatusOr<TensorRole> role = ParseTensorRole(text);
-    if (!role.ok()) return Annotate(role.status(), "--map");
-    roles.push_back(*std::move(role));
-  }
-  return roles;
-}
+absl::StatusOr<std::vector<TensorRole>> RolesFromFlags() { return RolesOfMapFlag(absl::GetFlag(FLAGS_map).values); }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(TensorSourceOptions options, SourceOptionsFromFlags());

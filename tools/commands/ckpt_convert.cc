@@ -25,6 +25,7 @@
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/dtype_flag.h"
+#include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -59,8 +60,12 @@ absl::StatusOr<std::optional<int>> WorldSizeOf(const FormatFlags& flags) {
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
 // kInvalidArgument names a flag that does not apply to the format.
 
-absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, Hdf5Target& target) {
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, Hdf5Target& target) {
   const bool is_full = flags.state_dict_type.value_or(StateDictType::kFull) == StateDictType::kFull;
+  if (!is_full && CheckpointDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat("--state_dict_type=", std::string(StateDictTypeName(*flags.state_dict_type)),
+                                " is for directories, and ", destination, " is one file"));
+  }
   if (flags.world_size && is_full) {
     return Refused(
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
@@ -134,6 +139,19 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+// Refuses a destination with the suffix of a format that is not written here, which would become a directory of ours.
+absl::Status CheckImpliesAFormat(const std::string& destination) {
+  static constexpr const char* kOthers[] = {".gguf", ".ggml",   ".onnx", ".tflite", ".pb",  ".keras", ".msgpack",
+                                            ".npy",  ".pkl",    ".ckpt", ".zip",    ".tar", ".gz",    ".tgz",
+                                            ".zst",  ".pickle", ".json", ".txt",    ".html"};
+  const std::string extension = std::filesystem::path(destination).extension().string();
+  const bool is_other =
+      destination == "-" || std::find(std::begin(kOthers), std::end(kOthers), extension) != std::end(kOthers);
+  if (!is_other) return absl::OkStatus();
+  return Refused(absl::StrCat(destination, " has the suffix of no format that is written here; expected --to=",
+                              TargetNames(), ", or another name"));
+}
+
 // The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
 // format, so a format without one does not compile.
 absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
@@ -143,9 +161,12 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
     const std::optional<FormatTarget> named = FindTarget(name);
     if (!named) return Refused(absl::StrCat("--to=", name, ", expected ", TargetNames()));
     target = *named;
+  } else {
+    FSDP_RETURN_IF_ERROR(CheckImpliesAFormat(destination));
   }
   // A suffix of another format is likely a mistake: refuse it before any work.
-  FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
+  // Not of HDF5: a file of a checkpoint that is read is a worse mistake, which the conversion finds.
+  if (!CheckpointDriver().HasSuffix(destination)) FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   FormatFlags flags;
   if (IsGiven(line, "state_dict_type")) {
     FSDP_ASSIGN_OR_RETURN(flags.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
@@ -232,9 +253,9 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
   FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
-  const int64_t step = std::max<int64_t>(report.step, 0);
-  if (DriverOf(*options.target).traits().is_ours && named && *named != step) {
-    report.notes.push_back(absl::StrCat(destination, " is of step ", step, ", so a directory of checkpoints will not ",
+  if (DriverOf(*options.target).traits().is_ours && named && *named != report.step) {
+    const std::string step = report.step < 0 ? "an unknown step" : absl::StrCat("step ", report.step);
+    report.notes.push_back(absl::StrCat(destination, " is of ", step, ", so a directory of checkpoints will not ",
                                         "take it for a step: --step=", *named, " makes it one"));
   }
   return report;
@@ -249,12 +270,15 @@ int RunConvert(const CommandLine& line) {
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = SteadyNow();
+  Interruption interruption;
+  options->file_system = &interruption.files();
   // The block ends the progress line before anything else is printed.
   {
     Progress progress("convert");
     options->progress = progress.callback();
     report = Convert(source, destination, *options);
   }
+  interruption.EndProgramIfInterrupted("ckpt convert", destination, report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) Print("%s", ProblemJson(report.status()));

@@ -121,7 +121,7 @@ TEST_F(CkptConvertTest, PrintsOneJsonObject) {
   EXPECT_EQ(json["destination"], Path("model.safetensors"));
   EXPECT_EQ(json["tensors"], 3);
   EXPECT_EQ(json["bytes"], 96);
-  EXPECT_EQ(json["notes"].size(), 3);
+  EXPECT_EQ(json["notes"].size(), 4);
   const Outcome refused = Ckpt({"convert", Path("a"), Path("model.safetensors"), "--json"});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(std::string(Json::parse(refused.out)["problem"]), HasSubstr("exists; --force replaces it"));

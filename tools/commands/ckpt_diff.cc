@@ -130,8 +130,9 @@ std::string ToJson(const Comparison& comparison) {
 // Checkpoints of other formats have no kind, and often neither a step nor a world size.
 std::string Headline(const TensorSource& source, const std::string& path) {
   if (!source.is_ours()) return absl::StrCat(path, ", ", std::string(source.format()));
-  return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", step ", source.step(),
-                      ", world size ", source.world_size());
+  return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", ",
+                      source.step() < 0 ? "an unknown step" : absl::StrCat("step ", source.step()), ", world size ",
+                      source.world_size());
 }
 
 // One line of the table. "-" marks columns without a value: ULPs of different dtypes, the cosine of a zero vector.
@@ -208,18 +209,22 @@ void PrintSummary(const DiffReport& report) {
   for (const std::string& sentence : summary.sentences) Print("%s\n", sentence);
 }
 
-// The last line: how many tensors that both have are equal.
-void PrintResult(const DiffReport& report, const DiffOptions& options) {
+// The last line: how many tensors that both have are equal. Names that differ by a prefix are names of both.
+void PrintResult(const DiffReport& report, const OneSidedNames& names, const DiffOptions& options) {
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
     Print("equal: %d tensors, %d elements; %s\n", report.compared, report.total.numel, how);
     return;
   }
-  const auto differ = std::count_if(report.tensors.begin(), report.tensors.end(),
-                                    [](const TensorDiff& tensor) { return !tensor.equal(); });
+  const auto count = [](const std::vector<TensorDiff>& tensors) {
+    return std::count_if(tensors.begin(), tensors.end(), [](const TensorDiff& tensor) { return !tensor.equal(); });
+  };
+  const RenamedTensors& renamed = report.renamed;
   const bool is_exact = options.tolerance.atol == 0 && options.tolerance.rtol == 0;
-  Print("different: %d of %d tensors that both have%s, %d only in A, %d only in B", differ, report.compared,
-        is_exact ? "" : " beyond the tolerance", report.only_in_a.size(), report.only_in_b.size());
+  Print("different: %d of %d tensors that both have%s, %d only in A, %d only in B",
+        count(report.tensors) + count(renamed.tensors), report.compared + renamed.compared,
+        is_exact ? "" : " beyond the tolerance", names.a.size(), names.b.size());
+  if (renamed.compared > 0) Print(", %d under another prefix", renamed.compared);
   if (!report.structure.empty()) Print(", %d texts or aliases", report.structure.size());
   Print("\n");
 }
@@ -236,15 +241,16 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
     }
   }
   PrintSummary(report);
-  PrintFirst("only in A: ", PrintableNames(report.only_in_a), top);
-  PrintFirst("only in B: ", PrintableNames(report.only_in_b), top);
+  const OneSidedNames names = NamesOfOneSide(report);
+  PrintFirst("only in A: ", PrintableNames(names.a), top);
+  PrintFirst("only in B: ", PrintableNames(names.b), top);
   PrintFirst("", report.structure, top);
   if (report.respelled_texts > 0) {
     Print("%d texts are equal as JSON, and spelled differently\n", report.respelled_texts);
   }
   PrintShapes(report, top);
   PrintValues(report, top);
-  PrintResult(report, options);
+  PrintResult(report, names, options);
 }
 
 }  // namespace

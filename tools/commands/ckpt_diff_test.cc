@@ -17,6 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 using Json = nlohmann::json;
 using CkptDiffTest = CkptTest;
@@ -26,8 +27,8 @@ TEST_F(CkptDiffTest, EqualCheckpointsOfOtherFormatsExitWithZero) {
   MustCkpt({"convert", model, Path("full")});
   MustCkpt({"convert", model, Path("sharded"), "--state_dict_type=sharded", "--world_size=3"});
   EXPECT_THAT(MustCkpt({"diff", Path("full"), Path("sharded")}),
-              AllOf(HasSubstr("A: " + Path("full") + ", full, step 0, world size 1"), HasSubstr("equal: 15 tensors, "),
-                    HasSubstr("every value is equal")));
+              AllOf(HasSubstr("A: " + Path("full") + ", full, an unknown step, world size 1"),
+                    HasSubstr("equal: 15 tensors, "), HasSubstr("every value is equal")));
   MustCkpt({"diff", model, Path("sharded"), "--model_only"});
   EXPECT_THAT(MustCkpt({"diff", TestData("hf_sharded"), TestData("hf_sharded")}), HasSubstr("equal: 12 tensors"));
 }
@@ -76,7 +77,9 @@ TEST_F(CkptDiffTest, TheKindOfDifferenceComesFirst) {
   EXPECT_EQ(named.status, 1);
   EXPECT_THAT(named.out, AllOf(HasSubstr("difference: names only\nnames: 12 tensors have no prefix in A, the prefix "
                                          "\"module.\" in B; all are equal but for that\n"),
-                               HasSubstr("only in A: 2 more (--top=10; --json has all)\n")));
+                               HasSubstr("different: 0 of 12 tensors that both have, 0 only in A, 0 only in B, 12 "
+                                         "under another prefix\n"),
+                               Not(HasSubstr("only in A: "))));
   const Json json = Json::parse(Ckpt({"diff", model, Path("named.safetensors"), "--json"}).out);
   EXPECT_EQ(json["kinds"], Json({"names"}));
   EXPECT_EQ(json["renamed"]["prefix"], Json({"", "module."}));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/s3_url.h"
@@ -64,9 +65,16 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   return WriteOutputFile(CheckpointPage(summary, statistics), path);
 }
 
+absl::StatusOr<NameFilter> FilterOfTensors() {
+  const std::string pattern = absl::GetFlag(FLAGS_tensors).text;
+  NameFilter::Patterns patterns;
+  if (!pattern.empty()) patterns.include.push_back(pattern);
+  return NameFilter::Create(patterns);
+}
+
 // Both sides are opened before anything is printed.
 int RunDiffOptions(const CommandLine& line) {
-  if (absl::GetFlag(FLAGS_tensors) || !absl::GetFlag(FLAGS_html).empty()) {
+  if (absl::GetFlag(FLAGS_tensors).is_on || !absl::GetFlag(FLAGS_html).empty()) {
     return ReportUsageError(
         "ckpt inspect", absl::InvalidArgumentError("--diff_options: expected neither --tensors nor --html with it"));
   }
@@ -93,6 +101,8 @@ int RunInspect(const CommandLine& line) {
                             absl::InvalidArgumentError("--endpoint_url is for a PATH that is s3://BUCKET/PREFIX"));
   }
   if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
+  const absl::StatusOr<NameFilter> filter = FilterOfTensors();
+  if (!filter.ok()) return ReportUsageError("ckpt inspect", filter.status());
   const std::string page = absl::GetFlag(FLAGS_html);
   absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
   if (!summary.ok()) {
@@ -106,7 +116,7 @@ int RunInspect(const CommandLine& line) {
       return ReportFailure("ckpt inspect", written);
     }
   }
-  const bool tensors = absl::GetFlag(FLAGS_tensors);
+  const TensorList tensors = {.is_wanted = absl::GetFlag(FLAGS_tensors).is_on, .filter = *filter};
   const TextSink print = [](const std::string& piece) { Print("%s", piece); };
   if (absl::GetFlag(FLAGS_json)) {
     SummaryJson(*summary, tensors, print);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Files whose model and optimizer are not under the usual names: what ckpt says about them, and --map.
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,37 @@ TEST_F(CkptLayoutTest, TheStepIsFoundAndItsNameIsSaid) {
   EXPECT_EQ(json["notes"], Json({"step 3 is \"train_state.step\""}));
   MustCkpt({"convert", top, Path("hdf5")});
   EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("hdf5"), "--json"}))["step"], 3);
+}
+
+TEST_F(CkptLayoutTest, AnUnknownStepStaysUnknownInEveryForm) {
+  const std::string model = TestData("hf_sharded");
+  MustCkpt({"convert", model, Path("full")});
+  MustCkpt({"convert", Path("full"), Path("sharded"), "--state_dict_type=sharded", "--world_size=2", "--parity=1"});
+  MustCkpt({"convert", Path("sharded"), Path("local"), "--state_dict_type=local", "--world_size=2"});
+  MustCkpt({"convert", Path("local"), Path("a.pt")});
+  MustCkpt({"convert", Path("a.pt"), Path("dcp"), "--to=dcp"});
+  MustCkpt({"convert", Path("dcp"), Path("again")});
+  for (const char* name : {"full", "sharded", "local", "a.pt", "dcp", "again"}) {
+    EXPECT_TRUE(Json::parse(MustCkpt({"inspect", Path(name), "--json"}))["step"].is_null()) << name;
+    EXPECT_THAT(MustCkpt({"inspect", Path(name)}), Not(HasSubstr("step 0"))) << name;
+  }
+  EXPECT_THAT(MustCkpt({"inspect", Path("full")}), HasSubstr(": a full checkpoint of an unknown step, world size 1"));
+  // Also of a manifest that repair made again from the records.
+  std::filesystem::remove(Path("sharded/manifest.json"));
+  MustCkpt({"repair", Path("sharded")});
+  EXPECT_THAT(MustCkpt({"inspect", Path("sharded")}), HasSubstr("sharded checkpoint of an unknown step"));
+}
+
+TEST_F(CkptLayoutTest, TheStateOfATrainerIsTheStepOfTheWeightsBesideIt) {
+  const std::string checkpoint = Path("checkpoint-500");
+  std::filesystem::copy(TestData("hf_sharded"), checkpoint);
+  WriteFile(checkpoint + "/trainer_state.json", R"({"epoch": 1.5, "global_step": 500})");
+  const Json json = Json::parse(MustCkpt({"inspect", checkpoint, "--json"}));
+  EXPECT_EQ(json["step"], 500);
+  EXPECT_EQ(json["notes"], Json({"step 500 is \"global_step\" of trainer_state.json"}));
+  MustCkpt({"convert", checkpoint, Path("hdf5")});
+  EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("hdf5"), "--json"}))["step"], 500);
+  EXPECT_THAT(MustCkpt({"convert", Path("hdf5"), Path("a.pt")}), HasSubstr("note: step 500 is left out: torch"));
 }
 
 TEST_F(CkptLayoutTest, EveryLayoutGoesThroughEveryFormatWithoutLoss) {

@@ -22,7 +22,7 @@ using testing::Not;
 
 const char kSoft[] = R"("/model/b" (soft link to "/model/a"))";
 const char kExternal[] = R"("/model/c" (external link to "/x" in file "/etc/passwd"))";
-const char kHard[] = R"("/model/d" (hard link to "/model/a"))";
+const char kHard[] = R"("/model/d" (hard link to "/model"))";
 
 class CkptLinksTest : public CkptTest {
  protected:
@@ -31,7 +31,7 @@ class CkptLinksTest : public CkptTest {
     file.AddDataset("/model/a", {1, 2, 3});
     file.AddSoftLink("/model/b", "/model/a");
     file.AddExternalLink("/model/c", "/etc/passwd", "/x");
-    file.AddHardLink("/model/d", "/model/a");
+    file.AddHardLink("/model/d", "/model");
   }
 
   // Member "left_out" of the object `text`; empty if there is no such object.

@@ -3,12 +3,18 @@
 // The memory of whole commands on very many tensors: the peak of the process, minus the peak of the same command on a
 // tiny file, for files as torch.save and DCP write them. docs/formats.md states the rule.
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/many_tensors.h"
+#include "fsdp/checkpoint/native/format/manifest_file.h"
+#include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -85,6 +91,51 @@ TEST_F(CkptMemoryTest, ACommandOnADirectoryOfDcpCostsTwiceItsMetadataAnd64MiB) {
     const Outcome large = Ckpt({command, Path("large")});
     EXPECT_EQ(large.status, 0) << large.err;
     EXPECT_LE(large.peak_bytes - Ckpt({command, Path("tiny")}).peak_bytes, 2 * metadata + kAllowance) << command;
+  }
+}
+
+// Nobody may count the ranks of a world that only the manifest knows: of a hybrid strategy few ranks write.
+TEST_F(CkptMemoryTest, AWorldThatAManifestCallsHugeCostsNothing) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {30, 10};
+  state.Set(StateKey::Model("w"), tensor);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * sizeof(float));
+    return absl::OkStatus();
+  };
+  for (const char* name : {"true", "huge"}) {
+    ASSERT_OK(WriteCheckpointDirectory(Path(name), state, zeros,
+                                       {.type = StateDictType::kSharded, .world_size = 2, .parity = 1}));
+  }
+  ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), Path("huge")));
+  const std::vector<std::vector<std::string>> commands = {{"verify"},
+                                                          {"inspect"},
+                                                          {"inspect", "--json"},
+                                                          {"inspect", "--html=" + Path("page.html")},
+                                                          {"repair", "--dry_run"},
+                                                          {"convert", Path("out.pt"), "--force"}};
+  for (const int64_t world_size : {int64_t{99'999}, int64_t{100'000}, int64_t{5'000'000}, int64_t{2'147'483'647}}) {
+    for (const bool all_write : {false, true}) {
+      Manifest claimed = manifest;
+      claimed.save.world_size = static_cast<int>(world_size);
+      if (all_write) claimed.save.writers = static_cast<int>(world_size);
+      WriteFile(Path("huge/manifest.json"), EncodeManifest(claimed));
+      for (std::vector<std::string> command : commands) {
+        SCOPED_TRACE(absl::StrCat(command[0], ", a world of ", world_size, all_write ? ", all write" : ""));
+        const auto run = [&](const std::string& name) {
+          std::vector<std::string> arguments = command;
+          arguments.insert(arguments.begin() + 1, Path(name));
+          return Ckpt(arguments);
+        };
+        const Outcome huge = run("huge");
+        EXPECT_LE(huge.peak_bytes - run("true").peak_bytes, kAllowance);
+        if (huge.status != 0) {
+          EXPECT_THAT(huge.out + huge.err,
+                      testing::AnyOf(testing::HasSubstr("99999"), testing::HasSubstr("too much for --max_memory")));
+        }
+      }
+    }
   }
 }
 

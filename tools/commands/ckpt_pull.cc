@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -32,7 +33,7 @@ struct Pulled {
   absl::Duration elapsed;
 };
 
-absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
+absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination, FileSystem& files) {
   // Before any byte is downloaded, which may take long.
   FSDP_RETURN_IF_ERROR(CheckOutput(destination, InputPaths(), {.kind = OutputKind::kCheckpoint}));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
@@ -42,17 +43,20 @@ absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
   Progress progress("pull");
   const absl::Time start = SteadyNow();
   FSDP_ASSIGN_OR_RETURN(pulled.report,
-                        DownloadCheckpoint(*store, step, PosixFileSystem(), destination,
+                        DownloadCheckpoint(*store, step, files, destination,
                                            {.overwrite = absl::GetFlag(FLAGS_force), .progress = progress.callback()}));
   pulled.elapsed = SteadyNow() - start;
   return pulled;
 }
 
 std::string ToJson(const Pulled& pulled, const std::string& destination) {
-  const nlohmann::ordered_json json = {
-      {"source", pulled.source},      {"destination", destination},
-      {"step", pulled.report.step},   {"files", pulled.report.files},
-      {"bytes", pulled.report.bytes}, {"seconds", absl::ToDoubleSeconds(pulled.elapsed)}};
+  using Json = nlohmann::ordered_json;
+  const Json json = {{"source", pulled.source},
+                     {"destination", destination},
+                     {"step", pulled.report.step < 0 ? Json() : Json(pulled.report.step)},
+                     {"files", pulled.report.files},
+                     {"bytes", pulled.report.bytes},
+                     {"seconds", absl::ToDoubleSeconds(pulled.elapsed)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -62,7 +66,9 @@ int RunPull(const CommandLine& line) {
   const std::string& destination = line.operands[1];
   const absl::StatusOr<S3Url> url = ParseS3Url(line.operands[0]);
   if (!url.ok()) return ReportUsageError("ckpt pull", url.status());
-  const absl::StatusOr<Pulled> pulled = Pull(*url, destination);
+  Interruption interruption;
+  const absl::StatusOr<Pulled> pulled = Pull(*url, destination, interruption.files());
+  interruption.EndProgramIfInterrupted("ckpt pull", destination, pulled.status());
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!pulled.ok()) {
     const absl::Status status = SuggestForce(pulled.status(), destination);

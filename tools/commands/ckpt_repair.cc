@@ -19,11 +19,12 @@ namespace fsdp {
 namespace {
 
 std::string ToJson(const std::string& path, const RepairReport& report, bool dry_run) {
-  const nlohmann::ordered_json json = {{"path", path},
-                                       {"whole", report.is_whole()},
-                                       {"dry_run", dry_run},
-                                       {"repaired", report.repaired},
-                                       {"problems", report.problems}};
+  nlohmann::ordered_json json = {{"path", path},
+                                 {"whole", report.is_whole()},
+                                 {"dry_run", dry_run},
+                                 {"repaired", report.repaired},
+                                 {"problems", report.problems}};
+  if (!report.is_whole() && !report.problems.empty()) json["problem"] = report.problems[0];
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -40,8 +40,8 @@ class SourceSafetyTest : public CkptTest {
     Copy(TorchTestData("fsdp2_w3"), "dcp");
     Copy(TorchTestData("flat_ranks_w3"), "ranks");
     fs::create_directory(Path("root"));
-    MustCkpt({"convert", Path("hf"), Path("root/step-00000000"), "--state_dict_type=sharded", "--world_size=2",
-              "--parity=1"});
+    MustCkpt({"convert", Path("hf"), Path("root/step-00000000"), "--step=0", "--state_dict_type=sharded",
+              "--world_size=2", "--parity=1"});
   }
 
   void Copy(const std::string& from, const std::string& name) const {

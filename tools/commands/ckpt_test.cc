@@ -33,6 +33,9 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{}, "a subcommand is missing"},
       {{"frobnicate", model},
        "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
+      {{"inspct", model}, "\"inspct\" is not a subcommand (did you mean inspect?)"},
+      {{"inspect", model, "--tensor"},
+       "ckpt inspect: unknown flag --tensor (did you mean --tensors?); ckpt inspect --help"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},
@@ -109,8 +112,8 @@ TEST_F(CkptTest, HelpListsAllSubcommands) {
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST"),
                     HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR"), HasSubstr("ckpt repair PATH")));
   EXPECT_THAT(MustCkpt({"--helpfull"}),
-              AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory: "), HasSubstr("512MiB")));
-  EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename: "), Not(HasSubstr("--tensors"))));
+              AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory=VALUE: "), HasSubstr("512MiB")));
+  EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename=VALUE: "), Not(HasSubstr("--tensors"))));
 }
 
 TEST_F(CkptTest, FlagsStandAnywhere) {
@@ -311,13 +314,13 @@ TEST_F(CkptTest, AWorldSizeOf0IsTheSources) {
   EXPECT_THAT(MustCkpt({"inspect", Path("b")}), HasSubstr("world size 2"));
 }
 
-// Regression: a converted checkpoint was of step 0, and moved to a directory of steps it was none of them.
+// Regression: a converted checkpoint was of step 0, and moved to a directory of steps it was not one of them.
 TEST_F(CkptTest, AConvertedCheckpointIsOfTheStepThatIsGiven) {
   const std::string model = TestData("hf_sharded");
   std::filesystem::create_directory(Path("root"));
-  EXPECT_THAT(
-      MustCkpt({"convert", model, Path("root/step-00000002")}),
-      HasSubstr("is of step 0, so a directory of checkpoints will not take it for a step: --step=2 makes it one"));
+  EXPECT_THAT(MustCkpt({"convert", model, Path("root/step-00000002")}),
+              HasSubstr("is of an unknown step, so a directory of checkpoints will not take it for a step: --step=2 "
+                        "makes it one"));
   EXPECT_THAT(MustCkpt({"convert", model, Path("root/step-00000002"), "--step=2", "--force"}), Not(HasSubstr("note")));
   EXPECT_THAT(MustCkpt({"inspect", Path("root")}), HasSubstr("checkpoint of step 2"));
   const Outcome torch = Ckpt({"convert", model, Path("a.pt"), "--step=2"});

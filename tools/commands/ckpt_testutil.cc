@@ -16,6 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Runs ckpt, behind the words of a command that starts it.
+Outcome RunBehind(std::vector<std::string> words, const std::vector<std::string>& arguments) {
+  words.push_back(fs::absolute("tools/ckpt"));
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const absl::StatusOr<ProgramResult> run =
+      RunProgram(words, absl::InfiniteDuration(), {.errors = ChildOutput::Text()});
+  if (!run.ok()) return {.status = -1, .err = run.status().ToString()};
+  return {.status = run->exit_status, .out = run->output, .err = run->errors, .peak_bytes = run->peak_bytes};
+}
+
 }  // namespace
 
 void WriteFile(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
@@ -38,13 +48,10 @@ CkptTest::~CkptTest() { fs::remove_all(directory_); }
 // Tests of //tools have checkpoint's test data as runfiles, under the same path as in the source tree.
 std::string CkptTest::TestData(const std::string& name) { return fs::absolute("checkpoint/testdata/" + name); }
 
-Outcome CkptTest::Ckpt(const std::vector<std::string>& arguments) const {
-  std::vector<std::string> words = {fs::absolute("tools/ckpt")};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  const absl::StatusOr<ProgramResult> run =
-      RunProgram(words, absl::InfiniteDuration(), {.errors = ChildOutput::Text()});
-  if (!run.ok()) return {.status = -1, .err = run.status().ToString()};
-  return {.status = run->exit_status, .out = run->output, .err = run->errors, .peak_bytes = run->peak_bytes};
+Outcome CkptTest::Ckpt(const std::vector<std::string>& arguments) const { return RunBehind({}, arguments); }
+
+Outcome CkptTest::CkptWithin(const std::string& limit, const std::vector<std::string>& arguments) const {
+  return RunBehind({"/bin/sh", "-c", "ulimit " + limit + "; exec \"$@\"", "sh"}, arguments);
 }
 
 std::string CkptTest::MustCkpt(const std::vector<std::string>& arguments) const {

@@ -39,6 +39,9 @@ class CkptTest : public testing::Test {
   // Runs `ckpt arguments...`.
   Outcome Ckpt(const std::vector<std::string>& arguments) const;
 
+  // The same under `ulimit limit`, such as "-n 8".
+  Outcome CkptWithin(const std::string& limit, const std::vector<std::string>& arguments) const;
+
   // As Ckpt, expecting exit status 0; returns stdout.
   std::string MustCkpt(const std::vector<std::string>& arguments) const;
 

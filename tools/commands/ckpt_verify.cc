@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
@@ -48,15 +49,15 @@ struct Verdict {
   absl::Duration elapsed = absl::ZeroDuration();
 };
 
-// The file's format was recognised, so a source that cannot be opened is damaged, and the error is a problem of the
-// report. kInvalidArgument is the exception: the file is a part of a checkpoint, or of a kind that this project
-// refuses, so the command line is wrong.
+// The file's format was recognised, so a source that cannot be opened is damaged, unless this machine cannot read it
+// (VerifyReport::unread), and the error is a problem of the report. kInvalidArgument is the exception: the file is a
+// part of a checkpoint, or of a kind that this project refuses, so the command line is wrong.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source_options, SourceOptionsFromFlags());
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path, source_options);
   if (absl::IsInvalidArgument(source.status())) return source.status();
   if (!source.ok()) {
-    verdict.report.problems.push_back(WithFlagNames(source.status().message()));
+    verdict.report.AddProblem(WithMessage(source.status(), WithFlagNames(source.status().message())));
     return absl::OkStatus();
   }
   FSDP_ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
@@ -123,7 +124,9 @@ std::string ToJson(const Verdict& verdict) {
     json["not_wholly_read"].push_back({{"tensor", name}, {"read", read}, {"unread", unread}});
   }
   json["left_out"] = verdict.left_out;
+  if (!report.problems.empty()) json["problem"] = report.problems[0];
   json["problems"] = report.problems;
+  json["unread"] = report.unread;
   json["damage"] = Json::array();
   for (const auto& [file, range, what] : report.damage) {
     json["damage"].push_back({{"file", file}, {"begin", range.offset}, {"end", range.end()}, {"what", what}});
@@ -169,13 +172,36 @@ void PrintNotWhollyRead(const VerifyReport& report) {
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) Print("%s: the newest step is %s\n", asked_for, verdict.path);
-  for (const std::string& problem : report.problems) Print("damaged: %s\n", problem);
+  for (const std::string& problem : report.problems) {
+    if (std::count(report.unread.begin(), report.unread.end(), problem) != 0) {
+      Print("not read: %s\n", problem);
+    } else {
+      PrintAlarm("damaged: %s\n", problem);
+    }
+  }
   for (const std::string& left_out : verdict.left_out) Print("note: left out: %s\n", left_out);
   PrintNonFinite(report);
   PrintNotWhollyRead(report);
   if (!report.problems.empty()) return;
   Print("%s: %d tensors, %s at %s/s: %s\n", verdict.path, report.tensors,
         FormatBytes(static_cast<double>(report.bytes)), FormatBytes(BytesPerSecond(verdict)), Conclusion(verdict));
+}
+
+std::string Problems(size_t count) { return absl::StrCat(count, count == 1 ? " problem" : " problems"); }
+
+// The last line, about the problems of the report.
+absl::Status Failure(const Verdict& verdict) {
+  const VerifyReport& report = verdict.report;
+  const size_t damaged = report.problems.size() - report.unread.size();
+  if (damaged == 0) {
+    return absl::UnavailableError(absl::StrCat(verdict.path, " was not wholly read, and no damage was found: ",
+                                               Problems(report.unread.size()), " of this machine or program"));
+  }
+  return absl::DataLossError(absl::StrCat(
+      verdict.path, " is damaged: ", Problems(damaged),
+      report.unread.empty() ? "" : absl::StrCat(", and was not wholly read: ", Problems(report.unread.size())),
+      verdict.is_ours ? absl::StrCat("; \"ckpt repair ", verdict.path, " --dry_run\" says what can be made again")
+                      : ""));
 }
 
 }  // namespace
@@ -191,7 +217,7 @@ int RunVerify(const CommandLine& line) {
     if (absl::GetFlag(FLAGS_json)) {
       // With --json there is always one object, also for a path that is not a checkpoint.
       Verdict nothing = {.path = path, .format = "", .is_ours = false, .has_checksums = false};
-      nothing.report.problems.push_back(WithFlagNames(verdict.status().message()));
+      nothing.report.AddProblem(WithMessage(verdict.status(), WithFlagNames(verdict.status().message())));
       Print("%s", ToJson(nothing));
     }
     return ReportFailure("ckpt verify", verdict.status());
@@ -201,10 +227,7 @@ int RunVerify(const CommandLine& line) {
   } else {
     PrintText(*verdict, path);
   }
-  const size_t problems = verdict->report.problems.size();
-  if (problems == 0) return kExitDone;
-  return ReportFailure("ckpt verify", absl::DataLossError(absl::StrCat(verdict->path, " is damaged: ", problems,
-                                                                       problems == 1 ? " problem" : " problems")));
+  return verdict->report.problems.empty() ? kExitDone : ReportFailure("ckpt verify", Failure(*verdict));
 }
 
 }  // namespace fsdp

@@ -56,9 +56,8 @@ std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   std::string what = EscapeHtml(summary.format->name());
   if (summary.traits().is_ours) {
-    what = absl::StrCat(std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
-                        Count(manifest.save.step), ", world size ", manifest.save.world_size, ", written by ",
-                        Html(manifest.save.producer));
+    what = absl::StrCat(std::string(StateDictTypeName(manifest.save.type)), " checkpoint of ", manifest.save.StepText(),
+                        ", world size ", manifest.save.world_size, ", written by ", Html(manifest.save.producer));
   }
   return absl::StrCat("<h1>", Html(summary.path), "</h1><p>", what, "</p>\n");
 }

@@ -5,7 +5,9 @@
 // defaults, and the output leaves them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,6 +31,7 @@
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/unread.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 
@@ -42,9 +45,10 @@ absl::StatusOr<Manifest> ReadWholeStep(const std::string& root, const std::strin
   FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadCheckpointManifest(path));
   FSDP_RETURN_IF_ERROR(CheckFilesPresent(PosixFileSystem(), path, manifest));
   const std::string recorded = StepName(manifest.save.step);
-  if (recorded == name) return manifest;
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest.save.step,
-                                          ", expected the step of its name; as ", recorded, " it would be a step"));
+  if (manifest.save.has_step && (name == recorded || name == manifest.save.name)) return manifest;
+  return absl::DataLossError(
+      absl::StrCat("its manifest is of ", manifest.save.StepText(), ", expected the step of its name",
+                   manifest.save.has_step ? absl::StrCat("; as ", recorded, " it would be a step") : std::string()));
 }
 
 // Takes the newest step of a ROOT whose metadata are whole, and reads no other file: a step may be a terabyte.
@@ -57,7 +61,8 @@ absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary)
       summary.manifest = *std::move(manifest);
       return absl::OkStatus();
     }
-    summary.skipped.push_back(absl::StrCat(*step, " is damaged: ", manifest.status().message()));
+    summary.skipped.push_back(absl::StrCat(
+        *step, IsUnread(manifest.status()) ? " cannot be read here: " : " is damaged: ", manifest.status().message()));
   }
   return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that is whole; ",
                                           absl::StrJoin(summary.skipped, "; ")));
@@ -110,7 +115,8 @@ void TakeDescription(SourceDescription description, CheckpointSummary& summary) 
   }
   summary.manifest.tensors = std::move(description.tensors);
   summary.manifest.texts = std::move(description.texts);
-  summary.manifest.save.step = description.step;
+  summary.manifest.save.step = std::max<int64_t>(description.step, 0);
+  summary.manifest.save.has_step = description.step >= 0;
   summary.manifest.save.world_size = description.world_size;
   summary.described_files = std::move(description.files);
   summary.metadata = std::move(description.metadata);

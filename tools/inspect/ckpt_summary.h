@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
 #include "fsdp/checkpoint/native/checkpoint_driver.h"
 #include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/source/expansion.h"
@@ -104,11 +105,17 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
 // Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;
 
-// For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped.
-void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink& sink);
+// Which tensors are listed: none, all, or those whose names, as they are shown ("model/wte.weight"), the filter keeps.
+struct TensorList {
+  bool is_wanted = false;
+  NameFilter filter;
+};
+
+// For people: a few lines, and one more for each tensor of the list. Control characters in names are escaped.
+void SummaryText(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink);
 
 // For programs: one JSON object.
-void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink& sink);
+void SummaryJson(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink);
 
 // The JSON object that takes the place of SummaryJson after an error.
 std::string ProblemJson(const std::string& path, const absl::Status& status);

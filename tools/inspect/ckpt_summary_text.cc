@@ -155,13 +155,13 @@ std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
 std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
-    const std::string step = manifest.save.step < 0 ? "" : absl::StrCat(" of step ", manifest.save.step);
+    const std::string step = manifest.save.has_step ? absl::StrCat(" of step ", manifest.save.step) : "";
     const std::string writers =
         summary.traits().has_writers ? absl::StrCat(", written by ", manifest.save.world_size, " ranks") : "";
     return absl::StrCat(summary.path, ": ", std::string(summary.traits().headline), step, writers, "\n");
   }
-  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
-                      manifest.save.step, ", world size ", manifest.save.world_size, ", written by ",
+  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of ",
+                      manifest.save.StepText(), ", world size ", manifest.save.world_size, ", written by ",
                       Printable(manifest.save.producer), "\n");
 }
 
@@ -180,6 +180,11 @@ std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int
     absl::StrAppend(&line, " ", manifest.files[part.file].name, part.interval.ToString());
   }
   return line + "\n";
+}
+
+// A name that cannot be matched, such as one of a megabyte, is listed: nothing is hidden that was not looked at.
+bool IsListed(const StoredTensor& tensor, const TensorList& list) {
+  return list.filter.Keeps(tensor.key.ToString()).value_or(true);
 }
 
 // A line for each section that has tensors, and for the model, since it is worth a line that there is none.
@@ -295,7 +300,7 @@ void AddOwnMembers(const Manifest& manifest, Json& json) {
 
 }  // namespace
 
-void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink& sink) {
+void SummaryText(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
   Shares shares = SharesOf(summary);
   std::string text;
@@ -316,15 +321,19 @@ void SummaryText(const CheckpointSummary& summary, bool tensors, const TextSink&
                   FilesText(manifest, shares.files));
   // The list of tensors may be larger than memory, so it is passed on tensor by tensor.
   sink(text);
-  if (!tensors) return;
+  if (!tensors.is_wanted) return;
   sink(manifest.files.size() > 1 ? "each tensor, and the elements that a file holds of it\n" : "each tensor\n");
+  SectionShare listed;
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
+    if (!IsListed(tensor, tensors)) return;
+    listed.Add(tensor);
     sink(TensorLine(tensor, manifest, stored_bytes, shares.columns));
   });
+  if (!tensors.filter.keeps_all()) sink(absl::StrCat("of these  ", listed.ToString(), "\n"));
 }
 
 // The object of `json` is left open for the tensors: they are its last member, and each is written separately.
-void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink& sink) {
+void SummaryJson(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
   Shares shares = SharesOf(summary);
   Json json = {{"path", summary.path},
@@ -334,9 +343,12 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
                {"world_size", 1}};
   if (summary.path != summary.asked_for) json["root"] = summary.asked_for;
   if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
-  if (!summary.problem.empty()) json["problem"] = summary.problem;
+  if (!summary.problem.empty()) {
+    json["problem"] = summary.problem;
+    json["problems"] = Json::array({summary.problem});
+  }
   if (summary.traits().has_writers) json["world_size"] = manifest.save.world_size;
-  if (summary.traits().is_ours || manifest.save.step >= 0) json["step"] = manifest.save.step;
+  if (manifest.save.has_step) json["step"] = manifest.save.step;
   if (summary.traits().is_ours) AddOwnMembers(manifest, json);
   json["tensor_count"] = shares.all.tensors;
   json["bytes"] = shares.all.bytes;
@@ -375,11 +387,12 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
                              {"payload_bytes", shares.files[i].bytes}});
   }
   std::string text = ToText(json);
-  if (!tensors) return sink(text);
+  if (!tensors.is_wanted) return sink(text);
   text.resize(text.rfind("\n}"));
   sink(text);
   bool is_first = true;
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
+    if (!IsListed(tensor, tensors)) return;
     std::string element = absl::StrCat("\n", ToText(TensorJson(tensor, manifest, stored_bytes)));
     element.pop_back();  // its newline; strings of JSON contain none, so all others begin lines to indent
     sink(absl::StrCat(is_first ? ",\n  \"tensors\": [" : ",", absl::StrReplaceAll(element, {{"\n", "\n    "}})));
@@ -391,7 +404,9 @@ void SummaryJson(const CheckpointSummary& summary, bool tensors, const TextSink&
 std::string ProblemJson(const std::string& path, const absl::Status& status) {
   // A URL that is refused may hold a password, which must not reach a log.
   const bool is_refused = IsS3Url(path) && !ParseS3Url(path).ok();
-  return ToText({{"path", is_refused ? WithoutPassword(path) : path}, {"problem", WithFlagNames(status.message())}});
+  return ToText({{"path", is_refused ? WithoutPassword(path) : path},
+                 {"problem", WithFlagNames(status.message())},
+                 {"problems", Json::array({WithFlagNames(status.message())})}});
 }
 
 }  // namespace fsdp

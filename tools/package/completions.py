@@ -7,7 +7,11 @@ import program_help
 VALUES = {
     "to": ["hdf5", "safetensors", "torch", "dcp", "npz"],
     "state_dict_type": ["full", "sharded", "local"],
+    "dtype": ["float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2"],
 }
+# Flags whose value is a number or a name, not a path.
+PLAIN = {"world_size", "step", "parity", "keep_last", "keep_every", "top", "atol", "rtol", "max_memory",
+         "max_shard_size", "include", "exclude", "rename", "map", "endpoint_url"}
 
 
 def flags_of(ckpt):
@@ -27,7 +31,7 @@ def bash(ckpt):
         "  [ \"$word\" = = ] && word=",
         "  COMPREPLY=()",
         "  if [ \"$COMP_CWORD\" = 1 ]; then",
-        f"    mapfile -t COMPREPLY < <(compgen -W '{' '.join(flags)} --help --helpfull --version' -- \"$word\")",
+        f"    mapfile -t COMPREPLY < <(compgen -W '{' '.join(flags)} help version --help --helpfull --version' -- \"$word\")",
         "    return",
         "  fi",
         "  case $before in",
@@ -66,7 +70,8 @@ def zsh(ckpt):
     for name, flags in flags_of(ckpt).items():
         arguments = []
         for flag in flags:
-            values = f":value:({' '.join(VALUES[flag.name])})" if flag.name in VALUES else ":value:_files"
+            values = (f":value:({' '.join(VALUES[flag.name])})" if flag.name in VALUES else
+                      ":value: " if flag.name in PLAIN else ":value:_files")
             arguments.append(f"'--{flag.name}{'' if flag.is_bool else '='}[{quoted(flag.meaning)}]"
                              f"{'' if flag.is_bool else values}'")
         lines.append(f"    {name}) _arguments {' '.join(arguments)} '*:path:_files' ;;")

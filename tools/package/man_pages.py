@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manual pages in roff's man macros, from the programs' help."""
 
+import re
+
 import program_help
 
 
@@ -24,8 +26,13 @@ def page(help_text, version, summary, see_also=(), literal=False):
         lines.append(".SH OPTIONS")
     for flag in help_text.flags:
         value = "" if flag.is_bool else "=\\fIVALUE\\fR"
-        lines += [".TP", f"\\fB{escape('--' + flag.name)}\\fR{value}",
-                  escape(f"{flag.meaning}; default: {flag.default}")]
+        default = f"; default: {flag.default}" if flag.default else ""
+        lines += [".TP", f"\\fB{escape('--' + flag.name)}\\fR{value}", escape(flag.meaning + default)]
+    for title, paragraph in (("EXIT STATUS", help_text.exit_status), ("ENVIRONMENT", help_text.environment)):
+        if paragraph:
+            lines += [f".SH {title}", escape(paragraph)]
+    if help_text.examples:
+        lines += [".SH EXAMPLES", ".nf", *map(escape, help_text.examples), ".fi"]
     if see_also:
         lines += [".SH SEE ALSO", ", ".join(f"\\fB{escape(name)}\\fR(1)" for name in see_also)]
     return "\n".join(lines) + "\n"
@@ -47,6 +54,7 @@ def ckpt_pages(ckpt, version):
 def launch_page(launch, version):
     """For launch, under a name that no other package has."""
     help_text = program_help.of(launch, "launch")
+    help_text.text = re.sub(r"\blaunch stops", "fsdp-launch stops", help_text.text)
     help_text.name = "fsdp-launch"
     help_text.synopsis = [form.replace("launch ", "fsdp-launch ", 1) for form in help_text.synopsis]
     return {"fsdp-launch.1": page(help_text, version, "start a program as the ranks of a job", literal=True)}

@@ -2,6 +2,7 @@
 """A program's --help, for pages and completions made from it: flags are described only in the program."""
 
 import dataclasses
+import os
 import re
 import subprocess
 
@@ -9,12 +10,9 @@ import subprocess
 @dataclasses.dataclass
 class Flag:
     name: str
+    is_bool: bool
     meaning: str
-    default: str
-
-    @property
-    def is_bool(self):
-        return self.default in ("true", "false")
+    default: str  # empty: none, or false
 
 
 @dataclasses.dataclass
@@ -25,10 +23,14 @@ class Help:
     synopsis: list  # lines of usage
     text: str  # between the usage and the flags
     flags: list
+    examples: list  # command lines
+    exit_status: str
+    environment: str
 
 
 def run(command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    # COLUMNS: no line is wrapped.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "100000"})
     if done.returncode != 0 or done.stderr:
         raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
     return done.stdout
@@ -40,18 +42,29 @@ def parse(name, output):
     if not usage.startswith("usage: "):
         raise ValueError(f"{name} --help begins with {usage[:40]!r}, expected 'usage: '")
     lines = usage[len("usage: "):].split("\n")
-    flags, text = [], []
+    flags, text, examples = [], [], []
+    paragraphs = {"exit status": "", "environment": ""}
+    listed = text
     for line in rest.splitlines():
-        match = re.fullmatch(r"  --(\w+): (.*); default: (.*)", line)
+        match = re.fullmatch(r"  --(\w+)(=VALUE|\[=VALUE\])?: (.*?)(?:; default: (.*))?", line)
+        title, _, paragraph = line.partition(": ")
         if match:
-            flags.append(Flag(*match.groups()))
-        else:
+            flags.append(Flag(match[1], match[2] != "=VALUE", match[3], match[4] or ""))
+        elif title in paragraphs:
+            paragraphs[title] = paragraph
+        elif line == "examples:":
+            listed = examples
+        elif not line:
+            listed = text
             text.append(line)
+        else:
+            listed.append(line.strip() if listed is examples else line)
     # A subcommand's summary is in the line after its usage.
     synopsis = [line for line in lines if line.startswith(name.split()[0])]
     summary = [line for line in lines if line not in synopsis]
     return Help(name, [form for line in synopsis for form in line.split("; ")],
-                "\n".join(summary + text).strip("\n"), flags)
+                re.sub(r"\n{3,}", "\n\n", "\n".join(summary + text)).strip("\n"), flags, examples,
+                paragraphs["exit status"], paragraphs["environment"])
 
 
 def of(program, name, arguments=()):

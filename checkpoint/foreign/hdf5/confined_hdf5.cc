@@ -42,12 +42,13 @@ constexpr int kAnswerFd = 3;
 constexpr int kFileFd = 4;
 constexpr int kOpenFiles = 6;
 // The file and the answer are first duplicated to descriptors from here on: either of them may be 3 or 4 in the parent,
-// and dup2 would overwrite it.
-constexpr int kParkedFd = 64;
+// and dup2 would overwrite it. Not higher: the limit of descriptors may be low.
+constexpr int kParkedFd = kFileFd + 1;
 
 // First byte of an answer.
 constexpr char kListing = 'L';
 constexpr char kError = 'E';
+constexpr char kUnconfined = 'U';  // the file was not read
 
 bool WriteAll(int fd, const char* bytes, size_t size) {
   while (size > 0) {
@@ -93,12 +94,14 @@ bool CloseFrom(int first) {
   const int parked_answer = fcntl(answer, F_DUPFD, kParkedFd);
   bool ready = nothing >= 0 && parked_file >= 0 && parked_answer >= 0;
   for (const int fd : {0, 1, 2}) ready = ready && dup2(nothing, fd) == fd;
-  ready = ready && dup2(parked_answer, kAnswerFd) == kAnswerFd && dup2(parked_file, kFileFd) == kFileFd &&
-          CloseFrom(kFileFd + 1) &&
+  ready = ready && dup2(parked_answer, kAnswerFd) == kAnswerFd && dup2(parked_file, kFileFd) == kFileFd;
+  // Until then kAnswerFd may be any file of the parent.
+  const int out = ready ? kAnswerFd : parked_answer >= 0 ? parked_answer : answer;
+  ready = ready && CloseFrom(kFileFd + 1) &&
           Confine({.memory_bytes = options.memory_bytes, .cpu_seconds = options.cpu_seconds, .open_files = kOpenFiles});
   if (!ready) {
-    const std::string text = absl::StrCat(std::string(1, kError), "cannot confine a process: ", strerror(errno));
-    _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
+    const std::string text = absl::StrCat(std::string(1, kUnconfined), "cannot confine a process: ", strerror(errno));
+    _exit(WriteAll(out, text.data(), text.size()) ? 0 : 1);
   }
   const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, kFileFd);
   const std::string text = listing.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*listing))
@@ -170,6 +173,7 @@ absl::StatusOr<Hdf5Listing> List(int file, const ConfinedHdf5Options& options) {
   FSDP_ASSIGN_OR_RETURN(const std::string text, AskChild(file, options));
   const std::string_view answer(text);
   if (answer.empty()) return absl::DataLossError("parsing it ended without an answer");
+  if (answer.front() == kUnconfined) return absl::UnavailableError(Printable(answer.substr(1)));
   if (answer.front() != kListing) return absl::DataLossError(Printable(answer.substr(1)));
   FSDP_ASSIGN_OR_RETURN(Hdf5Listing listing, DecodeHdf5Listing(answer.substr(1)));
   FSDP_RETURN_IF_ERROR(CheckHdf5Listing(listing.datasets, info.st_size));

@@ -30,7 +30,8 @@ struct ConfinedHdf5Options {
 
 // Every dataset, with the guarantees of CheckHdf5Listing, and the links that are not followed; files that these links
 // name are not opened. kNotFound when `path` does not exist; kInvalidArgument when it is not a regular file; kDataLoss,
-// naming the file, when it is damaged, or when the child crashes or exceeds a limit.
+// naming the file, when it is damaged, or when the child crashes or exceeds a limit; kUnavailable or kResourceExhausted
+// when no child can be started and confined, such as without free descriptors.
 absl::StatusOr<Hdf5Listing> ListUntrustedHdf5(const std::string& path, const ConfinedHdf5Options& options = {});
 
 }  // namespace fsdp

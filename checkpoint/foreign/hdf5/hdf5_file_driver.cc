@@ -15,7 +15,9 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(Hdf5FileTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override { return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n"); }
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
+  }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                      const TensorSourceOptions& options) const override {

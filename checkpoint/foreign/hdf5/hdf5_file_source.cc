@@ -98,18 +98,67 @@ absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, Sou
   return absl::OkStatus();
 }
 
+// Each further hard link is an alias of the name that its dataset has as the attribute "fqn", or else of the first in
+// the order of names.
+absl::Status AddAliases(const std::string& path, const Hdf5Listing& listing, SourceDescription& description) {
+  std::map<std::string, std::string> fqns;  // of the datasets that have further links
+  for (const Hdf5Alias& alias : listing.aliases) fqns.try_emplace(alias.target);
+  for (const Hdf5Dataset& dataset : listing.datasets) {
+    if (const auto at = fqns.find(dataset.path); at != fqns.end()) at->second = dataset.fqn;
+  }
+  std::map<StateKey, std::vector<std::string>> names;  // of models' tensors that have several
+  for (const Hdf5Alias& alias : listing.aliases) {
+    const std::optional<StateKey> key = KeyOf(alias.path);
+    const std::optional<StateKey> target = KeyOf(alias.target);
+    if (!key || !target || key->section != StateKey::Section::kModel) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ", link ", Quote(alias.path), ": expected /model/NAME for a tied tensor"));
+    }
+    names[*target].push_back(key->fqn);
+  }
+  for (StoredTensor& tensor : description.tensors) {
+    const auto found = names.find(tensor.key);
+    if (found == names.end()) continue;
+    tensor.aliases = found->second;
+    // The name that the writer gave first.
+    const std::string& fqn = fqns[DatasetPath(tensor.key)];
+    const auto first = std::find(tensor.aliases.begin(), tensor.aliases.end(), fqn);
+    if (first != tensor.aliases.end()) std::swap(*first, tensor.key.fqn);
+    std::sort(tensor.aliases.begin(), tensor.aliases.end());
+    names.erase(found);
+  }
+  if (names.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, ": a link names ", Quote(names.begin()->second[0]), " and ",
+                                          Quote(names.begin()->first.fqn), ", which is no dataset"));
+}
+
+// The step and the other facts among the attributes of the root group.
+void TakeAttributes(RunMetadata attributes, SourceDescription& description) {
+  const auto step = attributes.find("step");
+  if (step != attributes.end()) {
+    const auto* const number = std::get_if<int64_t>(&step->second);
+    if (number != nullptr && *number >= 0) description.step = *number;
+    attributes.erase(step);
+  }
+  for (const char* own : {"producer", "warning"}) attributes.erase(own);
+  description.attributes = std::move(attributes);
+}
+
 class Hdf5FileSource final : public TensorSource {
  public:
   Hdf5FileSource(std::string path, std::unique_ptr<File> file) : path_(std::move(path)), file_(std::move(file)) {}
 
   absl::Status Add(const SourceDescription& description) {
     left_out_ = description.left_out;
+    step_ = description.step;
+    contents_.attributes = description.attributes;
     for (const StoredTensor& tensor : description.tensors) {
       ShardedTensor described;
       described.dtype = tensor.dtype;
       described.shape = tensor.shape;
       contents_.Set(tensor.key, std::move(described));
       offsets_[tensor.key] = tensor.intervals[0].offset;
+      for (const std::string& alias : tensor.aliases) contents_.aliases[alias] = tensor.key.fqn;
     }
     for (const StoredText& text : description.texts) {
       // Before the allocation: the size is the file's claim.
@@ -129,7 +178,7 @@ class Hdf5FileSource final : public TensorSource {
 
   const FormatTraits& traits() const override { return Hdf5FileTraits(); }
   const StateDict& contents() const override { return contents_; }
-  int64_t step() const override { return -1; }
+  int64_t step() const override { return step_; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   std::vector<std::string> files() const override { return {path_}; }
@@ -160,6 +209,7 @@ class Hdf5FileSource final : public TensorSource {
   std::map<StateKey, int64_t> offsets_;
   const std::map<std::string, std::string> metadata_;
   std::vector<std::string> left_out_;
+  int64_t step_ = -1;
 };
 
 // One line for each link or object, and one with the number of those that the listing only counts.
@@ -195,6 +245,8 @@ absl::StatusOr<SourceDescription> DescribeHdf5File(const std::string& path) {
   description.files.emplace_back().name = SplitPath(path).name;
   FSDP_ASSIGN_OR_RETURN(description.files[0].nbytes, file->Size());
   for (const Hdf5Dataset& dataset : listing.datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, description));
+  FSDP_RETURN_IF_ERROR(AddAliases(path, listing, description));
+  TakeAttributes(listing.attributes, description);
   return description;
 }
 

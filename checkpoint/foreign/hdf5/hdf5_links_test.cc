@@ -35,14 +35,14 @@ const std::vector<float> kValues = {1, 2, 3};
 
 std::string NewFile() { return NewTestDirectory() + "/foreign.h5"; }
 
-// model/a, and b, c and d that are links to something.
+// model/a, and links to something.
 std::string FileWithLinks() {
   const std::string path = NewFile();
   ForeignHdf5 file(path);
   file.AddDataset("/model/a", kValues);
   file.AddSoftLink("/model/b", "/model/a");
   file.AddExternalLink("/model/c", "/etc/passwd", "/x");
-  file.AddHardLink("/model/d", "/model/a");
+  file.AddHardLink("/model/d", "/model");
   return path;
 }
 
@@ -83,9 +83,12 @@ TEST(Hdf5LinksTest, EachKindIsListedWithItsPathAndItsTarget) {
                           R"("/model/c" (soft link to "nothing/here"))", R"("/model/d" (soft link to "/model/d"))",
                           R"("/model/e" (external link to "/x" in file "/etc/passwd"))",
                           absl::StrCat(R"("/model/f" (external link to "/" in file ")", fifo, R"("))"),
-                          R"("/model/g" (hard link to "/model/a"))", R"("/model/h" (hard link to "/model"))",
-                          R"("/model/i" (hard link to "/"))", R"("/model/j" (named datatype))"));
-  EXPECT_EQ(listing.left_out_count, 10);
+                          R"("/model/h" (hard link to "/model"))", R"("/model/i" (hard link to "/"))",
+                          R"("/model/j" (named datatype))"));
+  EXPECT_EQ(listing.left_out_count, 9);
+  ASSERT_EQ(listing.aliases.size(), 1u);
+  EXPECT_EQ(listing.aliases[0].path, "/model/g");
+  EXPECT_EQ(listing.aliases[0].target, "/model/a");
 }
 
 TEST(Hdf5LinksTest, OfTwoHardLinksTheFirstByNameIsTheDataset) {
@@ -100,6 +103,20 @@ TEST(Hdf5LinksTest, OfTwoHardLinksTheFirstByNameIsTheDataset) {
   EXPECT_THAT(PathsOf(listing), ElementsAre("/extra/q"));
   EXPECT_THAT(LeftOutOf(listing),
               ElementsAre(R"("/model/m" (hard link to "/extra/q"))", R"("/model/z" (hard link to "/extra/q"))"));
+}
+
+TEST(Hdf5LinksTest, AFurtherHardLinkWithinTheModelIsATiedTensor) {
+  const std::string path = NewFile();
+  {
+    ForeignHdf5 file(path);
+    file.AddDataset("/model/wte.weight", kValues);
+    file.AddHardLink("/model/lm_head.weight", "/model/wte.weight");
+  }
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_THAT(source->left_out(), IsEmpty());
+  EXPECT_EQ(source->contents().entries().size(), 1u);
+  // No attribute says which name is the first.
+  EXPECT_EQ(source->contents().aliases.at("wte.weight"), "lm_head.weight");
 }
 
 TEST(Hdf5LinksTest, ManyLinksAreCountedAndTheFirstOnesNamed) {
@@ -124,7 +141,7 @@ TEST(Hdf5LinksTest, AFileWithLinksIsReadOnlyWhereTheyMayBeSkipped) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr(R"(left out: "/model/b" (soft link to "/model/a"), )"
                                        R"("/model/c" (external link to "/x" in file "/etc/passwd"), )"
-                                       R"("/model/d" (hard link to "/model/a"); )"),
+                                       R"("/model/d" (hard link to "/model"); )"),
                              HasSubstr("TensorSourceOptions::skip_links"))));
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path, {.skip_links = true}));
   EXPECT_EQ(source->contents().entries().size(), 1u);

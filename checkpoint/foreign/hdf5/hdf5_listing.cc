@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The half of hdf5_listing.h that calls the library; hdf5_listing_json.cc is the other. It runs in the confined child,
-// on files that may be crafted to attack it, so it uses as little of the library as it can: no values; the targets of
-// soft and external links as text, which is never followed; each object once (a hard link can make a group its own
-// descendant); bounded depth, names and counts. It recognises a type by its properties and not by its name, since h5py
-// and other writers spell the same type in several ways.
+// on files that may be crafted to attack it, so it uses as little of the library as it can: no values but scalar
+// attributes; the targets of soft and external links as text, which is never followed; each object once (a hard link
+// can make a group its own descendant); bounded depth, names and counts.
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/hdf5/hdf5_type_name.h"
 #include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
-#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 namespace {
@@ -61,108 +63,6 @@ std::string TextAttribute(hid_t object, const char* name) {
   return text;
 }
 
-bool IsEqual(hid_t type, hid_t other) { return H5Tequal(type, other) > 0; }
-
-// Compares the fields of the type, because HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
-bool IsBFloat16(hid_t type) {
-  size_t sign = 0;
-  size_t exponent = 0;
-  size_t exponent_bits = 0;
-  size_t mantissa = 0;
-  size_t mantissa_bits = 0;
-  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 127 &&
-         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
-         exponent == 7 && exponent_bits == 8 && mantissa == 0 && mantissa_bits == 7;
-}
-
-bool IsFloat16(hid_t type) {
-  size_t sign = 0;
-  size_t exponent = 0;
-  size_t exponent_bits = 0;
-  size_t mantissa = 0;
-  size_t mantissa_bits = 0;
-  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 15 &&
-         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
-         exponent == 10 && exponent_bits == 5 && mantissa == 0 && mantissa_bits == 10;
-}
-
-// The enumeration {FALSE = 0, TRUE = 1} of bytes.
-bool IsBool(hid_t type) {
-  char first[8] = {};
-  char second[8] = {};
-  const int8_t zero = 0;
-  const int8_t one = 1;
-  return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 &&
-         H5Tenum_nameof(type, &zero, first, sizeof(first)) >= 0 && std::strcmp(first, "FALSE") == 0 &&
-         H5Tenum_nameof(type, &one, second, sizeof(second)) >= 0 && std::strcmp(second, "TRUE") == 0;
-}
-
-std::optional<DType> IntegerType(hid_t type) {
-  const std::pair<hid_t, DType> known[] = {
-      {H5T_STD_I64LE, DType::kInt64},  {H5T_STD_I32LE, DType::kInt32},  {H5T_STD_I16LE, DType::kInt16},
-      {H5T_STD_I8LE, DType::kInt8},    {H5T_STD_U64LE, DType::kUInt64}, {H5T_STD_U32LE, DType::kUInt32},
-      {H5T_STD_U16LE, DType::kUInt16}, {H5T_STD_U8LE, DType::kUInt8},
-  };
-  for (const auto& [other, dtype] : known) {
-    if (IsEqual(type, other)) return dtype;
-  }
-  return std::nullopt;
-}
-
-// Declared here because TypeName and IsMember call each other: a complex number is a compound of floats.
-bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType dtype);
-
-// The compound for the complex type `dtype`, as hdf5_file.cc creates it.
-bool IsComplexType(hid_t type, DType dtype) {
-  const auto size = static_cast<size_t>(SizeOf(dtype));
-  const auto [real, imaginary] = ComplexFieldsOf(dtype);
-  return H5Tget_size(type) == size && H5Tget_nmembers(type) == 2 && IsMember(type, 0, real, 0, PartOf(dtype)) &&
-         IsMember(type, 1, imaginary, size / 2, PartOf(dtype));
-}
-
-std::string ComplexTypeName(hid_t type) {
-  for (const DType dtype : {DType::kComplex32, DType::kComplex64, DType::kComplex128}) {
-    if (IsComplexType(type, dtype)) return std::string(DTypeName(dtype));
-  }
-  return "";
-}
-
-// The DTypeName of `type`, "text", or "" for a type that is not in checkpoints. `named` is the attribute "dtype", which
-// distinguishes the bytes of a float8 from uint8.
-std::string TypeName(hid_t type, const std::string& named) {
-  switch (H5Tget_class(type)) {
-    case H5T_STRING:
-      return H5Tis_variable_str(type) == 0 ? "text" : "";
-    case H5T_FLOAT:
-      if (IsEqual(type, H5T_IEEE_F64LE)) return "float64";
-      if (IsEqual(type, H5T_IEEE_F32LE)) return "float32";
-      if (IsBFloat16(type)) return "bfloat16";
-      return IsFloat16(type) ? "float16" : "";
-    case H5T_INTEGER: {
-      const std::optional<DType> dtype = IntegerType(type);
-      if (!dtype) return "";
-      const absl::StatusOr<DType> other = ParseDType(named);
-      const bool is_float8 = *dtype == DType::kUInt8 && other.ok() && IsFloatingPoint(*other) && SizeOf(*other) == 1;
-      return is_float8 ? named : std::string(DTypeName(*dtype));
-    }
-    case H5T_ENUM:
-      return IsBool(type) ? "bool" : "";
-    case H5T_COMPOUND:
-      return ComplexTypeName(type);
-    default:
-      return "";
-  }
-}
-
-bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType dtype) {
-  char* const found = H5Tget_member_name(type, index);
-  const bool is_named = found != nullptr && std::strcmp(found, name) == 0;
-  if (found != nullptr) H5free_memory(found);
-  const Hdf5Handle member(H5Tget_member_type(type, index), H5Tclose);
-  return is_named && member.ok() && H5Tget_member_offset(type, index) == offset &&
-         TypeName(member.get(), "") == DTypeName(dtype);
-}
-
 // "in another file, NAME", of the first of its files.
 std::string ExternalProblem(hid_t creation) {
   char name[kMaxHdf5LeftOutText] = {};
@@ -201,6 +101,8 @@ struct Links {
   int64_t others_left = 0;  // other links that did not fit
 };
 
+bool IsInModel(const std::string& path) { return path.rfind("/model/", 0) == 0; }
+
 // Called for each link of a group. Asking for names by index instead would take quadratic time.
 herr_t AddLink(hid_t, const char* name, const LinkInfo* link, void* data) {
   auto& links = *static_cast<Links*>(data);
@@ -217,6 +119,60 @@ herr_t AddLink(hid_t, const char* name, const LinkInfo* link, void* data) {
   return 0;
 }
 
+template <typename T>
+std::optional<AttributeValue> ReadScalar(hid_t attribute, hid_t memory) {
+  T value = {};
+  if (H5Aread(attribute, memory, &value) < 0) return std::nullopt;
+  return AttributeValue(value);
+}
+
+// A scalar that RunMetadata can hold, else nullopt.
+std::optional<AttributeValue> ScalarAttribute(hid_t object, const char* name) {
+  const Hdf5Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute.get()), H5Sclose);
+  if (!attribute.ok() || !type.ok() || H5Sget_simple_extent_npoints(space.get()) != 1) return std::nullopt;
+  switch (H5Tget_class(type.get())) {
+    case H5T_STRING:
+      if (H5Tis_variable_str(type.get()) <= 0) return std::nullopt;
+      return AttributeValue(TextAttribute(object, name));
+    case H5T_INTEGER:
+      // An unsigned number of 64 bits may be too large for an int64_t.
+      if (H5Tget_size(type.get()) == 8 && H5Tget_sign(type.get()) == H5T_SGN_NONE) return std::nullopt;
+      return ReadScalar<int64_t>(attribute.get(), H5T_NATIVE_INT64);
+    case H5T_FLOAT: {
+      // NaN and infinity are no values of RunMetadata.
+      const auto value = ReadScalar<double>(attribute.get(), H5T_NATIVE_DOUBLE);
+      return value && std::isfinite(std::get<double>(*value)) ? value : std::nullopt;
+    }
+    case H5T_ENUM: {
+      int8_t value = 0;
+      if (!IsHdf5Bool(type.get()) || H5Aread(attribute.get(), type.get(), &value) < 0) return std::nullopt;
+      return AttributeValue(value != 0);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+struct Attributes {
+  RunMetadata* found = nullptr;
+  size_t nbytes = 0;
+};
+
+// Called for each attribute of the root group; 1 ends the walk.
+herr_t AddAttribute(hid_t root, const char* name, const H5A_info_t*, void* data) {
+  auto& attributes = *static_cast<Attributes*>(data);
+  const std::optional<AttributeValue> value = ScalarAttribute(root, name);
+  if (!value) return 0;
+  const auto* const text = std::get_if<std::string>(&*value);
+  attributes.nbytes += std::strlen(name) + (text != nullptr ? text->size() : sizeof(int64_t));
+  const bool is_full = std::ssize(*attributes.found) == kMaxHdf5Attributes;
+  if (is_full || attributes.nbytes > kMaxHdf5AttributeBytes) return 1;
+  (*attributes.found)[name] = *value;
+  return 0;
+}
+
 class Lister {
  public:
   absl::Status VisitRoot(hid_t root) {
@@ -224,6 +180,11 @@ class Lister {
     ObjectInfo info = {};
     if (H5Oget_info2(root, &info, H5O_INFO_BASIC) < 0) return Hdf5Error("find group", "/");
     paths_[info.addr] = "/";
+    hsize_t next = 0;
+    Attributes attributes = {&listing_.attributes};
+    if (H5Aiterate2(root, H5_INDEX_NAME, H5_ITER_INC, &next, AddAttribute, &attributes) < 0) {
+      return Hdf5Error("read the attributes of", "/");
+    }
     return VisitGroup(root, "", 0);
   }
 
@@ -256,7 +217,12 @@ class Lister {
     // By address: a second hard link to an object, or a link back to a group above, is not followed.
     const auto [first, is_new] = paths_.try_emplace(link.address, path);
     if (!is_new) {
-      LeaveOut(path, "hard link", first->second);
+      const bool is_tied = datasets_.count(link.address) != 0 && IsInModel(path) && IsInModel(first->second);
+      if (is_tied) {
+        listing_.aliases.push_back({path, first->second});
+      } else {
+        LeaveOut(path, "hard link", first->second);
+      }
       return absl::OkStatus();
     }
     const Hdf5Handle object(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), H5Oclose);
@@ -265,6 +231,7 @@ class Lister {
       case H5I_GROUP:
         return VisitGroup(object.get(), path, depth + 1);
       case H5I_DATASET:
+        datasets_.insert(link.address);
         return VisitDataset(object.get(), path);
       case H5I_DATATYPE:
         LeaveOut(path, "named datatype");
@@ -305,7 +272,7 @@ class Lister {
     Hdf5Dataset& listed = listing_.datasets.emplace_back();
     listed.path = path;
     listed.fqn = TextAttribute(dataset, "fqn");
-    listed.type = TypeName(type.get(), TextAttribute(dataset, "dtype"));
+    listed.type = Hdf5TypeName(type.get(), TextAttribute(dataset, "dtype"));
     const int rank = H5Sget_simple_extent_ndims(space.get());
     if (rank < 0 || rank > H5S_MAX_RANK) return Hdf5Error("read the shape of", path);
     hsize_t dims[H5S_MAX_RANK] = {};
@@ -331,6 +298,7 @@ class Lister {
   Hdf5Listing listing_;
   // kMaxHdf5Objects bounds the number of paths; the process's memory limit bounds the lengths of hostile ones.
   std::map<haddr_t, std::string> paths_;  // of the visited objects, by address
+  std::set<haddr_t> datasets_;            // those of them that are datasets
   int64_t objects_ = 0;
 };
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
 
@@ -35,6 +36,12 @@ struct Hdf5Dataset {
   std::string layout;
 };
 
+// A further hard link to a dataset, both in /model: a tied tensor.
+struct Hdf5Alias {
+  std::string path;
+  std::string target;  // the path under which the dataset is listed
+};
+
 // A link that is not followed, or an object that is neither group nor dataset.
 struct Hdf5LeftOut {
   std::string path;  // of the link; like the other texts, cut to kMaxHdf5LeftOutText bytes
@@ -47,6 +54,10 @@ struct Hdf5LeftOut {
   std::string file;    // of the target of an external link, which is never opened
 };
 
+// A root group with more attributes, or with more bytes in them, is read without the rest.
+inline constexpr int64_t kMaxHdf5Attributes = 4096;
+inline constexpr size_t kMaxHdf5AttributeBytes = 1 << 20;
+
 // A file may have millions of links: only this many are listed, with this many bytes of each text; the rest are
 // counted.
 inline constexpr int64_t kMaxHdf5LeftOut = 100;
@@ -54,6 +65,8 @@ inline constexpr size_t kMaxHdf5LeftOutText = 1024;
 
 struct Hdf5Listing {
   std::vector<Hdf5Dataset> datasets;
+  std::vector<Hdf5Alias> aliases;
+  RunMetadata attributes;             // the scalars among the attributes of the root group
   std::vector<Hdf5LeftOut> left_out;  // the first ones, in the order of the walk
   int64_t left_out_count = 0;         // of all, listed or not
 };
@@ -65,8 +78,9 @@ std::string Describe(const Hdf5LeftOut& left_out);
 class Hdf5LibraryCall;
 
 // Lists the open file `fd`. Follows only hard links, visits each object once, under the first of its paths in the order
-// of names, and descends through at most 16 levels of groups. Every other link is in Hdf5Listing::left_out. An error
-// names the operation that the library failed. Runs in this process: only for confined_hdf5.cc.
+// of names, and descends through at most 16 levels of groups. A further hard link within /model is an alias; every
+// other link is in Hdf5Listing::left_out. An error names the operation that the library failed. Runs in this process:
+// only for confined_hdf5.cc.
 absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall& call, int fd);
 
 // To one JSON text, and back. Names that are not UTF-8 are replaced. kDataLoss for a text that is not a listing. Pure.

@@ -5,6 +5,8 @@
 // size of the file and against the other places. Only after that may a reader use an offset.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -33,6 +35,10 @@ absl::Status Wrong(const Hdf5Dataset& dataset, const std::string& what) {
   return absl::DataLossError(absl::StrCat("dataset ", Quote(dataset.path), ": ", what));
 }
 
+absl::Status Wrong(const std::string& attribute) {
+  return absl::DataLossError(absl::StrCat("attribute ", Quote(attribute), ": expected a scalar"));
+}
+
 absl::StatusOr<Hdf5Dataset> DecodeDataset(const JsonView& json) {
   Hdf5Dataset dataset;
   FSDP_ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
@@ -50,6 +56,49 @@ size_t MemoryOf(const Hdf5Dataset& dataset) {
   constexpr size_t kMallocBytes = 16;
   return sizeof(dataset) + sizeof(void*) + HeapBytes(dataset.path) + HeapBytes(dataset.fqn) + HeapBytes(dataset.type) +
          HeapBytes(dataset.layout) + dataset.dims.size() * sizeof(int64_t) + kMallocBytes;
+}
+
+absl::StatusOr<Hdf5Alias> DecodeAlias(const JsonView& json) {
+  Hdf5Alias alias;
+  FSDP_ASSIGN_OR_RETURN(alias.path, StringMember(json, "path"));
+  FSDP_ASSIGN_OR_RETURN(alias.target, StringMember(json, "target"));
+  return alias;
+}
+
+// A JSON text within the text, since a JsonView reads no numbers but offsets.
+std::string EncodeScalar(const AttributeValue& value) {
+  Json json;
+  if (const auto* const truth = std::get_if<bool>(&value)) json = *truth;
+  if (const auto* const number = std::get_if<int64_t>(&value)) json = *number;
+  if (const auto* const number = std::get_if<double>(&value)) json = *number;
+  if (const auto* const text = std::get_if<std::string>(&value)) json = *text;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<AttributeValue> DecodeScalar(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_null()) return AttributeValue();
+  if (json.is_boolean()) return AttributeValue(json.get<bool>());
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX}) return Wrong(text);
+  if (json.is_number_integer()) return AttributeValue(json.get<int64_t>());
+  if (json.is_number_float()) return AttributeValue(json.get<double>());
+  if (json.is_string()) return AttributeValue(json.get<std::string>());
+  return Wrong(text);
+}
+
+// The child counts as here, so more can only come from a hijacked one.
+absl::Status DecodeAttributes(const JsonView& array, RunMetadata& attributes) {
+  size_t nbytes = 0;
+  for (const JsonView item : array) {
+    FSDP_ASSIGN_OR_RETURN(const std::string name, StringMember(item, "name"));
+    FSDP_ASSIGN_OR_RETURN(const std::string value, StringMember(item, "value"));
+    nbytes += name.size() + value.size();
+    if (std::ssize(attributes) == kMaxHdf5Attributes || nbytes > 8 * kMaxHdf5AttributeBytes) {
+      return absl::DataLossError("there are too many attributes");
+    }
+    FSDP_ASSIGN_OR_RETURN(attributes[name], DecodeScalar(value));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const JsonView& json) {
@@ -100,8 +149,17 @@ std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
   for (const Hdf5LeftOut& other : listing.left_out) {
     left_out.push_back({{"path", other.path}, {"kind", other.kind}, {"target", other.target}, {"file", other.file}});
   }
-  const Json json = {
-      {"datasets", std::move(datasets)}, {"left_out", std::move(left_out)}, {"left_out_count", listing.left_out_count}};
+  Json aliases = Json::array();
+  for (const Hdf5Alias& alias : listing.aliases) aliases.push_back({{"path", alias.path}, {"target", alias.target}});
+  Json attributes = Json::array();
+  for (const auto& [name, value] : listing.attributes) {
+    attributes.push_back({{"name", name}, {"value", EncodeScalar(value)}});
+  }
+  const Json json = {{"datasets", std::move(datasets)},
+                     {"aliases", std::move(aliases)},
+                     {"attributes", std::move(attributes)},
+                     {"left_out", std::move(left_out)},
+                     {"left_out_count", listing.left_out_count}};
   // HDF5 names need not be UTF-8. Ours always are, so replacing other bytes loses nothing.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -110,7 +168,10 @@ absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   FSDP_ASSIGN_OR_RETURN(const JsonView datasets, ArrayMember(json, "datasets"));
   FSDP_ASSIGN_OR_RETURN(const JsonView left_out, ArrayMember(json, "left_out"));
+  FSDP_ASSIGN_OR_RETURN(const JsonView aliases, ArrayMember(json, "aliases"));
+  FSDP_ASSIGN_OR_RETURN(const JsonView attributes, ArrayMember(json, "attributes"));
   Hdf5Listing listing;
+  FSDP_RETURN_IF_ERROR(DecodeAttributes(attributes, listing.attributes));
   FSDP_ASSIGN_OR_RETURN(listing.left_out_count, IntegerMember(json, "left_out_count"));
   // A hijacked child must not hide links: the list has all of them, or is full.
   if (left_out.size() != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
@@ -123,6 +184,12 @@ absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
     FSDP_ASSIGN_OR_RETURN(Hdf5Dataset dataset, DecodeDataset(item));
     FSDP_RETURN_IF_ERROR(budget.Take(MemoryOf(dataset)));
     listing.datasets.push_back(std::move(dataset));
+  }
+  for (const JsonView item : aliases) {
+    if (!item.is_object()) return absl::DataLossError("an alias is not an object");
+    FSDP_ASSIGN_OR_RETURN(Hdf5Alias alias, DecodeAlias(item));
+    FSDP_RETURN_IF_ERROR(budget.Take(2 * sizeof(alias) + HeapBytes(alias.path) + HeapBytes(alias.target)));
+    listing.aliases.push_back(std::move(alias));
   }
   for (const JsonView item : left_out) {
     if (!item.is_object()) return absl::DataLossError("a link is not an object");

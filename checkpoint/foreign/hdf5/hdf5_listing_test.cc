@@ -39,11 +39,12 @@ TEST(Hdf5ListingTest, ComesBackAsItWasEncoded) {
 }
 
 TEST(Hdf5ListingTest, AnythingElseIsDataLoss) {
-  const std::string none = R"("left_out":[],"left_out_count":0)";
-  for (const std::string& text : {std::string(), std::string("{}"), absl::StrCat(R"({"datasets":[1],)", none, "}"),
-                                  absl::StrCat(R"({"datasets":[{"path":"/a"}],)", none, "}"), std::string("["),
-                                  absl::StrCat(R"({"datasets":{},)", none, "}"), std::string(R"({"datasets":[]})"),
-                                  std::string(R"({"datasets":[],"left_out":[1],"left_out_count":1})")}) {
+  const std::string none = R"("aliases":[],"attributes":[],"left_out":[],"left_out_count":0)";
+  for (const std::string& text :
+       {std::string(), std::string("{}"), absl::StrCat(R"({"datasets":[1],)", none, "}"),
+        absl::StrCat(R"({"datasets":[{"path":"/a"}],)", none, "}"), std::string("["),
+        absl::StrCat(R"({"datasets":{},)", none, "}"), std::string(R"({"datasets":[]})"),
+        std::string(R"({"datasets":[],"aliases":[],"attributes":[],"left_out":[1],"left_out_count":1})")}) {
     EXPECT_THAT(DecodeHdf5Listing(text), StatusIs(absl::StatusCode::kDataLoss)) << text;
   }
   EXPECT_OK(DecodeHdf5Listing(absl::StrCat(R"({"datasets":[],)", none, "}")));
@@ -73,14 +74,16 @@ TEST(Hdf5ListingTest, AListingCostsFourTimesItsTextAnd64MiB) {
   };
   const auto link = [](int) { return std::string(R"({"path":"","kind":"","target":"","file":""})"); };
   const auto one = [](int) { return std::string("1"); };
-  const std::string none = R"(],"left_out":[],"left_out_count":0})";
+  const std::string none = R"(],"aliases":[],"attributes":[],"left_out":[],"left_out_count":0})";
   ExpectCheapDecoding("datasets", ManyItems(R"({"datasets":[)", dataset, none), /*is_accepted=*/true, decode);
   ExpectCheapDecoding("dimensions",
                       ManyItems(R"({"datasets":[{"path":"/a","fqn":"","type":"","dims":[)", one,
                                 absl::StrCat(R"(],"offset":0,"nbytes":0,"layout":""})", none)),
                       /*is_accepted=*/false, decode);
-  ExpectCheapDecoding("links", ManyItems(R"({"datasets":[],"left_out_count":9000000,"left_out":[)", link, "]}"),
-                      /*is_accepted=*/false, decode);
+  ExpectCheapDecoding(
+      "links",
+      ManyItems(R"({"datasets":[],"left_out_count":9000000,"aliases":[],"attributes":[],"left_out":[)", link, "]}"),
+      /*is_accepted=*/false, decode);
 }
 
 TEST(Hdf5ListingTest, BytesLieInsideTheFile) {

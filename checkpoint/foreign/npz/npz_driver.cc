@@ -21,7 +21,7 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(NpzTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override {
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (FirstZipEntryEndsWith(probe.head, ".npy")) return true;
     const bool is_empty_archive = absl::StartsWith(probe.head, "PK\5\6") || absl::StartsWith(probe.head, "PK\6\6");
     return is_empty_archive && HasSuffix(probe.path);

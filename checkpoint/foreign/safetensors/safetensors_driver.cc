@@ -25,6 +25,8 @@
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
+#include "fsdp/checkpoint/source/step_counter.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
 namespace {
@@ -51,7 +53,7 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(SafetensorsTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override {
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
     if (absl::StartsWith(probe.head, "PK\x03\x04")) return false;
     if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;
@@ -65,11 +67,17 @@ class Driver final : public FormatDriver {
   }
 
   // Only the headers are needed, and this works for files without a tensor as well.
-  absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
+  absl::StatusOr<SourceDescription> Describe(const std::string& path,
+                                             const TensorSourceOptions& options) const override {
+    if (IsOfShards(path)) return FormatDriver::Describe(path, options);
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
     description.left_out = SafetensorsBeside(path, files);
+    TrainerState trainer = ReadTrainerState(path);
+    description.step = trainer.step;
+    if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
+    if (IsAdapterFile(files.front()->path())) description.layout.notes.emplace_back(kAdapterNote);
     return description;
   }
 

@@ -26,6 +26,7 @@ class SafetensorsFile {
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
+  const File& file() const { return *file_; }
   const SafetensorsHeader& header() const { return header_; }
   // The offset of the payload in the file; entries count from it.
   int64_t payload_offset() const { return payload_offset_; }

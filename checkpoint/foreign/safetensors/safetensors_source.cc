@@ -18,17 +18,22 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/source_layout.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
 
 using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
-// HuggingFaceStorageWriter's metadata: the offsets of a file's tensors in the whole ones, whose shapes no file has.
-constexpr char kDcpSharding[] = "DCP_SHARDING_INFO";
+// PEFT's.
+constexpr char kAdapterName[] = "adapter_model.safetensors";
 
 class SafetensorsSource final : public TensorSource {
  public:
@@ -45,12 +50,17 @@ class SafetensorsSource final : public TensorSource {
     }
     // The files move, but not the headers that places_ points to: they are behind unique_ptrs.
     source->files_ = std::move(files);
+    TrainerState trainer = ReadTrainerState(path);
+    source->step_ = trainer.step;
+    if (!trainer.note.empty()) source->layout_.notes.push_back(std::move(trainer.note));
+    if (IsAdapterFile(source->files_.front()->path())) source->layout_.notes.emplace_back(kAdapterNote);
     return source;
   }
 
   const FormatTraits& traits() const override { return SafetensorsTraits(); }
   const StateDict& contents() const override { return contents_; }
-  int64_t step() const override { return -1; }
+  const SourceLayout& layout() const override { return layout_; }
+  int64_t step() const override { return step_; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
@@ -93,7 +103,7 @@ class SafetensorsSource final : public TensorSource {
 
   absl::Status Add(const SafetensorsFile& file) {
     for (const auto& [name, text] : file.header().metadata) {
-      if (name != kDcpSharding) metadata_.try_emplace(name, text);  // it describes files, not the model
+      if (name != kDcpShardingInfo) metadata_.try_emplace(name, text);  // it describes files, not the model
     }
     for (const SafetensorsEntry& entry : file.header().entries) {
       const auto [at, inserted] = places_.try_emplace(entry.name, Place{&file, &entry});
@@ -113,6 +123,8 @@ class SafetensorsSource final : public TensorSource {
   SafetensorsFiles files_;
   absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
   StateDict contents_;
+  SourceLayout layout_;
+  int64_t step_ = -1;
   std::map<std::string, std::string> metadata_;
 };
 
@@ -137,16 +149,21 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> IsRegularFile(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  return type == std::filesystem::file_type::regular;
+}
+
 // The name of the index in `directory`: transformers' name, else the only one like it, such as diffusers'
 // diffusion_pytorch_model.safetensors.index.json. Empty if there is no index, or several.
-std::string IndexIn(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(directory / kHuggingFaceIndexName, error)) return kHuggingFaceIndexName;
+absl::StatusOr<std::string> IndexIn(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool has_usual, IsRegularFile(JoinPath(directory, kHuggingFaceIndexName)));
+  if (has_usual) return std::string(kHuggingFaceIndexName);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(directory));
   std::string found;
-  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
+  for (const std::string& name : names) {
     if (!absl::EndsWith(name, ".safetensors.index.json")) continue;
-    if (!found.empty()) return "";
+    if (!found.empty()) return std::string();
     found = name;
   }
   return found;
@@ -154,7 +171,7 @@ std::string IndexIn(const std::filesystem::path& directory) {
 
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
-  const std::string name = IndexIn(directory);
+  FSDP_ASSIGN_OR_RETURN(const std::string name, IndexIn(directory));
   const std::string index_path = directory / (name.empty() ? kHuggingFaceIndexName : name);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
@@ -175,31 +192,35 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
 
 // A file by HuggingFaceStorageWriter, without an index that says that it is whole, may hold one rank's rows.
 absl::Status CheckIsWhole(const SafetensorsFile& file) {
-  const auto at = file.header().metadata.find(kDcpSharding);
+  const auto at = file.header().metadata.find(kDcpShardingInfo);
   const std::string name = std::filesystem::path(file.path()).filename();
   if (at == file.header().metadata.end() || absl::StartsWith(name, "model-")) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      file.path(), " is one rank's part of a model by HuggingFaceStorageWriter (", kDcpSharding,
-      "), and no file says how large a tensor is: join the files by "
-      "torch.distributed.checkpoint._consolidate_hf_safetensors.consolidate_safetensors_files, or save with "
-      "enable_consolidation=True"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.path(), " is one rank's part of a model by HuggingFaceStorageWriter (", kDcpShardingInfo,
+                   "): give a directory of the parts of all ranks, under their names, "
+                   "shard-00001-model-00001-of-00001.safetensors"));
 }
 
 }  // namespace
 
-// An error counts as "no": opening the path will then report it.
-bool IsHuggingFaceDirectory(const std::string& directory) {
-  std::error_code ignored;
-  const std::filesystem::path path(directory);
-  return std::filesystem::is_regular_file(path / kHuggingFaceModelName, ignored) || !IndexIn(path).empty();
+absl::StatusOr<bool> IsHuggingFaceDirectory(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(JoinPath(directory, kHuggingFaceModelName)));
+  if (is_one_file) return true;
+  FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(directory));
+  return !index.empty() || IsAdapter(directory, kAdapterName) || IsSafetensorsShardDirectory(directory);
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
-  std::error_code ignored;
   std::string file_path = path;
-  if (std::filesystem::is_directory(path, ignored)) {
-    file_path = std::filesystem::path(path) / kHuggingFaceModelName;
-    if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  if (type == std::filesystem::file_type::directory) {
+    file_path = JoinPath(path, kHuggingFaceModelName);
+    FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(file_path));
+    if (!is_one_file) {
+      FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(path));
+      if (!index.empty() || !IsAdapter(path, kAdapterName)) return OpenIndexed(path);
+      file_path = JoinPath(path, kAdapterName);
+    }
   }
   SafetensorsFiles files;
   FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
@@ -207,7 +228,17 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   return files;
 }
 
+// An error counts as "no": opening the path will then report it.
+bool IsOfShards(const std::string& path) {
+  const absl::StatusOr<std::filesystem::file_type> type = TypeOfTarget(path);
+  if (!type.ok() || *type != std::filesystem::file_type::directory) return false;
+  const absl::StatusOr<std::string> index = IndexIn(path);
+  return !IsRegularFile(JoinPath(path, kHuggingFaceModelName)).value_or(true) && index.ok() && index->empty() &&
+         !IsAdapter(path, kAdapterName) && IsSafetensorsShardDirectory(path);
+}
+
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
+  if (IsOfShards(path)) return OpenSafetensorsShards(path);
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(path, std::move(files));
 }

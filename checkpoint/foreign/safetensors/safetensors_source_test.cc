@@ -127,9 +127,9 @@ TEST_F(SafetensorsSourceTest, ANamedPipeDoesNotBlock) {
 }
 
 TEST_F(SafetensorsSourceTest, ADirectoryNeedsNoIndexForOneFile) {
-  EXPECT_FALSE(IsHuggingFaceDirectory(directory_));
+  EXPECT_THAT(IsHuggingFaceDirectory(directory_), IsOkAndHolds(false));
   Write("model.safetensors", OneTensor("w"));
-  EXPECT_TRUE(IsHuggingFaceDirectory(directory_));
+  EXPECT_THAT(IsHuggingFaceDirectory(directory_), IsOkAndHolds(true));
   ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(directory_));
   EXPECT_NE(source->contents().FindTensor(StateKey::Model("w")), nullptr);
 }
@@ -166,11 +166,11 @@ TEST_F(SafetensorsSourceTest, AnIndexMayHaveTheNameOfItsModel) {
   Write("diffusion_pytorch_model-00001-of-00001.safetensors", OneTensor("w"));
   Write("diffusion_pytorch_model.safetensors.index.json",
         R"({"weight_map":{"w":"diffusion_pytorch_model-00001-of-00001.safetensors"}})");
-  EXPECT_TRUE(IsHuggingFaceDirectory(directory_));
+  EXPECT_THAT(IsHuggingFaceDirectory(directory_), IsOkAndHolds(true));
   ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
   EXPECT_NE(source->contents().FindTensor(StateKey::Model("w")), nullptr);
   Write("other.safetensors.index.json", "{}");
-  EXPECT_FALSE(IsHuggingFaceDirectory(directory_));
+  EXPECT_THAT(IsHuggingFaceDirectory(directory_), IsOkAndHolds(false));
 }
 
 class HuggingFaceIndexTest : public SafetensorsSourceTest {

@@ -54,6 +54,8 @@ bool IsDigestBlock(int64_t nbytes) {
   return nbytes >= kLeast && nbytes <= kBlockBytes && (nbytes & (nbytes - 1)) == 0;
 }
 
+std::string SaveIdentity::StepText() const { return has_step ? absl::StrCat("step ", step) : "an unknown step"; }
+
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
   // The last extent that begins at or before `offset` is the only one that can hold it, since extents are disjoint.
   const auto after = std::upper_bound(file.extents.begin(), file.extents.end(), offset,

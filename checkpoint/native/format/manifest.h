@@ -83,8 +83,9 @@ struct StoredParity {
 
 // The properties that all files of one save have in common.
 struct SaveIdentity {
-  std::string id;  // 32 hexadecimal digits, random; "save_id" in JSON
-  int64_t step = 0;
+  std::string id;        // 32 hexadecimal digits, random; "save_id" in JSON
+  int64_t step = 0;      // 0 without has_step
+  bool has_step = true;  // false for what was converted from a checkpoint that does not record its step
   StateDictType type = StateDictType::kFull;
   int world_size = 1;
   int writers = 1;        // ranks that wrote a file
@@ -93,6 +94,12 @@ struct SaveIdentity {
 
   // StateDict::attributes. Like the texts, they are only in the first writer's record.
   RunMetadata attributes = {};
+
+  // As in TensorSource::step: -1 if it is unknown.
+  int64_t known_step() const { return has_step ? step : -1; }
+
+  // "step 100", "an unknown step".
+  std::string StepText() const;
 };
 
 // Values and the files that hold their bytes: the part that a manifest, a record and the result of a writer share.

@@ -140,6 +140,12 @@ absl::Status DecodeHeader(const JsonView& document, RecordHeader& header) {
   FSDP_ASSIGN_OR_RETURN(save.id, DecodeSaveId(document));
   FSDP_ASSIGN_OR_RETURN(save.producer, DecodeProducer(document));
   FSDP_ASSIGN_OR_RETURN(save.step, IntegerMember(document, "step"));
+  if (const auto unknown = document.Find("step_is_unknown")) {
+    if (unknown->text() != "true" || save.step != 0) {
+      return Broken(absl::StrCat("\"step_is_unknown\" of step ", save.step, ", expected true and step 0"));
+    }
+    save.has_step = false;
+  }
   FSDP_ASSIGN_OR_RETURN(save.name, DecodeName(document, save.step));
   FSDP_ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
   const absl::StatusOr<StateDictType> known = ParseStateDictType(type);
@@ -147,7 +153,10 @@ absl::Status DecodeHeader(const JsonView& document, RecordHeader& header) {
   save.type = *known;
   FSDP_ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
   FSDP_ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
-  if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
+  if (constexpr int64_t kMost = std::numeric_limits<int>::max(); world_size > kMost) {
+    return Broken(absl::StrCat("a world of ", world_size, " ranks, expected at most ", kMost));
+  }
+  if (world_size < 1 || writers < 1 || writers > world_size) {
     return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
   }
   if (writers > kMaxRankFiles) return Broken(absl::StrCat(writers, " writers, expected at most ", kMaxRankFiles));
@@ -178,8 +187,9 @@ absl::StatusOr<Document> Decode(std::string_view text, const std::string& format
   FSDP_RETURN_IF_ERROR(DecodeParity(root, files, document.parity));
   FSDP_RETURN_IF_ERROR(DecodeValues(root, files, budget, document));
   document.unknown = UnknownMembers(
-      root, {"format", "version", "producer", "save_id", "name", "step", "state_dict_type", "world_size", "writers",
-             "rank", "parity_files", "attributes", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+      root, {"format",  "version",    "producer",        "save_id",      "name",       "step",  "step_is_unknown",
+             "writers", "world_size", "state_dict_type", "parity_files", "attributes", "rank",  "mesh",
+             "units",   "tensors",    "texts",           "files",        "parity",     "digest"});
   FSDP_RETURN_IF_ERROR(budget.Take(HeapBytes(document.unknown)));
   return document;
 }

@@ -117,7 +117,8 @@ std::string EncodeIdentity(const SaveIdentity& save, const char* format) {
   return absl::StrCat("{\n  \"format\": \"", format, "\",\n  \"version\": \"", kFormatMajor, ".", kFormatMinor,
                       "\",\n  \"producer\": ", Quoted(save.producer), ",\n  \"save_id\": ", Quoted(save.id),
                       save.name.empty() ? "" : absl::StrCat(",\n  \"name\": ", Quoted(save.name)),
-                      ",\n  \"step\": ", save.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(save.type)),
+                      ",\n  \"step\": ", save.step, save.has_step ? "" : ",\n  \"step_is_unknown\": true",
+                      ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(save.type)),
                       ",\n  \"world_size\": ", save.world_size, ",\n  \"writers\": ", save.writers);
 }
 

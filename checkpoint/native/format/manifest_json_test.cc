@@ -18,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 Manifest Example() {
   Manifest manifest;
@@ -90,6 +91,19 @@ TEST(ManifestJsonTest, UnknownMembersAreKeptAndIgnored) {
   EXPECT_THAT(EncodeManifest(in_tensor), HasSubstr("\"color\": \"red\""));
 }
 
+TEST(ManifestJsonTest, AnUnknownStepIsAMemberThatOlderReleasesIgnore) {
+  Manifest manifest = Example();
+  EXPECT_THAT(EncodeManifest(manifest), Not(HasSubstr("step_is_unknown")));
+  manifest.save.step = 0;
+  manifest.save.has_step = false;
+  const std::string text = EncodeManifest(manifest);
+  EXPECT_THAT(text, HasSubstr("\"step\": 0,\n  \"step_is_unknown\": true,\n"));
+  ASSERT_OK_AND_ASSIGN(const Manifest decoded, DecodeManifest(text));
+  EXPECT_EQ(decoded.save.known_step(), -1);
+  EXPECT_EQ(decoded.save.StepText(), "an unknown step");
+  EXPECT_EQ(EncodeManifest(decoded), text);
+}
+
 TEST(ManifestJsonTest, AHigherMajorVersionNamesTheReleaseThatReadsIt) {
   EXPECT_THAT(DecodeManifest(With("\"version\": \"1.0\"", "\"version\": \"2.3\"")),
               StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("format version 2.3 is newer than 1.0"),
@@ -108,8 +122,11 @@ TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
       {"\"step\": 100", "\"step\": 9223372036854775808", "\"step\""},
       {"\"step\": 100", "\"step\": 1, \"step\": 2", "\"step\" appears twice"},
       {"\"step\": 100", "\"steps\": 100", "\"step\""},
+      {"\"step\": 100", "\"step\": 100, \"step_is_unknown\": true", "\"step_is_unknown\" of step 100"},
+      {"\"step\": 100", "\"step\": 0, \"step_is_unknown\": 1", "expected true and step 0"},
       {"\"world_size\": 2", "\"world_size\": 1", "2 writers of a world of 1"},
-      {"\"world_size\": 2", "\"world_size\": 9223372036854775807", "writers"},
+      {"\"world_size\": 2", "\"world_size\": 9223372036854775807", "expected at most 2147483647"},
+      {"\"writers\": 2", "\"writers\": 0", "0 writers of a world of 2"},
       {"sharded", "halved", "unknown state dict type \"halved\""},
       {"\"shape\": [3, 2]", "\"shape\": [4611686018427387904, 4]", "tensor \"optim/state/a/b/exp/avg\""},
       {"\"shape\": [3, 2]", "\"shape\": [2, 2]", "interval [3, 6) of 4 elements"},

@@ -4,6 +4,9 @@
 // the metadata of the HDF5 file, which may be damaged: look at each page for the first bytes of a record, then continue
 // page by page until the text ends with a seal whose digest is right. Payload may contain the bytes of a record, for
 // example of another file, so a record only counts if it names this very offset as its own.
+//
+// Every page is read and digested once, whatever the file holds: the digest of a text grows with it, and a page with
+// the first bytes of a record ends the text before it, since no record has them inside.
 #include "fsdp/checkpoint/native/parity/find_record.h"
 
 #include <algorithm>
@@ -30,22 +33,24 @@ namespace {
 constexpr std::string_view kBeginning = "{\n  \"format\": \"fsdp rank record\",\n";
 constexpr std::string_view kEnd = "\"}\n";
 
-// The sealed text that begins at `offset`, read page by page, because its length is not known. kDataLoss without a
-// seal. `size` is the size of the file.
-absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t size) {
-  std::string text;
-  while (offset + static_cast<int64_t>(text.size()) < size && static_cast<int64_t>(text.size()) < kMaxManifestBytes) {
-    const auto had = static_cast<int64_t>(text.size());
-    const int64_t more = std::min(kRecordAlignment, size - offset - had);
-    text.resize(had + more);
-    FSDP_RETURN_IF_ERROR(
-        file.Read(offset + had, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + had, more)));
-    // A record fills whole pages, so a seal can only be at the end of a page.
-    if (absl::EndsWith(absl::string_view(text), absl::string_view(kEnd.data(), kEnd.size())) && CheckSeal(text).ok()) {
-      return text;
-    }
-  }
-  return absl::DataLossError("a record without its seal");
+// The digits of a seal and the end of its text.
+constexpr int64_t kSealBytes = 32 + static_cast<int64_t>(kEnd.size());
+
+absl::Status ReadRange(const File& file, const ByteRange& range, std::string& out) {
+  out.resize(range.nbytes);
+  return file.Read(range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(out.data()), out.size()));
+}
+
+// Adds the next page of a text to its digest. True if the page ends with the right seal of the text.
+bool EndsInSeal(std::string_view page, DigestBuilder& text) {
+  const size_t before = std::max<int64_t>(0, std::ssize(page) - kSealBytes);
+  text.Update(page.substr(0, before));
+  const bool is_sealed =
+      before > 0 &&
+      absl::EndsWith(absl::string_view(page.data(), page.size()), absl::string_view(kEnd.data(), kEnd.size())) &&
+      text.Finish().ToHex() == SealOf(page);
+  text.Update(page.substr(before));
+  return is_sealed;
 }
 
 absl::StatusOr<FileRecord> DecodeAt(int64_t offset, const std::string& text) {
@@ -91,16 +96,26 @@ absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const 
 
 absl::StatusOr<FileRecord> FindRecord(const File& file) {
   FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
-  std::string beginning(kBeginning.size(), '\0');
-  for (int64_t offset = 0; offset + kRecordAlignment <= size; offset += kRecordAlignment) {
-    FSDP_RETURN_IF_ERROR(
-        file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
-    if (beginning != kBeginning) continue;
-    // Without a seal, or if it cannot be decoded, the bytes only look like a record, and the true one may follow.
-    const absl::StatusOr<std::string> text = ReadSealed(file, offset, size);
-    if (absl::IsDataLoss(text.status())) continue;
-    FSDP_RETURN_IF_ERROR(text.status());
-    absl::StatusOr<FileRecord> record = DecodeAt(offset, *text);
+  std::string bytes;
+  int64_t begin = -1;    // of the text that may be a record; -1: of none
+  DigestBuilder digest;  // of that text
+  for (int64_t offset = 0; offset < size; offset += kRecordAlignment) {
+    const ByteRange page = {offset, std::min(kRecordAlignment, size - offset)};
+    FSDP_RETURN_IF_ERROR(ReadRange(file, {offset, std::min(page.nbytes, std::ssize(kBeginning))}, bytes));
+    if (bytes == kBeginning) {
+      begin = offset;
+      digest.Reset();
+    }
+    if (begin < 0) continue;
+    FSDP_RETURN_IF_ERROR(ReadRange(file, page, bytes));
+    const ByteRange text = {begin, page.end() - begin};
+    const bool is_sealed = EndsInSeal(bytes, digest);
+    if (!is_sealed && text.nbytes < kMaxManifestBytes) continue;
+    begin = -1;
+    if (!is_sealed) continue;
+    FSDP_RETURN_IF_ERROR(ReadRange(file, text, bytes));
+    // If it cannot be decoded, the bytes only look like a record, and the true one may follow.
+    absl::StatusOr<FileRecord> record = DecodeAt(text.offset, bytes);
     if (record.ok()) return record;
   }
   return absl::DataLossError("no undamaged record");

@@ -16,7 +16,8 @@ namespace fsdp {
 
 // The record of the rank file `file`; files[0] of the result also has the extent of the record itself. Only the record
 // has been verified: its digests can verify the rest of the file. kDataLoss when no undamaged record is found. Reads
-// the first bytes of every page of the file up to the record, which is near the beginning of an undamaged file.
+// the first bytes of every page of the file up to the record, which is near the beginning of an undamaged file. Takes
+// time in proportion to the file, and memory to the record.
 absl::StatusOr<FileRecord> FindRecord(const File& file);
 
 // kDataLoss, beginning with "manifest.json", when more than half of the rank files that `manifest` names are in

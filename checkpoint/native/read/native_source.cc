@@ -57,7 +57,7 @@ class NativeSource final : public TensorSource {
 
   const FormatTraits& traits() const override { return NativeTraits(); }
   const StateDict& contents() const override { return contents_; }
-  int64_t step() const override { return manifest_.save.step; }
+  int64_t step() const override { return manifest_.save.known_step(); }
   int world_size() const override { return manifest_.save.world_size; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
@@ -69,7 +69,7 @@ class NativeSource final : public TensorSource {
 
   // The manifest has the digests of all bytes, so its own digest stands for them.
   absl::StatusOr<std::string> Identity() const override {
-    return absl::StrCat("step ", manifest_.save.step, " of save ", Printable(manifest_.save.id), ", manifest digest ",
+    return absl::StrCat(manifest_.save.StepText(), " of save ", Printable(manifest_.save.id), ", manifest digest ",
                         manifest_.digest);
   }
 
@@ -159,6 +159,7 @@ const FormatTraits& NativeTraits() {
                                                .headline = "a checkpoint",
                                                .in_directory = "manifest.json",
                                                .file = {},
+                                               .suffixes = {".h5", ".hdf5"},
                                                .is_ours = true,
                                                .has_writers = true,
                                                .is_hdf5 = true,

@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/native/parity/parity_files.h"
 #include "fsdp/checkpoint/native/repair/records_left.h"
 #include "fsdp/checkpoint/native/save/sharded_index.h"
+#include "fsdp/checkpoint/storage/durable_name.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -122,7 +123,7 @@ absl::Status RebuiltFiles::Install() {
     // A rename replaces a file but not a directory.
     if (files_.List(to).ok()) FSDP_RETURN_IF_ERROR(files_.Rename(to, JoinPath(checkpoint_, DisplacedName(name))));
     FSDP_RETURN_IF_ERROR(files_.Replace(from, to));
-    FSDP_RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
+    FSDP_RETURN_IF_ERROR(SyncNameOf(files_, to));
   }
   return absl::OkStatus();
 }

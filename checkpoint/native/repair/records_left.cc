@@ -7,22 +7,25 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/file_scan.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/parity/find_record.h"
+#include "fsdp/checkpoint/storage/unread.h"
 
 namespace fsdp {
 namespace {
 
 absl::Status Missing(const std::string& name) { return absl::DataLossError(absl::StrCat(name, " is missing")); }
 
-// Opens a file to verify it. Every error, such as a FIFO in its place, is reported as damage of the file.
+// Opens a file to verify it. An error, such as a FIFO in its place, is reported as damage of the file, unless it says
+// nothing about the file (IsUnread).
 absl::StatusOr<std::unique_ptr<File>> OpenToCheck(FileSystem& files, const std::string& directory,
                                                   const std::string& name) {
   absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, name);
-  if (file.ok()) return file;
+  if (file.ok() || IsUnread(file.status())) return file;
   return absl::IsNotFound(file.status()) ? Missing(name) : absl::DataLossError(file.status().message());
 }
 
@@ -38,23 +41,35 @@ class Survey {
   absl::StatusOr<RecordsLeft> Run() {
     FSDP_ASSIGN_OR_RETURN(names_, files_.List(directory_));
     // In this order: writers are counted in the one save that is kept, and linked files are known from its records.
-    ReadRecords();
+    FSDP_RETURN_IF_ERROR(ReadRecords());
     KeepOneSave();
     CountWriters();
-    FindLinked();
-    FindParity();
+    FSDP_RETURN_IF_ERROR(FindLinked());
+    FSDP_RETURN_IF_ERROR(FindParity());
     return std::move(left_);
   }
 
  private:
   bool IsPresent(const std::string& name) const { return std::binary_search(names_.begin(), names_.end(), name); }
 
-  void ReadRecords() {
+  // Notes that the file `name` is damaged. A file that could not be read may be whole, and ends the survey.
+  absl::Status Spoil(const std::string& name, const absl::Status& status) {
+    if (IsUnread(status)) return status;
+    left_.damaged[name] = status;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRecords() {
     for (const std::string& name : names_) {
       if (!ParseRankFileName(name)) continue;
       absl::StatusOr<FileRecord> record = RecordOf(files_, directory_, name, pool_);
-      record.ok() ? (void)(left_.records[name] = *std::move(record)) : (void)(left_.damaged[name] = record.status());
+      if (!record.ok()) {
+        FSDP_RETURN_IF_ERROR(Spoil(name, record.status()));
+        continue;
+      }
+      left_.records[name] = *std::move(record);
     }
+    return absl::OkStatus();
   }
 
   // Keeps the records of the save to which most files belong. A file of another save counts as damaged: it has the name
@@ -98,9 +113,9 @@ class Survey {
   }
 
   // The record of a rank file describes the files that it links.
-  void FindLinked() {
+  absl::Status FindLinked() {
     for (const auto& [name, record] : left_.records) {
-      for (size_t i = 1; i < record.files.size(); ++i) AddLinked(record.files[i]);
+      for (size_t i = 1; i < record.files.size(); ++i) FSDP_RETURN_IF_ERROR(AddLinked(record.files[i]));
     }
     // If a rank file is lost, its linked files are described only by their own records.
     for (const std::string& name : names_) {
@@ -109,21 +124,22 @@ class Survey {
       if (left_.damaged.count(OwnName(name)) == 0) continue;
       absl::StatusOr<FileRecord> record = RecordOf(files_, directory_, name, pool_);
       if (!record.ok()) {
-        left_.damaged[name] = record.status();
+        FSDP_RETURN_IF_ERROR(Spoil(name, record.status()));
         continue;
       }
       left_.linked[name] = std::move(record->files[0]);
       left_.linked[name].name = name;
     }
+    return absl::OkStatus();
   }
 
-  void AddLinked(const StoredFile& stored) {
+  absl::Status AddLinked(const StoredFile& stored) {
     left_.linked[stored.name] = stored;
     const absl::Status status = CheckStoredFile(files_, directory_, stored, pool_);
-    if (!status.ok()) left_.damaged[stored.name] = status;
+    return status.ok() ? status : Spoil(stored.name, status);
   }
 
-  void FindParity() {
+  absl::Status FindParity() {
     const bool is_recorded = !left_.records.empty();  // records also state 0, whatever files the directory has
     int parity = is_recorded ? left_.records.begin()->second.parity_files : 0;
     for (const std::string& name : names_) {
@@ -134,8 +150,9 @@ class Survey {
     for (int i = 0; i < parity; ++i) left_.parity.push_back(ParityFileName(i, parity));
     for (const std::string& name : left_.parity) {
       const absl::Status present = CheckPresent(files_, directory_, name);
-      if (!present.ok()) left_.damaged[name] = present;
+      if (!present.ok()) FSDP_RETURN_IF_ERROR(Spoil(name, present));
     }
+    return absl::OkStatus();
   }
 
   FileSystem& files_;
@@ -165,7 +182,8 @@ absl::StatusOr<FileRecord> RecordOf(FileSystem& files, const std::string& direct
   absl::StatusOr<FileRecord> record = read();
   if (record.ok()) return record;
   const absl::string_view why = record.status().message();
-  return absl::DataLossError(absl::StartsWith(why, name) ? std::string(why) : absl::StrCat(name, ": ", why));
+  const std::string message = absl::StartsWith(why, name) ? std::string(why) : absl::StrCat(name, ": ", why);
+  return IsUnread(record.status()) ? WithMessage(record.status(), message) : absl::DataLossError(message);
 }
 
 absl::Status CheckPresent(FileSystem& files, const std::string& directory, const std::string& name) {

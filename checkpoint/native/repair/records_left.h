@@ -36,7 +36,8 @@ struct RecordsLeft {
   int writers = 0;  // rank files of the save; 0 if unknown
 };
 
-// Reads and verifies every rank file in `directory`.
+// Reads and verifies every rank file in `directory`. The error of a file that this machine cannot read (IsUnread): it
+// may be whole. So in the functions below.
 absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string& directory, ThreadPool& pool);
 
 // The record of the rank file `name` in `directory`. kDataLoss unless all bytes of the file match it.

@@ -13,7 +13,8 @@
 //      its name, the manifest last.
 //
 // The repair is all or nothing: one file that cannot be repaired leaves the checkpoint unchanged, because a manifest
-// must be right for all of its files.
+// must be right for all of its files. So does one that this machine cannot read (IsUnread), since it may be whole; a
+// file that the medium cannot read (EIO) is damaged.
 #include "fsdp/checkpoint/native/repair/repair.h"
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
@@ -37,6 +39,7 @@
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/unread.h"
 
 namespace fsdp {
 namespace {
@@ -59,7 +62,9 @@ class Repair {
     if (!manifest.ok() && !is_lost) return manifest.status();
     if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());
     if (!options_.dry_run) RemoveLeftovers();
-    FSDP_RETURN_IF_ERROR(manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status())));
+    const absl::Status made = manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status()));
+    if (IsUnread(made)) return Annotate(made, absl::StrCat(path_, " is as it was"));
+    FSDP_RETURN_IF_ERROR(made);
     if (!report_.is_whole()) {
       report_.repaired.clear();
       return report_;
@@ -107,6 +112,7 @@ class Repair {
     std::map<std::string, absl::Status> damaged;
     for (const StoredFile& stored : manifest.files) {
       const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
+      if (IsUnread(status)) return status;
       if (!status.ok()) damaged[stored.name] = status;
     }
     const auto index = damaged.find(kCheckpointFileName);
@@ -182,7 +188,9 @@ class Repair {
     }
     FSDP_RETURN_IF_ERROR(RebuildFromParity(files_, path_, plan, {lost, {}}, out, pool_));
     for (const std::string& name : names) {
-      if (const absl::Status right = check(name); !right.ok()) {
+      const absl::Status right = check(name);
+      if (IsUnread(right)) return right;
+      if (!right.ok()) {
         report_.problems.push_back(
             absl::StrCat(name, ": the file rebuilt from parity does not match its digests: ", Message(right)));
       }
@@ -273,7 +281,9 @@ class Repair {
       in_order.push_back(left.records.at(RankFileName(writer, left.writers)));
     }
     FSDP_ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
-    ReportIndex(CheckStoredFile(files_, path_, IndexOf(manifest), pool_));
+    const absl::Status index = CheckStoredFile(files_, path_, IndexOf(manifest), pool_);
+    if (IsUnread(index)) return index;
+    ReportIndex(index);
     if (!left.parity.empty()) {
       FSDP_RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(left.parity.size()), manifest, pool_));
       for (const int index : manifest.parity.files) FSDP_RETURN_IF_ERROR(CompareParity(manifest.files[index], left));
@@ -298,6 +308,7 @@ class Repair {
   absl::Status CompareParity(const StoredFile& stored, const RecordsLeft& left) {
     if (left.damaged.count(stored.name) != 0) return absl::OkStatus();
     const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
+    if (IsUnread(status)) return status;
     if (status.ok()) return rebuilt_.Drop(stored.name);
     report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
     return absl::OkStatus();

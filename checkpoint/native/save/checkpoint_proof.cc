@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -14,6 +13,7 @@
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/parity/find_record.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -26,16 +26,11 @@ constexpr int64_t kMarkBytes = 4096;
 
 constexpr char kHdf5Signature[] = "\x89HDF\r\n\x1a\n";
 
-fs::file_type TypeOf(const std::string& path) {
-  std::error_code ignored;
-  return fs::symlink_status(path, ignored).type();
-}
-
 absl::Status Unproven(const std::string& why) { return absl::FailedPreconditionError(why); }
 
 absl::Status CheckIsDirectory(const std::string& path) {
-  // symlink_status: a link to a checkpoint elsewhere must not get that checkpoint deleted.
-  const fs::file_type type = TypeOf(path);
+  // Of the entry itself: a link to a checkpoint elsewhere must not get that checkpoint deleted.
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(path));
   if (type == fs::file_type::directory) return absl::OkStatus();
   return Unproven(type == fs::file_type::symlink ? "it is a symbolic link" : "it is not a directory");
 }
@@ -51,7 +46,8 @@ absl::StatusOr<std::string> HeadOf(const File& file, int64_t nbytes) {
 // OK if it has the mark; kNotFound if it does not; or the error of reading it, after which neither is known.
 absl::Status CheckManifestMark(FileSystem& files, const std::string& path) {
   // Before the open: opening a device or a FIFO may have side effects.
-  if (TypeOf(path) != fs::file_type::regular) return absl::NotFoundError("no file");
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(path));
+  if (type != fs::file_type::regular) return absl::NotFoundError("no file");
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
   FSDP_ASSIGN_OR_RETURN(const std::string text, HeadOf(*file, kMarkBytes));
   return absl::StrContains(text, kManifestMark) ? absl::OkStatus() : absl::NotFoundError("no mark");
@@ -61,7 +57,9 @@ absl::Status CheckManifestMark(FileSystem& files, const std::string& path) {
 // page to the end.
 absl::Status CheckHasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string path = JoinPath(directory, name);
-  if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return absl::NotFoundError("no rank file");
+  if (!IsRankFileName(name)) return absl::NotFoundError("no rank file");
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(path));
+  if (type != fs::file_type::regular) return absl::NotFoundError("no file");
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
   FSDP_ASSIGN_OR_RETURN(const std::string head, HeadOf(*file, sizeof(kHdf5Signature) - 1));
   if (head != kHdf5Signature) return absl::NotFoundError("no HDF5 file");
@@ -89,10 +87,11 @@ bool IsOfRepair(const std::string& name) {
   return absl::StartsWith(name, kPrefix) && IsNonce(name.substr(sizeof(kPrefix) - 1));
 }
 
-// True for the directories that a save makes to test whether the file system exchanges names (staged_checkpoint.cc).
-bool IsProbe(const std::string& directory, const std::string& name) {
-  return (name == "exchange" || name == "exchange-with") &&
-         TypeOf(JoinPath(directory, name)) == fs::file_type::directory;
+// True for an entry that only a save makes: a file, or a directory to test whether the file system exchanges names
+// (staged_checkpoint.cc).
+bool IsOfSave(const std::string& name, fs::file_type type) {
+  if (name == "exchange" || name == "exchange-with") return type == fs::file_type::directory;
+  return (IsCheckpointFileName(name) || IsLeftByFileSystem(name)) && type == fs::file_type::regular;
 }
 
 }  // namespace
@@ -119,7 +118,8 @@ absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
     // The directory of a crashed repair: it holds only rebuilt files and links.
     if (IsOfRepair(name)) continue;
     // A directory with the name of a file may hold other data; of a link only the link itself is deleted.
-    if (is_named_by_a_save && TypeOf(JoinPath(directory, name)) != fs::file_type::directory) continue;
+    FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(JoinPath(directory, name)));
+    if (is_named_by_a_save && type != fs::file_type::directory) continue;
     return Unproven(absl::StrCat("it holds ", Printable(name), ", which no save wrote: move that out first"));
   }
   return absl::OkStatus();
@@ -127,15 +127,16 @@ absl::Status ProveDeletable(FileSystem& files, const std::string& directory) {
 
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory) {
   const absl::Status proven = CheckIsOurCheckpoint(files, directory);
-  if (proven.ok() || TypeOf(directory) != fs::file_type::directory) return proven;
+  if (proven.ok()) return proven;
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(directory));
+  if (type != fs::file_type::directory) return proven;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(directory));
   // Weaker than a proof by contents: only for names with a nonce, and for SetAsideCheckpoint, which deletes nothing.
-  const bool is_ours = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    if (IsProbe(directory, name)) return true;
-    return (IsCheckpointFileName(name) || IsLeftByFileSystem(name)) &&
-           TypeOf(JoinPath(directory, name)) == fs::file_type::regular;
-  });
-  return is_ours ? absl::OkStatus() : proven;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(const fs::file_type entry, TypeOfEntry(JoinPath(directory, name)));
+    if (!IsOfSave(name, entry)) return proven;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -21,8 +21,11 @@
 #include "fsdp/checkpoint/native/save/save_plan.h"
 #include "fsdp/checkpoint/native/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/native/tree/flat_parts.h"
+#include "fsdp/checkpoint/native/tree/payload_writer.h"
+#include "fsdp/checkpoint/native/tree/tree_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
 
 namespace fsdp {
 namespace {
@@ -30,7 +33,7 @@ namespace {
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckParityCount(options.parity, options.type));
   const bool is_world = options.world_size >= 1 && options.world_size <= kMaxRankFiles;
-  if (!is_world || options.step < 0 || options.max_memory < kBlockBytes) {
+  if (!is_world || options.step < -1 || options.max_memory < kBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, " (1 to ", kMaxRankFiles,
                                                    "), step ", options.step, ", memory ", options.max_memory,
                                                    " bytes (at least ", kBlockBytes, ")"));
@@ -40,7 +43,8 @@ absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
 
 SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
   return {.id = NewSaveId(),
-          .step = options.step,
+          .step = std::max<int64_t>(options.step, 0),
+          .has_step = options.step >= 0,
           .type = options.type,
           .world_size = options.world_size,
           .writers = options.type == StateDictType::kFull ? 1 : options.world_size,
@@ -77,6 +81,23 @@ class Progress {
   int64_t done_ = 0;  // guarded by mutex_
 };
 
+// One block of payload per thread, or fewer threads; the remaining memory lets each have more blocks in flight.
+struct Buffers {
+  explicit Buffers(const CheckpointDirectoryOptions& options)
+      : blocks(options.max_memory / kBlockBytes),
+        threads(static_cast<int>(std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads)))) {}
+
+  int64_t blocks;
+  int threads;
+};
+
+PayloadWriteOptions WriteOptions(const Buffers& buffers, Progress& progress) {
+  PayloadWriteOptions write;
+  write.count = progress.counter();
+  write.queue_depth = static_cast<int>(std::clamp<int64_t>(buffers.blocks / buffers.threads, 1, write.queue_depth));
+  return write;
+}
+
 // The rank files that ranks would write if they held these tensors sharded by FSDP.
 std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                int parity) {
@@ -104,11 +125,8 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
     return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is not a name for a new directory"));
   }
   FileSystem& files = *options.file_system;
-  // One block of payload per thread, or fewer threads; the remaining memory lets each have more blocks in flight.
-  const int64_t blocks = options.max_memory / kBlockBytes;
-  const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads));
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
-                        ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
+  const Buffers buffers(options);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(buffers.threads, "checkpoint-io"));
   // All names and options are checked before StagedCheckpoint makes the first directory.
   FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
@@ -122,14 +140,34 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                          .save = IdentityOf(contents, options),
                          .units = UnitsOf(contents, options),
                          .texts = plan.texts};
-  context.write.count = progress.counter();
-  context.write.queue_depth = static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, context.write.queue_depth));
+  context.write = WriteOptions(buffers, progress);
   const std::unique_ptr<CheckpointBody> body = options.type == StateDictType::kFull
                                                    ? NewWholeFile(std::move(context), plan.tensors)
                                                    : NewShardedBody(std::move(context), plan.tensors, options.parity);
   FSDP_RETURN_IF_ERROR(body->Write());
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
   return staged->Commit(EncodeManifest(manifest));
+}
+
+absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                           const CheckpointDirectoryOptions& options) {
+  const Buffers buffers(options);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(buffers.threads, "checkpoint-io"));
+  FSDP_ASSIGN_OR_RETURN(SavePlan plan, PlanWhole(contents, read));
+  Progress progress(plan, options);
+  TreeFile tree;
+  tree.name = SplitPath(path).name;
+  tree.tensors = std::move(plan.tensors);
+  tree.texts = std::move(plan.texts);
+  tree.attributes = contents.attributes;
+  tree.attributes["producer"] = std::string(kProducer);
+  if (options.step >= 0) tree.attributes["step"] = options.step;
+  tree.stands_alone = true;
+  FSDP_ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
+  FSDP_RETURN_IF_ERROR(file.Write(staged->file(), *pool, WriteOptions(buffers, progress)).status());
+  return staged->Commit();
 }
 
 }  // namespace fsdp

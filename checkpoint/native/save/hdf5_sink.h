@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteCheckpointDirectory: one process writes a whole checkpoint in the project's own format. It pulls payload block
+// WriteCheckpointDirectory, WriteHdf5File: one process writes a whole checkpoint in the project's own format, or as one
+// HDF5 file for other programs. It pulls payload block
 // by block from a callback, so memory stays bounded for models of any size. `ckpt convert` calls it. SaveCheckpoint is
 // its counterpart for the ranks of a job, which hold the tensors in memory; both write the same bodies
 // (checkpoint_body.h) and commit in the same way.
@@ -20,8 +21,8 @@ namespace fsdp {
 
 struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;
-  int world_size = 1;  // number of rank files, for SHARDED and LOCAL
-  int64_t step = 0;
+  int world_size = 1;                       // number of rank files, for SHARDED and LOCAL
+  int64_t step = 0;                         // -1: unknown, which the manifest then says
   int parity = 0;                           // number of parity files; see SaveOptions
   bool overwrite = false;                   // replace an existing checkpoint by exchange; otherwise kAlreadyExists
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers; at least kBlockBytes
@@ -36,6 +37,13 @@ struct CheckpointDirectoryOptions {
 // that are invalid; kAlreadyExists as above; an error of `read` is returned unchanged.
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options);
+
+// Makes the HDF5 file `path`, which stands alone: the tree of a FULL checkpoint.h5 without a manifest and digests, with
+// `step` (if it is 0 or more) and contents.attributes as attributes of the root group, aliases as hard links, and the
+// dtype and name of each dataset as attributes. Of `options` type, world_size and parity are not used. Otherwise as
+// WriteCheckpointDirectory.
+absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                           const CheckpointDirectoryOptions& options);
 
 }  // namespace fsdp
 

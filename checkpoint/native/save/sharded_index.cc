@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const S
   TreeFile& tree = index->tree_;
   tree.name = kCheckpointFileName;
   tree.texts = std::move(texts);
-  tree.warning = kWarning;
+  tree.attributes["warning"] = std::string(kWarning);
   const FlatPlaces places(units);
   for (const StoredTensor& tensor : manifest.tensors) {
     FSDP_RETURN_IF_ERROR(CheckCovered(tensor));

@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/native/save/leftovers.h"
+#include "fsdp/checkpoint/storage/durable_name.h"
 #include "fsdp/checkpoint/storage/file_age.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -183,7 +184,7 @@ absl::Status StagedCheckpoint::TakeName() {
   if (!exists) {
     FSDP_RETURN_IF_ERROR(files_.Rename(path_, destination_));
     manifest_.reset();
-    return files_.SyncDirectory(directory_);
+    return SyncNameOf(files_, destination_);
   }
   if (!overwrite_) {
     return absl::AlreadyExistsError(absl::StrCat(
@@ -192,7 +193,7 @@ absl::Status StagedCheckpoint::TakeName() {
   FSDP_RETURN_IF_ERROR(files_.Exchange(path_, destination_));
   manifest_.reset();
   replaced_.Release();
-  FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  FSDP_RETURN_IF_ERROR(SyncNameOf(files_, destination_));
   // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save. The replaced
   // directory needs no proof: the caller requested its replacement by name.
   const absl::StatusOr<DirectoryLock> old = DirectoryLock::Take(path_);

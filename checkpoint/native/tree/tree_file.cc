@@ -204,8 +204,12 @@ StoredValues LaidOutFile::Describe() const {
 
 absl::StatusOr<StoredValues> LaidOutFile::Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
                                                 const PayloadWriteOptions& write) const {
-  const TreeRanges& ranges = layout_.ranges;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree_->name)));
+  return Write(*file, pool, write);
+}
+
+absl::StatusOr<StoredValues> LaidOutFile::Write(File& file, ThreadPool& pool, const PayloadWriteOptions& write) const {
+  const TreeRanges& ranges = layout_.ranges;
   PayloadWriteOptions options = write;
   if (ranges.record) options.later.push_back(*ranges.record);
   if (tree_->is_shared) {
@@ -213,13 +217,13 @@ absl::StatusOr<StoredValues> LaidOutFile::Write(FileSystem& files, const std::st
                  [](const ByteRange& range) { return range.nbytes > 0; });
   }
   FSDP_ASSIGN_OR_RETURN(StoredFile stored,
-                        WritePayload(*file, layout_.image, ranges.nbytes, ExtentsOf(*tree_, ranges), pool, options));
+                        WritePayload(file, layout_.image, ranges.nbytes, ExtentsOf(*tree_, ranges), pool, options));
   stored.record = ranges.record;
   stored.name = tree_->name;
   StoredValues values = DescribeTree(*tree_, ranges);
   values.files[0] = std::move(stored);
-  if (tree_->record) FSDP_RETURN_IF_ERROR(WriteRecord(*file, *tree_->record, values));
-  FSDP_RETURN_IF_ERROR(file->Sync());
+  if (tree_->record) FSDP_RETURN_IF_ERROR(WriteRecord(file, *tree_->record, values));
+  FSDP_RETURN_IF_ERROR(file.Sync());
   return values;
 }
 

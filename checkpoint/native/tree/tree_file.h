@@ -44,6 +44,9 @@ class LaidOutFile {
   absl::StatusOr<StoredValues> Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
                                      const PayloadWriteOptions& write) const;
 
+  // The same into `file`, which is empty.
+  absl::StatusOr<StoredValues> Write(File& file, ThreadPool& pool, const PayloadWriteOptions& write) const;
+
  private:
   LaidOutFile(const TreeFile& tree, TreeLayout layout) : tree_(&tree), layout_(std::move(layout)) {}
 

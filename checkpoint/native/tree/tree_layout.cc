@@ -44,7 +44,7 @@ int64_t MetadataBytes(const TreeFile& tree) {
 // bytes.
 class TreeBuilder {
  public:
-  explicit TreeBuilder(Hdf5File& file) : file_(file) {}
+  TreeBuilder(Hdf5File& file, bool stands_alone) : file_(file), stands_alone_(stands_alone) {}
 
   // The groups above the object of `key`.
   absl::Status AddGroups(const StateKey& key) {
@@ -70,13 +70,17 @@ class TreeBuilder {
   absl::StatusOr<ByteRange> AddTensor(const TreeFile::TensorPart& tensor) {
     FSDP_RETURN_IF_ERROR(AddGroups(tensor.key));
     const std::string path = DatasetPath(tensor.key);
-    const std::string fqn = IfEscaped(tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state);
+    const std::string& name = tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state;
+    const std::string fqn = stands_alone_ ? name : IfEscaped(name);
     if (tensor.shown() != nullptr) {
       FSDP_RETURN_IF_ERROR(file_.AddVirtual(path, fqn, tensor.dtype, tensor.shape, tensor.shown()->parts));
       return ByteRange{};
     }
     FSDP_ASSIGN_OR_RETURN(const int64_t offset,
                           file_.AddDataset(path, fqn, tensor.dtype, PartDims(tensor.shape, tensor.interval)));
+    for (size_t i = 0; stands_alone_ && i < tensor.aliases.size(); ++i) {
+      FSDP_RETURN_IF_ERROR(file_.AddHardLink(DatasetPath(StateKey::Model(tensor.aliases[i])), path));
+    }
     return ByteRange{offset, tensor.interval.size() * SizeOf(tensor.dtype)};
   }
 
@@ -100,6 +104,7 @@ class TreeBuilder {
 
  private:
   Hdf5File& file_;
+  const bool stands_alone_;
   std::set<std::string> groups_;
 };
 
@@ -128,11 +133,13 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes
   FSDP_RETURN_IF_ERROR(CheckSizeLimit(tree, record_bytes));
   const bool shows = std::any_of(tree.tensors.begin(), tree.tensors.end(),
                                  [](const auto& tensor) { return tensor.shown() != nullptr; });
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
-                        Hdf5File::Create({.virtual_datasets = shows, .metadata_bytes = MetadataBytes(tree)}));
-  TreeBuilder builder(*file);
+  FSDP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Hdf5File> file,
+      Hdf5File::Create(
+          {.virtual_datasets = shows, .describes_all = tree.stands_alone, .metadata_bytes = MetadataBytes(tree)}));
+  TreeBuilder builder(*file, tree.stands_alone);
   TreeRanges ranges;
-  if (!tree.warning.empty()) FSDP_RETURN_IF_ERROR(file->SetRootAttribute("warning", tree.warning));
+  for (const auto& [name, value] : tree.attributes) FSDP_RETURN_IF_ERROR(file->SetRootAttribute(name, value));
   // The record comes first, so that a truncated file still has it.
   if (record_bytes != 0) {
     FSDP_RETURN_IF_ERROR(builder.AddGroup("/fsdp", ""));

@@ -32,6 +32,7 @@
 #include "fsdp/checkpoint/hdf5/hdf5_file.h"
 #include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/storage/memory_file.h"
+#include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
@@ -106,7 +107,9 @@ struct TreeFile {
   std::vector<StoredFile> links;       // files of earlier saves
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
   bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
-  std::string warning;     // attribute of the root group; no attribute if empty
+  RunMetadata attributes;  // of the root group
+  // A file without a manifest: aliases are hard links, and every dataset has its dtype and name as attributes.
+  bool stands_alone = false;
 };
 
 // The places of the values of a TreeFile in the file.

@@ -13,19 +13,25 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
+#include "fsdp/checkpoint/storage/unread.h"
 
 namespace fsdp {
 namespace {
 
-// OK when every byte of the checkpoint `path` verifies; else kDataLoss with the first problem.
+// For a search any failure means "not this step", including a version that this release cannot read.
+absl::Status NotThisStep(const absl::Status& status) {
+  return status.ok() || IsUnread(status) ? status : absl::DataLossError(status.message());
+}
+
+// OK when every byte of the checkpoint `path` verifies; else the first problem, as CheckStep.
 absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options = {}) {
   const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path, options);
-  // For a search any failure means "not this step", including a version that this release cannot read.
-  if (!report.ok()) return absl::DataLossError(report.status().message());
-  if (report->problems.empty()) return absl::OkStatus();
-  const size_t more = report->problems.size() - 1;
-  return absl::DataLossError(
-      absl::StrCat(report->problems[0], more == 0 ? "" : absl::StrCat(", and ", more, " more problems")));
+  return report.ok() ? report->status() : NotThisStep(report.status());
+}
+
+// "step-00000003 does not verify: REASON".
+std::string Skipped(const std::string& name, const absl::Status& status) {
+  return absl::StrCat(name, IsUnread(status) ? " cannot be read here: " : " does not verify: ", status.message());
 }
 
 }  // namespace
@@ -58,11 +64,11 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
   const std::string path = JoinPath(root, name);
   FSDP_RETURN_IF_ERROR(CheckVerifies(path, options));
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
-  if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
+  if (!manifest.ok()) return NotThisStep(manifest.status());
   // A step that was renamed to another step's name is not that step.
   const SaveIdentity& save = manifest->save;
-  if (name == StepName(save.step) || name == save.name) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", save.step));
+  if (save.has_step && (name == StepName(save.step) || name == save.name)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("its manifest is of ", save.StepText()));
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
@@ -71,7 +77,7 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
   if (is_checkpoint) {
     const absl::Status status = CheckVerifies(root);
     if (status.ok()) return root;
-    return absl::DataLossError(absl::StrCat(root, " does not verify: ", status.message()));
+    return absl::Status(status.code(), Skipped(root, status));
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
   std::string reasons;
@@ -80,7 +86,11 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
     const std::string path = JoinPath(root, *step);
     const absl::Status status = CheckStep(root, *step);
     if (status.ok()) return path;
-    const std::string sentence = absl::StrCat(*step, " does not verify: ", status.message());
+    const std::string sentence = Skipped(*step, status);
+    if (absl::IsResourceExhausted(status)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(root, ": ", sentence, "; give this process more descriptors or memory"));
+    }
     if (skipped != nullptr) skipped->push_back(sentence);
     absl::StrAppend(&reasons, "; ", sentence);
   }

@@ -18,9 +18,10 @@
 namespace fsdp {
 
 // The path of the newest committed step of ROOT that verifies; every byte of it is read, and of newer steps that do not
-// verify. `skipped`, if not null, gets a sentence for each newer step that does not verify. kNotFound, with all
-// reasons, when no step verifies. If `root` is itself a checkpoint, it is verified and returned; kDataLoss when it is
-// damaged.
+// verify. `skipped`, if not null, gets a sentence for each newer step that does not verify, or cannot be read.
+// kNotFound, with all reasons, when no step verifies. kResourceExhausted when this process has too few descriptors or
+// too little memory to read a newer step: an older one would only be taken for want of them. If `root` is itself a
+// checkpoint, it is verified and returned; kDataLoss when it is damaged.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped = nullptr);
 
 // A committed step of a ROOT.
@@ -37,8 +38,8 @@ absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root);
 // Their names.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
 
-// OK when every byte of the step `name` of ROOT verifies and its manifest is of this name and step; else kDataLoss with
-// the first problem.
+// OK when every byte of the step `name` of ROOT verifies and its manifest is of this name and step. kDataLoss with the
+// first problem if it is damaged; another code (IsUnread) if it is not, but cannot be read here.
 absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options = {});
 
 }  // namespace fsdp

@@ -21,6 +21,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
@@ -32,6 +33,7 @@
 #include "fsdp/checkpoint/native/verify/range_names.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/unread.h"
 
 namespace fsdp {
 namespace {
@@ -47,7 +49,7 @@ int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
 // A problem with its place in the report: file and offset, -1 for the file as a whole.
 struct Problem {
   std::pair<int, int64_t> order;
-  std::string message;
+  absl::Status error;
   std::vector<VerifyReport::Damage> damage;  // empty when the problem is not damage to known bytes
 };
 
@@ -89,7 +91,8 @@ class Verification {
     std::stable_sort(problems_.begin(), problems_.end(),
                      [](const Problem& a, const Problem& b) { return a.order < b.order; });
     for (Problem& problem : problems_) {
-      report.problems.push_back(std::move(problem.message));
+      report.AddProblem(problem.error);
+      if (IsUnread(problem.error)) continue;
       std::move(problem.damage.begin(), problem.damage.end(), std::back_inserter(report.damage));
     }
     for (size_t i = 0; i < nonfinite_.size(); ++i) {
@@ -102,14 +105,10 @@ class Verification {
   static constexpr std::pair<int, int64_t> kBeforeFiles = {-1, 0};
   static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
 
-  void Report(std::string message, const std::pair<int, int64_t>& order = kBeforeFiles,
+  void Report(absl::Status error, const std::pair<int, int64_t>& order = kBeforeFiles,
               std::vector<VerifyReport::Damage> damage = {}) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    problems_.push_back({order, std::move(message), std::move(damage)});
-  }
-  void Report(const absl::Status& status, const std::pair<int, int64_t>& order = kBeforeFiles,
-              std::vector<VerifyReport::Damage> damage = {}) {
-    Report(std::string(status.message()), order, std::move(damage));
+    problems_.push_back({order, std::move(error), std::move(damage)});
   }
 
   // If most other files are of another save, the manifest is the misplaced file; this is reported first.
@@ -123,7 +122,7 @@ class Verification {
     const absl::StatusOr<std::vector<std::string>> names = FindUnknownFiles(files_, directory_, manifest_);
     if (!names.ok()) return Report(names.status());
     for (const std::string& name : *names) {
-      Report(absl::StrCat(Printable(name), ": the manifest names no such file"));
+      Report(absl::DataLossError(absl::StrCat(Printable(name), ": the manifest names no such file")));
     }
   }
 
@@ -137,6 +136,7 @@ class Verification {
     const bool is_right_size = file.ok();
     if (!is_right_size) {
       const absl::Status problem = file.status();
+      if (IsUnread(problem)) return Report(problem, OfFile(index));
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
       const int64_t size = file.ok() ? (*file)->Size().value_or(0) : 0;
@@ -172,16 +172,17 @@ class Verification {
     const StoredFile& stored = manifest_.files[block.file];
     const ByteRange& range = block.range;
     const auto what = [&] { return absl::StrCat(names_.NameOf(block.file, range), ", block ", block.block); };
-    const auto report = [&](std::string message) {
-      Report(std::move(message), {block.file, range.offset}, {{stored.name, range, what()}});
+    const auto report = [&](absl::Status error) {
+      Report(std::move(error), {block.file, range.offset}, {{stored.name, range, what()}});
     };
     if (!bytes.ok()) {
-      return report(
-          absl::StrCat(stored.name, ", ", Describe(range), " (", what(), "): ", std::string(bytes.status().message())));
+      return report(Annotate(bytes.status(), absl::StrCat(stored.name, ", ", Describe(range), " (", what(), ")")));
     }
     const Digest& recorded = stored.extents[block.extent].digests[block.block];
     const Digest digest = DigestOf(absl::MakeConstSpan(*bytes, range.nbytes));
-    if (digest != recorded) return report(DamagedBlock(stored.name, range, what(), digest, recorded));
+    if (digest != recorded) {
+      return report(absl::DataLossError(DamagedBlock(stored.name, range, what(), digest, recorded)));
+    }
     if (options_.count_nonfinite) CountElements(block.file, range, *bytes);
   }
 
@@ -195,12 +196,13 @@ class Verification {
     const std::vector<ByteRange> gaps = RangesBetween(taken, stored.nbytes);
     const ByteRange all =
         gaps.empty() ? ByteRange() : ByteRange{gaps.front().offset, gaps.back().end() - gaps.front().offset};
-    std::string message =
-        absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps), "): ");
-    absl::StrAppend(&message, digest.ok() ? absl::StrCat("digest ", digest->ToHex(), " != recorded ",
-                                                         stored.rest_digest.ToHex(), ", which covers all of them")
-                                          : std::string(digest.status().message()));
-    Report(std::move(message), {file, all.offset}, {{stored.name, all, "HDF5 metadata and padding"}});
+    const absl::Status problem =
+        digest.ok() ? absl::DataLossError(absl::StrCat("digest ", digest->ToHex(), " != recorded ",
+                                                       stored.rest_digest.ToHex(), ", which covers all of them"))
+                    : digest.status();
+    Report(Annotate(problem, absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ",
+                                          List(gaps), ")")),
+           {file, all.offset}, {{stored.name, all, "HDF5 metadata and padding"}});
   }
 
   // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"
@@ -250,14 +252,29 @@ class Verification {
 
 // True if `directory` has files with names of checkpoint files: then a missing manifest is damage; otherwise the
 // directory is not a checkpoint.
-bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
+absl::StatusOr<bool> HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
+  if (IsUnread(names.status())) return names.status();
   return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
            return name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"));
          });
 }
 
 }  // namespace
+
+absl::Status VerifyReport::status() const {
+  if (problems.empty()) return absl::OkStatus();
+  const size_t more = problems.size() - 1;
+  return absl::Status(is_damaged() ? absl::StatusCode::kDataLoss : unread_code,
+                      absl::StrCat(problems[0], more == 0 ? "" : absl::StrCat(", and ", more, " more problems")));
+}
+
+void VerifyReport::AddProblem(const absl::Status& error) {
+  problems.emplace_back(error.message());
+  if (!IsUnread(error)) return;
+  if (unread.empty()) unread_code = error.code();
+  unread.push_back(problems.back());
+}
 
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options) {
   FileSystem& files = PosixFileSystem();
@@ -268,12 +285,13 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const Ver
   if (absl::IsDataLoss(manifest.status())) {
     report.problems.push_back(std::string(manifest.status().message()));
     report.damage.push_back({kManifestName, {0, SizeOfManifest(files, path)}, "manifest"});
-  } else if (absl::IsNotFound(manifest.status()) && HoldsCheckpointFiles(files, path)) {
-    report.problems.push_back(absl::StrCat(kManifestName, ": the file is missing"));
-    report.damage.push_back({kManifestName, {}, "manifest"});
-  } else {
-    return manifest.status();
+    return report;
   }
+  if (!absl::IsNotFound(manifest.status())) return manifest.status();
+  FSDP_ASSIGN_OR_RETURN(const bool has_lost_it, HoldsCheckpointFiles(files, path));
+  if (!has_lost_it) return manifest.status();
+  report.problems.push_back(absl::StrCat(kManifestName, ": the file is missing"));
+  report.damage.push_back({kManifestName, {}, "manifest"});
   return report;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/nonfinite.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
@@ -53,6 +54,19 @@ struct VerifyReport {
   // the checkpoint verifies.
   std::vector<std::string> problems;
 
+  // Those of `problems` that are no damage: this machine could not read bytes that may be right (storage/unread.h).
+  std::vector<std::string> unread;
+  absl::StatusCode unread_code = absl::StatusCode::kOk;  // of the first of them
+
+  bool is_damaged() const { return problems.size() > unread.size(); }
+
+  // OK without problems. Else the first problem, and how many more there are: kDataLoss if there is damage, otherwise
+  // `unread_code`.
+  absl::Status status() const;
+
+  // Adds an error to `problems`, and to `unread` if it is no damage.
+  void AddProblem(const absl::Status& error);
+
   // The damage to known bytes, in the same order. A hole in a tensor's cover, or an unknown file, is a problem without
   // damage.
   std::vector<Damage> damage;
@@ -66,8 +80,8 @@ struct VerifyReport {
   std::vector<PartlyReadTensor> partly_read;
 };
 
-// Blocks until all is read. kNotFound or kInvalidArgument when `path` is not a checkpoint of ours. Damage is in the
-// report, not in the status.
+// Blocks until all is read. kNotFound or kInvalidArgument when `path` is not a checkpoint of ours; the error of reading
+// its manifest if that is no damage. Damage is in the report, not in the status.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options = {});
 
 }  // namespace fsdp

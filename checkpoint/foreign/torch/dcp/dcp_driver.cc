@@ -23,7 +23,10 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(DcpTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override { return probe.is_directory && IsDcpDirectory(probe.path); }
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    if (!probe.is_directory) return false;
+    return IsDcpDirectory(probe.path);
+  }
 
   // Other programs have directories named .metadata.
   bool IsCheckpointDirectory(const std::string& directory) const override {

@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -41,6 +40,7 @@
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -89,6 +89,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
+    state_.TakeTrainerState();
     return absl::OkStatus();
   }
 
@@ -359,9 +360,9 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
 
 }  // namespace
 
-bool IsDcpDirectory(const std::string& directory) {
-  std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::path(directory) / kDcpMetadataName, ignored);
+absl::StatusOr<bool> IsDcpDirectory(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const auto type, TypeOfTarget(JoinPath(directory, kDcpMetadataName)));
+  return type != std::filesystem::file_type::not_found;
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,

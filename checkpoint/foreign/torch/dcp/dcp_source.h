@@ -15,7 +15,7 @@
 namespace fsdp {
 
 // True when `directory` holds a .metadata file.
-bool IsDcpDirectory(const std::string& directory);
+absl::StatusOr<bool> IsDcpDirectory(const std::string& directory);
 
 // Reads .metadata and the values that are not tensors. world_size() is the number of ranks in the names of files.
 // kInvalidArgument states what cannot be read and why; kDataLoss names the damage and its file.

@@ -26,6 +26,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 #include "fsdp/tensor/interval.h"
@@ -87,6 +88,9 @@ class DcpPlan {
         break;
     }
     if (const std::optional<StateName> state = StateOfKey(key)) return PathOfState(*state);
+    if (std::optional<std::string> name = NameOfModelValue(key)) {
+      return {{"model", false}, {*std::move(name), false}};
+    }
     return {{key.fqn, false}};
   }
 

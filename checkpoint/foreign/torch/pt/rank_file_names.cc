@@ -3,19 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {
-
-namespace fs = std::filesystem;
 
 // "optim_rank_1_of_4.pt": the texts "optim_rank_", "_of_", ".pt", and the numbers 1 and 4 between them.
 struct SplitName {
@@ -102,15 +100,14 @@ std::vector<std::string> RankFileNames(const std::vector<std::string>& names) {
   return by_rank;
 }
 
-std::vector<std::string> RankFilesIn(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
-    if (absl::EndsWith(name, ".pt") || absl::EndsWith(name, ".pth") || absl::EndsWith(name, ".bin")) {
-      names.push_back(name);
-    }
-  }
+absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, PosixFileSystem().List(directory));
+  names.erase(std::remove_if(names.begin(), names.end(),
+                             [](const std::string& name) {
+                               return !absl::EndsWith(name, ".pt") && !absl::EndsWith(name, ".pth") &&
+                                      !absl::EndsWith(name, ".bin");
+                             }),
+              names.end());
   return RankFileNames(names);
 }
 

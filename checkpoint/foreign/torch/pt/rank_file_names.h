@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace fsdp {
 
 // `names` by rank, if they differ only in one number, which counts from 0 without a gap; if there are at least two of
@@ -16,8 +18,8 @@ namespace fsdp {
 std::vector<std::string> RankFileNames(const std::vector<std::string>& names);
 
 // RankFileNames of the torch files (.pt, .pth, .bin) in `directory`: a torch file with any other name makes the set
-// ambiguous, and a missing rank must not go unnoticed.
-std::vector<std::string> RankFilesIn(const std::string& directory);
+// ambiguous, and a missing rank must not go unnoticed. The error of a directory that cannot be listed.
+absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& directory);
 
 }  // namespace fsdp
 

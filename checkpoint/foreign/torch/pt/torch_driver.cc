@@ -23,7 +23,7 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(TorchTraits()) {}
 
-  bool Recognises(const PathProbe& probe) const override {
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsTorchDirectory(probe.path);
     if (absl::StartsWith(probe.head, "PK\x03\x04")) return !FirstZipEntryEndsWith(probe.head, ".npy");
     const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);

@@ -35,12 +35,16 @@
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kTorchAdapterName[] = "adapter_model.bin";  // PEFT's
 
 class TorchSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
@@ -68,6 +72,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->files_ = std::move(joined.files);
     source->state_ = *std::move(state);
     source->state_.path = path;
+    source->state_.TakeTrainerState();
+    if (IsAdapterFile(source->files_.front()->path())) source->state_.layout.notes.emplace_back(kAdapterNote);
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
       const absl::Status fits = source->FitState(joined.ranks, options);
@@ -331,27 +337,36 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
   return open(RankState::kShards);
 }
 
-bool Exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
+absl::StatusOr<bool> Exists(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
+  return type != fs::file_type::not_found;
 }
 
 }  // namespace
 
-bool IsTorchDirectory(const std::string& directory) {
-  return Exists(fs::path(directory) / kTorchModelName) || Exists(fs::path(directory) / kTorchIndexName) ||
-         !RankFilesIn(directory).empty();
+absl::StatusOr<bool> IsTorchDirectory(const std::string& directory) {
+  if (IsAdapter(directory, kTorchAdapterName)) return true;
+  for (const char* name : {kTorchModelName, kTorchIndexName}) {
+    FSDP_ASSIGN_OR_RETURN(const bool exists, Exists(JoinPath(directory, name)));
+    if (exists) return true;
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankFilesIn(directory));
+  return !ranks.empty();
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
                                                               const TensorSourceOptions& options) {
   std::string file_path = path;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    file_path = fs::path(path) / kTorchModelName;
-    if (!Exists(file_path)) {
-      const std::vector<std::string> ranks = RankFilesIn(path);
-      if (!ranks.empty() && !Exists(fs::path(path) / kTorchIndexName)) return OpenRankFiles(path, ranks, options);
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
+  if (type == fs::file_type::directory) {
+    file_path = JoinPath(path, kTorchModelName);
+    FSDP_ASSIGN_OR_RETURN(const bool has_model, Exists(file_path));
+    FSDP_ASSIGN_OR_RETURN(const bool has_index, Exists(JoinPath(path, kTorchIndexName)));
+    if (!has_model && !has_index && IsAdapter(path, kTorchAdapterName)) {
+      file_path = JoinPath(path, kTorchAdapterName);
+    } else if (!has_model) {
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankFilesIn(path));
+      if (!ranks.empty() && !has_index) return OpenRankFiles(path, ranks, options);
       FSDP_ASSIGN_OR_RETURN(JoinedFiles joined, JoinIndexedFiles(path, options));
       return TorchSource::Create(path, std::move(joined), options);
     }

@@ -19,7 +19,7 @@ namespace fsdp {
 inline constexpr char kTorchModelName[] = "pytorch_model.bin";
 
 // True when `directory` holds one of these two, or the files of ranks.
-bool IsTorchDirectory(const std::string& directory);
+absl::StatusOr<bool> IsTorchDirectory(const std::string& directory);
 
 // kInvalidArgument states what cannot be read and why; kDataLoss names the damage and its file.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,

@@ -214,12 +214,13 @@ TEST(TorchWriterTest, GroupsSayWhatPyTorchWantsToKnow) {
   EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not a JSON array")));
 }
 
-// An Adam with "decoupled_weight_decay" would be an AdamW; RMSprop has no "dampening".
+// An Adam with "decoupled_weight_decay" would be an AdamW; RMSprop and Muon have no "dampening".
 TEST(TorchWriterTest, GroupsOfPyTorchStayAsTheyAre) {
   for (
       const std::string json :
       {R"([{"params":["w"],"lr":0.1,"betas":{"__python__":"tuple","items":[0.9,0.99]},"amsgrad":true,"foreach":null}])",
-       R"([{"params":["w"],"lr":0.1,"momentum":0.5,"alpha":0.99,"centered":true,"foreach":null}])"}) {
+       R"([{"params":["w"],"lr":0.1,"momentum":0.5,"alpha":0.99,"centered":true,"foreach":null}])",
+       R"([{"params":["w"],"lr":0.1,"momentum":0.95,"nesterov":true,"ns_steps":5}])"}) {
     ASSERT_OK_AND_ASSIGN(const PythonJson groups, TorchParamGroups(json));
     EXPECT_EQ(groups.dump(), json);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The wheel's Writer keeps an index in its checkpoints, the text extra/torch.distributed.checkpoint
-// (python/fsdp_checkpoint/_torch_names.py): which of DCP's names is which value, for its Reader. To PyTorch's own
+// (python/fsdp_checkpoint/_torch_layout.py): which of DCP's names is which value, for its Reader. To PyTorch's own
 // formats it means nothing.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_WHEEL_INDEX_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_WHEEL_INDEX_H_

@@ -3,7 +3,8 @@
 // Texts. An extra value of a checkpoint is a text, but torch files have typed values, so TextOfPython and PythonOfText
 // must map one to the other without loss: "3" the string and 3 the number are different values. The rule: a value's
 // text is its JSON; a string's text is the string itself, unless that could be read as the JSON of a value: then it is
-// quoted, once more for each time that it is already quoted. ReadsAsValue decides, for both directions.
+// quoted, once more for each time that it is already quoted. ReadsAsValue decides, for both directions, and for the
+// wheel too (python/fsdp_checkpoint/_values.py), whose floating-point numbers Python spells.
 //
 // Recursion must not depend on the file: DepthOf measures a text before it is parsed.
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
@@ -12,6 +13,8 @@
 #include <array>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 
@@ -36,10 +39,28 @@ int DepthOf(const std::string& text) {
   return deepest;
 }
 
-// The value of which `text` is exactly the JSON; discarded if there is no such value.
+// `text` with one spelling of each floating-point number: 1e+15 is also 1000000000000000.0.
+std::string Spelled(const std::string& text) {
+  std::string spelled;
+  for (size_t at = 0; at < text.size();) {
+    const bool begins_number = text[at] == '-' || absl::ascii_isdigit(text[at]);
+    const size_t length = begins_number ? text.find_first_not_of("+-.0123456789eE", at) - at : 1;
+    const std::string part = text.substr(at, length);
+    at += part.size();
+    double number = 0;
+    const bool is_float = part.find_first_of(".eE") != part.npos && absl::SimpleAtod(part, &number);
+    spelled += begins_number && is_float ? PythonJson(number).dump() : part;
+  }
+  return spelled;
+}
+
+// The value of which `text` is the JSON, but for the spelling of its floating-point numbers; discarded if there is no
+// such value.
 PythonJson ParseExactly(const std::string& text) {
-  const PythonJson json = ParsePythonJson(text);
-  return !json.is_discarded() && Dump(json) == text ? json : PythonJson(PythonJson::value_t::discarded);
+  PythonJson json = ParsePythonJson(text);
+  const std::string written = json.is_discarded() ? "" : Dump(json);
+  const bool is_exact = !json.is_discarded() && (written == text || Spelled(written) == Spelled(text));
+  return is_exact ? json : PythonJson(PythonJson::value_t::discarded);
 }
 
 // True for the JSON of a value that is not a string, quoted as a string any number of times.

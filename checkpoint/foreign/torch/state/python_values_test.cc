@@ -124,6 +124,18 @@ TEST(PythonValuesTest, AnUnsignedNumberOfATextKeepsItsValue) {
   EXPECT_EQ(of_64_bits.dump(), "9223372036854775807");
 }
 
+// Python and C++ spell some numbers differently, and the wheel writes texts that are read here.
+TEST(PythonValuesTest, ATextIsAValueInAnySpellingOfItsNumbersButNoOther) {
+  EXPECT_EQ(PythonOfText("[1000000000000000.0,5E-1,-0.10]"), PythonJson::parse("[1e15,0.5,-0.1]"));
+  EXPECT_EQ(PythonOfText(R"({"at":"1.50","lr":1.50})"), PythonJson::parse(R"({"at":"1.50","lr":1.5})"));
+  for (const char* text : {"[1, 2]", "[1.5 ]", "[100000000000000000000]", "-0", "2.50.1", "1e999", "NaN"}) {
+    EXPECT_EQ(PythonOfText(text), PythonJson(text));
+    EXPECT_EQ(TextOfPython(PythonJson(text)), text);
+  }
+  EXPECT_EQ(TextOfPython(PythonJson("1.50")), "\"1.50\"");
+  EXPECT_EQ(PythonOfText("\"1.50\""), PythonJson("1.50"));
+}
+
 // Regression: pairs nest deeper in JSON than objects do, and such a text was taken for a string.
 TEST(PythonValuesTest, DeepDictsOfPairsStayDicts) {
   std::string pickle = "N";

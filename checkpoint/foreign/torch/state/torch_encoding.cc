@@ -29,6 +29,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
+#include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 
 namespace fsdp {
@@ -46,18 +47,23 @@ class StateEncoder {
       storages_.push_back({true, static_cast<uint32_t>(literals_.size())});
       literals_.push_back(tensor);
     };
+    pickle_.write_reference = [this](const std::string& name) { EncodeExtra(StateKey::Extra(name)); };
   }
 
   absl::StatusOr<EncodedTorchState> Encode() {
-    bool is_plain = true;
-    for (const auto& [key, value] : contents_.entries()) is_plain = is_plain && key.section == Section::kModel;
+    FSDP_ASSIGN_OR_RETURN(parts_, PartsOfExtras(contents_));
+    const auto& entries = contents_.entries();
+    const bool is_plain = std::all_of(entries.begin(), entries.end(), [](const StateDict::Entry& entry) {
+      const std::optional<std::string> name = NameOfModelValue(entry.first);
+      return name ? IsNameInModule(*name) : entry.first.section == Section::kModel;
+    });
     if (is_plain) {
-      EncodeModel();
+      FSDP_RETURN_IF_ERROR(EncodeModel());
     } else {
       pickle_.EmptyDict();
       pickle_.Mark();
       pickle_.String("model");
-      EncodeModel();
+      FSDP_RETURN_IF_ERROR(EncodeModel());
       FSDP_RETURN_IF_ERROR(EncodeOptimizer());
       FSDP_RETURN_IF_ERROR(EncodeExtras());
       pickle_.SetItems();
@@ -77,10 +83,24 @@ class StateEncoder {
     EncodeTorchTensor(pickle_, absl::StrCat(storage), tensor.dtype, tensor.shape);
   }
 
-  void EncodeModel() {
+  // The name of a value that is written among the tensors of the model.
+  std::optional<std::string> NameInModel(const StateKey& key) const {
+    return parts_.empty() || parts_.count(key) == 0 ? NameOfModelValue(key) : std::nullopt;
+  }
+
+  absl::Status EncodeModel() {
     pickle_.EmptyDict();
     pickle_.Mark();
     for (const auto& [key, value] : contents_.entries()) {
+      if (const std::optional<std::string> name = NameInModel(key)) {
+        if (contents_.contains(StateKey::Model(*name)) || contents_.aliases.count(*name) != 0) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("a tensor and a value of the model are both named ", Quote(*name)));
+        }
+        pickle_.String(*name);
+        EncodeExtra(key);
+        continue;
+      }
       const auto* tensor = std::get_if<ShardedTensor>(&value);
       if (key.section != Section::kModel || tensor == nullptr) continue;
       pickle_.String(key.fqn);
@@ -95,6 +115,7 @@ class StateEncoder {
       EncodeTensor(key, *tensor);
     }
     pickle_.SetItems();
+    return absl::OkStatus();
   }
 
   // Groups state by parameter, in the order in which the state dict first names each one.
@@ -196,10 +217,8 @@ class StateEncoder {
   }
 
   absl::Status EncodeExtras() {
-    FSDP_ASSIGN_OR_RETURN(const std::set<StateKey> parts, PartsOfExtras(contents_));
-    pickle_.write_reference = [this](const std::string& name) { EncodeExtra(StateKey::Extra(name)); };
     for (const auto& [key, value] : contents_.entries()) {
-      if (key.section != Section::kExtra || parts.count(key) != 0 || StateOfKey(key)) continue;
+      if (key.section != Section::kExtra || parts_.count(key) != 0 || StateOfKey(key) || NameInModel(key)) continue;
       // The members of one dict: a reader would take the extra value for the model.
       if (key.fqn == "model" || key.fqn == "optim") {
         return absl::InvalidArgumentError(
@@ -221,6 +240,7 @@ class StateEncoder {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   const StateDict& contents_;
+  std::set<StateKey> parts_;  // of extra values, which are only inside them
   PickleWriter pickle_;
   std::vector<EncodedTorchState::Storage> storages_;
   std::vector<LiteralTensor> literals_;
@@ -252,7 +272,7 @@ void AddTorchOptions(PythonJson& group) {
     SetDefault(group, "differentiable", false);
     SetDefault(group, "fused", nullptr);
     SetDefault(group, "decoupled_weight_decay", true);
-  } else if (group.contains("momentum")) {
+  } else if (group.contains("momentum") && !group.contains("ns_steps")) {  // with it, Muon
     SetDefault(group, "dampening", 0);
     SetDefault(group, "nesterov", false);
     SetDefault(group, "maximize", false);

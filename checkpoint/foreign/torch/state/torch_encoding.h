@@ -36,7 +36,8 @@ struct EncodedTorchState {
 
 // A model without other values becomes a plain state dict; a model with an optimizer or extra values becomes {"model":
 // ..., "optim": {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the
-// storage of their tensor; parts of an extra value are inside it (extra_parts.h). kInvalidArgument names an extra value
+// storage of their tensor; parts of an extra value are inside it (extra_parts.h), and values of the model inside the
+// model (model_value.h). kInvalidArgument names an extra value
 // that would replace "model" or "optim", and is an error of PartsOfExtras; kDataLoss for param_groups that are not
 // JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);

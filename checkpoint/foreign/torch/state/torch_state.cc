@@ -26,6 +26,8 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/training_step.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -72,6 +74,7 @@ class StateBuilder {
     FSDP_ASSIGN_OR_RETURN(TorchLayout layout, LayoutOf(root, tensors_, options_.map));
     state_.layout = std::move(layout.description);
     const Place top = {.branch = &layout.root, .role = layout.root.role, .model = &layout.root};
+    top_ = &layout.root;
     SeeNames(top, root);
     FSDP_RETURN_IF_ERROR(AddMembers(top, root));
     FSDP_RETURN_IF_ERROR(ReplaceFlatParameters(flats_, tensors_, options_, state_));
@@ -124,6 +127,10 @@ class StateBuilder {
       if (const std::string note = model.names.note(); !note.empty()) notes.push_back(note);
     }
     if (const std::string note = step_.note(); !note.empty()) notes.push_back(note);
+    if (nested_ > 0) {
+      notes.push_back(absl::StrCat(nested_, nested_ == 1 ? " tensor is" : " tensors are",
+                                   " in dicts or lists inside of a model, and named by the path: ", Quote(a_nested_)));
+    }
     if (moments_ > 0) {
       notes.push_back(absl::StrCat(moments_, moments_ == 1 ? " tensor" : " tensors",
                                    " of the model named as an optimizer's state, such as ", Quote(a_moment_)));
@@ -169,6 +176,8 @@ class StateBuilder {
       const Place inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
       if (is_tensor && inner.is_model()) {
         if (place.role == Role::kTopModel) FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
+        const bool is_nested = inner.name != key && (inner.model != top_ || node.is_list);
+        if (is_nested && nested_++ == 0) a_nested_ = inner.path;
         return AddModelTensor(inner, member.tensor());
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
@@ -177,8 +186,24 @@ class StateBuilder {
         return AddMembers(inner, member);
       }
       FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
-      return AddExtra(inner.path, member);
+      return IsModelValue(place, inner) ? AddModelValue(inner, member) : AddExtra(inner.path, member);
     });
+  }
+
+  // In the dict that is a whole file the values of modules are beside those of the program.
+  static bool IsModelValue(const Place& place, const Place& inner) {
+    const bool is_at_top = place.path.empty() || place.role == Role::kTopModel;
+    if (!is_at_top) return inner.is_model() && !inner.name.empty();
+    const bool is_in_model = inner.is_model() || place.role == Role::kTopModel;
+    return is_in_model && inner.branch == nullptr && IsNameInModule(inner.name);
+  }
+
+  absl::Status AddModelValue(const Place& place, const TorchNode& node) {
+    const StateKey key = ModelValue(absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name)));
+    FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
+    if (state_.contents.contains(key)) return Twice(key);
+    state_.contents.Set(key, TextOfPython(json));
+    return absl::OkStatus();
   }
 
   // Moves the optimizer's members of `node` to optimizers_.
@@ -310,6 +335,9 @@ class StateBuilder {
   std::vector<uint32_t> first_names_;             // by identity: entry of state_.contents, from 1; 0: unseen
   std::vector<FlatTensor> flats_;
   std::vector<FoundOptimizer> optimizers_;
+  const TorchBranch* top_ = nullptr;
+  int64_t nested_ = 0;  // tensors in dicts and lists of a model
+  std::string a_nested_;
   int64_t moments_ = 0;  // tensors of models, with names of optimizer state
   std::string a_moment_;
   int64_t unused_ = 0;  // values None of optimizers
@@ -327,6 +355,13 @@ void TorchState::Set(StateKey key, DType dtype, const Shape& shape, TorchLeaf le
   contents.Set(std::move(key), std::move(tensor));
   leaves.resize(contents.entries().size());
   leaves[place] = std::move(leaf);
+}
+
+void TorchState::TakeTrainerState() {
+  if (step) return;
+  TrainerState trainer = ReadTrainerState(path);
+  if (trainer.step >= 0) step = trainer.step;
+  if (!trainer.note.empty()) layout.notes.push_back(std::move(trainer.note));
 }
 
 absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateOfTree: finds the model, the optimizer and the rest in a saved dict. torch_layout.h decides which branch is
-// which; training_step.h finds the step. Pure, except for options.read.
+// which; training_step.h finds the step. Pure, except for options.read and TakeTrainerState.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_STATE_H_
 
@@ -28,6 +28,9 @@ struct TorchState {
 
   // Adds a tensor, or replaces the one with that key.
   void Set(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf);
+
+  // Sets a step that is unknown from the trainer_state.json next to `path`, and adds its note (step_counter.h).
+  void TakeTrainerState();
 
   // The source of the elements of tensor `key`. kNotFound names `path` and the key.
   absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;

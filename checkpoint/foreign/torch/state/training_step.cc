@@ -1,33 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/torch/state/training_step.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
+#include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
 
-constexpr std::array kNames = {"step",     "global_step", "global_steps", "iteration",
-                               "iter_num", "iter",        "num_updates",  "epoch"};
-
 // Names in deeper dicts belong to parts of the program, such as samplers.
 constexpr int kMostDepth = 3;
-
-std::optional<int64_t> WholeNumber(double value) {
-  constexpr double kMost = 9007199254740992.0;  // 2^53: a double above it may be another integer's
-  if (!(value >= 0 && value <= kMost) || value != std::floor(value)) return std::nullopt;
-  return static_cast<int64_t>(value);
-}
 
 std::optional<int64_t> WholeNumber(const PythonJson& value) {
   if (value.is_number_unsigned()) {
@@ -38,12 +27,8 @@ std::optional<int64_t> WholeNumber(const PythonJson& value) {
     const auto number = value.get<int64_t>();
     return number >= 0 ? std::make_optional(number) : std::nullopt;
   }
-  if (value.is_number_float()) return WholeNumber(value.get<double>());
-  int64_t number = 0;
-  if (!value.is_string()) return std::nullopt;
-  const auto& text = value.get_ref<const std::string&>();
-  const bool is_digits = std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
-  return is_digits && absl::SimpleAtoi(text, &number) ? std::make_optional(number) : std::nullopt;
+  if (value.is_number_float()) return StepOfNumber(value.get<double>());
+  return value.is_string() ? StepOfText(value.get_ref<const std::string&>()) : std::nullopt;
 }
 
 template <typename T>
@@ -78,23 +63,25 @@ std::optional<int64_t> WholeNumber(DType dtype, const std::string& bytes) {
   }
   double value = 0;
   const bool is_number = IsFloatingPoint(dtype) && Convert(dtype, bytes.data(), DType::kFloat64, &value, 1).ok();
-  return is_number ? WholeNumber(value) : std::nullopt;
+  return is_number ? StepOfNumber(value) : std::nullopt;
 }
+
+// "lr_scheduler", "schedulers": such a counter is often one ahead.
+bool IsScheduler(const std::string& key) { return absl::StrContains(absl::AsciiStrToLower(key), "sched"); }
 
 }  // namespace
 
-// An epoch is no step, but a program that counts only epochs has no other number for its checkpoints.
 std::optional<TrainingStep::Rank> TrainingStep::RankOf(const std::string& key, int depth) {
-  const auto at = std::find(kNames.begin(), kNames.end(), key);
-  const bool is_epoch = key == kNames.back();
-  if (at == kNames.end() || (is_epoch && depth > 0)) return std::nullopt;
-  return Rank(is_epoch, depth, at - kNames.begin());
+  const std::optional<size_t> order = StepCounterOrder(key);
+  const bool is_epoch = IsEpochCounter(key);
+  if (!order || (is_epoch && depth > 0)) return std::nullopt;
+  return Rank(is_epoch, depth, *order);
 }
 
 absl::Status TrainingStep::Add(const std::string& name, const std::string& key, int depth, const TorchNode& node) {
   // An optimizer has a step of each parameter.
   const bool is_optimizer = OptimizerMembers(node).form() != OptimizerMembers::Form::kNone;
-  if (depth > kMostDepth || is_optimizer) return absl::OkStatus();
+  if (depth > kMostDepth || is_optimizer || IsScheduler(key)) return absl::OkStatus();
   if (node.kind() == TorchNode::Kind::kTensor) return AddTensor(name, key, depth, node.tensor());
   if (node.kind() == TorchNode::Kind::kValue) {
     AddValue(name, key, depth, node.value());
@@ -119,8 +106,9 @@ absl::Status TrainingStep::AddTensor(const std::string& name, const std::string&
 
 void TrainingStep::AddValue(const std::string& name, const std::string& key, int depth, const PythonJson& value) {
   if (value.is_object() && !value.contains(kPythonTag) && depth < kMostDepth) {
-    for (const auto& [inner, member] : value.items())
-      AddValue(absl::StrCat(name, ".", inner), inner, depth + 1, member);
+    for (const auto& [inner, member] : value.items()) {
+      if (!IsScheduler(inner)) AddValue(absl::StrCat(name, ".", inner), inner, depth + 1, member);
+    }
     return;
   }
   const std::optional<Rank> rank = RankOf(key, depth);
@@ -141,7 +129,7 @@ void TrainingStep::Take(const std::string& name, Rank rank, int64_t value) {
 }
 
 std::string TrainingStep::note() const {
-  if (!step_ || (name_ == kNames[0] && !is_ambiguous_)) return "";
+  if (!step_ || (name_ == "step" && !is_ambiguous_)) return "";
   if (!is_ambiguous_) return absl::StrCat("step ", *step_, " is ", Quote(name_));
   return absl::StrCat("the step is unknown: ", Quote(name_), " and ", Quote(other_), " differ");
 }

@@ -45,6 +45,13 @@ TEST(TrainingStepTest, NamesCountInTheirOrderAndOuterOnesFirst) {
   EXPECT_EQ(StepOf(R"("epoch": 2)"), 2);
   EXPECT_EQ(StepOf(R"("sampler": {"epoch": 2})"), std::nullopt);
   EXPECT_EQ(StepOf(R"("callbacks": [{"step": 2}])"), std::nullopt);
+  EXPECT_EQ(StepOf(R"("trainer_state": {"global_step": 500, "epoch": 1.5})"), 500);
+}
+
+TEST(TrainingStepTest, TheCounterOfASchedulerIsNoStep) {
+  EXPECT_EQ(StepOf(R"("lr_scheduler": {"step": 5, "last_epoch": 5, "_step_count": 6})"), std::nullopt);
+  EXPECT_EQ(StepOf(R"("scheduler": {"iter": "int64[]=5"}, "train_state": {"iter": 4})"), 4);
+  EXPECT_EQ(StepOf(R"("trainer": {"LRScheduler": {"num_updates": 5}, "epoch": 1}, "epoch": 2)"), 2);
 }
 
 TEST(TrainingStepTest, TwoThatDifferMakeItUnknown) {

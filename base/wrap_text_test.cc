@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/base/wrap_text.h"
+
+#include <string>
+
+#include "fsdp/base/environment_testutil.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+TEST(WrapTextTest, ShortLinesStay) { EXPECT_EQ(WrapText("a  b\n\n  c\n", 20), "a  b\n\n  c\n"); }
+
+TEST(WrapTextTest, LongLinesAreDividedAtBlanksUnderTheirBeginning) {
+  EXPECT_EQ(WrapText("  one two three four five", 20), "  one two three four\n  five");
+}
+
+TEST(WrapTextTest, FlagsAndUsageHang) {
+  EXPECT_EQ(WrapText("  --flag=VALUE: a text of words", 20), "  --flag=VALUE: a\n      text of words");
+  EXPECT_EQ(WrapText("usage: program --flag A B", 20), "usage: program\n    --flag A B");
+}
+
+TEST(WrapTextTest, AWordLongerThanALineStaysWhole) {
+  const std::string word(30, 'x');
+  EXPECT_EQ(WrapText("a " + word + " b", 20), "a\n" + word + "\nb");
+}
+
+TEST(HelpColumnsTest, AreThoseOfTheEnvironment) {
+  ScopedVariable variable("COLUMNS", "50");
+  EXPECT_EQ(HelpColumns(), 50);
+  for (const char* nothing : {"", "0", "-3", "many"}) {
+    variable.Set(nothing);
+    EXPECT_EQ(HelpColumns(), 80) << nothing;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opening a checkpoint of any format while each of its system calls fails in turn: the same contents, or an error that
+// names the cause. A file that cannot be looked at is not one that is not there: a directory is never taken for another
+// format, for less than it holds, or for no checkpoint.
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/state_testutil.h"
+#include "fsdp/checkpoint/storage/system_call_faults.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AnyOf;
+using testing::HasSubstr;
+using Kind = SystemCallFaults::Kind;
+
+class UnreadableSourceTest : public testing::TestWithParam<int> {
+ protected:
+  void Write(const std::string& name, const FormatTarget& target) const {
+    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
+    FormatContents contents;
+    contents.step = 1;
+    ShardedTensor tensor;
+    tensor.shape = {40};
+    for (const char* key : {"a", "b", "c"}) contents.state.Set(StateKey::Model(key), tensor);
+    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+      std::memset(out, 0, interval.size() * sizeof(float));
+      return absl::OkStatus();
+    };
+    const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
+    EXPECT_OK(writer->Fit(contents).status());
+    EXPECT_OK(writer->Write(root_ + "/" + name, contents, zeros, {}));
+  }
+
+  // The number of values, or -1 for an error that names the cause.
+  static int64_t Open(const std::string& path) {
+    const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+    if (source.ok()) return std::ssize((*source)->contents().entries());
+    EXPECT_THAT(std::string(source.status().message()),
+                AnyOf(HasSubstr(std::strerror(GetParam())), HasSubstr(std::strerror(EIO))));
+    return -1;
+  }
+
+  const std::string root_ = fs::canonical(NewTestDirectory());
+};
+
+TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
+  Write("full", Hdf5Target());
+  Write("run/step-00000001", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2});
+  Write("one.safetensors", SafetensorsTarget());
+  Write("hub", SafetensorsTarget{.max_shard_size = 200});
+  Write("model.pt", TorchTarget());
+  Write("dcp", DcpTarget());
+  Write("model.npz", NpzTarget());
+  Write("beside/pytorch_model.bin", TorchTarget());
+  for (const char* name : {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "beside"}) {
+    const std::string path = root_ + "/" + name;
+    SystemCallFaults::Begin(Kind::kFail, 0, GetParam());
+    const int64_t values = Open(path);
+    const int64_t calls = SystemCallFaults::End();
+    ASSERT_GT(values, 0) << name;
+    for (const Kind kind : {Kind::kFail, Kind::kFailFrom}) {
+      for (int64_t k = 1; k <= calls; ++k) {
+        SCOPED_TRACE(absl::StrCat(name, ": ", std::strerror(GetParam()), " at call ", k));
+        SystemCallFaults::Begin(kind, k, GetParam());
+        const int64_t found = Open(path);
+        SystemCallFaults::End();
+        EXPECT_THAT(found, AnyOf(values, -1));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Causes, UnreadableSourceTest, testing::Values(EIO, ESTALE, EMFILE),
+                         [](const testing::TestParamInfo<int>& info) { return absl::StrCat("Errno", info.param); });
+
+}  // namespace
+}  // namespace fsdp

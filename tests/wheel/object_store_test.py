@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""push and pull, by the first ckpt on the PATH that can."""
+
+import os
+import stat
+import unittest
+from unittest import mock
+
+import numpy
+
+import fsdp_checkpoint
+from cases import Case
+
+STATIC = "echo '{\"problem\": \"object stores want libcurl.so.4: this program is static\"}'; exit 1"
+
+
+class ObjectStoreTest(Case):
+    def program(self, text):
+        """A PATH with a program ckpt that is this script of the shell."""
+        directory = f"{self.root}/bin{len(os.listdir(self.root))}"
+        os.mkdir(directory)
+        with open(directory + "/ckpt", "w") as file:
+            file.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(directory + "/ckpt", stat.S_IRWXU)
+        return directory
+
+    def on_path(self, *directories):
+        return mock.patch.dict(os.environ, PATH=os.pathsep.join([*directories, "/usr/bin", "/bin"]))
+
+    def test_the_operands_and_options_are_those_of_ckpt_and_a_static_one_is_passed_over(self):
+        shows = self.program("printf '{\"words\": \"%s\"}' \"$*\"")
+        with self.on_path(self.program(STATIC), shows):
+            report = fsdp_checkpoint.push("runs", "s3://b/p", overwrite=True, endpoint_url="http://localhost:1")
+            self.assertEqual(report["words"], "push runs s3://b/p --json --force --endpoint_url=http://localhost:1")
+            self.assertEqual(fsdp_checkpoint.pull("s3://b/p", "-x")["words"], "pull s3://b/p ./-x --json")
+
+    def test_a_failure_is_an_exception_with_the_text_of_ckpt(self):
+        for problem, kind in (
+            ("copy exists and is not to be overwritten; --force replaces it", FileExistsError),
+            ("runs does not exist", FileNotFoundError),
+            ("s3://b: access denied", fsdp_checkpoint.CheckpointError),
+        ):
+            with self.on_path(self.program(f"echo '{{\"problem\": \"{problem}\"}}'; exit 1")):
+                with self.assertRaisesRegex(kind, problem.split(";")[0]):
+                    fsdp_checkpoint.pull("s3://b/p", "copy")
+        with self.on_path(self.program("echo broken >&2; exit 2")), self.assertRaisesRegex(RuntimeError, "broken"):
+            fsdp_checkpoint.push("runs", "s3://b/p")
+
+    def test_without_a_ckpt_that_loads_libcurl_the_error_says_what_to_do(self):
+        with mock.patch.dict(os.environ, PATH=self.program(STATIC)):
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "build //tools:ckpt makes one") as caught:
+                fsdp_checkpoint.push("runs", "s3://b/p")
+            self.assertEqual(caught.exception.code, "unimplemented")
+
+    def test_the_ckpt_of_the_package_is_static(self):
+        fsdp_checkpoint.save(self.path(), {"model": {"w": numpy.ones(3)}})
+        environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}
+        with mock.patch.dict(os.environ, environment):
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "expected a ckpt that loads libcurl"):
+                fsdp_checkpoint.push(self.path(), "s3://bucket/prefix", endpoint_url="http://localhost:1")
+
+
+if __name__ == "__main__":
+    unittest.main()

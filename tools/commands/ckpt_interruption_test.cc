@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ctrl-C and SIGTERM during a conversion: nothing half-written is left, a target that is to be replaced stays as it
+// was, and the program ends by the signal.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tools/commands/ckpt_testutil.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A safetensors file of one tensor with `bytes` of zeros, which take no room.
+void WriteSparseModel(const std::string& path, int64_t bytes) {
+  std::string header = "{\"w\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(bytes) + "],\"data_offsets\":[0," +
+                       std::to_string(bytes) + "]}}";
+  while (header.size() % 8 != 0) header += ' ';
+  std::string start(8, '\0');
+  for (int i = 0; i < 8; ++i) start[i] = static_cast<char>(header.size() >> (8 * i));
+  WriteFile(path, start + header);
+  std::filesystem::resize_file(path, 8 + header.size() + static_cast<uintmax_t>(bytes));
+}
+
+class InterruptionTest : public CkptTest {
+ protected:
+  InterruptionTest() {
+    std::filesystem::create_directory(Path("out"));
+    WriteSparseModel(Path("model.safetensors"), int64_t{2} << 30);
+  }
+
+  // Converts the model into out/`name`, and sends `signal` when out/ has another name. Returns how the program ended.
+  Outcome Interrupted(const std::string& name, std::vector<std::string> flags, int signal) const {
+    const size_t before = NamesIn(Path("out")).size();
+    std::vector<std::string> words = {std::filesystem::absolute("tools/ckpt"), "convert", Path("model.safetensors"),
+                                      Path("out/" + name)};
+    words.insert(words.end(), flags.begin(), flags.end());
+    absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(words, {.errors = ChildOutput::Text()});
+    EXPECT_OK(child.status());
+    if (!child.ok()) return {};
+    // A lock file comes first, then the output.
+    while (NamesIn(Path("out")).size() < before + 2 && !(*child)->Poll(absl::Milliseconds(1)).has_value()) {
+    }
+    (*child)->Signal(signal);
+    const absl::StatusOr<int> status = (*child)->Wait(absl::Minutes(1));
+    EXPECT_OK(status.status());
+    return {.status = status.value_or(-1), .out = (*child)->output(), .err = (*child)->errors()};
+  }
+};
+
+TEST_F(InterruptionTest, NothingIsLeftOfAnOutputInAnyFormat) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> outputs = {
+      {"a.safetensors", {}}, {"a.pt", {}}, {"a.npz", {}}, {"dcp", {"--to=dcp"}}};
+  for (const auto& [name, flags] : outputs) {
+    const Outcome outcome = Interrupted(name, flags, SIGINT);
+    EXPECT_EQ(outcome.status, 128 + SIGINT) << name << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("interrupted: " + Path("out/" + name) + " was not made, and nothing of it is"));
+    EXPECT_THAT(NamesIn(Path("out")), IsEmpty()) << name;
+  }
+}
+
+TEST_F(InterruptionTest, ATargetThatIsToBeReplacedIsUnchanged) {
+  WriteFile(Path("small.safetensors"), std::string("\x02\0\0\0\0\0\0\0{}", 10));
+  WriteFile(Path("out/a.safetensors"), std::string("\x02\0\0\0\0\0\0\0{}", 10));
+  const Outcome outcome = Interrupted("a.safetensors", {"--force"}, SIGTERM);
+  EXPECT_EQ(outcome.status, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("is unchanged"));
+  EXPECT_THAT(NamesIn(Path("out")), ElementsAre("a.safetensors"));
+  EXPECT_EQ(std::filesystem::file_size(Path("out/a.safetensors")), 10u);
+}
+
+}  // namespace
+}  // namespace fsdp
