@@ -46,6 +46,10 @@ def _value_of(data: bytes) -> Any:
         return _UNREADABLE
 
 
+def _writer_of(kind: Any, path: Path, options: Dict[str, Any]) -> Any:
+    return kind(path, **options)
+
+
 class Writer(StorageWriter):
     """A StorageWriter of torch.distributed.checkpoint that saves the directory `path` as a verified HDF5 checkpoint.
 
@@ -79,6 +83,12 @@ class Writer(StorageWriter):
         self._given_step = step
         self._root, self._name, self._step = "", "", 0
         self.reset(path)
+
+    def __reduce__(self) -> Any:
+        """For dcp.async_save with AsyncCheckpointerType.PROCESS, whose processes have a default group of their own."""
+        options = self._options
+        kept = {"overwrite": bool(options.overwrite), "parity": options.parity, "io_threads": options.io_threads}
+        return _writer_of, (type(self), self.checkpoint_id, {**kept, "step": self._step})
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """Takes another path for the next save; called by dcp.save(checkpoint_id=...). Its step is the one that its

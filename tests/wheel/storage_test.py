@@ -11,6 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 import fsdp_checkpoint
+import fsdp_checkpoint.torch as fct
 import models
 from cases import Case, same
 from fsdp_checkpoint.frameworks import storage
@@ -62,7 +63,20 @@ def ranks_save_behind_the_block(rank, root, kind):
         saving.result()
 
 
+def ranks_save_in_a_process(rank, root, kind):
+    group = dist.new_group(backend="gloo")
+    writer = fct.Writer(os.path.join(root, "step-3"), process_group=group, parity=1, step=5)
+    dcp.async_save(state(2.0), storage_writer=writer, process_group=group, async_checkpointer_type=kind).result()
+
+
 class StorageTest(Case):
+    def test_a_writer_saves_in_a_process_of_its_own(self):
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        models.run_ranks(2, ranks_save_in_a_process, self.root, AsyncCheckpointerType.PROCESS)
+        self.assertEqual([step.step for step in fsdp_checkpoint.steps(self.root)], [5])
+        self.assertIn("parity-00000-of-00001.bin", os.listdir(f"{self.root}/step-3"))
+
     def assert_all_stock(self):
         self.assertEqual({name: getattr(dcp, name) for name in STOCK}, STOCK)
 
