@@ -23,6 +23,7 @@
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/host_step.h"
+#include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/parameter_state.h"
 #include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
@@ -35,30 +36,10 @@ namespace {
 constexpr char kName[] = "Adafactor";
 constexpr double kFloatEpsilon = std::numeric_limits<float>::epsilon();
 
-// The field of a hyperparameter that is a number; null for other names.
-double* FieldOf(AdafactorOptions& options, std::string_view name) {
-  static constexpr std::pair<std::string_view, double AdafactorOptions::*> kFields[] = {
-      {"lr", &AdafactorOptions::lr},
-      {"beta2_decay", &AdafactorOptions::beta2_decay},
-      {"eps2", &AdafactorOptions::eps2},
-      {"d", &AdafactorOptions::d},
-      {"weight_decay", &AdafactorOptions::weight_decay},
-  };
-  for (const auto& [field, member] : kFields) {
-    if (field == name) return &(options.*member);
-  }
-  return nullptr;
-}
-
-absl::Status ValidateGroup(size_t group, const AdafactorOptions& options) {
-  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
-}
-
-std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Adafactor::Group>& groups) {
-  std::vector<std::vector<ShardedParameter*>> parameters;
-  for (const Adafactor::Group& group : groups) parameters.push_back(group.parameters);
-  return parameters;
-}
+constexpr NumberField<AdafactorOptions> kFields[] = {
+    {"lr", &AdafactorOptions::lr}, {"beta2_decay", &AdafactorOptions::beta2_decay},   {"eps2", &AdafactorOptions::eps2},
+    {"d", &AdafactorOptions::d},   {"weight_decay", &AdafactorOptions::weight_decay},
+};
 
 // Matrices have factors, vectors a variance.
 bool HasState(const ShardedParameter& parameter, std::string_view state) {
@@ -209,14 +190,14 @@ Adafactor::Adafactor(std::vector<Group> groups, std::shared_ptr<ShardExchange> e
 }
 
 absl::Status Adafactor::AddParamGroup(Group group) {
-  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(ValidateGroup(kName, groups_.size(), group.options));
   FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters, HasState), kName));
   groups_.push_back(std::move(group));
   return absl::OkStatus();
 }
 
 absl::Status Adafactor::Step(Stream& stream) {
-  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
@@ -300,7 +281,7 @@ std::vector<ParamGroupState> Adafactor::ParamGroups() const {
 absl::Status Adafactor::CheckHyperparameter(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   AdafactorOptions options = groups_[group].options;
-  if (double* const field = FieldOf(options, name); field != nullptr) {
+  if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;
   } else if (name == "eps1") {
     options.eps1 = std::isnan(value) ? std::nullopt : std::optional<double>(value);
@@ -308,12 +289,12 @@ absl::Status Adafactor::CheckHyperparameter(size_t group, std::string_view name,
     return absl::InvalidArgumentError(absl::StrCat("Adafactor has no hyperparameter \"", std::string(name),
                                                    "\"; it has lr, beta2_decay, eps1, eps2, d, weight_decay"));
   }
-  return ValidateGroup(group, options);
+  return ValidateGroup(kName, group, options);
 }
 
 void Adafactor::AssignHyperparameter(size_t group, std::string_view name, double value) {
   AdafactorOptions& options = groups_[group].options;
-  if (double* const field = FieldOf(options, name); field != nullptr) {
+  if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;
   } else {
     options.eps1 = std::isnan(value) ? std::nullopt : std::optional<double>(value);

@@ -23,24 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-class AdafactorTest : public OptimizerFixture {
- protected:
-  // A whole parameter.
-  std::unique_ptr<ShardedParameter> Make(const std::string& fqn, Shape shape, DType dtype = DType::kFloat32) {
-    auto parameter = MakeParameter(*device_, fqn, shape.numel(), 3, dtype);
-    parameter->shape = shape;
-    parameter->interval = {0, shape.numel()};
-    Set(parameter->data, Random(shape.numel(), 1));
-    SetGrad(*parameter, Random(shape.numel(), 2));
-    return parameter;
-  }
-
-  Tensor Scalar(float value) {
-    const Tensor scalar = *Tensor::Empty(*device_, DType::kFloat32, {1});
-    Set(scalar, {value});
-    return scalar;
-  }
-};
+using AdafactorTest = OptimizerFixture;
 
 TEST_F(AdafactorTest, AMatrixHasARowAndAColumnAndAVectorItsVariance) {
   const auto matrix = Make("matrix", {5, 7}), batch = Make("batch", {2, 3, 5}), vector = Make("vector", {23}),

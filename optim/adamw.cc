@@ -20,6 +20,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
 #include "fsdp/tensor/work_graph.h"
@@ -52,20 +53,13 @@ AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
       .eps = static_cast<float>(options.eps)};
 }
 
-// The field of a hyperparameter; null for an unknown name.
-double* FieldOf(AdamWOptions& options, std::string_view name) {
-  static constexpr std::pair<std::string_view, double AdamWOptions::*> kFields[] = {
-      {"lr", &AdamWOptions::lr},
-      {"beta1", &AdamWOptions::beta1},
-      {"beta2", &AdamWOptions::beta2},
-      {"eps", &AdamWOptions::eps},
-      {"weight_decay", &AdamWOptions::weight_decay},
-  };
-  for (const auto& [field, member] : kFields) {
-    if (field == name) return &(options.*member);
-  }
-  return nullptr;
-}
+constexpr NumberField<AdamWOptions> kFields[] = {
+    {"lr", &AdamWOptions::lr},
+    {"beta1", &AdamWOptions::beta1},
+    {"beta2", &AdamWOptions::beta2},
+    {"eps", &AdamWOptions::eps},
+    {"weight_decay", &AdamWOptions::weight_decay},
+};
 
 // The options that decide which states and which formula a group has, by PyTorch's names, with their defaults.
 struct FixedOption {
@@ -87,16 +81,6 @@ std::vector<std::string> StateNames(const std::vector<AdamW::Group>& groups) {
   const bool amsgrad = std::any_of(groups.begin(), groups.end(), [](const auto& g) { return g.options.amsgrad; });
   if (amsgrad) names.push_back(kLargest);
   return names;
-}
-
-absl::Status ValidateGroup(size_t group, const AdamWOptions& options) {
-  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
-}
-
-std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<AdamW::Group>& groups) {
-  std::vector<std::vector<ShardedParameter*>> parameters;
-  for (const AdamW::Group& group : groups) parameters.push_back(group.parameters);
-  return parameters;
 }
 
 }  // namespace
@@ -128,7 +112,7 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 }
 
 absl::Status AdamW::AddParamGroup(Group group) {
-  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(ValidateGroup(kName, groups_.size(), group.options));
   if (live_scalars_.defined()) {
     return absl::FailedPreconditionError(
         "AdamW: no param group can be added after CopyScalarsToDevice: a captured step would leave it out");
@@ -229,22 +213,22 @@ absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, dou
                                                    mine ? "true, not false" : "false, not true",
                                                    ", and fixed: make the optimizer with the other value"));
   }
-  double* const field = FieldOf(options, name);
+  double* const field = FieldOf(kFields, options, name);
   if (field == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),
                                                    "\"; it has lr, beta1, beta2, eps, weight_decay"));
   }
   *field = value;
-  return ValidateGroup(group, options);
+  return ValidateGroup(kName, group, options);
 }
 
 void AdamW::AssignHyperparameter(size_t group, std::string_view name, double value) {
   // CheckHyperparameter has refused other values of fixed options.
-  if (double* const field = FieldOf(groups_[group].options, name); field != nullptr) *field = value;
+  if (double* const field = FieldOf(kFields, groups_[group].options, name); field != nullptr) *field = value;
 }
 
 absl::Status AdamW::CheckGroups() const {
-  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   return absl::OkStatus();
 }
 

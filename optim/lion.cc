@@ -8,6 +8,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
 
@@ -25,29 +26,12 @@ LionScalars ScalarsOf(const LionOptions& options) {
           .negative_lr = static_cast<float>(-options.lr)};
 }
 
-// The field of a hyperparameter; null for an unknown name.
-double* FieldOf(LionOptions& options, std::string_view name) {
-  static constexpr std::pair<std::string_view, double LionOptions::*> kFields[] = {
-      {"lr", &LionOptions::lr},
-      {"beta1", &LionOptions::beta1},
-      {"beta2", &LionOptions::beta2},
-      {"weight_decay", &LionOptions::weight_decay},
-  };
-  for (const auto& [field, member] : kFields) {
-    if (field == name) return &(options.*member);
-  }
-  return nullptr;
-}
-
-absl::Status ValidateGroup(size_t group, const LionOptions& options) {
-  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
-}
-
-std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Lion::Group>& groups) {
-  std::vector<std::vector<ShardedParameter*>> parameters;
-  for (const Lion::Group& group : groups) parameters.push_back(group.parameters);
-  return parameters;
-}
+constexpr NumberField<LionOptions> kFields[] = {
+    {"lr", &LionOptions::lr},
+    {"beta1", &LionOptions::beta1},
+    {"beta2", &LionOptions::beta2},
+    {"weight_decay", &LionOptions::weight_decay},
+};
 
 }  // namespace
 
@@ -64,14 +48,14 @@ Lion::Lion(std::vector<ShardedParameter*> parameters, const LionOptions& options
 Lion::Lion(std::vector<Group> groups) : Optimizer(ParametersOf(groups), {"exp_avg"}), groups_(std::move(groups)) {}
 
 absl::Status Lion::AddParamGroup(Group group) {
-  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(ValidateGroup(kName, groups_.size(), group.options));
   FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
   groups_.push_back(std::move(group));
   return absl::OkStatus();
 }
 
 absl::Status Lion::Step(Stream& stream) {
-  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
@@ -103,17 +87,17 @@ std::vector<ParamGroupState> Lion::ParamGroups() const {
 absl::Status Lion::CheckHyperparameter(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   LionOptions options = groups_[group].options;
-  double* const field = FieldOf(options, name);
+  double* const field = FieldOf(kFields, options, name);
   if (field == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("Lion has no hyperparameter \"", std::string(name), "\"; it has lr, beta1, beta2, weight_decay"));
   }
   *field = value;
-  return ValidateGroup(group, options);
+  return ValidateGroup(kName, group, options);
 }
 
 void Lion::AssignHyperparameter(size_t group, std::string_view name, double value) {
-  *FieldOf(groups_[group].options, name) = value;
+  *FieldOf(kFields, groups_[group].options, name) = value;
 }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/host_step.h"
 #include "fsdp/optim/newton_schulz.h"
+#include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
 
@@ -57,16 +58,6 @@ const Field* FieldOf(std::string_view name) {
   return nullptr;
 }
 
-absl::Status ValidateGroup(size_t group, const MuonOptions& options) {
-  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
-}
-
-std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Muon::Group>& groups) {
-  std::vector<std::vector<ShardedParameter*>> parameters;
-  for (const Muon::Group& group : groups) parameters.push_back(group.parameters);
-  return parameters;
-}
-
 double Adjusted(double lr, AdjustLr adjust, const Shape& shape) {
   const auto a = static_cast<double>(shape.dim(0)), b = static_cast<double>(shape.dim(1));
   switch (adjust) {
@@ -107,7 +98,7 @@ Muon::Muon(std::vector<Group> groups, std::shared_ptr<ShardExchange> exchange)
 Muon::~Muon() = default;
 
 absl::Status Muon::AddParamGroup(Group group) {
-  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(ValidateGroup(kName, groups_.size(), group.options));
   FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
   groups_.push_back(std::move(group));
   return absl::OkStatus();
@@ -121,7 +112,7 @@ absl::Status Muon::CheckParameter(const ShardedParameter& parameter) const {
 }
 
 absl::Status Muon::Step(Stream& stream) {
-  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
@@ -198,7 +189,7 @@ absl::Status Muon::CheckHyperparameter(size_t group, std::string_view name, doub
   }
   MuonOptions options = groups_[group].options;
   field->set(options, value);
-  return ValidateGroup(group, options);
+  return ValidateGroup(kName, group, options);
 }
 
 void Muon::AssignHyperparameter(size_t group, std::string_view name, double value) {

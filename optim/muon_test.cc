@@ -22,24 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class MuonTest : public OptimizerFixture {
- protected:
-  // A whole parameter.
-  std::unique_ptr<ShardedParameter> Make(const std::string& fqn, Shape shape, DType dtype = DType::kFloat32) {
-    auto parameter = MakeParameter(*device_, fqn, shape.numel(), 3, dtype);
-    parameter->shape = shape;
-    parameter->interval = {0, shape.numel()};
-    Set(parameter->data, Random(shape.numel(), 1));
-    SetGrad(*parameter, Random(shape.numel(), 2));
-    return parameter;
-  }
-
-  Tensor Scalar(float value) {
-    const Tensor scalar = *Tensor::Empty(*device_, DType::kFloat32, {1});
-    Set(scalar, {value});
-    return scalar;
-  }
-};
+using MuonTest = OptimizerFixture;
 
 // X X^T of a matrix with singular values near 1 is near the identity, up to the 0.3 by which they differ from it.
 TEST_F(MuonTest, NewtonSchulzMakesRowsOrColumnsOrthogonal) {

@@ -68,4 +68,20 @@ void ExpectSameBits(const Tensor& t, const Floats& expected) {
   EXPECT_EQ(std::memcmp(Get(t).data(), expected.data(), t.nbytes()), 0);
 }
 
+std::unique_ptr<ShardedParameter> OptimizerFixture::Make(const std::string& fqn, const Shape& shape,
+                                                         DType dtype) const {
+  auto parameter = MakeParameter(*device_, fqn, shape.numel(), 3, dtype);
+  parameter->shape = shape;
+  parameter->interval = {0, shape.numel()};
+  Set(parameter->data, Random(shape.numel(), 1));
+  SetGrad(*parameter, Random(shape.numel(), 2));
+  return parameter;
+}
+
+Tensor OptimizerFixture::Scalar(float value) const {
+  const Tensor scalar = *Tensor::Empty(*device_, DType::kFloat32, {1});
+  Set(scalar, {value});
+  return scalar;
+}
+
 }  // namespace fsdp

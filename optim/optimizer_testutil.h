@@ -43,6 +43,13 @@ void ExpectSameBits(const Tensor& t, const Floats& expected);
 
 class OptimizerFixture : public testing::Test {
  protected:
+  // A whole parameter, with values and a gradient.
+  std::unique_ptr<ShardedParameter> Make(const std::string& fqn, const Shape& shape,
+                                         DType dtype = DType::kFloat32) const;
+
+  // On the device, of shape [1].
+  Tensor Scalar(float value) const;
+
   const std::shared_ptr<Device> device_ = TestDevice();
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };

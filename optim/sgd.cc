@@ -12,6 +12,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/state_buffers.h"
 #include "fsdp/optim/update_ops.h"
 
@@ -30,29 +31,12 @@ SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
           .first = first};
 }
 
-// The field of a hyperparameter that is a number; null for other names.
-double* FieldOf(SgdOptions& options, std::string_view name) {
-  static constexpr std::pair<std::string_view, double SgdOptions::*> kFields[] = {
-      {"lr", &SgdOptions::lr},
-      {"momentum", &SgdOptions::momentum},
-      {"dampening", &SgdOptions::dampening},
-      {"weight_decay", &SgdOptions::weight_decay},
-  };
-  for (const auto& [field, member] : kFields) {
-    if (field == name) return &(options.*member);
-  }
-  return nullptr;
-}
-
-absl::Status ValidateGroup(size_t group, const SgdOptions& options) {
-  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
-}
-
-std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Sgd::Group>& groups) {
-  std::vector<std::vector<ShardedParameter*>> parameters;
-  for (const Sgd::Group& group : groups) parameters.push_back(group.parameters);
-  return parameters;
-}
+constexpr NumberField<SgdOptions> kFields[] = {
+    {"lr", &SgdOptions::lr},
+    {"momentum", &SgdOptions::momentum},
+    {"dampening", &SgdOptions::dampening},
+    {"weight_decay", &SgdOptions::weight_decay},
+};
 
 // SGD without momentum has no state, so no buffer is allocated for it.
 std::vector<std::string> StateNames(const std::vector<Sgd::Group>& groups) {
@@ -80,7 +64,7 @@ Sgd::Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options)
 Sgd::Sgd(std::vector<Group> groups) : Optimizer(ParametersOf(groups), StateNames(groups)), groups_(std::move(groups)) {}
 
 absl::Status Sgd::AddParamGroup(Group group) {
-  FSDP_RETURN_IF_ERROR(ValidateGroup(groups_.size(), group.options));
+  FSDP_RETURN_IF_ERROR(ValidateGroup(kName, groups_.size(), group.options));
   FSDP_RETURN_IF_ERROR(CheckMomentum(group.options.momentum));
   FSDP_RETURN_IF_ERROR(Annotate(AddParameters(group.parameters), kName));
   groups_.push_back(std::move(group));
@@ -93,7 +77,7 @@ absl::Status Sgd::CheckMomentum(double momentum) const {
 }
 
 absl::Status Sgd::Step(Stream& stream) {
-  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
@@ -138,19 +122,19 @@ absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, doubl
   // On a copy, so that Validate sees the new value together with the others.
   SgdOptions options = groups_[group].options;
   options.nesterov = false;
-  if (double* const field = FieldOf(options, name); field != nullptr) {
+  if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;
   } else if (name != "nesterov") {
     return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
                                                    "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
   }
   if (name == "momentum") FSDP_RETURN_IF_ERROR(CheckMomentum(value));
-  return ValidateGroup(group, options);
+  return ValidateGroup(kName, group, options);
 }
 
 void Sgd::AssignHyperparameter(size_t group, std::string_view name, double value) {
   SgdOptions& options = groups_[group].options;
-  if (double* const field = FieldOf(options, name); field != nullptr) {
+  if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;
   } else {
     options.nesterov = value != 0;
