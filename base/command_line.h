@@ -85,7 +85,7 @@ std::string AbslUnparseFlag(const ByteSizeFlag& flag);
 // is an operand.
 struct SwitchOrTextFlag {
   bool is_on = false;
-  std::string text;  // empty if there is none
+  std::string text;  // empty: a switch without a text
 };
 bool AbslParseFlag(absl::string_view text, SwitchOrTextFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const SwitchOrTextFlag& flag);

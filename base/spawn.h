@@ -28,11 +28,11 @@ struct SpawnOptions {
   std::string program;                   // a path
   std::vector<std::string> arguments;    // with the program's name
   std::vector<std::string> environment;  // NAME=value
-  std::string directory;                 // empty: that of this process
+  std::string directory;                 // empty: the directory of this process
   int inherited_fd = -1;                 // stays open under its number
   int input_fd = -1;                     // becomes stdin
-  int output_fd = -1;                    // becomes stdout; -1: that of this process
-  int errors_fd = -1;                    // becomes stderr; -1: that of this process
+  int output_fd = -1;                    // becomes stdout; -1: the stdout of this process
+  int errors_fd = -1;                    // becomes stderr; -1: the stderr of this process
 };
 
 // The pid of a child in a process group of its own, with no signal blocked, that SIGKILL ends when this thread's

@@ -257,9 +257,9 @@ typedef struct fsdp_convert_options {
 /* `report` (or NULL): sentences about values that the target cannot hold, one per line, for fsdp_free. */
 int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report);
 
-/* Reads everything. FSDP_DATA_LOSS for damage, another code if there is none, but this process cannot read all of it;
- * `report` (or NULL) then has a sentence for each problem, one per line, otherwise "", for fsdp_free. `threads` 0: 2.
- */
+/* Reads everything. FSDP_DATA_LOSS: a file is damaged. Another code: no damage was found, but this process cannot read
+ * all of it. With either, `report` (or NULL) has a sentence for each problem, one per line, otherwise "", for
+ * fsdp_free. `threads` 0: 2. */
 int32_t fsdp_verify(const char* path, int32_t threads, char** report);
 
 /* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) lists the differences, one per line, for
