@@ -15,27 +15,18 @@ namespace {
 
 bool IsEqual(hid_t type, hid_t other) { return H5Tequal(type, other) > 0; }
 
-// Compares the fields of the type, because HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
-bool IsBFloat16(hid_t type) {
+// A little-endian float of 2 bytes with a sign, `exponent_bits` and the rest for the mantissa. Compares the fields of
+// the type, because HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
+bool IsFloatOf16Bits(hid_t type, size_t exponent_bits) {
   size_t sign = 0;
   size_t exponent = 0;
-  size_t exponent_bits = 0;
+  size_t exponent_size = 0;
   size_t mantissa = 0;
-  size_t mantissa_bits = 0;
-  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 127 &&
-         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
-         exponent == 7 && exponent_bits == 8 && mantissa == 0 && mantissa_bits == 7;
-}
-
-bool IsFloat16(hid_t type) {
-  size_t sign = 0;
-  size_t exponent = 0;
-  size_t exponent_bits = 0;
-  size_t mantissa = 0;
-  size_t mantissa_bits = 0;
-  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 15 &&
-         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
-         exponent == 10 && exponent_bits == 5 && mantissa == 0 && mantissa_bits == 10;
+  size_t mantissa_size = 0;
+  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE &&
+         H5Tget_ebias(type) == (size_t{1} << (exponent_bits - 1)) - 1 &&
+         H5Tget_fields(type, &sign, &exponent, &exponent_size, &mantissa, &mantissa_size) >= 0 && sign == 15 &&
+         exponent == 15 - exponent_bits && exponent_size == exponent_bits && mantissa == 0 && mantissa_size == exponent;
 }
 
 std::optional<DType> IntegerType(hid_t type) {
@@ -96,8 +87,8 @@ std::string Hdf5TypeName(hid_t type, const std::string& named) {
     case H5T_FLOAT:
       if (IsEqual(type, H5T_IEEE_F64LE)) return "float64";
       if (IsEqual(type, H5T_IEEE_F32LE)) return "float32";
-      if (IsBFloat16(type)) return "bfloat16";
-      return IsFloat16(type) ? "float16" : "";
+      if (IsFloatOf16Bits(type, /*exponent_bits=*/8)) return "bfloat16";
+      return IsFloatOf16Bits(type, /*exponent_bits=*/5) ? "float16" : "";
     case H5T_INTEGER: {
       const std::optional<DType> dtype = IntegerType(type);
       if (!dtype) return "";
