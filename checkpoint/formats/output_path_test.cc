@@ -6,13 +6,12 @@
 
 #include <sys/stat.h>
 
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/zero_checkpoint_testutil.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -27,20 +26,8 @@ using testing::HasSubstr;
 class OutputPathTest : public testing::Test {
  protected:
   std::string Write(const std::string& name, const FormatTarget& target) const {
-    const std::string path = root_ + "/" + name;
-    fs::create_directories(fs::path(path).parent_path());
-    FormatContents contents;
-    ShardedTensor tensor;
-    tensor.shape = {4};
-    contents.state.Set(StateKey::Model("w"), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
-    const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
-    EXPECT_OK(writer->Fit(contents).status());
-    EXPECT_OK(writer->Write(path, contents, zeros, {}));
-    return path;
+    WriteZeros(root_ + "/" + name, target, {"w"}, 4);
+    return root_ + "/" + name;
   }
 
   void ExpectRefused(const std::string& output, const InputPaths& inputs, const OutputOptions& options,

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/checkpoint/formats/zero_checkpoint_testutil.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/system_call_faults.h"
 #include "gmock/gmock-matchers.h"
@@ -29,18 +29,7 @@ using Kind = SystemCallFaults::Kind;
 class UnreadableOutputTest : public testing::TestWithParam<int> {
  protected:
   void Write(const std::string& name, const FormatTarget& target) const {
-    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
-    FormatContents contents;
-    ShardedTensor tensor;
-    tensor.shape = {4};
-    contents.state.Set(StateKey::Model("w"), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
-    const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
-    EXPECT_OK(writer->Fit(contents).status());
-    EXPECT_OK(writer->Write(root_ + "/" + name, contents, zeros, {}));
+    WriteZeros(root_ + "/" + name, target, {"w"}, 4);
   }
 
   // Expects that the output is refused with each fault, by name.

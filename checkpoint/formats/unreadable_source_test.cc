@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/zero_checkpoint_testutil.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "fsdp/checkpoint/storage/system_call_faults.h"
@@ -30,19 +31,7 @@ using Kind = SystemCallFaults::Kind;
 class UnreadableSourceTest : public testing::TestWithParam<int> {
  protected:
   void Write(const std::string& name, const FormatTarget& target) const {
-    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
-    FormatContents contents;
-    contents.step = 1;
-    ShardedTensor tensor;
-    tensor.shape = {40};
-    for (const char* key : {"a", "b", "c"}) contents.state.Set(StateKey::Model(key), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
-    const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
-    EXPECT_OK(writer->Fit(contents).status());
-    EXPECT_OK(writer->Write(root_ + "/" + name, contents, zeros, {}));
+    WriteZeros(root_ + "/" + name, target, {"a", "b", "c"}, 40);
   }
 
   // The number of values, or -1 for an error that names the cause.

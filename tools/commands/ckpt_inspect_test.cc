@@ -9,6 +9,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -108,11 +109,7 @@ TEST_F(CkptInspectTest, TensorsAreAlignedAndTheFileIsNamedOnlyIfThereAreSeveral)
   state.Set(StateKey::Model("a.longer.name"), tensor);
   tensor.shape = Shape({3, 1});
   state.Set(StateKey::Model("b"), tensor);
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * sizeof(float));
-    return absl::OkStatus();
-  };
-  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, zeros, {}));
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, ZeroPayload(), {}));
   EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors"}),
               HasSubstr("each tensor\n"
                         "  model/a.longer.name  float32 [3]        12 B\n"

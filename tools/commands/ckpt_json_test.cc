@@ -2,7 +2,6 @@
 //
 // The output of --json for each subcommand: exactly the members that docs/ckpt.md lists, and one object also if the
 // work fails.
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -30,17 +30,13 @@ class CkptJsonTest : public CkptTest {
     ShardedTensor tensor;
     tensor.shape = {6, 2};
     state.Set(StateKey::Model("w"), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
     std::filesystem::create_directory(Path("root"));
     for (int step = 1; step <= 2; ++step) {
       CheckpointDirectoryOptions options;
       options.type = StateDictType::kSharded;
       options.world_size = 2;
       options.step = step;
-      ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrCat("root/step-0000000", step)), state, zeros, options));
+      ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrCat("root/step-0000000", step)), state, ZeroPayload(), options));
     }
   }
 

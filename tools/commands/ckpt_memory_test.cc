@@ -3,7 +3,6 @@
 // The memory of whole commands on very many tensors: the peak of the process, minus the peak of the same command on a
 // tiny file, for files as torch.save and DCP write them. docs/formats.md states the rule.
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
@@ -100,12 +100,8 @@ TEST_F(CkptMemoryTest, AWorldThatAManifestCallsHugeCostsNothing) {
   ShardedTensor tensor;
   tensor.shape = {30, 10};
   state.Set(StateKey::Model("w"), tensor);
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * sizeof(float));
-    return absl::OkStatus();
-  };
   for (const char* name : {"true", "huge"}) {
-    ASSERT_OK(WriteCheckpointDirectory(Path(name), state, zeros,
+    ASSERT_OK(WriteCheckpointDirectory(Path(name), state, ZeroPayload(),
                                        {.type = StateDictType::kSharded, .world_size = 2, .parity = 1}));
   }
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), Path("huge")));

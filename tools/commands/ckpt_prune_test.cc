@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The output, deletions and refusals of ckpt prune; checkpoint/native/retention_test.cc tests which steps stay.
-#include <cstring>
 #include <filesystem>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -33,14 +33,10 @@ class CkptPruneTest : public CkptTest {
     ShardedTensor tensor;
     tensor.shape = {4};
     state.Set(StateKey::Model("w"), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
     for (int step = 1; step <= steps; ++step) {
       CheckpointDirectoryOptions options;
       options.step = step;
-      ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrFormat("root/step-%08d", step)), state, zeros, options));
+      ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrFormat("root/step-%08d", step)), state, ZeroPayload(), options));
     }
     fs::create_directory(Path("root/.step-00000009.tmp-0123456789abcdef"));
   }

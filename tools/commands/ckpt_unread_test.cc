@@ -2,7 +2,6 @@
 //
 // A checkpoint that is whole and a process that cannot read it, in every format: the report names what this machine
 // lacks, in text and JSON, and never speaks of damage.
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -36,13 +36,9 @@ class CkptUnreadTest : public CkptTest {
     ShardedTensor tensor;
     tensor.shape = {300, 100};
     for (const char* name : {"a.weight", "b.weight", "c.weight"}) state.Set(StateKey::Model(name), tensor);
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::fill_n(static_cast<float*>(out), interval.size(), 0.0f);
-      return absl::OkStatus();
-    };
     const std::string step = Path("root/step-00000003");
     fs::create_directories(Path("root"));
-    ASSERT_OK(WriteCheckpointDirectory(step, state, zeros,
+    ASSERT_OK(WriteCheckpointDirectory(step, state, ZeroPayload(),
                                        {.type = StateDictType::kSharded, .world_size = 3, .step = 3, .parity = 1}));
     MustCkpt({"convert", step, Path("full")});
     fs::copy_file(Path("full/checkpoint.h5"), Path("plain.h5"));

@@ -3,7 +3,6 @@
 // Text of a manifest, a tensor's name, a file's or a directory's name reaches no output of a subcommand in a form that
 // a terminal obeys or that hides or moves what is around it. The places in a manifest are found in the manifest itself,
 // so a new member is tested too.
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/native/format/sealed_json.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -47,11 +47,7 @@ class UntrustedTextTest : public CkptTest {
     state.aliases = {{"v", "w"}};
     state.units = {{"unit", {{"w", 0, 12}}, 12}};
     state.attributes["name"] = std::string("text");
-    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-      std::memset(out, 0, interval.size() * sizeof(float));
-      return absl::OkStatus();
-    };
-    ASSERT_OK(WriteCheckpointDirectory(path, state, zeros,
+    ASSERT_OK(WriteCheckpointDirectory(path, state, ZeroPayload(),
                                        {.type = StateDictType::kSharded, .world_size = 2, .step = 1, .parity = 1}));
   }
 
@@ -124,14 +120,10 @@ TEST_F(UntrustedTextTest, NoNameInAnyFormatReachesATerminal) {
   ShardedTensor tensor;
   tensor.shape = {2};
   state.Set(StateKey::Model(kHostile), tensor);
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * sizeof(float));
-    return absl::OkStatus();
-  };
   const std::string source = Path("a.safetensors");
   SafetensorsOptions options;
   options.metadata = {{kHostile, kHostile}};
-  ASSERT_OK(WriteSafetensors(source, state, zeros, options));
+  ASSERT_OK(WriteSafetensors(source, state, ZeroPayload(), options));
   ExpectNothingHidden(source, "safetensors");
   for (const char* format : {"hdf5", "torch", "dcp", "npz"}) {
     const std::string path = Path(format);

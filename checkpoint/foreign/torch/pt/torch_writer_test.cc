@@ -4,8 +4,6 @@
 // itself reads them.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
@@ -20,6 +18,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -82,15 +81,11 @@ TEST(TorchWriterTest, NestedStateOfAnOptimizerIsNestedInTheFile) {
     state.Set(StateKey::OptimState("w", name), tensor);
   }
   state.Set(StateKey::ParamGroups(), R"([{"params":["w"]}])");
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * 4);
-    return absl::OkStatus();
-  };
   const std::string directory = NewTestDirectory();
-  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
   state.Set(ExtraOfState("w", "quant.type"), "nf4");
   state.Set(ExtraOfState("w", "GG.[2]"), "null");
-  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ZeroPayload()));
   for (const char* name : {"/x.pt", "/dcp"}) {
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
     for (const auto& [key, value] : state.entries()) {
@@ -99,7 +94,7 @@ TEST(TorchWriterTest, NestedStateOfAnOptimizerIsNestedInTheFile) {
     }
   }
   EXPECT_THAT(
-      WriteDcpDirectory(directory + "/mixed", state, 2, zeros),
+      WriteDcpDirectory(directory + "/mixed", state, 2, ZeroPayload()),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"optim.state.w.GG.2\" is in a list that has values")));
 }
 
@@ -113,13 +108,9 @@ TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
       R"([{"lr":0.0010000000474974513,"betas":[0.9,0.95],"mask":{"__python__":"tensor","dtype":"bool","shape":[2],)"
       R"("hex":"0001"},"params":["w"],"__tensors__":{"lr":"float32","betas.1":"float64"}}])";
   state.Set(StateKey::ParamGroups(), groups);
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * 4);
-    return absl::OkStatus();
-  };
   const std::string directory = NewTestDirectory();
-  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
-  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ZeroPayload()));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
   for (const char* name : {"/x.pt", "/dcp"}) {
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
     const std::string* text = source->contents().FindText(StateKey::ParamGroups());
@@ -146,13 +137,9 @@ TEST(TorchWriterTest, PartsOfAnExtraValueAreWrittenInsideIt) {
   state.Set(StateKey::Model("w"), tensor);
   state.Set(StateKey::Extra("rng"), text);
   state.Set(StateKey::Extra("rng.steps"), std::string(R"({"__python__":"Counter","items":[[2,1]]})"));
-  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
-    std::memset(out, 0, interval.size() * 4);
-    return absl::OkStatus();
-  };
   const std::string directory = NewTestDirectory();
-  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
-  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ZeroPayload()));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
   for (const char* name : {"/x.pt", "/dcp"}) {
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
     EXPECT_EQ(source->contents().entries().size(), state.entries().size()) << name;
