@@ -57,19 +57,19 @@ std::vector<StridedDim> Normalise(std::vector<StridedDim> dims) {
 
 class Reader {
  public:
-  Reader(const File& file, int64_t element_size) : file_(file), size_(element_size) {}
+  Reader(const ByteReader& read, int64_t element_size) : read_(read), size_(element_size) {}
 
   absl::Status Read(int64_t offset, std::vector<StridedDim> dims, std::byte* out) {
     const int64_t wanted = Numel(dims) * size_;
     if (wanted == 0) return absl::OkStatus();
     // The recursion ends here or at the span of a page: halves shrink until they are one run or fit.
     const bool is_run = dims.empty() || (dims.size() == 1 && dims[0].from_stride == 1 && dims[0].to_stride == 1);
-    if (is_run) return file_.Read(offset, absl::MakeSpan(out, wanted));
+    if (is_run) return read_(offset, absl::MakeSpan(out, wanted));
     const int64_t span = Span(dims) * size_;
     // A read of less than a page costs as much as a read of a page.
     if (span <= kPageBytes || (span <= kScratchBytes && span <= kMaxWaste * wanted)) {
       scratch_.resize(std::max<size_t>(scratch_.size(), span));
-      FSDP_RETURN_IF_ERROR(file_.Read(offset, absl::MakeSpan(scratch_.data(), span)));
+      FSDP_RETURN_IF_ERROR(read_(offset, absl::MakeSpan(scratch_.data(), span)));
       Scatter(scratch_.data(), dims, 0, out);
       return absl::OkStatus();
     }
@@ -100,7 +100,7 @@ class Reader {
     }
   }
 
-  const File& file_;
+  const ByteReader& read_;
   const int64_t size_;
   std::vector<std::byte> scratch_;
 };
@@ -113,8 +113,13 @@ std::vector<int64_t> RowMajorStrides(const Shape& shape) {
   return strides;
 }
 
+absl::Status ReadStrided(const ByteReader& read, StridedBox box, std::byte* out) {
+  return Reader(read, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);
+}
+
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out) {
-  return Reader(file, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);
+  const ByteReader read = [&](int64_t offset, absl::Span<std::byte> bytes) { return file.Read(offset, bytes); };
+  return ReadStrided(read, std::move(box), out);
 }
 
 // An interval of row-major elements is a few boxes; in each, file and memory differ only by strides.

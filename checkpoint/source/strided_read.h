@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,8 +35,12 @@ struct StridedBox {
   std::vector<StridedDim> dims;
 };
 
+// Fills `out` with the bytes from `offset` on.
+using ByteReader = std::function<absl::Status(int64_t offset, absl::Span<std::byte> out)>;
+
 // Reads every element of `box`; the first one goes to `out`, the others to `out` plus their strides in memory. Blocks.
-// The box must be inside the file; errors come from `file`.
+// The box must be inside the file; errors come from `read`.
+absl::Status ReadStrided(const ByteReader& read, StridedBox box, std::byte* out);
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out);
 
 // A tensor whose elements are in a file with given strides.
