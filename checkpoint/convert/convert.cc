@@ -39,11 +39,12 @@
 namespace fsdp {
 namespace {
 
-// Reads elements of the source's tensor `origin` to `out` in dtype `to`. Converts by the source's own pieces, so that
-// the scratch memory holds one block and not a whole tensor.
-absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, DType to, const Interval& interval,
-                           std::byte* out) {
+// Reads elements of the source's tensor `origin` to `out` in the dtype of `written`. Converts by the source's own
+// pieces, so that the scratch memory holds one block and not a whole tensor.
+absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, const ShardedTensor& written,
+                           const Interval& interval, std::byte* out) {
   const DType from = source.contents().FindTensor(origin)->dtype;
+  const DType to = written.dtype;
   if (from == to) return source.Read(origin, interval, out);
   std::vector<std::byte> scratch;
   for (const Interval& piece : source.Pieces(origin, interval)) {
@@ -59,17 +60,20 @@ absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, D
 // unread bytes, so that damage is known before the target appears.
 class VerifiedReads {
  public:
-  // the tensors of the target, all of which will be read
-  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written)
-      : source_(source), plan_(plan), written_(written) {
+  // `written`: the tensors of the target, all of which will be read. `changes_dtypes`: some of them have another dtype
+  // than in the source; if not, their dtypes are not looked up for each read, of a million tensors.
+  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written, bool changes_dtypes)
+      : source_(source), plan_(plan), written_(written), changes_dtypes_(changes_dtypes) {
     for (const auto& [key, value] : written.entries()) {
       if (const auto* tensor = std::get_if<ShardedTensor>(&value)) unread_ += tensor->shape.numel();
     }
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
-    FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_.OriginOf(key), written_.FindTensor(key)->dtype, interval,
-                                       static_cast<std::byte*>(out)));
+    const StateKey& origin = plan_.OriginOf(key);
+    FSDP_RETURN_IF_ERROR(changes_dtypes_ ? ReadConverted(source_, origin, *written_.FindTensor(key), interval,
+                                                         static_cast<std::byte*>(out))
+                                         : source_.Read(origin, interval, out));
     // Writer threads call this concurrently; the one that takes the count to 0 runs after all other reads have ended.
     if (unread_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
     return VerifyRest(source_);
@@ -79,6 +83,7 @@ class VerifiedReads {
   const TensorSource& source_;
   const ConvertPlan& plan_;  // its names; `written` may be the moved `contents` of the plan
   const StateDict& written_;
+  const bool changes_dtypes_;
   std::atomic<int64_t> unread_ = 0;  // elements; counted down by any thread
 };
 
@@ -278,7 +283,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .file_system = options.file_system};
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes,
                         BufferBytes(*source, contents, DriverOf(target).traits().is_plain, memory, options.max_memory));
-  VerifiedReads reads(*source, plan, contents.state);
+  VerifiedReads reads(*source, plan, contents.state, /*changes_dtypes=*/options.dtype.has_value());
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);
   };

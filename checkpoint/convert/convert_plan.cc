@@ -55,17 +55,18 @@ class Planner {
   absl::Status AddEntry(const StateKey& key, const StateValue& value) {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
     StateKey renamed = key;
-    if (key.section != Section::kExtra) {  // filters are about parameters
+    if (!filter_.empty() && key.section != Section::kExtra) {  // filters are about parameters
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(key.fqn));
       if (!fqn) return absl::OkStatus();
       renamed.fqn = *std::move(fqn);
     }
-    if (plan_.contents.contains(renamed)) {
+    // The names of the source differ, so that only a rename can make two equal.
+    if (!filter_.empty() && plan_.contents.contains(renamed)) {
       return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.OriginOf(renamed).ToString()), " and ",
                                                      Quote(key.ToString()), " would both be named ",
                                                      Quote(renamed.ToString())));
     }
-    if (!(renamed == key)) plan_.origins.emplace(renamed, key);
+    if (!filter_.empty() && !(renamed == key)) plan_.origins.emplace(renamed, key);
     if (!std::holds_alternative<ShardedTensor>(value)) {
       plan_.contents.Set(std::move(renamed), value);
       return absl::OkStatus();
