@@ -110,7 +110,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
   // All names and options are checked before StagedCheckpoint makes the first directory.
-  FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
+  FSDP_ASSIGN_OR_RETURN(SavePlan plan, PlanWhole(contents, read));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
                         StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
   Progress progress(plan, options);
@@ -124,9 +124,10 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                          .texts = plan.texts};
   context.write.count = progress.counter();
   context.write.queue_depth = static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, context.write.queue_depth));
-  const std::unique_ptr<CheckpointBody> body = options.type == StateDictType::kFull
-                                                   ? NewWholeFile(std::move(context), plan.tensors)
-                                                   : NewShardedBody(std::move(context), plan.tensors, options.parity);
+  const std::unique_ptr<CheckpointBody> body =
+      options.type == StateDictType::kFull
+          ? NewWholeFile(std::move(context), std::move(plan.tensors))
+          : NewShardedBody(std::move(context), std::move(plan.tensors), options.parity);
   FSDP_RETURN_IF_ERROR(body->Write());
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
   return staged->Commit(EncodeManifest(manifest));
