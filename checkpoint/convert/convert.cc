@@ -56,6 +56,31 @@ absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, c
   return absl::OkStatus();
 }
 
+// Reports the tensors that are read, and the work on names that the writer counts. Thread-safe.
+class TensorCount {
+ public:
+  TensorCount(int64_t total, const std::function<void(int64_t, int64_t)>& report) : total_(total), report_(report) {}
+
+  // A report takes longer than a small tensor, so only every 256th is one.
+  void Add(int64_t tensors) {
+    constexpr int64_t kStep = 256;
+    if (!report_) return;
+    const int64_t before = done_.fetch_add(tensors);
+    const int64_t done = std::min(before + tensors, total_);
+    if (before / kStep != done / kStep) report_(done, total_);
+  }
+
+  // All is done, whatever was counted: a tensor without elements is never read.
+  void Finish() const {
+    if (report_) report_(total_, total_);
+  }
+
+ private:
+  const int64_t total_;
+  const std::function<void(int64_t, int64_t)>& report_;
+  std::atomic<int64_t> done_ = 0;
+};
+
 // Reads each element for the target once. With the last element the source also compares the checksums that still cover
 // unread bytes, so that damage is known before the target appears.
 class VerifiedReads {
@@ -284,11 +309,16 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes,
                         BufferBytes(*source, contents, DriverOf(target).traits().is_plain, memory, options.max_memory));
   VerifiedReads reads(*source, plan, contents.state, /*changes_dtypes=*/options.dtype.has_value());
+  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  TensorCount count(report.tensors * (1 + writer->NameWork(contents)), options.tensor_progress);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
+    if (interval.begin == 0) count.Add(1);
     return reads.Read(key, interval, out);
   };
+  write.count_names = [&](int64_t tensors) { count.Add(tensors); };
+  if (options.progress) options.progress(0, report.bytes);  // a writer may count names for long before it has bytes
   FSDP_RETURN_IF_ERROR(writer->Write(destination, contents, read, write));
-  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  count.Finish();
   report.step = contents.step;
   return report;
 }

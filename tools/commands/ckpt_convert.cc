@@ -253,6 +253,7 @@ int RunConvert(const CommandLine& line) {
   {
     Progress progress("convert");
     options->progress = progress.callback();
+    options->tensor_progress = progress.tensor_callback();
     report = Convert(source, destination, *options);
   }
   const bool json = absl::GetFlag(FLAGS_json);

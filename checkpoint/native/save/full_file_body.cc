@@ -33,6 +33,7 @@ TreeFile FullTree(const BodyContext& context, std::vector<TreeFile::TensorPart> 
   tree.name = kCheckpointFileName;
   tree.tensors = std::move(tensors);
   tree.texts = context.texts;
+  tree.laid_out = context.laid_out;
   return tree;
 }
 

@@ -6,6 +6,7 @@
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -77,6 +78,13 @@ class Progress {
   int64_t done_ = 0;  // guarded by mutex_
 };
 
+// Counts the work on the names of `tensors` tensors that is no layout of rank files.
+void CountRest(const CheckpointDirectoryOptions& options, int64_t tensors) {
+  if (!options.count_names) return;
+  const int64_t rank_files = options.type == StateDictType::kFull ? 1 : options.world_size;
+  options.count_names(tensors * (CheckpointNameWork(options.type, options.world_size) - rank_files * kLayoutWork));
+}
+
 // The rank files that ranks would write if they held these tensors sharded by FSDP.
 std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                int parity) {
@@ -95,6 +103,14 @@ std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<
 }
 
 }  // namespace
+
+// A tensor of the index is a virtual dataset, whose mappings cost more than a dataset does.
+int64_t CheckpointNameWork(StateDictType type, int world_size) {
+  constexpr int64_t kDescription = 1;  // in the record or the manifest
+  constexpr int64_t kIndex = 8;
+  if (type == StateDictType::kFull) return kLayoutWork + kDescription;
+  return world_size * (kLayoutWork + kDescription) + kIndex;
+}
 
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options) {
@@ -123,6 +139,8 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                          .units = UnitsOf(contents, options),
                          .texts = plan.texts};
   context.write.count = progress.counter();
+  const int64_t tensors = std::ssize(plan.tensors);
+  if (options.count_names) context.laid_out = [&] { options.count_names(kLayoutWork); };
   context.write.queue_depth = static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, context.write.queue_depth));
   const std::unique_ptr<CheckpointBody> body =
       options.type == StateDictType::kFull
@@ -130,6 +148,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
           : NewShardedBody(std::move(context), std::move(plan.tensors), options.parity);
   FSDP_RETURN_IF_ERROR(body->Write());
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
+  CountRest(options, tensors);
   return staged->Commit(EncodeManifest(manifest));
 }
 

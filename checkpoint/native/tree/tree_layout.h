@@ -107,6 +107,9 @@ struct TreeFile {
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
   bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
   std::string warning;     // attribute of the root group; no attribute if empty
+
+  // Called after each tensor is laid out, whether or not it has a dataset; may be empty.
+  std::function<void()> laid_out = {};
 };
 
 // The places of the values of a TreeFile in the file.

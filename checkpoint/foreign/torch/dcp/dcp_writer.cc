@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,6 +72,7 @@ class DcpPlan {
   const DcpMetadata& metadata() const { return metadata_; }
   const std::vector<TorchArchivePlan>& archives(int rank) const { return files_[rank]; }
   int64_t payload_bytes() const { return payload_bytes_; }
+  int64_t tensors() const { return std::ssize(metadata_.tensors); }
 
   static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
 
@@ -352,6 +354,10 @@ absl::Status WriteDcpDirectory(const std::string& path, const StateDict& content
                                const PayloadReader& read, const TorchWriteOptions& options) {
   DcpPlan plan(contents, world_size);
   FSDP_RETURN_IF_ERROR(plan.Plan());
+  const auto count_names = [&] {
+    if (options.count_names) options.count_names(plan.tensors());
+  };
+  count_names();
   FileSystem& files = *options.file_system;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
@@ -371,6 +377,7 @@ absl::Status WriteDcpDirectory(const std::string& path, const StateDict& content
   }
   FSDP_RETURN_IF_ERROR(
       WriteMetadata(files, JoinPath(staged->path(), kDcpMetadataName), EncodeDcpMetadata(plan.metadata())));
+  count_names();
   return staged->Commit();
 }
 

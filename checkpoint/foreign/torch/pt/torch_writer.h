@@ -78,6 +78,8 @@ struct TorchWriteOptions {
   int io_threads = 2;
   // May be empty. Called by one thread at a time.
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
+  // FormatWriteOptions::count_names of a DCP directory; may be empty.
+  std::function<void(int64_t tensors)> count_names = {};
 };
 
 // Fills the empty file `file` with `archives`, which are sorted by offset and do not overlap, and syncs it. Blocks
