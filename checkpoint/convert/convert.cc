@@ -40,11 +40,12 @@
 namespace fsdp {
 namespace {
 
-// Reads elements of the source's tensor `origin` to `out` in dtype `to`. Converts by the source's own pieces, so that
-// the scratch memory holds one block and not a whole tensor.
-absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, DType to, const Interval& interval,
-                           std::byte* out) {
+// Reads elements of the source's tensor `origin` to `out` in the dtype of `written`. Converts by the source's own
+// pieces, so that the scratch memory holds one block and not a whole tensor.
+absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, const ShardedTensor& written,
+                           const Interval& interval, std::byte* out) {
   const DType from = source.contents().FindTensor(origin)->dtype;
+  const DType to = written.dtype;
   if (from == to) return source.Read(origin, interval, out);
   std::vector<std::byte> scratch;
   for (const Interval& piece : source.Pieces(origin, interval)) {
@@ -56,21 +57,49 @@ absl::Status ReadConverted(const TensorSource& source, const StateKey& origin, D
   return absl::OkStatus();
 }
 
+// Reports the tensors that are read, and the work on names that the writer counts. Thread-safe.
+class TensorCount {
+ public:
+  TensorCount(int64_t total, const std::function<void(int64_t, int64_t)>& report) : total_(total), report_(report) {}
+
+  // A report takes longer than a small tensor, so only every 256th is one.
+  void Add(int64_t tensors) {
+    constexpr int64_t kStep = 256;
+    if (!report_) return;
+    const int64_t before = done_.fetch_add(tensors);
+    const int64_t done = std::min(before + tensors, total_);
+    if (before / kStep != done / kStep) report_(done, total_);
+  }
+
+  // All is done, whatever was counted: a tensor without elements is never read.
+  void Finish() const {
+    if (report_) report_(total_, total_);
+  }
+
+ private:
+  const int64_t total_;
+  const std::function<void(int64_t, int64_t)>& report_;
+  std::atomic<int64_t> done_ = 0;
+};
+
 // Reads each element for the target once. With the last element the source also compares the checksums that still cover
 // unread bytes, so that damage is known before the target appears.
 class VerifiedReads {
  public:
-  // the tensors of the target, all of which will be read
-  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written)
-      : source_(source), plan_(plan), written_(written) {
+  // `written`: the tensors of the target, all of which will be read. `changes_dtypes`: some of them have another dtype
+  // than in the source; if not, their dtypes are not looked up for each read, of a million tensors.
+  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, const StateDict& written, bool changes_dtypes)
+      : source_(source), plan_(plan), written_(written), changes_dtypes_(changes_dtypes) {
     for (const auto& [key, value] : written.entries()) {
       if (const auto* tensor = std::get_if<ShardedTensor>(&value)) unread_ += tensor->shape.numel();
     }
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
-    FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_.OriginOf(key), written_.FindTensor(key)->dtype, interval,
-                                       static_cast<std::byte*>(out)));
+    const StateKey& origin = plan_.OriginOf(key);
+    FSDP_RETURN_IF_ERROR(changes_dtypes_ ? ReadConverted(source_, origin, *written_.FindTensor(key), interval,
+                                                         static_cast<std::byte*>(out))
+                                         : source_.Read(origin, interval, out));
     // Writer threads call this concurrently; the one that takes the count to 0 runs after all other reads have ended.
     if (unread_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
     return VerifyRest(source_);
@@ -80,6 +109,7 @@ class VerifiedReads {
   const TensorSource& source_;
   const ConvertPlan& plan_;  // its names; `written` may be the moved `contents` of the plan
   const StateDict& written_;
+  const bool changes_dtypes_;
   std::atomic<int64_t> unread_ = 0;  // elements; counted down by any thread
 };
 
@@ -294,12 +324,17 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .file_system = options.file_system};
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes,
                         BufferBytes(*source, contents, DriverOf(target).traits().is_plain, memory, options.max_memory));
-  VerifiedReads reads(*source, plan, contents.state);
+  VerifiedReads reads(*source, plan, contents.state, /*changes_dtypes=*/options.dtype.has_value());
+  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  TensorCount count(report.tensors * (1 + writer->NameWork(contents)), options.tensor_progress);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
+    if (interval.begin == 0) count.Add(1);
     return reads.Read(key, interval, out);
   };
+  write.count_names = [&](int64_t tensors) { count.Add(tensors); };
+  if (options.progress) options.progress(0, report.bytes);  // a writer may count names for long before it has bytes
   FSDP_RETURN_IF_ERROR(writer->Write(destination, contents, read, write));
-  ConvertReport report = ReportOf(contents.state, *std::move(notes));
+  count.Finish();
   report.step = contents.step;
   return report;
 }

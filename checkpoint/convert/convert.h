@@ -48,6 +48,10 @@ struct ConvertOptions {
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress;
 
+  // The same work by tensors, as small ones take longer than their bytes. Each counts as often as it takes the time of
+  // reading and writing one: HDF5 counts it five times. May be empty; thread-safe, since several threads call it.
+  std::function<void(int64_t tensors_done, int64_t tensors_total)> tensor_progress = {};
+
   FileSystem* file_system = &PosixFileSystem();  // of the destination; tests inject faults
 };
 

@@ -58,17 +58,19 @@ class Planner {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
     StateKey renamed = key;
     const std::optional<std::string> in_model = NameOfModelValue(key);
-    if (key.section != Section::kExtra || in_model) {  // filters are about what is in the model
+    // Filters are about what is in the model.
+    if (!filter_.empty() && (key.section != Section::kExtra || in_model)) {
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(in_model ? *in_model : key.fqn));
       if (!fqn) return absl::OkStatus();
       renamed.fqn = in_model ? ModelValue(*fqn).fqn : *std::move(fqn);
     }
-    if (plan_.contents.contains(renamed)) {
+    // The names of the source differ, so that only a rename can make two equal.
+    if (!filter_.empty() && plan_.contents.contains(renamed)) {
       return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.OriginOf(renamed).ToString()), " and ",
                                                      Quote(key.ToString()), " would both be named ",
                                                      Quote(renamed.ToString())));
     }
-    if (!(renamed == key)) plan_.origins.emplace(renamed, key);
+    if (!filter_.empty() && !(renamed == key)) plan_.origins.emplace(renamed, key);
     if (!std::holds_alternative<ShardedTensor>(value)) {
       plan_.contents.Set(std::move(renamed), value);
       return absl::OkStatus();

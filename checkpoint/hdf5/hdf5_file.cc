@@ -12,15 +12,17 @@
 #include <hdf5.h>
 
 #include <array>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/hdf5/hdf5_descriptor.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
+#include "fsdp/checkpoint/hdf5/hdf5_types.h"
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {
@@ -42,93 +44,7 @@ Handle Space(const std::vector<int64_t>& dims) {
   return {H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr), H5Sclose};
 }
 
-// bfloat16: the upper half of an IEEE float32, in the fields that HDF5 2.0 gives its predefined type.
-Handle BFloat16Type() {
-  Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
-  const bool made = type.ok() && H5Tset_fields(type.get(), 15, 7, 8, 0, 7) >= 0 && H5Tset_size(type.get(), 2) >= 0 &&
-                    H5Tset_ebias(type.get(), 127) >= 0;
-  return made ? std::move(type) : Handle();
-}
-
-// The enumeration {FALSE, TRUE} of int8, which h5py shows as bool.
-Handle BoolType() {
-  Handle type(H5Tenum_create(H5T_STD_I8LE), H5Tclose);
-  const int8_t no = 0;
-  const int8_t yes = 1;
-  const bool made =
-      type.ok() && H5Tenum_insert(type.get(), "FALSE", &no) >= 0 && H5Tenum_insert(type.get(), "TRUE", &yes) >= 0;
-  return made ? std::move(type) : Handle();
-}
-
 bool IsFloat8(DType dtype) { return IsFloatingPoint(dtype) && SizeOf(dtype) == 1; }
-
-Handle FileType(DType dtype);
-
-// A compound of two floats; HDF5 before 2.0 has no complex type.
-Handle ComplexType(DType dtype) {
-  const auto size = static_cast<size_t>(SizeOf(dtype));
-  const Handle part = FileType(PartOf(dtype));
-  const auto [real, imaginary] = ComplexFieldsOf(dtype);
-  Handle type(H5Tcreate(H5T_COMPOUND, size), H5Tclose);
-  const bool made = part.ok() && type.ok() && H5Tinsert(type.get(), real, 0, part.get()) >= 0 &&
-                    H5Tinsert(type.get(), imaginary, size / 2, part.get()) >= 0;
-  return made ? std::move(type) : Handle();
-}
-
-Handle FileType(DType dtype) {
-  const auto standard = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
-  switch (dtype) {
-    case DType::kFloat64:
-      return standard(H5T_IEEE_F64LE);
-    case DType::kFloat32:
-      return standard(H5T_IEEE_F32LE);
-    case DType::kBFloat16:
-      return BFloat16Type();
-    case DType::kFloat16: {
-      Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
-      const bool made = type.ok() && H5Tset_fields(type.get(), 15, 10, 5, 0, 10) >= 0 &&
-                        H5Tset_size(type.get(), 2) >= 0 && H5Tset_ebias(type.get(), 15) >= 0;
-      return made ? std::move(type) : Handle();
-    }
-    // HDF5 interprets exponent 15 of e4m3fn as infinity, so the bytes are stored as integers with the dtype in an
-    // attribute.
-    case DType::kFloat8E4M3FN:
-    case DType::kFloat8E5M2:
-    case DType::kFloat8E4M3FNUZ:
-    case DType::kFloat8E5M2FNUZ:
-    case DType::kFloat8E8M0FNU:
-    case DType::kUInt8:
-      return standard(H5T_STD_U8LE);
-    case DType::kInt64:
-      return standard(H5T_STD_I64LE);
-    case DType::kInt32:
-      return standard(H5T_STD_I32LE);
-    case DType::kInt16:
-      return standard(H5T_STD_I16LE);
-    case DType::kInt8:
-      return standard(H5T_STD_I8LE);
-    case DType::kUInt64:
-      return standard(H5T_STD_U64LE);
-    case DType::kUInt32:
-      return standard(H5T_STD_U32LE);
-    case DType::kUInt16:
-      return standard(H5T_STD_U16LE);
-    case DType::kBool:
-      return BoolType();
-    case DType::kComplex32:
-    case DType::kComplex64:
-    case DType::kComplex128:
-      return ComplexType(dtype);
-  }
-  CheckFailed("not a DType", __FILE__, __LINE__);
-}
-
-Handle TextType(int64_t nbytes) {
-  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  const bool made = type.ok() && H5Tset_size(type.get(), nbytes < 1 ? 1 : nbytes) >= 0 &&
-                    H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 && H5Tset_cset(type.get(), H5T_CSET_UTF8) >= 0;
-  return made ? std::move(type) : Handle();
-}
 
 // The little-endian bytes of a NaN of `dtype`, as the fill value; nullopt for types without NaN, which are filled with
 // 0. A reader of a virtual dataset whose rank file is missing then sees NaN instead of plausible zeros.
@@ -216,7 +132,28 @@ struct Hdf5File::Handles {
   Handle link_creation;  // UTF-8 names
   Handle group_creation;
   Handle dataset_creation;
-  Handle file;  // last, so that it is closed first
+  std::map<DType, Handle> types;  // of the datasets so far
+  Handle file;                    // closed before the others, but after `group`, which would keep it open
+  std::string group_path;         // of `group`, with a slash at the end
+  Handle group;                   // of the last dataset
+
+  // The type of the elements in the file. Kept, like `group`: a file may have a million datasets, and for each a type
+  // would be made and a path followed.
+  const Handle& TypeOf(DType dtype) {
+    Handle& type = types[dtype];
+    if (!type.ok()) type = Hdf5TypeOf(dtype);
+    return type;
+  }
+
+  // The group above `path`, an absolute path, and the name in it.
+  std::pair<hid_t, const char*> Place(const std::string& path) {
+    const size_t slash = path.rfind('/') + 1;
+    if (!group.ok() || path.compare(0, slash, group_path) != 0) {
+      group = Handle(H5Gopen2(file.get(), path.substr(0, slash).c_str(), H5P_DEFAULT), H5Gclose);
+      group_path = path.substr(0, slash);
+    }
+    return {group.get(), path.c_str() + slash};
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions& options) {
@@ -267,10 +204,11 @@ absl::Status Hdf5File::AddGroup(const std::string& path, const std::string& fqn)
 absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std::string& fqn, DType dtype,
                                              const std::vector<int64_t>& dims) {
   const LibraryCall call;
-  const Handle type = FileType(dtype);
+  const Handle& type = handles_->TypeOf(dtype);
   const Handle space = Space(dims);
-  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
-                                  handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
+  const auto [group, name] = handles_->Place(path);
+  const Handle dataset(H5Dcreate2(group, name, type.get(), space.get(), handles_->link_creation.get(),
+                                  handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
   if (!dataset.ok()) return Hdf5Error("create dataset", path);
   FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype, describes_all_));
@@ -283,7 +221,7 @@ absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std:
 
 absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::string& fqn, int64_t nbytes) {
   const LibraryCall call;
-  const Handle type = TextType(nbytes);
+  const Handle type = Hdf5TextType(nbytes);
   const Handle space = Space({});
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
@@ -298,7 +236,7 @@ absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::st
 absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
                                   const std::vector<VirtualPart>& parts) {
   const LibraryCall call;
-  const Handle type = FileType(dtype);
+  const Handle type = Hdf5TypeOf(dtype);
   const Handle space = Space({shape.dims().begin(), shape.dims().end()});
   const Handle creation = PropertyList(H5P_DATASET_CREATE);
   const auto fill = FillBytes(dtype);
@@ -330,7 +268,7 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
 absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
                                        const std::vector<VirtualBox>& boxes) {
   const LibraryCall call;
-  const Handle type = FileType(dtype);
+  const Handle type = Hdf5TypeOf(dtype);
   const Handle space = Space({shape.dims().begin(), shape.dims().end()});
   const Handle creation = PropertyList(H5P_DATASET_CREATE);
   if (H5Pset_obj_track_times(creation.get(), false) < 0) return Hdf5Error("prepare dataset", path);
@@ -353,7 +291,7 @@ absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::strin
 absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& fqn, DType dtype,
                                    const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts) {
   const LibraryCall call;
-  const Handle type = FileType(dtype);
+  const Handle type = Hdf5TypeOf(dtype);
   const Handle space = Space(dims);
   const Handle creation = PropertyList(H5P_DATASET_CREATE);
   bool prepared = H5Pset_obj_track_times(creation.get(), false) >= 0 &&
@@ -390,7 +328,7 @@ absl::Status Hdf5File::SetRootAttribute(const std::string& name, const Attribute
     return WriteAttribute(root.get(), name, H5T_IEEE_F64LE, number);
   }
   if (const auto* const truth = std::get_if<bool>(&value)) {
-    const Handle type = BoolType();
+    const Handle type = Hdf5TypeOf(DType::kBool);
     const int8_t byte = *truth ? 1 : 0;
     return type.ok() ? WriteAttribute(root.get(), name, type.get(), &byte) : Hdf5Error("make a type for", name);
   }
@@ -401,6 +339,7 @@ absl::Status Hdf5File::SetRootAttribute(const std::string& name, const Attribute
 // error of the image.
 absl::StatusOr<MemoryFile> Hdf5File::Close() {
   const LibraryCall call;
+  handles_->group = Handle();
   const bool closed = handles_->file.Close();
   const absl::Status status = closed ? absl::OkStatus() : Hdf5Error("close", "a file in memory");
   handles_.reset();

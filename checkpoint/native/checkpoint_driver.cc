@@ -100,6 +100,10 @@ class Writer final : public FormatWriter {
     return {.rank_files = files, .parity_bytes = ParityMemory(files, target_.parity, io_threads)};
   }
 
+  int64_t NameWork(const FormatContents& contents) const override {
+    return CheckpointNameWork(target_.type, WorldSize(contents));
+  }
+
   // Every value fits this format. Safetensors metadata becomes an extra text, from which a later conversion restores
   // it.
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
@@ -128,6 +132,7 @@ class Writer final : public FormatWriter {
                                               .max_memory = options.buffer_bytes,
                                               .io_threads = options.io_threads,
                                               .progress = options.progress,
+                                              .count_names = options.count_names,
                                               .file_system = options.file_system};
     if (MakesDirectory(destination)) return WriteCheckpointDirectory(destination, contents.state, read, write);
     if (target_.type != StateDictType::kFull) {

@@ -122,6 +122,10 @@ struct FormatWriteOptions {
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty; one call at a time
 
+  // Counts tensors that Write has gone through in addition to their bytes: FormatWriter::NameWork for each in the end.
+  // May be empty; thread-safe.
+  std::function<void(int64_t tensors)> count_names = {};
+
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
 
@@ -141,6 +145,10 @@ class FormatWriter {
 
   // The memory that a write of `contents` needs on that many threads.
   virtual FormatMemory Memory(const FormatContents&, int /*io_threads*/) const { return {}; }
+
+  // The time that Write takes for the name of each tensor (to lay it out, to describe it), as a multiple of the time in
+  // which it reads and writes a small one; 0 if that is most of it.
+  virtual int64_t NameWork(const FormatContents&) const { return 0; }
 
   // Reduces `contents` to the values that the format can hold, before a byte is read. Returns a sentence for each kind
   // of value that is left out. kInvalidArgument when an option of the format is out of range or no value remains.

@@ -5,8 +5,11 @@
 // with one digest can only be made on purpose, and are refused as one name.
 #include "fsdp/checkpoint/source/json_events.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -26,7 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-// The memory of a digest in Object::seen, when the set has just grown and both tables exist.
+// The memory of a digest in SeenNames, when the set has just grown and both tables exist.
 constexpr size_t kSeenBytes = 58;
 
 constexpr char kNoUnsigned[] = "a number that is no unsigned integer of 64 bits";
@@ -36,6 +39,36 @@ template <typename Integer>
 bool ReadInteger(std::string_view token, Integer& value) {
   return std::from_chars(token.data(), token.data() + token.size(), value).ec == std::errc();
 }
+
+// The digests of the names of an object. Few names are compared one by one: a header may have a million objects of
+// three.
+class SeenNames {
+ public:
+  // False if `digest` is there already.
+  bool Add(const Digest& digest) {
+    const Key key = {digest.high, digest.low};
+    if (count_ < kFew) {
+      const auto end = few_.begin() + static_cast<std::ptrdiff_t>(count_);
+      if (std::find(few_.begin(), end, key) != end) return false;
+      few_[count_++] = key;
+      return true;
+    }
+    if (many_.empty()) many_.insert(few_.begin(), few_.end());
+    const bool is_new = many_.insert(key).second;
+    count_ += is_new ? 1 : 0;
+    return is_new;
+  }
+
+  size_t size() const { return count_; }
+
+ private:
+  using Key = std::pair<uint64_t, uint64_t>;
+  static constexpr size_t kFew = 8;
+
+  size_t count_ = 0;
+  std::array<Key, kFew> few_;
+  absl::flat_hash_set<Key> many_;  // all, if there are more than kFew
+};
 
 class Reader {
  public:
@@ -52,7 +85,7 @@ class Reader {
 
  private:
   struct Object {
-    absl::flat_hash_set<std::pair<uint64_t, uint64_t>> seen;
+    SeenNames seen;
     int arrays = 0;
   };
 
@@ -106,8 +139,7 @@ class Reader {
     at_ += token.size();
     std::string name = UnescapeJsonString(token);
     FSDP_RETURN_IF_ERROR(budget_.Take(kSeenBytes));
-    const Digest digest = DigestOf(std::string_view(name));
-    if (!objects_.back().seen.emplace(digest.high, digest.low).second) {
+    if (!objects_.back().seen.Add(DigestOf(std::string_view(name)))) {
       const std::string parent = names_.empty() ? "" : absl::StrCat(Quote(names_.back()), ": ");
       return absl::DataLossError(absl::StrCat(parent, Quote(name), " appears twice"));
     }

@@ -126,6 +126,19 @@ TEST(JsonEventsTest, WhatOtherReadersMayTakeForSomethingElseIsRefused) {
   }
 }
 
+TEST(JsonEventsTest, ASecondNameIsFoundAmongFewAndMany) {
+  for (const int count : {1, 2, 7, 8, 9, 10, 1000}) {
+    std::string text = "{";
+    for (int i = 0; i < count; ++i) absl::StrAppend(&text, "\"n", i, "\": ", i, ", ");
+    EXPECT_OK(Visit(absl::StrCat(text, "\"x\": 0}"))) << count;
+    for (const int twice : {0, count / 2, count - 1}) {
+      EXPECT_THAT(Visit(absl::StrCat(text, "\"n", twice, "\": 0}")),
+                  StatusIs(StatusCode::kDataLoss, absl::StrCat("\"n", twice, "\" appears twice")))
+          << count;
+    }
+  }
+}
+
 TEST(JsonEventsTest, NamesHaveALimitOnMemory) {
   if (!CanMeasurePeak()) GTEST_SKIP() << "peak memory is not measured here";
   const auto member = [](int i) { return absl::StrCat("\"", i, "\":0"); };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/source/json_token.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +108,10 @@ std::string UnescapeJsonString(std::string_view token) {
     rest.remove_prefix(length);
   }
   return out.append(rest);
+}
+
+bool IsPlainJson(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
 }
 
 absl::StatusOr<std::string_view> ScanJsonNumber(std::string_view text, size_t at) {

@@ -24,6 +24,10 @@ absl::StatusOr<std::string_view> ScanJsonString(std::string_view text, size_t at
 // The characters that a token of ScanJsonString spells.
 std::string UnescapeJsonString(std::string_view token);
 
+// True for text that needs no escape: between quotes it is a string of JSON, as almost every name of a tensor is. Only
+// ASCII, so that a writer for which other characters matter treats them itself.
+bool IsPlainJson(std::string_view text);
+
 // The number that begins at `at`. NotJson for anything else, such as a sign without a digit.
 absl::StatusOr<std::string_view> ScanJsonNumber(std::string_view text, size_t at);
 

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
@@ -48,6 +49,19 @@ TEST(JsonTokenTest, AnInvalidStringIsRefusedAtItsByte) {
   };
   for (const auto& bad : kCases) {
     EXPECT_THAT(ScanJsonString(bad.text, 0), StatusIs(StatusCode::kDataLoss, std::string(bad.message))) << bad.text;
+  }
+}
+
+TEST(JsonTokenTest, PlainTextIsAStringBetweenQuotes) {
+  for (const std::string_view plain : {"", "a", "model.layers.0.mlp.experts[17]/w 1~"}) {
+    EXPECT_TRUE(IsPlainJson(plain)) << plain;
+    const std::string quoted = "\"" + std::string(plain) + "\"";
+    ASSERT_OK_AND_ASSIGN(const std::string_view token, ScanJsonString(quoted, 0));
+    EXPECT_EQ(token, quoted);
+  }
+  constexpr std::string_view kNul("\0", 1);
+  for (const std::string_view other : std::vector<std::string_view>{"\"", "a\\b", "a\nb", "\x7f", "\xc3\xa9", kNul}) {
+    EXPECT_FALSE(IsPlainJson(other)) << other;
   }
 }
 

@@ -117,7 +117,7 @@ class DirectWriteQueue final : public WriteQueue {
   }
 
  private:
-  // Bytes for the page cache, at most one sector of each aligned write.
+  // Bytes for the page cache: at most one sector of an aligned write, all of an unaligned one.
   struct Kept {
     int64_t offset;
     std::vector<std::byte> bytes;

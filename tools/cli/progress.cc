@@ -3,9 +3,9 @@
 // The library calls Update for every block that it moves, from several threads, so most calls must be cheap: they take
 // a lock, read the clock and return.
 //
-// The rate is measured from the first call on. What comes before it (opening the source, planning) takes as long as
-// there are names, not bytes: of 300,000 tensors it may be most of the first seconds, and a rate that includes it said
-// ten times the time that was left.
+// The rate is measured from the first call on. What comes before it (opening the source, planning) is not counted: of
+// 300,000 tensors it may be most of the first seconds, and a rate that includes it said ten times the time that was
+// left.
 #include "fsdp/tools/cli/progress.h"
 
 #include <sys/ioctl.h>
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,6 @@ namespace {
 
 constexpr absl::Duration kRedrawEvery = absl::Milliseconds(100);
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
-constexpr absl::Duration kLeastMeasured = absl::Seconds(1);
 constexpr int kBarColumns = 24;
 
 std::string Bar(double fraction, int columns) {
@@ -40,12 +40,12 @@ int TerminalColumns() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-// "  5s left"; empty while it is unknown: before the first byte, and for a time that no one waits for.
-std::string TimeLeft(double bytes, double rate) {
-  constexpr double kLongest = 1e9;  // seconds, 30 years
-  if (bytes > kLongest * rate) return "";
-  const double seconds = bytes > 0 ? bytes / rate : 0;
-  return absl::StrCat("  ", absl::FormatDuration(absl::Seconds(static_cast<int64_t>(seconds + 0.5))), " left");
+// "  5s left"; empty while it is unknown.
+std::string TimeLeft(const MeasuredWork& work) {
+  const std::optional<absl::Duration> left = work.TimeLeft();
+  if (!left) return "";
+  const auto seconds = static_cast<int64_t>(absl::ToDoubleSeconds(*left) + 0.5);
+  return absl::StrCat("  ", absl::FormatDuration(absl::Seconds(seconds)), " left");
 }
 
 }  // namespace
@@ -66,16 +66,13 @@ std::string ProgressLine(const std::string& title, const MeasuredWork& work, int
   const int64_t done = work.bytes_done;
   // More may be done than was expected, such as a file that grows; the line then shows what is known.
   const int64_t total = std::max(work.bytes_total, done);
-  const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0;
+  const double fraction = work.fraction();
   // Cut, not rounded: 100 % is only shown when all is done.
-  const int percent = done == total ? 100 : std::min(99, static_cast<int>(100 * fraction));
-  // The mean rate: steadier than the rate of the last interval, and right for work of one kind.
+  const int percent = work.is_done() ? 100 : std::min(99, static_cast<int>(100 * fraction));
   const double rate = static_cast<double>(work.bytes_measured) / std::max(absl::ToDoubleSeconds(work.elapsed), 1e-3);
-  const bool is_known = work.elapsed >= kLeastMeasured || done == total;
   return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
                       absl::StrFormat("%3d%%  ", percent), FormatBytes(static_cast<double>(done)), " of ",
-                      FormatBytes(static_cast<double>(total)), "  ", FormatBytes(rate), "/s",
-                      is_known ? TimeLeft(static_cast<double>(total - done), rate) : "");
+                      FormatBytes(static_cast<double>(total)), "  ", FormatBytes(rate), "/s", TimeLeft(work));
 }
 
 std::string TerminalLine(const std::string& title, const MeasuredWork& work, int columns) {
@@ -96,17 +93,28 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   // Drawn under the lock: lines of two threads must not mix.
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = SteadyNow();
+  const bool is_first = !meter_.has_started();
+  meter_.SetBytes(bytes_done, bytes_total, now);
   // A line now would have no rate yet.
-  if (!first_) {
-    first_ = shown_ = now;
-    first_bytes_ = bytes_done;
-    return;
-  }
+  if (is_first) shown_ = now;
+  Show(now);
+}
+
+void Progress::UpdateTensors(int64_t tensors_done, int64_t tensors_total) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::Time now = SteadyNow();
+  const bool is_first = !meter_.has_started();
+  meter_.SetTensors(tensors_done, tensors_total, now);
+  if (is_first) shown_ = now;
+  Show(now);
+}
+
+void Progress::Show(absl::Time now) {
+  const MeasuredWork work = meter_.Measured(now);
   // A log gets no line for quick work; a line that is being redrawn must not end at 99 %.
-  const bool last_redraw = line_open_ && bytes_done >= bytes_total;
+  const bool last_redraw = line_open_ && work.is_done();
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
   shown_ = now;
-  const MeasuredWork work = {bytes_done, bytes_total, bytes_done - first_bytes_, now - *first_};
   const std::string line = is_terminal_ ? TerminalLine(title_, work, TerminalColumns()) : ProgressLine(title_, work, 0);
   // \x1b[K clears the rest of a longer line.
   std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
@@ -115,6 +123,10 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
 
 std::function<void(int64_t, int64_t)> Progress::callback() {
   return [this](int64_t done, int64_t total) { Update(done, total); };
+}
+
+std::function<void(int64_t, int64_t)> Progress::tensor_callback() {
+  return [this](int64_t done, int64_t total) { UpdateTensors(done, total); };
 }
 
 }  // namespace fsdp

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
+#include "fsdp/tools/cli/work_meter.h"
 
 namespace fsdp {
 
@@ -31,32 +31,29 @@ class Progress {
   // `bytes_total` may change between calls.
   void Update(int64_t bytes_done, int64_t bytes_total);
 
-  // Update as the callback that the functions of checkpoint/ take. This must outlive it.
+  // The same for tensors, if they are counted too (MeasuredWork): the time left then follows from both.
+  void UpdateTensors(int64_t tensors_done, int64_t tensors_total);
+
+  // Update and UpdateTensors as the callbacks that the functions of checkpoint/ take. This must outlive them.
   std::function<void(int64_t, int64_t)> callback();
+  std::function<void(int64_t, int64_t)> tensor_callback();
 
  private:
+  // Shows the state, if it is time. Requires mutex_.
+  void Show(absl::Time now);
+
   const std::string title_;
   const bool is_terminal_;
 
   std::mutex mutex_;
   // All guarded by mutex_.
-  std::optional<absl::Time> first_;  // time of the first Update
-  int64_t first_bytes_ = 0;          // done by then
-  absl::Time shown_;                 // time of the last redraw or line
-  bool line_open_ = false;           // a line is being redrawn
-};
-
-// Work of which `bytes_done` of `bytes_total` are done: `bytes_measured` of them, the last ones, in `elapsed`.
-struct MeasuredWork {
-  int64_t bytes_done = 0;
-  int64_t bytes_total = 0;
-  int64_t bytes_measured = 0;
-  absl::Duration elapsed;
+  WorkMeter meter_;
+  absl::Time shown_;        // time of the last redraw or line
+  bool line_open_ = false;  // a line is being redrawn
 };
 
 // "convert  37%  1.2 GB of 3.3 GB  412 MB/s  5s left", with a bar of `bar_columns` columns after the title, or none for
-// 0. The rate is the mean over `elapsed`; in the first second it is too uncertain to say what time is left. 100% is
-// shown only when all bytes are done. Pure.
+// 0. The percentage and the time left are of all work, and 100% is shown only when it is done. Pure.
 std::string ProgressLine(const std::string& title, const MeasuredWork& work, int bar_columns);
 
 // The line for a terminal of `columns` columns: with a bar if there is room for it, and cut at the end if the rest is

@@ -276,6 +276,7 @@ int RunConvert(const CommandLine& line) {
   {
     Progress progress("convert");
     options->progress = progress.callback();
+    options->tensor_progress = progress.tensor_callback();
     report = Convert(source, destination, *options);
   }
   interruption.EndProgramIfInterrupted("ckpt convert", destination, report.status());

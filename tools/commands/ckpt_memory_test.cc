@@ -4,6 +4,7 @@
 // tiny file, for files as torch.save and DCP write them. docs/formats.md states the rule.
 #include <cstdint>
 #include <filesystem>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,25 @@ TEST_F(CkptMemoryTest, AConversionCostsWhatItWritesOfNamesInAddition) {
     const Outcome tiny = Ckpt({"convert", Path("tiny.pt"), Path(target)});
     std::filesystem::remove(Path(target));
     EXPECT_LE(large.peak_bytes - tiny.peak_bytes, 2 * pickle + kAllowance + written) << target;
+  }
+}
+
+// With the least memory that a conversion of very many tensors accepts, it takes no more than that.
+TEST_F(CkptMemoryTest, AConversionTakesNoMoreThanTheMemoryThatItAsksFor) {
+  WriteFile(Path("model.pt"), ManyTensorsArchive(60'000, /*has_optimizer=*/false));
+  MustCkpt({"convert", Path("model.pt"), Path("model.safetensors")});
+  for (const std::string target : {"safetensors", "torch", "dcp", "hdf5"}) {
+    const std::vector<std::string> command = {"convert", Path("model.safetensors"), Path("to." + target),
+                                              "--to=" + target, "--max_memory=64MiB"};
+    const Outcome refused = Ckpt(command);
+    EXPECT_EQ(refused.status, 1) << target;
+    std::smatch mebibytes;
+    ASSERT_TRUE(std::regex_search(refused.err, mebibytes, std::regex("([0-9]+)MiB would do"))) << refused.err;
+    std::vector<std::string> allowed = command;
+    allowed.back() = absl::StrCat("--max_memory=", mebibytes[1].str(), "MiB");
+    const Outcome done = Ckpt(allowed);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_LE(done.peak_bytes, std::stoll(mebibytes[1].str()) << 20) << target;
   }
 }
 

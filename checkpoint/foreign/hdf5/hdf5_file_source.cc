@@ -22,6 +22,7 @@
 #include "fsdp/checkpoint/foreign/hdf5/confined_hdf5.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/nearby_reads.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -256,7 +257,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::stri
   FSDP_RETURN_IF_ERROR(CheckLeftOut(path, description, options));
   // The child parsed its own descriptor. If the file was replaced since, reads stay inside its checked size or fail.
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
-  auto source = std::make_unique<Hdf5FileSource>(path, std::move(file));
+  auto source = std::make_unique<Hdf5FileSource>(path, std::make_unique<NearbyReads>(std::move(file)));
   FSDP_RETURN_IF_ERROR(source->Add(description));
   return source;
 }

@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/nearby_reads.h"
 
 namespace fsdp {
 namespace {
@@ -225,7 +226,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzSource(const std::string& path,
                                                             const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
-  return OpenNpzFile(std::move(file), options);
+  return OpenNpzFile(std::make_unique<NearbyReads>(std::move(file)), options);
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzFile(std::unique_ptr<File> file,

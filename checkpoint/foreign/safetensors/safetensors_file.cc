@@ -10,6 +10,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/storage/nearby_reads.h"
 
 namespace fsdp {
 namespace {
@@ -30,7 +31,7 @@ uint64_t LittleEndian(const unsigned char (&bytes)[kLengthBytes]) {
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(opened)));
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::make_unique<NearbyReads>(std::move(opened))));
   const absl::Status status = file->ReadHeader();
   if (!status.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file->file_));
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), " in ", path));

@@ -28,6 +28,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/decode_budget.h"
 #include "fsdp/checkpoint/source/json_events.h"
+#include "fsdp/checkpoint/source/json_token.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -103,7 +104,7 @@ class HeaderVisitor final : public JsonVisitor {
   // `place` is the parser's position in the header; the header itself has no names, a tensor one, its members two.
   absl::Status StartObject(const JsonPlace& place) override {
     if (place.arrays == 0 && place.names.size() < 2) {
-      if (place.names.size() == 1) current_ = {};
+      if (place.names.size() == 1) current_.Clear();
       return absl::OkStatus();
     }
     return Unexpected(place, "an object");
@@ -116,9 +117,9 @@ class HeaderVisitor final : public JsonVisitor {
   }
 
   absl::Status StartArray(const JsonPlace& place) override {
-    std::optional<std::vector<uint64_t>>* list = place.arrays == 0 ? ListAt(place) : nullptr;
+    Numbers* const list = place.arrays == 0 ? ListAt(place) : nullptr;
     if (list == nullptr) return Unexpected(place, "an array");
-    list->emplace();
+    list->is_given = true;
     return absl::OkStatus();
   }
 
@@ -137,13 +138,13 @@ class HeaderVisitor final : public JsonVisitor {
   }
 
   absl::Status Unsigned(const JsonPlace& place, uint64_t value) override {
-    std::optional<std::vector<uint64_t>>* list = place.arrays == 1 ? ListAt(place) : nullptr;
+    Numbers* const list = place.arrays == 1 ? ListAt(place) : nullptr;
     if (list == nullptr) return Unexpected(place, "a number");
-    if ((*list)->size() == kMaxNumbers) {
+    if (list->values.size() == kMaxNumbers) {
       return OfTensor(place.names[0],
                       absl::DataLossError(absl::StrCat(place.names[1], " has more than ", kMaxNumbers, " numbers")));
     }
-    (*list)->push_back(value);
+    list->values.push_back(value);
     return absl::OkStatus();
   }
 
@@ -157,15 +158,29 @@ class HeaderVisitor final : public JsonVisitor {
   static constexpr size_t kMaxNumbers = 64;  // of a shape: PyTorch's and NumPy's most dimensions
   static constexpr size_t kNodeBytes = 112;  // of a map of strings
 
+  struct Numbers {
+    bool is_given = false;
+    std::vector<uint64_t> values;
+  };
+
   // The members of the current tensor.
   struct Members {
     std::optional<std::string> dtype;
-    std::optional<std::vector<uint64_t>> shape;
-    std::optional<std::vector<uint64_t>> data_offsets;
+    Numbers shape;
+    Numbers data_offsets;
+
+    // Keeps the memory: there may be a million tensors.
+    void Clear() {
+      dtype.reset();
+      for (Numbers* list : {&shape, &data_offsets}) {
+        list->is_given = false;
+        list->values.clear();
+      }
+    }
   };
 
   // The destination for the numbers of an array at `place`; null for an array that the format does not define.
-  std::optional<std::vector<uint64_t>>* ListAt(const JsonPlace& place) {
+  Numbers* ListAt(const JsonPlace& place) {
     if (place.names.size() != 2 || place.names[0] == kMetadata) return nullptr;
     if (place.names[1] == "shape") return &current_.shape;
     if (place.names[1] == "data_offsets") return &current_.data_offsets;
@@ -194,11 +209,11 @@ class HeaderVisitor final : public JsonVisitor {
   // that are known to fit in int64: a hostile shape cannot wrap around to a small one (Shape::Create refuses it).
   absl::Status Finish(const std::string& name) {
     if (!current_.dtype) return absl::DataLossError("dtype is missing");
-    if (!current_.shape) return absl::DataLossError("shape is missing");
-    if (!current_.data_offsets) return absl::DataLossError("data_offsets is missing");
+    if (!current_.shape.is_given) return absl::DataLossError("shape is missing");
+    if (!current_.data_offsets.is_given) return absl::DataLossError("data_offsets is missing");
     FSDP_ASSIGN_OR_RETURN(DType dtype, ParseSafetensorsDType(*current_.dtype));
-    FSDP_ASSIGN_OR_RETURN(Shape shape, ToShape(*current_.shape));
-    const std::vector<uint64_t>& offsets = *current_.data_offsets;
+    FSDP_ASSIGN_OR_RETURN(Shape shape, ToShape(current_.shape.values));
+    const std::vector<uint64_t>& offsets = current_.data_offsets.values;
     if (offsets.size() != 2) {
       return absl::DataLossError(absl::StrCat("data_offsets has ", offsets.size(), " numbers, expected 2"));
     }
@@ -287,7 +302,8 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
                                     absl::StrCat("safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
                                                  "; write another format, or leave the tensor out")));
   }
-  std::sort(names.begin(), names.end());
+  // Sorting a million names takes longer than all other checks, and a model of one dtype is in the order of its names.
+  if (!std::is_sorted(names.begin(), names.end())) std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     return OfTensor(*twice, absl::InvalidArgumentError("two tensors have this name"));
   }
@@ -300,6 +316,10 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
 // Escapes as the reference library does. nlohmann throws only for bytes that are not UTF-8; no exception leaves this
 // function.
 absl::Status AppendJsonString(std::string_view text, std::string& out) {
+  if (IsPlainJson(text)) {
+    out.append(1, '"').append(text).append(1, '"');
+    return absl::OkStatus();
+  }
   try {
     out += nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
@@ -343,11 +363,15 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
 
 // Larger alignments first: every tensor then begins at a multiple of its element size, since sizes are powers of two.
 void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
-  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  const auto is_before = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     const int order_a = OrderOf(a.dtype);
-    const int order_b = OrderOf(b.dtype);
+    const int order_b = a.dtype == b.dtype ? order_a : OrderOf(b.dtype);
     return order_a != order_b ? order_a > order_b : a.name < b.name;
-  });
+  };
+  // The entries of a file that is converted are in this order already.
+  if (!std::is_sorted(entries.begin(), entries.end(), is_before)) {
+    std::sort(entries.begin(), entries.end(), is_before);
+  }
   int64_t offset = 0;
   for (SafetensorsEntry& entry : entries) {
     entry.begin = offset;

@@ -7,11 +7,12 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -73,21 +74,15 @@ class SafetensorsSource final : public TensorSource {
   std::vector<std::string> left_out() const override { return SafetensorsBeside(path_, files_); }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
-    const auto at = places_.find(key.fqn);
-    if (key.section != StateKey::Section::kModel || at == places_.end()) {
-      return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
-    }
-    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, at->second.entry->shape.numel()));
-    return at->second.file->Read(*at->second.entry, interval, out);
+    FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
+    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, place.entry->shape.numel()));
+    return place.file->Read(*place.entry, interval, out);
   }
 
   // Every tensor is contiguous and in one file, so it has one place.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
-    const auto at = places_.find(key.fqn);
-    if (key.section != StateKey::Section::kModel || at == places_.end()) {
-      return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
-    }
-    const auto& [file, entry] = at->second;
+    FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
+    const auto& [file, entry] = place;
     Box whole = {std::vector<int64_t>(entry->shape.rank(), 0),
                  {entry->shape.dims().begin(), entry->shape.dims().end()}};
     return std::vector<TensorPlace>{{file->path(), file->payload_offset() + entry->begin, std::move(whole)}};
@@ -101,28 +96,35 @@ class SafetensorsSource final : public TensorSource {
 
   explicit SafetensorsSource(std::string path) : path_(std::move(path)) {}
 
+  absl::StatusOr<Place> Find(const StateKey& key) const {
+    const std::optional<size_t> index = contents_.IndexOf(key);
+    if (index) return places_[*index];
+    return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
+  }
+
   absl::Status Add(const SafetensorsFile& file) {
     for (const auto& [name, text] : file.header().metadata) {
       if (name != kDcpShardingInfo) metadata_.try_emplace(name, text);  // it describes files, not the model
     }
     for (const SafetensorsEntry& entry : file.header().entries) {
-      const auto [at, inserted] = places_.try_emplace(entry.name, Place{&file, &entry});
-      if (!inserted) {
-        return absl::DataLossError(absl::StrCat("tensor ", Quote(entry.name),
-                                                " is in two files: ", at->second.file->path(), " and ", file.path()));
-      }
       ShardedTensor tensor;
       tensor.dtype = entry.dtype;
       tensor.shape = entry.shape;
       contents_.Set(StateKey::Model(entry.name), std::move(tensor));
+      if (contents_.entries().size() == places_.size()) {
+        const Place other = places_[*contents_.IndexOf(StateKey::Model(entry.name))];
+        return absl::DataLossError(
+            absl::StrCat("tensor ", Quote(entry.name), " is in two files: ", other.file->path(), " and ", file.path()));
+      }
+      places_.push_back({&file, &entry});
     }
     return absl::OkStatus();
   }
 
   const std::string path_;
   SafetensorsFiles files_;
-  absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
   StateDict contents_;
+  std::vector<Place> places_;  // by entry of contents_; entries of the headers of files_
   SourceLayout layout_;
   int64_t step_ = -1;
   std::map<std::string, std::string> metadata_;

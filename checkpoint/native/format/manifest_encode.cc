@@ -3,35 +3,41 @@
 // Writes manifests and records by hand and not through a JSON library, for two reasons. The form is part of the format:
 // one line per tensor, text, file and extent, so that people can read and compare manifests, and equal manifests have
 // equal bytes. And a record must have a length that is known before its numbers are (tree_file.cc), which needs a text
-// whose length grows with its numbers only. Only strings go through nlohmann, for their escapes.
+// whose length grows with its numbers only. Only strings that need escapes go through nlohmann.
+#include <cstddef>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
 #include "fsdp/checkpoint/native/format/sealed_json.h"
 #include "fsdp/checkpoint/native/format/stored_attributes.h"
+#include "fsdp/checkpoint/source/json_token.h"
 
 namespace fsdp {
 namespace {
 
 std::string Quoted(const std::string& text) {
+  if (IsPlainJson(text)) return absl::StrCat("\"", text, "\"");
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string Quoted(std::string_view text) { return Quoted(std::string(text)); }
 
-// `items`, each by `encode`, as an array with one item a line.
+// Appends `items`, each by `encode`, as an array with one item a line. In place, like everything that may be most of a
+// text: of a million tensors it has 250 MB, and each copy would take as much again.
 template <typename Item, typename Encode>
-std::string Lines(const std::vector<Item>& items, const std::string& indent, Encode encode) {
-  if (items.empty()) return "[]";
-  std::string out = "[";
-  const char* separator = "\n";
+void AppendLines(const std::vector<Item>& items, const std::string& indent, Encode encode, std::string& out) {
+  if (items.empty()) return absl::StrAppend(&out, "[]");
+  const char* separator = "[\n";
   for (const Item& item : items) {
     absl::StrAppend(&out, separator, indent, "  ", encode(item));
     separator = ",\n";
   }
-  return absl::StrCat(out, "\n", indent, "]");
+  absl::StrAppend(&out, "\n", indent, "]");
 }
 
 template <typename Item, typename Encode>
@@ -90,8 +96,8 @@ std::string EncodeExtent(const StoredExtent& extent) {
       ", \"digests\": ", Inline(extent.digests, [](const Digest& digest) { return Quoted(digest.ToHex()); }), "}");
 }
 
-std::string EncodeFile(const StoredFile& file) {
-  std::string out = absl::StrCat("{\"name\": ", Quoted(file.name), ", \"bytes\": ", file.nbytes);
+void AppendFile(const StoredFile& file, std::string& out) {
+  absl::StrAppend(&out, "{\"name\": ", Quoted(file.name), ", \"bytes\": ", file.nbytes);
   if (file.record) {
     absl::StrAppend(&out, ", \"record\": {\"offset\": ", file.record->offset, ", \"bytes\": ", file.record->nbytes,
                     "}");
@@ -100,8 +106,9 @@ std::string EncodeFile(const StoredFile& file) {
     absl::StrAppend(&out, ", \"origin\": {\"save_id\": ", Quoted(file.origin->save_id),
                     ", \"step\": ", file.origin->step, ", \"name\": ", Quoted(file.origin->name), "}");
   }
-  return absl::StrCat(out, ", \"rest_digest\": ", Quoted(file.rest_digest.ToHex()),
-                      ", \"extents\": ", Lines(file.extents, "    ", EncodeExtent), file.unknown, "}");
+  absl::StrAppend(&out, ", \"rest_digest\": ", Quoted(file.rest_digest.ToHex()), ", \"extents\": ");
+  AppendLines(file.extents, "    ", EncodeExtent, out);
+  absl::StrAppend(&out, file.unknown, "}");
 }
 
 // How the ranks form a mesh: `writers` ranks hold different parts, and world_size / writers ranks hold each part.
@@ -127,16 +134,36 @@ std::string EncodeRunAttributes(const SaveIdentity& save) {
   return save.attributes.empty() ? "" : absl::StrCat(",\n  \"attributes\": ", EncodeAttributes(save.attributes, "  "));
 }
 
-std::string EncodeMeshAndUnits(const SaveIdentity& save, const std::vector<FlatUnitLayout>& units) {
-  return absl::StrCat(",\n  \"mesh\": ", EncodeMesh(save), ",\n  \"units\": ", Lines(units, "  ", EncodeUnit));
+void AppendMeshAndUnits(const SaveIdentity& save, const std::vector<FlatUnitLayout>& units, std::string& out) {
+  absl::StrAppend(&out, ",\n  \"mesh\": ", EncodeMesh(save), ",\n  \"units\": ");
+  AppendLines(units, "  ", EncodeUnit, out);
 }
 
-std::string EncodeValues(const StoredValues& values) {
-  const auto tensor = [&](const StoredTensor& item) { return EncodeTensor(item, values); };
-  const auto text = [&](const StoredText& item) { return EncodeText(item, values); };
-  return absl::StrCat(",\n  \"tensors\": ", Lines(values.tensors, "  ", tensor),
-                      ",\n  \"texts\": ", Lines(values.texts, "  ", text),
-                      ",\n  \"files\": ", Lines(values.files, "  ", EncodeFile));
+// About the length of `values` as text: enough for most, so that the text does not grow in steps.
+size_t LengthOf(const StoredValues& values) {
+  size_t length = 1000;
+  for (const StoredTensor& tensor : values.tensors)
+    length += 100 + tensor.key.fqn.size() + 100 * tensor.intervals.size();
+  for (const StoredFile& file : values.files) length += 1000 + 100 * file.extents.size();
+  return length;
+}
+
+void AppendValues(const StoredValues& values, std::string& out) {
+  out.reserve(out.size() + LengthOf(values));
+  absl::StrAppend(&out, ",\n  \"tensors\": ");
+  AppendLines(
+      values.tensors, "  ", [&](const StoredTensor& item) { return EncodeTensor(item, values); }, out);
+  absl::StrAppend(&out, ",\n  \"texts\": ");
+  AppendLines(
+      values.texts, "  ", [&](const StoredText& item) { return EncodeText(item, values); }, out);
+  absl::StrAppend(&out, ",\n  \"files\": ");
+  const char* separator = "[\n";
+  for (const StoredFile& file : values.files) {
+    absl::StrAppend(&out, separator, "    ");
+    AppendFile(file, out);
+    separator = ",\n";
+  }
+  absl::StrAppend(&out, values.files.empty() ? "[]" : "\n  ]");
 }
 
 std::string EncodeParity(const Manifest& manifest) {
@@ -151,18 +178,22 @@ std::string EncodeParity(const Manifest& manifest) {
 std::string EncodeManifest(const Manifest& manifest) {
   // Unknown members come last, so that a file that repair writes again differs from the original only in what repair
   // changed.
-  return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"), EncodeRunAttributes(manifest.save),
-                           EncodeMeshAndUnits(manifest.save, manifest.units), EncodeValues(manifest),
-                           EncodeParity(manifest), manifest.unknown));
+  std::string out = absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"), EncodeRunAttributes(manifest.save));
+  AppendMeshAndUnits(manifest.save, manifest.units, out);
+  AppendValues(manifest, out);
+  absl::StrAppend(&out, EncodeParity(manifest), manifest.unknown);
+  return Seal(std::move(out));
 }
 
 std::string EncodeRecord(const FileRecord& record, int64_t nbytes) {
   const std::string parity =
       record.parity_files > 0 ? absl::StrCat(",\n  \"parity_files\": ", record.parity_files) : "";
-  return Seal(absl::StrCat(EncodeIdentity(record.save, "fsdp rank record"), ",\n  \"rank\": ", record.rank, parity,
-                           EncodeRunAttributes(record.save), EncodeMeshAndUnits(record.save, record.units),
-                           EncodeValues(record), record.unknown),
-              nbytes);
+  std::string out = absl::StrCat(EncodeIdentity(record.save, "fsdp rank record"), ",\n  \"rank\": ", record.rank,
+                                 parity, EncodeRunAttributes(record.save));
+  AppendMeshAndUnits(record.save, record.units, out);
+  AppendValues(record, out);
+  absl::StrAppend(&out, record.unknown);
+  return Seal(std::move(out), nbytes);
 }
 
 }  // namespace fsdp

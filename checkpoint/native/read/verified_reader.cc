@@ -26,6 +26,7 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/format/record.h"
 #include "fsdp/checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/nearby_reads.h"
 #include "fsdp/checkpoint/storage/parallel_reads.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/read_queue.h"
@@ -119,7 +120,7 @@ absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
     order_.pop_front();
   }
   order_.push_back(index);
-  open_[index] = *std::move(file);
+  open_[index] = std::make_shared<NearbyReads>(*std::move(file));
   return open_[index];
 }
 

@@ -40,6 +40,7 @@ absl::StatusOr<TreeFile> RankTree(const BodyContext& context, int writer, Record
   TreeFile tree;
   tree.name = RankFileName(writer, context.save.writers);
   tree.tensors = std::move(tensors);
+  tree.laid_out = context.laid_out;
   // Texts, attributes and units are equal on all ranks, so only the first file stores them.
   if (writer == 0) {
     tree.texts = context.texts;

@@ -60,11 +60,12 @@ struct BodyContext {
   FileSystem& files;
   SaveGroup& group;
   ThreadPool& pool;
-  std::string directory;              // the hidden one, same on all ranks
-  SaveIdentity save;                  // goes into every record and the manifest
-  std::vector<FlatUnitLayout> units;  // goes into the first record and the manifest
-  std::vector<TreeFile::Text> texts;  // rank 0's
-  PayloadWriteOptions write = {};     // of files that one process writes
+  std::string directory;                // the hidden one, same on all ranks
+  SaveIdentity save;                    // goes into every record and the manifest
+  std::vector<FlatUnitLayout> units;    // goes into the first record and the manifest
+  std::vector<TreeFile::Text> texts;    // rank 0's
+  PayloadWriteOptions write = {};       // of files that one process writes
+  std::function<void()> laid_out = {};  // TreeFile::laid_out of files with payload
 
   // The directory of checkpoints, which all hosts must share; named in the error when a rank does not see another's
   // file. Empty if one process writes everything.

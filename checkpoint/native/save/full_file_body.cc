@@ -33,13 +33,14 @@ TreeFile FullTree(const BodyContext& context, std::vector<TreeFile::TensorPart> 
   tree.name = kCheckpointFileName;
   tree.tensors = std::move(tensors);
   tree.texts = context.texts;
+  tree.laid_out = context.laid_out;
   return tree;
 }
 
 class WholeFile final : public CheckpointBody {
  public:
   WholeFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors)
-      : context_(std::move(context)), tensors_(std::move(tensors)) {}
+      : context_(std::move(context)), tree_(FullTree(context_, std::move(tensors))) {}
 
   absl::Status Write() override {
     return context_.group.Agree(context_.group.rank() == 0 ? WriteFile() : absl::OkStatus());
@@ -48,16 +49,18 @@ class WholeFile final : public CheckpointBody {
   absl::StatusOr<Manifest> Describe() override { return NewManifest(context_, std::move(values_)); }
 
  private:
+  // The tree is not needed afterwards, and may be as large as the manifest.
   absl::Status WriteFile() {
     absl::StatusOr<StoredValues> values =
-        WriteTreeFile(context_.files, context_.directory, FullTree(context_, tensors_), context_.pool, context_.write);
+        WriteTreeFile(context_.files, context_.directory, tree_, context_.pool, context_.write);
     if (!values.ok()) return ExplainNotFound(context_, values.status());
     values_ = *std::move(values);
+    tree_ = {};
     return absl::OkStatus();
   }
 
   const BodyContext context_;
-  const std::vector<TreeFile::TensorPart> tensors_;
+  TreeFile tree_;
   StoredValues values_;
 };
 

@@ -6,6 +6,7 @@
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -98,6 +99,13 @@ PayloadWriteOptions WriteOptions(const Buffers& buffers, Progress& progress) {
   return write;
 }
 
+// Counts the work on the names of `tensors` tensors that is no layout of rank files.
+void CountRest(const CheckpointDirectoryOptions& options, int64_t tensors) {
+  if (!options.count_names) return;
+  const int64_t rank_files = options.type == StateDictType::kFull ? 1 : options.world_size;
+  options.count_names(tensors * (CheckpointNameWork(options.type, options.world_size) - rank_files * kLayoutWork));
+}
+
 // The rank files that ranks would write if they held these tensors sharded by FSDP.
 std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                int parity) {
@@ -117,6 +125,14 @@ std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<
 
 }  // namespace
 
+// A tensor of the index is a virtual dataset, whose mappings cost more than a dataset does.
+int64_t CheckpointNameWork(StateDictType type, int world_size) {
+  constexpr int64_t kDescription = 1;  // in the record or the manifest
+  constexpr int64_t kIndex = 8;
+  if (type == StateDictType::kFull) return kLayoutWork + kDescription;
+  return world_size * (kLayoutWork + kDescription) + kIndex;
+}
+
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
@@ -128,7 +144,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   const Buffers buffers(options);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(buffers.threads, "checkpoint-io"));
   // All names and options are checked before StagedCheckpoint makes the first directory.
-  FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
+  FSDP_ASSIGN_OR_RETURN(SavePlan plan, PlanWhole(contents, read));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
                         StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
   Progress progress(plan, options);
@@ -141,11 +157,15 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                          .units = UnitsOf(contents, options),
                          .texts = plan.texts};
   context.write = WriteOptions(buffers, progress);
-  const std::unique_ptr<CheckpointBody> body = options.type == StateDictType::kFull
-                                                   ? NewWholeFile(std::move(context), plan.tensors)
-                                                   : NewShardedBody(std::move(context), plan.tensors, options.parity);
+  const int64_t tensors = std::ssize(plan.tensors);
+  if (options.count_names) context.laid_out = [&] { options.count_names(kLayoutWork); };
+  const std::unique_ptr<CheckpointBody> body =
+      options.type == StateDictType::kFull
+          ? NewWholeFile(std::move(context), std::move(plan.tensors))
+          : NewShardedBody(std::move(context), std::move(plan.tensors), options.parity);
   FSDP_RETURN_IF_ERROR(body->Write());
   FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
+  CountRest(options, tensors);
   return staged->Commit(EncodeManifest(manifest));
 }
 
@@ -163,10 +183,13 @@ absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, c
   tree.attributes["producer"] = std::string(kProducer);
   if (options.step >= 0) tree.attributes["step"] = options.step;
   tree.stands_alone = true;
+  const int64_t tensors = std::ssize(tree.tensors);
+  if (options.count_names) tree.laid_out = [&] { options.count_names(kLayoutWork); };
   FSDP_ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
   FSDP_RETURN_IF_ERROR(file.Write(staged->file(), *pool, WriteOptions(buffers, progress)).status());
+  CountRest(options, tensors);
   return staged->Commit();
 }
 

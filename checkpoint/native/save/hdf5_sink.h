@@ -19,6 +19,11 @@
 
 namespace fsdp {
 
+// The time in which HDF5 lays out one tensor, as FormatWriter::NameWork; and of all files of a checkpoint, with the
+// index and the manifest.
+inline constexpr int64_t kLayoutWork = 3;
+int64_t CheckpointNameWork(StateDictType type, int world_size);
+
 struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;
   int world_size = 1;                       // number of rank files, for SHARDED and LOCAL
@@ -28,7 +33,10 @@ struct CheckpointDirectoryOptions {
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers; at least kBlockBytes
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
-  FileSystem* file_system = &PosixFileSystem();                                // tests inject faults
+  // FormatWriteOptions::count_names: kLayoutWork for each tensor of each rank file, and the rest at the end, up to
+  // NameWork. May be empty.
+  std::function<void(int64_t tensors)> count_names = {};
+  FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
 
 // Makes the checkpoint directory `path` from `contents` (keys, dtypes, shapes, texts, aliases, units; shards are

@@ -2,14 +2,17 @@
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/native/read/native_source.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/checkpoint/state_testutil.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -45,6 +48,38 @@ TEST(Hdf5SinkTest, CheckpointsOfAllKindsVerifyAndLoad) {
     EXPECT_OK(LoadCheckpoint(path, wanted));
     EXPECT_OK(CheckState(tensors, wanted));
     EXPECT_THAT(CheckpointStep(path), IsOkAndHolds(7));
+  }
+}
+
+// Regression: each tensor of less than a page was a write, and its bytes stayed in memory until the end.
+TEST(Hdf5SinkTest, ThousandsOfSmallTensorsAreFewWrites) {
+  constexpr int kTensors = 3000;
+  const PayloadReader read = [](const StateKey& key, const Interval& interval, void* out) {
+    for (int64_t i = 0; i < interval.size(); ++i) static_cast<float*>(out)[i] = static_cast<float>(key.fqn.size() + i);
+    return absl::OkStatus();
+  };
+  for (const int64_t numel : {1, 93, 500, 513, 1023, 5000}) {
+    StateDict state;
+    for (int i = 0; i < kTensors; ++i) {
+      ShardedTensor tensor;
+      tensor.shape = *Shape::Create({numel + i % 3});
+      state.Set(StateKey::Model(absl::StrCat("experts.", i, ".scale")), std::move(tensor));
+    }
+    const std::string root = NewTestDirectory();
+    FaultFileSystem files(PosixFileSystem(), NewTestDirectory());
+    ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, read, {.file_system = &files}));
+    EXPECT_LE(files.operations(), 50 + kTensors * numel * 4 / 200'000) << numel;
+    ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(root + "/sink"));
+    EXPECT_THAT(report.problems, IsEmpty()) << numel;
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenNativeSource(root + "/sink", {}));
+    for (const auto& [key, value] : state.entries()) {
+      std::vector<float> elements(std::get<ShardedTensor>(value).shape.numel());
+      std::vector<float> expected = elements;
+      const Interval whole = {0, static_cast<int64_t>(elements.size())};
+      ASSERT_OK(source->Read(key, whole, elements.data()));
+      ASSERT_OK(read(key, whole, expected.data()));
+      ASSERT_EQ(elements, expected) << key.ToString();
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -62,34 +63,89 @@ absl::Status AddPadding(const MemoryFile& image, int64_t nbytes, const std::vect
   return absl::OkStatus();
 }
 
-// One write: up to kBlockBytes of an extent.
-struct WriteOfExtent {
-  int extent = 0;
-  int64_t begin = 0;
+// One task: up to kBlockBytes of an extent, or several short extents, each of which begins where the one before and its
+// padding end. HDF5 puts small datasets next to each other, so thousands of small tensors are a few large writes.
+struct WriteTask {
+  size_t first = 0;  // the extents are [first, first + count)
+  size_t count = 1;
+  int64_t begin = 0;   // of the bytes in the first extent
+  int64_t nbytes = 0;  // without padding
+  int64_t end = 0;     // in the file, with padding
 };
 
-// Reads the bytes of the write at `begin` of `extent`, digests them into `stored` block by block, and pads them at the
-// end of the extent. The result is in memory from which `queue` can write.
-absl::StatusOr<absl::Span<const std::byte>> Prepare(const PayloadExtent& extent, int64_t begin, WriteQueue& queue,
-                                                    StoredExtent& stored) {
-  const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
-  const int64_t padding = begin + size == extent.range.nbytes ? extent.padding : 0;
-  FSDP_ASSIGN_OR_RETURN(std::byte* const scratch, queue.Buffer());
-  FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch));
-  const bool copies = bytes != scratch && (padding > 0 || queue.NeedsCopy(bytes));
+std::vector<WriteTask> TasksOf(const std::vector<PayloadExtent>& extents) {
+  constexpr int64_t kShortBytes = 64 * 1024;  // copying longer ones costs more than a write
+  constexpr int64_t kRunBytes = int64_t{1} << 20;
+  std::vector<WriteTask> tasks;
+  bool is_run = false;  // the last task may be continued
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const auto& [range, read, padding] = extents[i];
+    const bool is_short = range.nbytes > 0 && range.nbytes <= kShortBytes;
+    if (is_run && is_short && tasks.back().end == range.offset &&
+        range.end() - extents[tasks.back().first].range.offset <= kRunBytes) {
+      ++tasks.back().count;
+      tasks.back().nbytes += range.nbytes;
+      tasks.back().end = range.end() + padding;
+      continue;
+    }
+    for (int64_t begin = 0; begin < range.nbytes; begin += kBlockBytes) {
+      const int64_t nbytes = std::min(kBlockBytes, range.nbytes - begin);
+      const bool is_last = begin + nbytes == range.nbytes;
+      tasks.push_back({i, 1, begin, nbytes, range.offset + begin + nbytes + (is_last ? padding : 0)});
+    }
+    is_run = is_short;
+  }
+  return tasks;
+}
+
+// Digests `size` bytes of an extent, from `begin` on, which are at `bytes`, into `stored` block by block. Copies them
+// to `to` in the same pass, unless it is null.
+void DigestBlocks(int64_t begin, int64_t size, const std::byte* bytes, std::byte* to, StoredExtent& stored) {
   DigestBuilder builder;
   for (int64_t done = 0; done < size; done += stored.block_bytes) {
     const int64_t nbytes = std::min(stored.block_bytes, size - done);
     builder.Reset();
-    if (copies) {
-      CopyAndDigest(scratch + done, bytes + done, nbytes, builder);
+    if (to != nullptr) {
+      CopyAndDigest(to + done, bytes + done, nbytes, builder);
     } else {
       builder.Update(absl::MakeConstSpan(bytes + done, nbytes));
     }
     stored.digests[(begin + done) / stored.block_bytes] = builder.Finish();
   }
-  if (padding > 0) std::memset(scratch + size, 0, padding);
-  return absl::MakeConstSpan(copies ? scratch : bytes, size + padding);
+}
+
+// Reads, digests and writes bytes of one extent, pads them at its end, and copies them only if `queue` cannot write
+// from their memory.
+absl::Status WritePart(const PayloadExtent& extent, const WriteTask& task, WriteQueue& queue, StoredExtent& stored) {
+  const int64_t offset = extent.range.offset + task.begin;
+  const int64_t padding = task.end - offset - task.nbytes;
+  FSDP_ASSIGN_OR_RETURN(std::byte* const scratch, queue.Buffer());
+  FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(task.begin, task.nbytes, scratch));
+  const bool copies = bytes != scratch && (padding > 0 || queue.NeedsCopy(bytes));
+  DigestBlocks(task.begin, task.nbytes, bytes, copies ? scratch : nullptr, stored);
+  if (padding > 0) std::memset(scratch + task.nbytes, 0, padding);
+  return queue.Write(offset, absl::MakeConstSpan(copies ? scratch : bytes, task.nbytes + padding));
+}
+
+// The same for several extents. They are put as far from the beginning of a page in memory as in the file, so that all
+// but the first and the last page can be written directly.
+absl::Status WriteRun(const std::vector<PayloadExtent>& extents, const WriteTask& task, WriteQueue& queue,
+                      std::vector<StoredExtent>& stored) {
+  const int64_t offset = extents[task.first].range.offset;
+  FSDP_ASSIGN_OR_RETURN(std::byte* const buffer, queue.Buffer());
+  std::byte* const begin = buffer + offset % kPageBytes;
+  std::byte* to = begin;
+  for (size_t i = task.first; i < task.first + task.count; ++i) {
+    const int64_t nbytes = extents[i].range.nbytes;
+    FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, extents[i].read(0, nbytes, to));
+    DigestBlocks(0, nbytes, bytes, bytes == to ? nullptr : to, stored[i]);
+    std::memset(to + nbytes, 0, extents[i].padding);
+    to += nbytes + extents[i].padding;
+  }
+  const auto run = absl::MakeConstSpan(begin, to - begin);
+  const int64_t head = std::min<int64_t>((kPageBytes - offset % kPageBytes) % kPageBytes, to - begin);
+  if (head > 0) FSDP_RETURN_IF_ERROR(queue.Write(offset, run.first(head)));
+  return head < to - begin ? queue.Write(offset + head, run.subspan(head)) : absl::OkStatus();
 }
 
 }  // namespace
@@ -99,22 +155,17 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
   std::sort(extents.begin(), extents.end(),
             [](const PayloadExtent& a, const PayloadExtent& b) { return a.range.offset < b.range.offset; });
   std::vector<StoredExtent> stored;
-  std::vector<WriteOfExtent> writes;
-  for (const PayloadExtent& extent : extents) {
-    for (int64_t begin = 0; begin < extent.range.nbytes; begin += kBlockBytes) {
-      writes.push_back({static_cast<int>(stored.size()), begin});
-    }
-    stored.push_back(NewPayloadExtent(extent.range));
-  }
+  stored.reserve(extents.size());
+  for (const PayloadExtent& extent : extents) stored.push_back(NewPayloadExtent(extent.range));
+  const std::vector<WriteTask> tasks = TasksOf(extents);
   WriteQueues queues(file, options.queue_depth);
-  absl::Status written = pool.ParallelFor(static_cast<int64_t>(writes.size()), [&](int64_t i) -> absl::Status {
-    const PayloadExtent& extent = extents[writes[i].extent];
-    const int64_t begin = writes[i].begin;
+  absl::Status written = pool.ParallelFor(std::ssize(tasks), [&](int64_t i) -> absl::Status {
+    const WriteTask& task = tasks[i];
     std::unique_ptr<WriteQueue> queue = queues.Take();
-    FSDP_ASSIGN_OR_RETURN(const auto bytes, Prepare(extent, begin, *queue, stored[writes[i].extent]));
-    FSDP_RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, bytes));
+    FSDP_RETURN_IF_ERROR(task.count == 1 ? WritePart(extents[task.first], task, *queue, stored[task.first])
+                                         : WriteRun(extents, task, *queue, stored));
     queues.Give(std::move(queue));
-    if (options.count) options.count(std::min(kBlockBytes, extent.range.nbytes - begin));
+    if (options.count) options.count(task.nbytes);
     return absl::OkStatus();
   });
   written.Update(queues.Drain());

@@ -154,6 +154,7 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes
     if (tree.HasDataset(tensor)) {
       FSDP_ASSIGN_OR_RETURN(range, builder.AddTensor(tensor));
     }
+    if (tree.laid_out) tree.laid_out();
   }
   for (const TreeFile::FlatPart& flat : tree.flats) {
     FSDP_ASSIGN_OR_RETURN(ranges.flats.emplace_back(), builder.AddFlat(flat));

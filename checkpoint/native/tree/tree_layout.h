@@ -110,6 +110,9 @@ struct TreeFile {
   RunMetadata attributes;  // of the root group
   // A file without a manifest: aliases are hard links, and every dataset has its dtype and name as attributes.
   bool stands_alone = false;
+
+  // Called after each tensor is laid out, whether or not it has a dataset; may be empty.
+  std::function<void()> laid_out = {};
 };
 
 // The places of the values of a TreeFile in the file.

@@ -61,6 +61,9 @@ class Writer final : public FormatWriter {
     return {.rank_files = WorldSize(contents)};
   }
 
+  // Each tensor is an archive, which is laid out before and described in .metadata afterwards.
+  int64_t NameWork(const FormatContents&) const override { return kDcpNameWork; }
+
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
     if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
       return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));

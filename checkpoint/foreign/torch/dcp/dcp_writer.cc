@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -60,16 +62,18 @@ class DcpPlan {
       FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor, PathOf(key)));
     }
     for (const auto& [alias, target] : contents_.aliases) {
-      const auto at = tensor_index_.find(StateKey::Model(target));
-      if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
-      FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, at->second));
+      const std::optional<uint32_t> tensor = TensorOf(StateKey::Model(target));
+      if (!tensor || contents_.contains(StateKey::Model(alias))) continue;
+      FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, *tensor));
     }
+    names_ = {};  // 100 bytes for each tensor, which the files need no more
     return CheckLists();
   }
 
   const DcpMetadata& metadata() const { return metadata_; }
   const std::vector<TorchArchivePlan>& archives(int rank) const { return files_[rank]; }
   int64_t payload_bytes() const { return payload_bytes_; }
+  int64_t tensors() const { return std::ssize(metadata_.tensors); }
 
   static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
 
@@ -106,8 +110,10 @@ class DcpPlan {
   absl::Status CheckLists() const {
     std::map<std::string, int64_t> sizes;  // by the path of the list
     for (const DcpEntry& entry : metadata_.entries) {
+      const Path path = entry.path();
+      if (std::none_of(path.begin(), path.end(), [](const auto& element) { return element.is_index; })) continue;
       std::string list;
-      for (const DcpEntry::PathElement& element : entry.path()) {
+      for (const DcpEntry::PathElement& element : path) {
         if (element.is_index) {
           int64_t& size = sizes[list];
           if (element.name == absl::StrCat(size)) ++size;
@@ -141,12 +147,26 @@ class DcpPlan {
 
   // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are also
   // aligned in the file.
-  DcpSlice AddArchive(int rank, std::string pickle, std::vector<TorchStorageSource> storages) {
+  DcpSlice AddArchive(int rank, std::shared_ptr<const TorchArchiveForm> form,
+                      std::vector<TorchStorageSource> storages) {
     std::vector<TorchArchivePlan>& archives = files_[rank];
     const int64_t end = archives.empty() ? 0 : archives.back().end();
     const int64_t offset = (end + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
-    archives.emplace_back(offset, std::move(pickle), std::move(storages));
+    archives.emplace_back(offset, std::move(form), std::move(storages));
     return {FileName(rank), offset, archives.back().end() - offset};
+  }
+
+  // The form of the archive of one tensor of `nbytes` bytes. Most tensors of a model have one of a few shapes.
+  std::shared_ptr<const TorchArchiveForm> FormOf(DType dtype, const Shape& shape, int64_t nbytes) {
+    constexpr size_t kMostForms = 1024;  // kept at the same time, for models whose tensors all differ
+    if (forms_.size() == kMostForms) forms_.clear();
+    auto& form = forms_[{dtype, {shape.dims().begin(), shape.dims().end()}}];
+    if (form == nullptr) {
+      PickleWriter pickle;
+      EncodeTorchTensor(pickle, "0", dtype, shape);
+      form = std::make_shared<const TorchArchiveForm>(std::move(pickle).Finish(), std::vector<int64_t>{nbytes});
+    }
+    return form;
   }
 
   // Adds a chunk of rows for each rank that gets rows. A scalar, or a tensor without elements, is one chunk on rank 0.
@@ -163,16 +183,23 @@ class DcpPlan {
         chunk.box.count[0] = part.size() / tensor.shape.row_numel();
       }
       FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(chunk.box.count));
-      PickleWriter pickle;
-      EncodeTorchTensor(pickle, "0", tensor.dtype, shape);
-      chunk.slice = AddArchive(rank, std::move(pickle).Finish(),
+      chunk.slice = AddArchive(rank, FormOf(tensor.dtype, shape, part.size() * SizeOf(tensor.dtype)),
                                {{.elements = &key, .interval = part, .element_size = SizeOf(tensor.dtype)}});
       AddChunk(chunk);
     }
     payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
-    tensor_index_[key] = index;
+    SetTensorOf(key, index);
     return AddTensorEntry(path, index);
   }
+
+  // The tensor that AddTensor has made of the value `key` of the state; nullopt if it has not.
+  std::optional<uint32_t> TensorOf(const StateKey& key) const {
+    const std::optional<size_t> entry = contents_.IndexOf(key);
+    if (!entry || tensor_of_entry_[*entry] == 0) return std::nullopt;
+    return tensor_of_entry_[*entry] - 1;
+  }
+
+  void SetTensorOf(const StateKey& key, uint32_t index) { tensor_of_entry_[*contents_.IndexOf(key)] = index + 1; }
 
   // The number of a new tensor, to which AddChunk adds until the next BeginTensor.
   uint32_t BeginTensor(DType dtype, const Shape& shape) {
@@ -216,8 +243,7 @@ class DcpPlan {
   absl::Status AddPart(const Path& path, const std::string& name) {
     const auto& [key, value] = contents_.entries()[*contents_.IndexOf(StateKey::Extra(name))];
     if (const auto* const text = std::get_if<std::string>(&value)) return AddValue(path, PythonOfText(*text));
-    const auto at = tensor_index_.find(key);
-    if (at != tensor_index_.end()) return AddTensorEntry(path, at->second);
+    if (const std::optional<uint32_t> tensor = TensorOf(key)) return AddTensorEntry(path, *tensor);
     return AddTensor(key, std::get<ShardedTensor>(value), path);
   }
 
@@ -286,7 +312,10 @@ class DcpPlan {
       payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
     };
     pickle.Python(json);
-    const DcpSlice slice = AddArchive(0, std::move(pickle).Finish(), std::move(storages));
+    std::vector<int64_t> sizes;
+    for (const TorchStorageSource& storage : storages) sizes.push_back(storage.interval.size() * storage.element_size);
+    auto form = std::make_shared<const TorchArchiveForm>(std::move(pickle).Finish(), sizes);
+    const DcpSlice slice = AddArchive(0, std::move(form), std::move(storages));
     return AddEntry(DcpEntry::OfValue(NameOf(path), path, metadata_.chunks.AddSlice(slice)));
   }
 
@@ -295,11 +324,9 @@ class DcpPlan {
     DcpChunk chunk;
     chunk.box.start.assign(tensor.shape.rank(), 0);
     chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
-    PickleWriter pickle;
-    EncodeTorchTensor(pickle, "0", tensor.dtype, tensor.shape);
-    chunk.slice = AddArchive(
-        0, std::move(pickle).Finish(),
-        {{.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)}});
+    const Interval whole = {0, tensor.shape.numel()};
+    chunk.slice = AddArchive(0, FormOf(tensor.dtype, tensor.shape, whole.size() * SizeOf(tensor.dtype)),
+                             {{.elements = tensor.bytes, .interval = whole, .element_size = SizeOf(tensor.dtype)}});
     const uint32_t index = BeginTensor(tensor.dtype, tensor.shape);
     AddChunk(chunk);
     return AddTensorEntry(path, index);
@@ -309,9 +336,11 @@ class DcpPlan {
   const int world_size_;
   DcpMetadata metadata_;
   std::vector<std::vector<TorchArchivePlan>> files_;  // by rank
-  std::map<StateKey, uint32_t> tensor_index_;         // into metadata_.tensors
-  std::set<StateKey> parts_;                          // of extra values, which are only inside them
-  std::set<std::string> names_;
+  // By entry of contents_: an index into metadata_.tensors, plus one; 0: no tensor so far.
+  std::vector<uint32_t> tensor_of_entry_ = std::vector<uint32_t>(contents_.entries().size());
+  std::set<StateKey> parts_;  // of extra values, which are only inside them
+  absl::flat_hash_set<std::string> names_;
+  std::map<std::pair<DType, std::vector<int64_t>>, std::shared_ptr<const TorchArchiveForm>> forms_;
   int64_t payload_bytes_ = 0;
 };
 
@@ -329,6 +358,10 @@ absl::Status WriteDcpDirectory(const std::string& path, const StateDict& content
                                const PayloadReader& read, const TorchWriteOptions& options) {
   DcpPlan plan(contents, world_size);
   FSDP_RETURN_IF_ERROR(plan.Plan());
+  const auto count_names = [&] {
+    if (options.count_names) options.count_names(plan.tensors());
+  };
+  count_names();
   FileSystem& files = *options.file_system;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
@@ -348,6 +381,7 @@ absl::Status WriteDcpDirectory(const std::string& path, const StateDict& content
   }
   FSDP_RETURN_IF_ERROR(
       WriteMetadata(files, JoinPath(staged->path(), kDcpMetadataName), EncodeDcpMetadata(plan.metadata())));
+  count_names();
   return staged->Commit();
 }
 

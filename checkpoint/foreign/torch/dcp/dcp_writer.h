@@ -6,6 +6,7 @@
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_WRITER_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_WRITER_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,6 +15,9 @@
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
+
+// How often WriteDcpDirectory counts each tensor in TorchWriteOptions::count_names.
+inline constexpr int64_t kDcpNameWork = 2;
 
 // Creates the directory `path` from `contents` (shards are ignored) and `read`: a file for each rank that holds
 // something, and .metadata. It appears whole, by rename of a hidden sibling, or not at all. Equal input gives equal

@@ -73,7 +73,8 @@ TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options) {
           .file_system = options.file_system,
           .buffer_bytes = options.buffer_bytes,
           .io_threads = options.io_threads,
-          .progress = options.progress};
+          .progress = options.progress,
+          .count_names = options.count_names};
 }
 
 std::vector<std::string> FitTorch(FormatContents& contents) {

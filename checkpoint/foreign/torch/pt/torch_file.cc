@@ -8,6 +8,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/storage/nearby_reads.h"
 
 namespace fsdp {
 
@@ -36,7 +37,7 @@ StoragePlace TorchArchive::place(uint32_t storage) const {
 absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path,
                                                            const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
-  std::unique_ptr<TorchFile> file(new TorchFile(std::move(opened)));
+  std::unique_ptr<TorchFile> file(new TorchFile(std::make_unique<NearbyReads>(std::move(opened))));
   const auto read = [&]() -> absl::StatusOr<TorchArchive> {
     FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(*file->file_));
     FSDP_ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));

@@ -42,13 +42,20 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
 
 int64_t SizeOf(const TorchStorageSource& storage) { return storage.interval.size() * storage.element_size; }
 
+std::vector<int64_t> SizesOf(const std::vector<TorchStorageSource>& storages) {
+  std::vector<int64_t> sizes;
+  sizes.reserve(storages.size());
+  for (const TorchStorageSource& storage : storages) sizes.push_back(SizeOf(storage));
+  return sizes;
+}
+
 std::vector<ZipLayout::Member> Members(const std::vector<std::string>& texts,
-                                       const std::vector<TorchStorageSource>& storages) {
+                                       const std::vector<int64_t>& storage_bytes) {
   std::vector<ZipLayout::Member> members = {{"archive/data.pkl", static_cast<int64_t>(texts[0].size())}};
   for (size_t i = 1; i < texts.size(); ++i)
     members.push_back({kTexts[i - 1].first, static_cast<int64_t>(texts[i].size())});
-  for (size_t i = 0; i < storages.size(); ++i)
-    members.push_back({absl::StrCat("archive/data/", i), SizeOf(storages[i])});
+  for (size_t i = 0; i < storage_bytes.size(); ++i)
+    members.push_back({absl::StrCat("archive/data/", i), storage_bytes[i]});
   return members;
 }
 
@@ -62,13 +69,19 @@ int64_t BlockOf(int64_t offset) { return offset / kBlockBytes; }
 
 }  // namespace
 
-TorchArchivePlan::TorchArchivePlan(int64_t offset, std::string pickle, std::vector<TorchStorageSource> storages)
-    : offset_(offset),
-      texts_(Texts(std::move(pickle))),
-      storages_(std::move(storages)),
-      layout_(Members(texts_, storages_)) {
+TorchArchiveForm::TorchArchiveForm(std::string pickle, const std::vector<int64_t>& storage_bytes)
+    : texts_(Texts(std::move(pickle))), layout_(Members(texts_, storage_bytes)) {
   for (const std::string& text : texts_) text_crcs_.push_back(Crc32(Bytes(text)));
 }
+
+TorchArchivePlan::TorchArchivePlan(int64_t offset, std::string pickle, std::vector<TorchStorageSource> storages)
+    : offset_(offset),
+      form_(std::make_shared<const TorchArchiveForm>(std::move(pickle), SizesOf(storages))),
+      storages_(std::move(storages)) {}
+
+TorchArchivePlan::TorchArchivePlan(int64_t offset, std::shared_ptr<const TorchArchiveForm> form,
+                                   std::vector<TorchStorageSource> storages)
+    : offset_(offset), form_(std::move(form)), storages_(std::move(storages)) {}
 
 class TorchArchiveWriter {
  public:
@@ -76,7 +89,7 @@ class TorchArchiveWriter {
                      const TorchWriteOptions& options)
       : file_(file), archives_(archives), read_(read), options_(options) {
     size_t members = 0;
-    for (const TorchArchivePlan& archive : archives_) members += archive.layout_.members().size();
+    for (const TorchArchivePlan& archive : archives_) members += archive.form_->layout_.members().size();
     segments_.reserve(2 * members + archives_.size());
     for (uint32_t i = 0; i < archives_.size(); ++i) AddSegments(i);
     part_crcs_.resize(parts_);
@@ -115,11 +128,11 @@ class TorchArchiveWriter {
 
   void AddSegments(uint32_t number) {
     const TorchArchivePlan& archive = archives_[number];
-    const ZipLayout& layout = archive.layout_;
+    const ZipLayout& layout = archive.form_->layout_;
     const auto at = [&](int64_t begin, int64_t nbytes) {
       return Interval{archive.offset_ + begin, archive.offset_ + begin + nbytes};
     };
-    const size_t texts = archive.texts_.size();
+    const size_t texts = archive.form_->texts_.size();
     for (size_t i = 0; i < layout.members().size(); ++i) {
       const Interval payload = at(layout.payload_offset(i), layout.members()[i].nbytes);
       const Interval header = {archive.offset_ + layout.header_offset(i), payload.begin};
@@ -162,11 +175,14 @@ class TorchArchiveWriter {
                                             [&](const Segment& segment) { return segment.range.end <= begin; });
     const auto last = std::partition_point(first, segments_.end(),
                                            [&](const Segment& segment) { return segment.range.begin < block.end; });
+    int64_t filled_payload = 0;
     for (auto segment = first; segment != last; ++segment) {
       const Interval part = Intersect(segment->range, block);
       if (segment->kind != Kind::kPayload || part.empty()) continue;
       FSDP_RETURN_IF_ERROR(FillPayload(*segment, part, out.data() + (part.begin - begin)));
+      filled_payload += part.size();
     }
+    Report(filled_payload);
     // Texts, now that the block's CRCs are known; zeros between archives and in place of a late text.
     int64_t filled = begin;
     for (auto segment = first; segment != last; ++segment) {
@@ -182,7 +198,7 @@ class TorchArchiveWriter {
 
   absl::Status FillPayload(const Segment& segment, const Interval& part, std::byte* out) {
     const TorchArchivePlan& archive = archives_[segment.archive];
-    const TorchStorageSource& storage = archive.storages_[segment.member - archive.texts_.size()];
+    const TorchStorageSource& storage = archive.storages_[segment.member - archive.form_->texts_.size()];
     const int64_t first = storage.interval.begin + (part.begin - segment.range.begin) / storage.element_size;
     if (const auto* const literal = std::get_if<std::string>(&storage.elements)) {
       std::memcpy(out, literal->data() + (first - storage.interval.begin) * storage.element_size, part.size());
@@ -192,10 +208,15 @@ class TorchArchiveWriter {
     }
     part_crcs_[segment.first_part + BlockOf(part.begin) - BlockOf(segment.range.begin)] =
         Crc32(absl::MakeConstSpan(out, part.size()));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    done_ += part.size();
-    if (options_.progress) options_.progress(done_, total_);
     return absl::OkStatus();
+  }
+
+  // Once for each block: a block may hold parts of ten thousand storages.
+  void Report(int64_t nbytes) {
+    if (nbytes == 0) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ += nbytes;
+    if (options_.progress) options_.progress(done_, total_);
   }
 
   // The CRC of a payload whose parts have all been read.
@@ -204,7 +225,9 @@ class TorchArchiveWriter {
     uint32_t index = payload.first_part;
     for (int64_t begin = payload.range.begin; begin < payload.range.end;) {
       const int64_t end = std::min((BlockOf(begin) + 1) * kBlockBytes, payload.range.end);
-      crc = CombineCrc32(crc, part_crcs_[index++], end - begin);
+      const uint32_t part = part_crcs_[index++];
+      // Most payloads are one part, and combining takes longer than the CRC of a few hundred bytes.
+      crc = begin == payload.range.begin ? part : CombineCrc32(crc, part, end - begin);
       begin = end;
     }
     return crc;
@@ -213,26 +236,26 @@ class TorchArchiveWriter {
   // The CRC that a header states. AddSegments puts the payload directly after its header.
   uint32_t CrcOfNext(const Segment& header) const {
     const TorchArchivePlan& archive = archives_[header.archive];
-    if (header.member < archive.text_crcs_.size()) return archive.text_crcs_[header.member];
+    if (header.member < archive.form_->text_crcs_.size()) return archive.form_->text_crcs_[header.member];
     return CrcOf(*(&header + 1));
   }
 
   // The bytes of a header or directory whose CRCs are known.
   std::string TextOf(const Segment& segment) const {
     const TorchArchivePlan& archive = archives_[segment.archive];
-    if (segment.kind == Kind::kHeader) return archive.layout_.LocalHeader(segment.member, CrcOfNext(segment));
+    if (segment.kind == Kind::kHeader) return archive.form_->layout_.LocalHeader(segment.member, CrcOfNext(segment));
     std::vector<uint32_t> crcs;
-    const size_t members = archive.layout_.members().size();
+    const size_t members = archive.form_->layout_.members().size();
     const Segment* const first = &segment - 2 * members;
     for (size_t i = 0; i < members; ++i) crcs.push_back(CrcOfNext(first[2 * i]));
-    return archive.layout_.Directory(crcs);
+    return archive.form_->layout_.Directory(crcs);
   }
 
   void CopyText(const Segment& segment, const Interval& part, std::byte* out) const {
     const int64_t from = part.begin - segment.range.begin;
     const bool is_kept = segment.kind == Kind::kText;
     const std::string generated = is_kept ? std::string() : TextOf(segment);
-    const std::string& text = is_kept ? archives_[segment.archive].texts_[segment.member] : generated;
+    const std::string& text = is_kept ? archives_[segment.archive].form_->texts_[segment.member] : generated;
     std::memcpy(out, text.data() + from, part.size());
   }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -30,25 +31,42 @@ struct TorchStorageSource {
   int64_t element_size = 1;
 };
 
+// All of an archive but its storages and its place: archives of tensors of one dtype and shape share it, since a DCP
+// directory has one for each of perhaps a million tensors. Immutable.
+class TorchArchiveForm {
+ public:
+  // `storage_bytes`: of the storages that the pickle names "0", "1", ...
+  TorchArchiveForm(std::string pickle, const std::vector<int64_t>& storage_bytes);
+
+ private:
+  friend class TorchArchivePlan;
+  friend class TorchArchiveWriter;
+
+  std::vector<std::string> texts_;  // the entries before the storages
+  std::vector<uint32_t> text_crcs_;
+  ZipLayout layout_;
+};
+
 // An archive at byte `offset` of a file, laid out but not written: the pickle, and its storages "0", "1", ... Holds
 // only the payload of storages with literal bytes.
 class TorchArchivePlan {
  public:
   // Storage i of `storages` is the one that the pickle names "i".
   TorchArchivePlan(int64_t offset, std::string pickle, std::vector<TorchStorageSource> storages);
+  // The same with an existing form, whose storages have the sizes of `storages`.
+  TorchArchivePlan(int64_t offset, std::shared_ptr<const TorchArchiveForm> form,
+                   std::vector<TorchStorageSource> storages);
 
   int64_t offset() const { return offset_; }
   // The offset after the archive, known before any payload.
-  int64_t end() const { return offset_ + layout_.nbytes(); }
+  int64_t end() const { return offset_ + form_->layout_.nbytes(); }
 
  private:
   friend class TorchArchiveWriter;
 
   int64_t offset_;
-  std::vector<std::string> texts_;  // the entries before the storages
-  std::vector<uint32_t> text_crcs_;
+  std::shared_ptr<const TorchArchiveForm> form_;
   std::vector<TorchStorageSource> storages_;
-  ZipLayout layout_;
 };
 
 struct TorchWriteOptions {
@@ -60,6 +78,8 @@ struct TorchWriteOptions {
   int io_threads = 2;
   // May be empty. Called by one thread at a time.
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
+  // FormatWriteOptions::count_names of a DCP directory; may be empty.
+  std::function<void(int64_t tensors)> count_names = {};
 };
 
 // Fills the empty file `file` with `archives`, which are sorted by offset and do not overlap, and syncs it. Blocks
