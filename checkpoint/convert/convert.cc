@@ -115,11 +115,12 @@ class VerifiedReads {
 
 // Bytes of payload in the target's buffers: a quarter, because the source's buffers and the conversion in between may
 // each hold as much again.
-absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatContents& contents, bool is_plain_target,
-                                    const FormatMemory& target, int64_t max_memory) {
-  const ConvertShape shape = {.source_ranks = source.is_ours() ? source.world_size() : 0,
+absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const FormatContents& contents,
+                                    const FormatTraits& target_traits, const FormatMemory& target, int64_t max_memory) {
+  const ConvertShape shape = {.source_ranks = source.traits().has_writers ? source.world_size() : 0,
                               .target_ranks = target.rank_files,
-                              .is_plain = !source.traits().is_hdf5 && is_plain_target,
+                              .is_plain = target_traits.is_plain,
+                              .is_hdf5 = target_traits.is_hdf5,
                               .parity_bytes = target.parity_bytes};
   FSDP_ASSIGN_OR_RETURN(const int64_t payload, PayloadMemory(contents.state, shape, max_memory));
   return payload / 4;
@@ -323,7 +324,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                               .progress = options.progress,
                               .file_system = options.file_system};
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes,
-                        BufferBytes(*source, contents, DriverOf(target).traits().is_plain, memory, options.max_memory));
+                        BufferBytes(*source, contents, DriverOf(target).traits(), memory, options.max_memory));
   VerifiedReads reads(*source, plan, contents.state, /*changes_dtypes=*/options.dtype.has_value());
   ConvertReport report = ReportOf(contents.state, *std::move(notes));
   TensorCount count(report.tensors * (1 + writer->NameWork(contents)), options.tensor_progress);

@@ -23,26 +23,34 @@ constexpr int64_t kProgramBytes = 13 * kMB;
 // converting dtypes.
 constexpr int64_t kLeastPayloadBytes = 30 * kMB;
 
-// Fitted from above to peaks of resident memory, with names of 50 bytes (including the program's own memory):
+// Fitted from above to peaks of resident memory, with names of 40 bytes and tensors with a part on every rank:
 //
-//   tensors  ranks  peak, to sharded  estimate    peak, from sharded  estimate
-//     1,000      1             31 MB     37 MB               10 MB       15 MB
-//     1,000     16             94 MB    109 MB               28 MB       35 MB
-//    10,000     16            291 MB    354 MB              229 MB      241 MB
-//   100,000      4            808 MB    997 MB              666 MB      742 MB
+//   tensors  from         to            peak, MB  estimate, MB
+//   300,000  safetensors  safetensors        321           461
+//   300,000  safetensors  .pt                397           461
+//   300,000  safetensors  DCP                625           851
+//   300,000  safetensors  FULL               538           671
+//   100,000  safetensors  FULL               213           272
+//   100,000  safetensors  SHARDED, 1         493           542
+//   100,000  safetensors  SHARDED, 16      1,896         2,042
+//   100,000  safetensors  DCP, 16          1,120         1,192
+//   100,000  SHARDED, 16  SHARDED, 16      2,150         2,488
+//   100,000  SHARDED, 16  .pt                478           608
+//   100,000  DCP, 16      .pt                573           608
+//    10,000  safetensors  SHARDED, 16        267           288
 int64_t MetadataBytes(const StateDict& contents, const ConvertShape& shape) {
   const auto tensors = static_cast<int64_t>(contents.entries().size());
-  int64_t named = 0;  // bytes for the tensors in the state dicts of source and target
+  // In the state dicts of source and target, two tables of names, and a header or a pickle.
+  int64_t named = 0;
   for (const auto& [key, value] : contents.entries()) {
-    named += 1500 + 12 * static_cast<int64_t>(key.fqn.size() + key.state.size());
+    named += 1000 + 12 * static_cast<int64_t>(key.fqn.size() + key.state.size());
   }
-  // Two tables of names and a header or a pickle. Measured 1.1 to 1.4 KB per tensor with names of 60 bytes: 200,000
-  // tensors from a .pt took 222 MB to safetensors and 263 MB to a .pt; the estimate is 296 MB.
-  if (shape.is_plain) return named * 2 / 3;
-  const int64_t opening = named + tensors * shape.source_ranks * 1300;
-  if (shape.target_ranks == 0) return std::max(opening, named * 3 / 2);
-  const int64_t hdf5_cache = std::min(tensors * (15'000 + 5'000 * int64_t{shape.target_ranks}), 70 * kMB);
-  return std::max(opening, named * 3 / 2 + hdf5_cache + tensors * shape.target_ranks * 1500);
+  const int64_t source = shape.source_ranks > 0 ? tensors * (300 + 260 * int64_t{shape.source_ranks}) : 0;
+  if (shape.is_plain) return named + source;
+  if (!shape.is_hdf5) return named + source + tensors * (700 + 600 * int64_t{shape.target_ranks});
+  if (shape.target_ranks == 0) return named + source + tensors * 500 + std::min(tensors * 10'000, 60 * kMB);
+  const int64_t cache = std::min(tensors * (15'000 + 5'000 * int64_t{shape.target_ranks}), 80 * kMB);
+  return named + source + tensors * (2000 + 1000 * int64_t{shape.target_ranks}) + cache;
 }
 
 std::string ParityText(const ConvertShape& shape) {

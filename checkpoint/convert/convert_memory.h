@@ -16,7 +16,8 @@ namespace fsdp {
 struct ConvertShape {
   int source_ranks = 0;      // source files that may each hold a part of a tensor; 0 if each tensor is in one file
   int target_ranks = 0;      // the same for the target: FormatMemory::rank_files
-  bool is_plain = false;     // neither side is HDF5, and the target has no archive per tensor (DCP)
+  bool is_plain = false;     // FormatTraits::is_plain of the target
+  bool is_hdf5 = false;      // FormatTraits::is_hdf5 of the target
   int64_t parity_bytes = 0;  // for computing parity while payload is written: FormatMemory::parity_bytes
 };
 

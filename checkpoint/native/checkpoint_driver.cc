@@ -96,8 +96,9 @@ class Writer final : public FormatWriter {
   }
 
   FormatMemory Memory(const FormatContents& contents, int io_threads) const override {
-    const int files = target_.type == StateDictType::kFull ? 1 : WorldSize(contents);
-    return {.rank_files = files, .parity_bytes = ParityMemory(files, target_.parity, io_threads)};
+    const bool is_full = target_.type == StateDictType::kFull;
+    const int files = is_full ? 1 : WorldSize(contents);
+    return {.rank_files = is_full ? 0 : files, .parity_bytes = ParityMemory(files, target_.parity, io_threads)};
   }
 
   int64_t NameWork(const FormatContents& contents) const override {
