@@ -242,6 +242,43 @@ TEST_P(EveryOptimizerTest, ContinuesWithTheSameBitsFromEveryForm) {
   }
 }
 
+// As PyTorch's SGD, Muon and Lion save their states.
+TEST_P(EveryOptimizerTest, LoadsAStateWithoutStepsIfPyTorchsHasNone) {
+  StateCollector before, after;
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(Training trained, Trained(GetParam(), group));
+    FSDP_ASSIGN_OR_RETURN(Training fresh, Training::Make(GetParam(), group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, trained.State());
+    StateDict without_steps;
+    for (const auto& [key, value] : whole.entries()) {
+      if (key.section != StateKey::Section::kModel && key.state != "step") without_steps.Set(key, value);
+    }
+    FSDP_RETURN_IF_ERROR(fresh.made.model->LoadStateDict(whole));
+    const auto loaded = fresh.made.model->LoadOptimStateDict(without_steps, *fresh.optimizer, {.strict = true});
+    if (fresh.optimizer->needs_step()) {
+      EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("lacks step")));
+      return absl::OkStatus();
+    }
+    EXPECT_THAT(loaded, IsOkAndHolds(IsEmpty()));
+    for (Training* one : {&trained, &fresh}) {
+      FSDP_RETURN_IF_ERROR(one->Train(3));
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, one->State());
+      for (const auto& [key, value] : state.entries()) {
+        const auto* tensor = std::get_if<ShardedTensor>(&value);
+        if (tensor == nullptr || key.state != "step" || one != &fresh) continue;
+        EXPECT_EQ(*tensor->shards.at(0).data.data_as<float>(), 2) << key.ToString();
+      }
+      StateDict rest;
+      for (const auto& [key, value] : state.entries()) {
+        if (key.state != "step") rest.Set(key, value);
+      }
+      if (group->rank() == 0) (one == &trained ? before : after).Add(rest);
+    }
+    return absl::OkStatus();
+  }));
+  ExpectSame(before, after);
+}
+
 TEST_P(EveryOptimizerTest, IsRestoredFromACheckpointOfEveryFormOnAnotherNumberOfRanks) {
   int form = 0;
   for (const StateDictSettings& settings :

@@ -80,6 +80,7 @@ class Muon final : public Optimizer {
   // tensor parallelism; kFailedPrecondition for a slice without an exchange. Nothing is changed then. Collective with
   // an exchange.
   absl::Status Step(Stream& stream) override;
+  bool needs_step() const override { return false; }
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 

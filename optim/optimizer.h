@@ -87,6 +87,10 @@ class Optimizer {
   // memory. Undefined before the parameter's first step, unless `create`, which makes it (zero).
   absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false);
 
+  // True if PyTorch's optimizer of this kind has a scalar state "step". Without one, a state dict need not have it:
+  // then only the other states are needed, and a parameter that has them counts as having taken one step.
+  virtual bool needs_step() const { return true; }
+
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".
   int64_t step_count(size_t index) const { return steps_[index]; }
   void set_step_count(size_t index, int64_t steps) { steps_[index] = steps; }

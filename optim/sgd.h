@@ -52,6 +52,7 @@ class Sgd final : public Optimizer {
 
   // kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
+  bool needs_step() const override { return false; }
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 

@@ -69,7 +69,8 @@ class OptimLoad {
     }
     FSDP_RETURN_IF_ERROR(reader.FinishReads());
     for (size_t i = 0; i < present_.size(); ++i) {
-      optimizer_.set_step_count(i, present_[i].steps);
+      const bool has_unknown_steps = !present_[i].has_step && !present_[i].states.empty();
+      optimizer_.set_step_count(i, has_unknown_steps ? 1 : present_[i].steps);
       if (present_[i].states.empty()) FSDP_RETURN_IF_ERROR(Forget(i, reader.gather()));
     }
     return absl::OkStatus();
@@ -78,7 +79,8 @@ class OptimLoad {
  private:
   struct Present {
     std::set<std::string> states;
-    int64_t steps = 0;
+    bool has_step = false;
+    int64_t steps = 0;  // of "step"
   };
 
   // State of a parameter that the optimizer does not have is read into temporary memory, since the exchange waits for
@@ -107,6 +109,7 @@ class OptimLoad {
           absl::StrCat("optimizer state \"", item.entry.key().ToString(), "\": ", steps, " steps"));
     }
     present_[index].steps = static_cast<int64_t>(steps);
+    present_[index].has_step = true;
     return absl::OkStatus();
   }
 
@@ -115,7 +118,7 @@ class OptimLoad {
     if (present_[index].states.empty()) return absl::OkStatus();
     std::vector<std::string> missing;
     std::vector<std::string> wanted = optimizer_.StateNamesOf(index);
-    wanted.push_back(kOptimStep);
+    if (optimizer_.needs_step()) wanted.push_back(kOptimStep);
     for (const std::string& name : wanted) {
       if (present_[index].states.count(name) == 0) missing.push_back(name);
     }
