@@ -190,6 +190,13 @@ void FakeS3Server::Serve(int fd) {
       reply = {503, {}, ErrorXml("SlowDown")};
     } else if (fault == Fault::kBadGateway) {
       reply = {502, {}, "<html><body>Bad Gateway</body></html>"};
+    } else if (fault == Fault::kOneKeyPage) {
+      const std::string name = absl::StrCat("run/", requests().size());
+      reply = {200,
+               {},
+               absl::StrCat("<ListBucketResult><Contents><Key>", name, "</Key><Size>1</Size></Contents>",
+                            "<IsTruncated>true</IsTruncated><NextContinuationToken>", name,
+                            "</NextContinuationToken></ListBucketResult>")};
     } else if (fault == Fault::kErrorInSuccess) {
       reply = {200, {}, ErrorXml("InternalError")};
     } else {

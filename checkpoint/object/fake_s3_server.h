@@ -33,6 +33,7 @@ class FakeS3Server {
     kCutReply,        // does the work, and closes in the middle of the reply's body
     kErrorInSuccess,  // HTTP 200 with an error in the body
     kWrongRange,      // another part of the object than requested
+    kOneKeyPage,      // a page of a listing, with one new key and the token of another page
     kSilent,          // does the work, and never replies
     kTrickle,         // does the work, and sends 100 bytes of the reply a second for at most 20 seconds
     kTrickleBody,     // the same, but for the headers

@@ -37,6 +37,9 @@ namespace {
 // S3's limits.
 constexpr int64_t kMaxParts = 10000;
 constexpr int64_t kMaxObjectBytes = int64_t{5} << 40;
+// From this number of pages on a listing must have this many keys in each, on average. Most stores send 1000.
+constexpr int64_t kManyPages = 1000;
+constexpr int64_t kLeastKeysInPage = 10;
 
 constexpr absl::Duration kLongestPause = absl::Seconds(10);
 
@@ -187,6 +190,7 @@ class S3Store final : public ObjectStore {
     ObjectListing listing;
     int64_t key_bytes = 0;
     std::string token;
+    int64_t pages = 0;
     do {
       Query query = {{"list-type", "2"}, {"prefix", prefix}};
       if (one_level) query.emplace_back("delimiter", "/");
@@ -198,11 +202,16 @@ class S3Store final : public ObjectStore {
       for (const std::string& folder : page->listing.folders) key_bytes += static_cast<int64_t>(folder.size());
       std::move(page->listing.objects.begin(), page->listing.objects.end(), std::back_inserter(listing.objects));
       std::move(page->listing.folders.begin(), page->listing.folders.end(), std::back_inserter(listing.folders));
-      if (static_cast<int64_t>(listing.objects.size() + listing.folders.size()) > kMaxListed ||
-          key_bytes > kMaxListedBytes) {
+      const auto listed = static_cast<int64_t>(listing.objects.size() + listing.folders.size());
+      if (listed > kMaxListed || key_bytes > kMaxListedBytes) {
         return absl::ResourceExhaustedError(absl::StrCat("list of ", UrlOf(prefix), ": more than ", kMaxListed,
                                                          " keys or ", kMaxListedBytes >> 20,
                                                          " MiB of them; name a longer prefix"));
+      }
+      // A store that sends a key or two at a time could go on for days.
+      if (++pages >= kManyPages && listed < pages * kLeastKeysInPage) {
+        return absl::DataLossError(absl::StrCat("list of ", UrlOf(prefix), ": ", pages, " pages have ", listed,
+                                                " keys; a store sends up to 1000 in a page"));
       }
       // A page without a new key but with another token could repeat forever.
       if (!page->next_token.empty() &&

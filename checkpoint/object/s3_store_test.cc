@@ -194,6 +194,12 @@ TEST_F(S3StoreTest, UploadsThatWereLeftAreAbortedByPrefix) {
   EXPECT_EQ(bucket_.uploads().begin()->second, "other/x");
 }
 
+TEST_F(S3StoreTest, AListingOfOneKeyAPageIsNotFollowedForever) {
+  server_->InjectFaults(std::vector<Fault>(1100, Fault::kOneKeyPage));
+  EXPECT_THAT(store_->List("run/", /*one_level=*/false),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1000 pages have 1000 keys")));
+}
+
 TEST_F(S3StoreTest, ARequestIsRepeatedWhileTheStoreIsInTrouble) {
   server_->InjectFaults({Fault::kSlowDown, Fault::kBadGateway});
   EXPECT_OK(store_->Put("run/x", TextBody("1")));
