@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
@@ -71,6 +72,7 @@ const std::vector<Format>& Formats() {
       {&DcpDriver(), DcpTarget()},
       {&TorchDriver(), TorchTarget()},
       {&NpzDriver(), NpzTarget()},
+      {&GgufDriver()},
       {&CheckpointRootDriver()},
   };
   return *formats;

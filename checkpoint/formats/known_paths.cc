@@ -48,6 +48,8 @@ bool IsDeepSpeedFile(const std::string& name) {
   return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
 }
 
+bool IsGguf(const std::string& name) { return absl::EndsWith(name, ".gguf"); }
+
 bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
 
 bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp_rank_"); }
@@ -162,6 +164,13 @@ std::string SeveralFiles(const Probe& probe) {
                       InspectIn(probe, weights.back()));
 }
 
+// One model alone is read.
+std::string SeveralGguf(const Probe& probe) {
+  const std::vector<std::string> files = Those(probe.files, IsGguf);
+  return absl::StrCat("holds several models in GGUF, ", SomeOf(files), ": give one, ", InspectIn(probe, files[0]),
+                      "; of a model in parts, any part");
+}
+
 std::string OneFile(const Probe& probe) {
   const std::string file = probe.Weights()[0];
   return absl::StrCat("holds one file of weights, ", Printable(file),
@@ -246,6 +255,7 @@ const std::vector<KnownPath>& KnownDirectories() {
                              SomeOf(Those(probe.directories, IsMegatronRank)),
                              " has a part: save it with --ckpt-format torch_dist, which is read");
        }},
+      {"GGUF", [](const Probe& probe) { return AnyOf(probe.files, IsGguf); }, SeveralGguf},
       {"others", [](const Probe& probe) { return OthersOf(probe) != nullptr; },
        [](const Probe& probe) { return absl::StrCat("is a checkpoint of ", std::string(OthersOf(probe)->what)); }},
       {"checkpoints", [](const Probe& probe) { return !probe.Checkpoints().empty(); }, SeveralCheckpoints},
