@@ -28,6 +28,7 @@
 #include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
+#include "fsdp/tools/commands/conversion.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -154,7 +155,8 @@ absl::Status CheckImpliesAFormat(const std::string& destination) {
 
 // The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
 // format, so a format without one does not compile.
-absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
+absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const Conversion& conversion) {
+  const std::string& destination = conversion.destination;
   FormatTarget target = DefaultTarget(destination);
   if (IsGiven(line, "to")) {
     const std::string name = absl::GetFlag(FLAGS_to);
@@ -169,6 +171,10 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
   if (!CheckpointDriver().HasSuffix(destination)) FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   FormatFlags flags;
   if (IsGiven(line, "state_dict_type")) {
+  if (conversion.default_target && !CheckpointDriver().HasSuffix(destination) &&
+      target.index() == FormatTarget(Hdf5Target()).index()) {
+    target = *conversion.default_target;
+  }
     FSDP_ASSIGN_OR_RETURN(flags.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
   }
   if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
@@ -195,9 +201,9 @@ absl::StatusOr<std::pair<std::string, std::string>> ParseRename(const std::strin
   return std::make_pair(text.substr(0, split), text.substr(split + 1));
 }
 
-absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const std::string& destination) {
+absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const Conversion& conversion) {
   ConvertOptions options;
-  FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, destination));
+  FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, conversion));
   if (IsGiven(line, "dtype")) {
     const absl::StatusOr<DType> dtype = ParseFloatDType(absl::GetFlag(FLAGS_dtype));
     if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
@@ -232,25 +238,26 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   return options;
 }
 
-std::string ToJson(const std::string& source, const std::string& destination, const ConvertReport& report,
-                   absl::Duration elapsed) {
-  nlohmann::ordered_json json = {{"source", source},
-                                 {"destination", destination},
-                                 {"tensors", report.tensors},
-                                 {"bytes", report.bytes},
-                                 {"seconds", absl::ToDoubleSeconds(elapsed)},
-                                 {"notes", nlohmann::ordered_json::array()}};
+std::string ToJson(const Conversion& conversion, const ConvertReport& report, absl::Duration elapsed) {
+  nlohmann::ordered_json json = {{"source", conversion.source}};
+  if (!conversion.adapter.empty()) json["adapter"] = conversion.adapter;
+  json["destination"] = conversion.destination;
+  json["tensors"] = report.tensors;
+  json["bytes"] = report.bytes;
+  json["seconds"] = absl::ToDoubleSeconds(elapsed);
+  json["notes"] = nlohmann::ordered_json::array();
   for (const std::string& note : report.notes) json["notes"].push_back(WithFlagNames(note));
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 // Reads the files that flags name, then converts: a bad file is not an error of the command line.
-absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::string& destination,
-                                      ConvertOptions options) {
+absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptions options) {
+  const std::string& destination = conversion.destination;
+  if (conversion.prepare) FSDP_RETURN_IF_ERROR(conversion.prepare(options));
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   // The destination must not replace the layout either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
-  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
+  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(conversion.source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
   if (DriverOf(*options.target).traits().is_ours && named && *named != report.step) {
@@ -263,29 +270,29 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
 
 }  // namespace
 
-int RunConvert(const CommandLine& line) {
-  const std::string& source = line.operands[0];
-  const std::string& destination = line.operands[1];
-  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, destination);
-  if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
+int RunConversion(const CommandLine& line, const Conversion& conversion) {
+  const std::string program = absl::StrCat("ckpt ", conversion.command);
+  const std::string& destination = conversion.destination;
+  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, conversion);
+  if (!options.ok()) return ReportUsageError(program, options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = SteadyNow();
   Interruption interruption;
   options->file_system = &interruption.files();
   // The block ends the progress line before anything else is printed.
   {
-    Progress progress("convert");
+    Progress progress(conversion.command);
     options->progress = progress.callback();
-    report = Convert(source, destination, *options);
+    report = Convert(conversion, *options);
   }
-  interruption.EndProgramIfInterrupted("ckpt convert", destination, report.status());
+  interruption.EndProgramIfInterrupted(program, destination, report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) Print("%s", ProblemJson(report.status()));
-    return ReportFailure("ckpt convert", report.status());
+    return ReportFailure(program, report.status());
   }
   if (json) {
-    Print("%s", ToJson(source, destination, *report, SteadyNow() - start));
+    Print("%s", ToJson(conversion, *report, SteadyNow() - start));
     return kExitDone;
   }
   if (report->tensors == 0) {
@@ -299,3 +306,7 @@ int RunConvert(const CommandLine& line) {
 }
 
 }  // namespace fsdp
+int RunConvert(const CommandLine& line) {
+  return RunConversion(line, {.command = "convert", .source = line.operands[0], .destination = line.operands[1]});
+}
+

@@ -22,6 +22,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
@@ -77,7 +78,9 @@ class Driver final : public FormatDriver {
     TrainerState trainer = ReadTrainerState(path);
     description.step = trainer.step;
     if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
-    if (IsAdapterFile(files.front()->path())) description.layout.notes.emplace_back(kAdapterNote);
+    if (const std::string& file = files.front()->path(); IsAdapterFile(file)) {
+      description.layout.notes.push_back(AdapterNote(file));
+    }
     return description;
   }
 

@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
 #include "fsdp/checkpoint/foreign/torch/state/flat_state.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
+#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/strided_read.h"
@@ -73,7 +74,9 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->state_ = *std::move(state);
     source->state_.path = path;
     source->state_.TakeTrainerState();
-    if (IsAdapterFile(source->files_.front()->path())) source->state_.layout.notes.emplace_back(kAdapterNote);
+    if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
+      source->state_.layout.notes.push_back(AdapterNote(file));
+    }
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
       const absl::Status fits = source->FitState(joined.ranks, options);
