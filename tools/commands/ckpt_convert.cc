@@ -158,6 +158,10 @@ absl::Status CheckImpliesAFormat(const std::string& destination) {
 absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const Conversion& conversion) {
   const std::string& destination = conversion.destination;
   FormatTarget target = DefaultTarget(destination);
+  if (conversion.default_target && !CheckpointDriver().HasSuffix(destination) &&
+      target.index() == FormatTarget(Hdf5Target()).index()) {
+    target = *conversion.default_target;
+  }
   if (IsGiven(line, "to")) {
     const std::string name = absl::GetFlag(FLAGS_to);
     const std::optional<FormatTarget> named = FindTarget(name);
@@ -171,10 +175,6 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const Conv
   if (!CheckpointDriver().HasSuffix(destination)) FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   FormatFlags flags;
   if (IsGiven(line, "state_dict_type")) {
-  if (conversion.default_target && !CheckpointDriver().HasSuffix(destination) &&
-      target.index() == FormatTarget(Hdf5Target()).index()) {
-    target = *conversion.default_target;
-  }
     FSDP_ASSIGN_OR_RETURN(flags.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
   }
   if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
@@ -305,8 +305,8 @@ int RunConversion(const CommandLine& line, const Conversion& conversion) {
   return kExitDone;
 }
 
-}  // namespace fsdp
 int RunConvert(const CommandLine& line) {
   return RunConversion(line, {.command = "convert", .source = line.operands[0], .destination = line.operands[1]});
 }
 
+}  // namespace fsdp
