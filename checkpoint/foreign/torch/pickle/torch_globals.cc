@@ -142,6 +142,13 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata.TensorProperties"sv,
     "torch.distributed.checkpoint.metadata.TensorStorageMetadata"sv,
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
+    // The ranks' plans, which Megatron-Core puts into .metadata too; nothing in them is read.
+    "megatron.core.dist_checkpointing.strategies.torch.MCoreSavePlan"sv,
+    "torch.distributed.checkpoint.planner.BytesIOWriteData"sv,
+    "torch.distributed.checkpoint.planner.SavePlan"sv,
+    "torch.distributed.checkpoint.planner.TensorWriteData"sv,
+    "torch.distributed.checkpoint.planner.WriteItem"sv,
+    "torch.distributed.checkpoint.planner.WriteItemType"sv,
 };
 
 template <typename List>
