@@ -5,6 +5,19 @@ namespace fsdp {
 
 std::vector<std::string> GoldenFormats() {
   return {
+      "checkpoint/foreign/deepspeed/testdata/universal_z2_w2.json",
+      "checkpoint/foreign/deepspeed/testdata/universal_z3_w2.json",
+      "checkpoint/foreign/deepspeed/testdata/z0_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w2_bf16_optimizer.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w2_fp32.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w3_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w2_aligned.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w3_fp32_frozen.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w3_round_robin.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w2_subgroups.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w3_fp32_frozen.json",
       "checkpoint/foreign/gguf/testdata/all_types.json",
       "checkpoint/foreign/gguf/testdata/big_endian.json",
       "checkpoint/foreign/gguf/testdata/random_blocks.json",

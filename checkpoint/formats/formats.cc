@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
@@ -70,6 +71,7 @@ const std::vector<Format>& Formats() {
       {&Hdf5FileDriver()},
       {&SafetensorsDriver(), SafetensorsTarget()},
       {&DcpDriver(), DcpTarget()},
+      {&DeepSpeedDriver()},
       {&TorchDriver(), TorchTarget()},
       {&NpzDriver(), NpzTarget()},
       {&GgufDriver()},

@@ -114,6 +114,14 @@ constexpr std::array kTorchGlobals = {
     "torch.storage.UntypedStorage"sv,
 };
 
+// DeepSpeed's objects whose attributes are plain values, and its enum.
+constexpr std::array kPlainObjects = {
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler"sv,
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler"sv,
+    "deepspeed.runtime.zero.config.ZeroStageEnum"sv,
+    "deepspeed.utils.tensor_fragment.fragment_address"sv,
+};
+
 // Their calls are numbers and arrays, if numpy_value.h knows their arguments.
 constexpr std::array kNumpyGlobals = {
     "numpy._core.multiarray._reconstruct"sv,
@@ -170,6 +178,8 @@ bool IsTorchGlobal(std::string_view name) {
 }
 
 bool IsNumpyGlobal(std::string_view name) { return Contains(kNumpyGlobals, name); }
+
+bool IsPlainObject(std::string_view name) { return Contains(kPlainObjects, name); }
 
 bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
 

@@ -47,6 +47,7 @@ class ArchiveReader {
     // pieces of a large pickle would stay in memory in addition to them.
     if (archive.tree.tensors.size() > kManyTensors) malloc_trim(0);
     archive.entry_prefix = "data/";
+    archive.folder = folder_;
     for (uint32_t storage = 0; storage < archive.tree.tensors.storage_count(); ++storage) {
       FSDP_RETURN_IF_ERROR(PlaceStorage(storage, archive.tree.tensors));
     }
