@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 
@@ -70,6 +71,7 @@ const std::vector<Format>& Formats() {
       {&CheckpointDriver(), Hdf5Target()},
       {&Hdf5FileDriver()},
       {&SafetensorsDriver(), SafetensorsTarget()},
+      {&MegatronDriver()},
       {&DcpDriver(), DcpTarget()},
       {&DeepSpeedDriver()},
       {&TorchDriver(), TorchTarget()},
