@@ -83,7 +83,7 @@ constexpr std::array kOtherDTypes = {
 };
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
-// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor) have no place in a
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors) have no place in a
 // StateDict, and AdviceOnGlobal says how to save such values. It lacks frozenset and bytes, so it cannot load b"".
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
@@ -112,6 +112,33 @@ constexpr std::array kTorchGlobals = {
     "torch.nn.parameter.Parameter"sv,
     "torch.serialization._get_layout"sv,
     "torch.storage.UntypedStorage"sv,
+};
+
+// A DTensor, the part of one rank, and what describes it (state/dtensor_reader.h). Their modules have moved between
+// versions of torch.
+constexpr std::array kDTensorGlobals = {
+    "torch._utils._rebuild_wrapper_subclass"sv,
+    "torch.distributed._mesh_layout._FlatLayout"sv,
+    "torch.distributed._mesh_layout._MeshLayout"sv,
+    "torch.distributed._tensor._dtensor_spec.DTensorSpec"sv,
+    "torch.distributed._tensor._dtensor_spec.TensorMeta"sv,
+    "torch.distributed._tensor.api.DTensor"sv,
+    "torch.distributed._tensor.placement_types.DTensorSpec"sv,
+    "torch.distributed._tensor.placement_types.Replicate"sv,
+    "torch.distributed._tensor.placement_types.Shard"sv,
+    "torch.distributed._tensor.placement_types.TensorMeta"sv,
+    "torch.distributed._tensor.placement_types._Partial"sv,
+    "torch.distributed._tensor.placement_types._StridedShard"sv,
+    "torch.distributed.device_mesh.DeviceMesh"sv,
+    "torch.distributed.tensor.DTensor"sv,
+    "torch.distributed.tensor._api.DTensor"sv,
+    "torch.distributed.tensor._dtensor_spec.DTensorSpec"sv,
+    "torch.distributed.tensor._dtensor_spec.ShardOrderEntry"sv,
+    "torch.distributed.tensor._dtensor_spec.TensorMeta"sv,
+    "torch.distributed.tensor.placement_types.Partial"sv,
+    "torch.distributed.tensor.placement_types.Replicate"sv,
+    "torch.distributed.tensor.placement_types.Shard"sv,
+    "torch.distributed.tensor.placement_types._StridedShard"sv,
 };
 
 // DeepSpeed's objects whose attributes are plain values, and its enum.
@@ -178,6 +205,8 @@ bool IsTorchGlobal(std::string_view name) {
 }
 
 bool IsNumpyGlobal(std::string_view name) { return Contains(kNumpyGlobals, name); }
+
+bool IsDTensorGlobal(std::string_view name) { return Contains(kDTensorGlobals, name); }
 
 bool IsPlainObject(std::string_view name) { return Contains(kPlainObjects, name); }
 

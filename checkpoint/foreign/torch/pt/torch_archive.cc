@@ -125,8 +125,11 @@ class ArchiveReader {
 
 }  // namespace
 
-absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options) {
-  return ArchiveReader(slice, options).Read();
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options,
+                                              TorchShards shards) {
+  FSDP_ASSIGN_OR_RETURN(TorchArchive archive, ArchiveReader(slice, options).Read());
+  if (shards == TorchShards::kRefused) FSDP_RETURN_IF_ERROR(CheckHoldsNoShards(archive.tree));
+  return archive;
 }
 
 }  // namespace fsdp

@@ -354,7 +354,8 @@ absl::StatusOr<bool> IsTorchDirectory(const std::string& directory) {
     if (exists) return true;
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankFilesIn(directory));
-  return !ranks.empty();
+  // The parts of DTensors are joined by another reader.
+  return !ranks.empty() && !HasDTensors(JoinPath(directory, ranks[0]));
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
