@@ -33,6 +33,11 @@ std::vector<std::string> GoldenFormats() {
       "checkpoint/foreign/npz/testdata/bfloat16_void.json",
       "checkpoint/foreign/npz/testdata/stored.json",
       "checkpoint/foreign/npz/testdata/deflated.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_tp_w4_strided.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2_safetensors.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w3_named_bf16.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/no_resharder_w2.json",
   };
 }
 

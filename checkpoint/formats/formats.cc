@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
+#include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 
@@ -75,6 +76,7 @@ const std::vector<Format>& Formats() {
       {&DcpDriver(), DcpTarget()},
       {&DeepSpeedDriver()},
       {&TorchDriver(), TorchTarget()},
+      {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
       {&GgufDriver()},
       {&CheckpointRootDriver()},
