@@ -342,7 +342,7 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
   };
   options.to = "onnx";
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
-  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp or npz");
+  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz or gguf");
   options.to = nullptr;
   options.kind = 3;
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);

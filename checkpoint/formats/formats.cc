@@ -12,7 +12,6 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
-#include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
@@ -78,7 +77,7 @@ const std::vector<Format>& Formats() {
       {&TorchDriver(), TorchTarget()},
       {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
-      {&GgufDriver()},
+      {&GgufDriver(), GgufTarget()},
       {&CheckpointRootDriver()},
   };
   return *formats;

@@ -46,6 +46,8 @@ struct FormatFlags {
   std::optional<int> world_size;
   std::optional<int64_t> max_shard_size;
   std::optional<int> parity;
+  std::optional<std::string> template_path;
+  std::optional<std::string> outtype;
 };
 
 absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
@@ -140,11 +142,22 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, GgufTarget& target) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "gguf"));
+  if (flags.world_size) return Refused("--world_size is for checkpoints of many files; a GGUF file is one");
+  target.template_path = flags.template_path.value_or("");
+  if (!flags.outtype) return absl::OkStatus();
+  const absl::StatusOr<const GgmlType*> type = ParseGgufType(*flags.outtype);
+  if (!type.ok()) return Refused(absl::StrCat("--outtype=", type.status().message()));
+  target.type = *flags.outtype;
+  return absl::OkStatus();
+}
+
 // Refuses a destination with the suffix of a format that is not written here, which would become a directory of ours.
 absl::Status CheckImpliesAFormat(const std::string& destination) {
-  static constexpr const char* kOthers[] = {".gguf", ".ggml",   ".onnx", ".tflite", ".pb",  ".keras", ".msgpack",
-                                            ".npy",  ".pkl",    ".ckpt", ".zip",    ".tar", ".gz",    ".tgz",
-                                            ".zst",  ".pickle", ".json", ".txt",    ".html"};
+  static constexpr const char* kOthers[] = {".ggml", ".onnx", ".tflite", ".pb",   ".keras", ".msgpack",
+                                            ".npy",  ".pkl",  ".ckpt",   ".zip",  ".tar",   ".gz",
+                                            ".tgz",  ".zst",  ".pickle", ".json", ".txt",   ".html"};
   const std::string extension = std::filesystem::path(destination).extension().string();
   const bool is_other =
       destination == "-" || std::find(std::begin(kOthers), std::end(kOthers), extension) != std::end(kOthers);
@@ -180,6 +193,12 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const Conv
   if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
   if (IsGiven(line, "max_shard_size")) flags.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
   if (IsGiven(line, "parity")) flags.parity = absl::GetFlag(FLAGS_parity);
+  if (IsGiven(line, "template")) flags.template_path = absl::GetFlag(FLAGS_template);
+  if (IsGiven(line, "outtype")) flags.outtype = absl::GetFlag(FLAGS_outtype);
+  if ((flags.template_path || flags.outtype) && !std::holds_alternative<GgufTarget>(target)) {
+    return Refused(absl::StrCat(flags.template_path ? "--template" : "--outtype", " is for --to=gguf, not for ",
+                                DriverOf(target).name()));
+  }
   FSDP_RETURN_IF_ERROR(std::visit([&](auto& options) { return SetOptions(flags, destination, options); }, target));
   return target;
 }
@@ -208,6 +227,10 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const C
     const absl::StatusOr<DType> dtype = ParseFloatDType(absl::GetFlag(FLAGS_dtype));
     if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
     options.dtype = *dtype;
+    const auto* const gguf = std::get_if<GgufTarget>(&*options.target);
+    if (gguf != nullptr && !gguf->template_path.empty()) {
+      return Refused("--dtype does not apply with --template, whose types the file gets: --outtype replaces them");
+    }
   }
   if (IsGiven(line, "step")) {
     options.step = absl::GetFlag(FLAGS_step);
@@ -255,8 +278,9 @@ absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptio
   const std::string& destination = conversion.destination;
   if (conversion.prepare) FSDP_RETURN_IF_ERROR(conversion.prepare(options));
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
-  // The destination must not replace the layout either.
+  // The destination must not replace the layout or the template either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
+  if (const auto* const gguf = std::get_if<GgufTarget>(&*options.target)) options.also_read.Add(gguf->template_path);
   FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(conversion.source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());

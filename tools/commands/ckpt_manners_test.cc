@@ -89,7 +89,7 @@ TEST_F(CkptTest, TensorsAreListedByPattern) {
 
 TEST_F(CkptTest, ASuffixOfAFormatThatIsNotWrittenIsRefused) {
   const std::string model = TestData("all_dtypes.safetensors");
-  for (const char* name : {"x.gguf", "x.onnx", "x.tar.gz", "x.ckpt"}) {
+  for (const char* name : {"x.ggml", "x.onnx", "x.tar.gz", "x.ckpt"}) {
     const Outcome outcome = Ckpt({"convert", model, Path(name)});
     EXPECT_EQ(outcome.status, 2) << name;
     EXPECT_THAT(outcome.err, HasSubstr("has the suffix of no format that is written here; expected --to=hdf5, "));

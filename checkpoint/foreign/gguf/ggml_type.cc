@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "fsdp/checkpoint/foreign/gguf/dequantize.h"
+#include "fsdp/checkpoint/foreign/gguf/quantize.h"
 
 namespace fsdp {
 namespace {
@@ -19,7 +20,7 @@ constexpr GgmlType kTypes[] = {
     {3, "Q4_1", 32, 20, kF32, DequantizeQ4_1},
     {6, "Q5_0", 32, 22, kF32, DequantizeQ5_0},
     {7, "Q5_1", 32, 24, kF32, DequantizeQ5_1},
-    {8, "Q8_0", 32, 34, kF32, DequantizeQ8_0},
+    {8, "Q8_0", 32, 34, kF32, DequantizeQ8_0, QuantizeQ8_0},
     {9, "Q8_1", 32, 36},
     {10, "Q2_K", 256, 84, kF32, DequantizeQ2K},
     {11, "Q3_K", 256, 110, kF32, DequantizeQ3K},
@@ -44,7 +45,7 @@ constexpr GgmlType kTypes[] = {
     {30, "BF16", 1, 2, DType::kBFloat16},
     {34, "TQ1_0", 256, 54, kF32, DequantizeTQ1_0},
     {35, "TQ2_0", 256, 66, kF32, DequantizeTQ2_0},
-    {39, "MXFP4", 32, 17, kF32, DequantizeMXFP4},
+    {39, "MXFP4", 32, 17, kF32, DequantizeMXFP4, QuantizeMXFP4},
     {40, "NVFP4", 64, 36, kF32, DequantizeNVFP4},
     {41, "Q1_0", 128, 18},
 };

@@ -27,7 +27,11 @@ struct GgmlType {
   // Converts `count` blocks to elements; null: the elements are stored as `dtype`.
   void (*dequantize)(const std::byte* blocks, int64_t count, float* out) = nullptr;
 
+  // The inverse (quantize.h); null: a quantized type that is not written.
+  int64_t (*quantize)(const float* elements, int64_t count, std::byte* out) = nullptr;
+
   bool is_quantized() const { return block_numel > 1; }
+  bool is_written() const { return is_quantized() ? quantize != nullptr : dtype.has_value(); }
 };
 
 // The largest GgmlType::block_numel.
