@@ -56,7 +56,8 @@ class Driver final : public FormatDriver {
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
-    if (absl::StartsWith(probe.head, "PK\x03\x04")) return false;
+    // As a length "GGUF" is more than the format allows, but the 9th byte of a GGUF file may well be a line end.
+    if (absl::StartsWith(probe.head, "PK\x03\x04") || absl::StartsWith(probe.head, "GGUF")) return false;
     if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;
     const bool is_pickle = probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5;
     return HasSuffix(probe.path) && !is_pickle && !absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
