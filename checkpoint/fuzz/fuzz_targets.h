@@ -42,6 +42,15 @@ bool FuzzTorchArchive(std::string_view bytes);
 // An archive of NumPy's arrays, and the elements of each of them.
 bool FuzzNpz(std::string_view bytes);
 
+// A GGUF file, and the elements of each of its tensors.
+bool FuzzGguf(std::string_view bytes);
+
+// A manifest or a node of an OCDBT database, as it is and with the right CRC.
+bool FuzzOcdbt(std::string_view bytes);
+
+// The metadata of a zarr array, a NUL, and its first chunk, whose elements are read.
+bool FuzzZarr(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 
