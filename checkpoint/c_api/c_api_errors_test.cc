@@ -146,6 +146,7 @@ TEST_F(CApiErrorsTest, ANumberThatIsNoDtypeIsRefused) {
     EXPECT_THAT(fsdp_error_message(), HasSubstr("is not an fsdp_dtype"));
   }
   EXPECT_STREQ(fsdp_dtype_name(FSDP_FLOAT8_E8M0FNU), "float8_e8m0fnu");
+  EXPECT_STREQ(fsdp_dtype_name(FSDP_FLOAT4_E2M1FN_X2), "float4_e2m1fn_x2");
   EXPECT_EQ(fsdp_dtype_size(FSDP_COMPLEX128), 16);
 }
 

@@ -79,7 +79,8 @@ typedef enum fsdp_dtype {
   FSDP_COMPLEX128 = 17,
   FSDP_FLOAT8_E4M3FNUZ = 18,
   FSDP_FLOAT8_E5M2FNUZ = 19,
-  FSDP_FLOAT8_E8M0FNU = 20
+  FSDP_FLOAT8_E8M0FNU = 20,
+  FSDP_FLOAT4_E2M1FN_X2 = 21 /* an element is a byte of two numbers; converted to no other dtype */
 } fsdp_dtype;
 
 /* Bytes of one element; 0 for a number that is not an fsdp_dtype. */

@@ -46,7 +46,8 @@ absl::Status CompareTensor(const TensorSource& source, const TestTensor& tensor)
 std::vector<FormatUnderTest> FormatsUnderTest() {
   const std::set<DType> not_in_safetensors = {DType::kComplex32, DType::kComplex128};
   const std::set<DType> not_in_npz = {DType::kComplex32,      DType::kFloat8E4M3FN,   DType::kFloat8E5M2,
-                                      DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU};
+                                      DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU,
+                                      DType::kFloat4E2M1FNx2};
   std::set<DType> not_in_gguf(AllDTypes().begin(), AllDTypes().end());
   for (const DType held : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt64,
                            DType::kInt32, DType::kInt16, DType::kInt8}) {

@@ -60,7 +60,8 @@ Handle BoolType() {
   return made ? std::move(type) : Handle();
 }
 
-bool IsFloat8(DType dtype) { return IsFloatingPoint(dtype) && SizeOf(dtype) == 1; }
+// Floats of 8 and of 4 bits: HDF5 stores them as integers, with the dtype in an attribute.
+bool IsByteOfFloats(DType dtype) { return (IsFloatingPoint(dtype) || IsPacked(dtype)) && SizeOf(dtype) == 1; }
 
 Handle FileType(DType dtype);
 
@@ -97,6 +98,7 @@ Handle FileType(DType dtype) {
     case DType::kFloat8E4M3FNUZ:
     case DType::kFloat8E5M2FNUZ:
     case DType::kFloat8E8M0FNU:
+    case DType::kFloat4E2M1FNx2:
     case DType::kUInt8:
       return standard(H5T_STD_U8LE);
     case DType::kInt64:
@@ -182,7 +184,7 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
 
 // Writes the attributes of an object: "dtype" if the HDF5 type does not determine the dtype, and "fqn" if there is one.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype, bool describes_all = false) {
-  if (dtype && (IsFloat8(*dtype) || describes_all)) {
+  if (dtype && (IsByteOfFloats(*dtype) || describes_all)) {
     FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
   }
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);

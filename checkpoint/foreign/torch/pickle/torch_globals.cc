@@ -44,6 +44,7 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.float8_e4m3fnuz", DType::kFloat8E4M3FNUZ},
     NamedDType{"torch.float8_e5m2fnuz", DType::kFloat8E5M2FNUZ},
     NamedDType{"torch.float8_e8m0fnu", DType::kFloat8E8M0FNU},
+    NamedDType{"torch.float4_e2m1fn_x2", DType::kFloat4E2M1FNx2},
     NamedDType{"torch.complex32", DType::kComplex32},
     NamedDType{"torch.complex64", DType::kComplex64},
     NamedDType{"torch.complex128", DType::kComplex128},
@@ -60,7 +61,6 @@ constexpr std::array kDTypes = {
 
 // Dtypes that torch has and this project does not: kept as values, and named in the error about a tensor of one.
 constexpr std::array kOtherDTypes = {
-    "torch.float4_e2m1fn_x2"sv,
     "torch.int1"sv,
     "torch.int2"sv,
     "torch.int3"sv,

@@ -30,7 +30,7 @@ bool IsPlainObject(std::string_view name);
 bool IsDcpGlobal(std::string_view name);
 
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
-// torch dtype that this project does not support, such as float4_e2m1fn_x2.
+// torch dtype that this project does not support, such as qint8.
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
 
 // "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes without their own storage class.
