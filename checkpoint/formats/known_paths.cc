@@ -52,10 +52,16 @@ bool IsGguf(const std::string& name) { return absl::EndsWith(name, ".gguf"); }
 
 bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
 
+constexpr char kMegatronRankFile[] = "model_optim_rng.pt";
 bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp_rank_"); }
 
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
+
+std::string MegatronRank(const std::string& iteration) {
+  return absl::StrCat("is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, ",
+                      Inspect(iteration));
+}
 
 std::string MissingDcpMetadata(const Probe& probe) {
   if (AnyOf(probe.files, IsRankMetadata)) {
@@ -221,6 +227,17 @@ const std::vector<KnownPath>& KnownFiles() {
          return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter: give the directory, ",
                              Inspect(Directory(probe)));
        }},
+      {"rank of Megatron-Core",
+       [](const Probe& probe) {
+         return probe.name == kMegatronRankFile && IsMegatronRank(SplitPath(Directory(probe)).name);
+       },
+       [](const Probe& probe) { return MegatronRank(SplitPath(Directory(probe)).directory); }},
+      {"common.pt of Megatron-Core",
+       [](const Probe& probe) { return probe.name == "common.pt" && HasEntry(Directory(probe), ".metadata"); },
+       [](const Probe& probe) {
+         return absl::StrCat("has what a checkpoint of Megatron-Core holds besides tensors: give the directory, ",
+                             Inspect(Directory(probe)));
+       }},
       {"JSON of a checkpoint",
        [](const Probe& probe) { return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)); },
        [](const Probe& probe) {
@@ -249,12 +266,9 @@ const std::vector<KnownPath>& KnownDirectories() {
              "is a checkpoint of DeepSpeed: join it with the zero_to_fp32.py that DeepSpeed put next to it, "
              "`python zero_to_fp32.py . OUT --safe_serialization`, and give OUT");
        }},
-      {"Megatron", [](const Probe& probe) { return AnyOf(probe.directories, IsMegatronRank); },
-       [](const Probe& probe) {
-         return absl::StrCat("is a checkpoint of Megatron-LM, of whose model each of ",
-                             SomeOf(Those(probe.directories, IsMegatronRank)),
-                             " has a part: save it with --ckpt-format torch_dist, which is read");
-       }},
+      {"rank of Megatron-Core",
+       [](const Probe& probe) { return IsMegatronRank(probe.name) && probe.HasFile(kMegatronRankFile); },
+       [](const Probe& probe) { return MegatronRank(Directory(probe)); }},
       {"GGUF", [](const Probe& probe) { return AnyOf(probe.files, IsGguf); }, SeveralGguf},
       {"others", [](const Probe& probe) { return OthersOf(probe) != nullptr; },
        [](const Probe& probe) { return absl::StrCat("is a checkpoint of ", std::string(OthersOf(probe)->what)); }},

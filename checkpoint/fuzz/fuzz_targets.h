@@ -51,6 +51,9 @@ bool FuzzOcdbt(std::string_view bytes);
 // The metadata of a zarr array, a NUL, and its first chunk, whose elements are read.
 bool FuzzZarr(std::string_view bytes);
 
+// The .metadata of a checkpoint of Megatron-Core, and the names and places of its tensors.
+bool FuzzMegatron(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 

@@ -27,6 +27,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/megatron/byte_total.h"
 #include "fsdp/checkpoint/foreign/megatron/stacked_name.h"
+#include "fsdp/checkpoint/foreign/megatron/vocabulary_note.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
@@ -94,6 +95,9 @@ class Builder {
       return absl::OkStatus();
     }
     parameters_[entry.name()] = static_cast<int>(entry.tensor());
+    const Shape& shape = input_.tensor(static_cast<int>(entry.tensor())).shape;
+    if (const std::string note = VocabularyNote(entry.name(), shape); !note.empty())
+      state_.layout.notes.push_back(note);
     return AddStacked(entry.name(), static_cast<int>(entry.tensor()), "");
   }
 

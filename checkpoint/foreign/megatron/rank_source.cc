@@ -21,6 +21,7 @@
 #include "fsdp/checkpoint/foreign/megatron/megatron_traits.h"
 #include "fsdp/checkpoint/foreign/megatron/rank_models.h"
 #include "fsdp/checkpoint/foreign/megatron/tensor_partition.h"
+#include "fsdp/checkpoint/foreign/megatron/vocabulary_note.h"
 #include "fsdp/checkpoint/foreign/torch/pt/tensor_list.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
@@ -42,10 +43,10 @@ const std::vector<std::string>& RankMembers() {
 
 // "model", or "model0", "model1", ...: the dicts of tensors, in order.
 std::vector<std::string> ChunkNames(const TorchNode& root) {
-  if (root.Find("model") != nullptr) return {"model"};
   std::vector<std::string> names;
   while (root.Find(absl::StrCat("model", names.size())) != nullptr)
     names.push_back(absl::StrCat("model", names.size()));
+  if (names.empty() && root.Find("model") != nullptr) names.emplace_back("model");
   return names;
 }
 
@@ -240,6 +241,9 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
       ShardedTensor described;
       described.dtype = tensor.refs[0].dtype();
       described.shape = tensor.shape;
+      if (const std::string note = VocabularyNote(tensor.name, tensor.shape); !note.empty()) {
+        layout_.notes.push_back(note);
+      }
       contents_.Set(std::move(key), std::move(described));
     }
     contents_.aliases = joined_.aliases;
