@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "fsdp/checkpoint/foreign/orbax/open_files.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -21,13 +21,18 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxArrays = 1'000'000;
 constexpr int kMaxDepth = 40;  // of folders: 32 dimensions with "/" between their numbers, and some for the name
 
-// The name of the metadata of the array in `folder`; null if it is none.
-const char* MetadataIn(const std::string& folder) {
-  std::error_code ignored;
+// True if `folder` has the metadata of an array. What is no folder has not.
+absl::StatusOr<bool> IsArray(const std::string& folder) {
   for (const char* name : {".zarray", "zarr.json"}) {
-    if (fs::exists(fs::symlink_status(fs::path(folder) / name, ignored))) return name;
+    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(JoinPath(folder, name)));
+    if (is_there) return true;
   }
-  return nullptr;
+  return false;
+}
+
+absl::StatusOr<bool> IsFolder(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfEntry(path));
+  return type == fs::file_type::directory;
 }
 
 class DirectoryValues final : public KeyValues {
@@ -78,14 +83,16 @@ class DirectoryValues final : public KeyValues {
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(path));
     for (const std::string& name : names) {
       const std::string folder = JoinPath(path, name);
-      std::error_code ignored;
-      if (!fs::is_directory(fs::symlink_status(folder, ignored))) continue;
+      FSDP_ASSIGN_OR_RETURN(const bool is_folder, IsFolder(folder));
+      if (!is_folder) continue;
       const std::string inside = group.empty() ? name : absl::StrCat(group, "/", name);
-      if (IsGroup(folder)) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_group, IsGroup(folder));
+      if (is_group) {
         if (depth < kMaxDepth) FSDP_RETURN_IF_ERROR(FindArrays(inside, depth + 1));
-      } else if (MetadataIn(folder) != nullptr) {
-        arrays_.push_back(inside);
+        continue;
       }
+      FSDP_ASSIGN_OR_RETURN(const bool is_array, IsArray(folder));
+      if (is_array) arrays_.push_back(inside);
       if (arrays_.size() > kMaxArrays) {
         return absl::ResourceExhaustedError(absl::StrCat(path, ": more than ", kMaxArrays, " arrays"));
       }
@@ -94,10 +101,11 @@ class DirectoryValues final : public KeyValues {
   }
 
   // Version 2 has a file for it. Version 3 has the same name for arrays and groups.
-  static bool IsGroup(const std::string& folder) {
-    std::error_code ignored;
-    if (fs::exists(fs::symlink_status(fs::path(folder) / ".zgroup", ignored))) return true;
-    if (!fs::exists(fs::symlink_status(fs::path(folder) / "zarr.json", ignored))) return false;
+  static absl::StatusOr<bool> IsGroup(const std::string& folder) {
+    FSDP_ASSIGN_OR_RETURN(const bool is_group, IsThere(JoinPath(folder, ".zgroup")));
+    if (is_group) return true;
+    FSDP_ASSIGN_OR_RETURN(const bool is_version_3, IsThere(JoinPath(folder, "zarr.json")));
+    if (!is_version_3) return false;
     constexpr int64_t kMaxGroupBytes = 4096;  // an array's is refused later, if it is damaged
     const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(folder, "zarr.json"), kMaxGroupBytes);
     return text.ok() && text->find("\"group\"") != text->npos;
@@ -107,9 +115,9 @@ class DirectoryValues final : public KeyValues {
                                   const std::function<void(std::string_view rest)>& visit) {
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(folder));
     for (const std::string& name : names) {
-      std::error_code ignored;
       const std::string path = JoinPath(folder, name);
-      if (!fs::is_directory(fs::symlink_status(path, ignored))) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_folder, IsFolder(path));
+      if (!is_folder) {
         visit(absl::StrCat(prefix, name));
       } else if (depth < kMaxDepth) {
         FSDP_RETURN_IF_ERROR(VisitFolder(path, absl::StrCat(prefix, name, "/"), depth + 1, visit));
@@ -131,11 +139,18 @@ absl::StatusOr<std::unique_ptr<KeyValues>> OpenDirectoryValues(const std::string
   return values;
 }
 
-bool HasZarrArray(const std::string& directory) {
-  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
-  if (!names.ok()) return false;
-  return std::any_of(names->begin(), names->end(),
-                     [&](const std::string& name) { return MetadataIn(JoinPath(directory, name)) != nullptr; });
+absl::StatusOr<bool> HasZarrArray(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(directory));
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(const bool is_folder, IsFolder(JoinPath(directory, name)));
+    if (!is_folder) continue;
+    const absl::StatusOr<bool> is_array = IsArray(JoinPath(directory, name));
+    // Any directory may have folders of others, such as lost+found.
+    if (absl::IsPermissionDenied(is_array.status())) continue;
+    FSDP_RETURN_IF_ERROR(is_array.status());
+    if (*is_array) return true;
+  }
+  return false;
 }
 
 }  // namespace fsdp

@@ -16,8 +16,8 @@ namespace fsdp {
 // Errors of listing `directory`; kResourceExhausted for more than a million arrays.
 absl::StatusOr<std::unique_ptr<KeyValues>> OpenDirectoryValues(const std::string& directory);
 
-// True if a folder directly inside `directory` is a zarr array.
-bool HasZarrArray(const std::string& directory);
+// True if a folder directly inside `directory` is a zarr array. Errors of the disk.
+absl::StatusOr<bool> HasZarrArray(const std::string& directory);
 
 }  // namespace fsdp
 

@@ -129,7 +129,8 @@ absl::Status OrbaxItem::OpenArrays(int64_t first_number, ChunkMemory& memory) {
 }
 
 absl::Status OrbaxItem::CheckChunks(ZarrArray& array) {
-  FSDP_ASSIGN_OR_RETURN(const int64_t missing, array.CountMissing());
+  FSDP_RETURN_IF_ERROR(array.CountMissing());
+  const int64_t missing = array.missing();
   if (tree_ && tree_->stores_every_chunk) {
     array.RequireAllChunks();
     if (missing == 0) return absl::OkStatus();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,8 +19,6 @@
 
 namespace fsdp {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Of the folders with a step's name, those that a root is recognised by: any directory may have folders with numbers.
 constexpr size_t kMostTried = 8;
@@ -53,8 +50,12 @@ absl::StatusOr<bool> HoldsItems(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, DirectoriesIn(directory));
   for (size_t i = 0; i < names.size() && i < kMostTried; ++i) {
     for (const char* name : {kOrbaxTreeName, kOcdbtManifestName}) {
-      FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(JoinPath(JoinPath(directory, names[i]), name)));
-      if (is_there && !IsUnfinishedOrbaxName(names[i]) && !absl::StartsWith(names[i], "ocdbt.process_")) return true;
+      if (IsUnfinishedOrbaxName(names[i]) || absl::StartsWith(names[i], "ocdbt.process_")) continue;
+      const absl::StatusOr<bool> is_there = IsThere(JoinPath(JoinPath(directory, names[i]), name));
+      // Any directory may have folders of others, such as lost+found.
+      if (absl::IsPermissionDenied(is_there.status())) continue;
+      FSDP_RETURN_IF_ERROR(is_there.status());
+      if (*is_there) return true;
     }
   }
   return false;
@@ -82,13 +83,13 @@ absl::StatusOr<std::vector<NumberedStep>> NumberedStepsIn(const std::string& roo
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> DirectoriesIn(const std::string& directory) {
-  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, PosixFileSystem().List(directory));
-  const auto is_other = [&](const std::string& name) {
-    std::error_code ignored;
-    return !fs::is_directory(fs::path(directory) / name, ignored);
-  };
-  names.erase(std::remove_if(names.begin(), names.end(), is_other), names.end());
-  return names;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(directory));
+  std::vector<std::string> directories;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(const auto type, TypeOfTarget(JoinPath(directory, name)));
+    if (type == std::filesystem::file_type::directory) directories.push_back(name);
+  }
+  return directories;
 }
 
 bool IsUnfinishedOrbaxName(std::string_view name) {

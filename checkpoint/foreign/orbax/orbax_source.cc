@@ -2,7 +2,6 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_source.h"
 
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -15,7 +14,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/orbax/orbax_item.h"
+#include "fsdp/checkpoint/foreign/orbax/orbax_items.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_names.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_paths.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_tree.h"
@@ -24,6 +23,7 @@
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -34,21 +34,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxStepMetadataBytes = int64_t{64} << 20;
-constexpr char kCommitName[] = "commit_success.txt";
-
-class OrbaxSource final : public TensorSource {
+class OrbaxSource final : public TensorSource, public TensorViews {
  public:
   OrbaxSource(std::string path, const TensorSourceOptions& options) : path_(std::move(path)), options_(options) {}
 
   absl::Status Open() {
     FSDP_RETURN_IF_ERROR(FindStep());
-    FSDP_ASSIGN_OR_RETURN(const OrbaxPath kind, OrbaxPathOf(directory_));
-    if (kind == OrbaxPath::kItem) {
-      FSDP_RETURN_IF_ERROR(AddItem("", directory_));
-    } else {
-      FSDP_RETURN_IF_ERROR(AddItems());
-    }
+    FSDP_ASSIGN_OR_RETURN(items_, OrbaxItems::Open(directory_, memory_));
+    left_out_.insert(left_out_.end(), items_.left_out().begin(), items_.left_out().end());
+    texts_ = items_.texts();
     FSDP_RETURN_IF_ERROR(NameValues());
     return ReadStep();
   }
@@ -61,13 +55,20 @@ class OrbaxSource final : public TensorSource {
   std::vector<std::string> left_out() const override { return left_out_; }
   const SourceLayout& layout() const override { return layout_; }
 
-  std::vector<std::string> files() const override {
-    std::vector<std::string> files = files_;
-    for (const Branch& branch : branches_) {
-      const std::vector<std::string> more = branch.item.files();
-      files.insert(files.end(), more.begin(), more.end());
-    }
-    return files;
+  std::vector<std::string> files() const override { return items_.files(); }
+
+  const TensorViews* views() const override { return this; }
+
+  // An array of which chunks are missing can be far larger than what is stored of it.
+  std::optional<TensorStorage> Storage(const StateKey& key) const override {
+    const auto at = arrays_.find(key);
+    if (at == arrays_.end() || at->second->missing() == 0) return std::nullopt;
+    const int64_t nbytes = at->second->StoredBytes();
+    return TensorStorage{.id = at->second->number(), .nbytes = nbytes, .view = 0, .touched_bytes = nbytes};
+  }
+
+  absl::Status ReadDistinct(const StateKey&, const Interval&, void*) const override {
+    return absl::UnimplementedError("the elements of an array are read one by one");
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
@@ -79,17 +80,64 @@ class OrbaxSource final : public TensorSource {
     return status.ok() ? status : Annotate(status, absl::StrCat(Describe(key), " of ", directory_));
   }
 
+  // Cut at the rows of chunks, several of them if they are small.
+  std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const override {
+    const auto at = arrays_.find(key);
+    if (at == arrays_.end()) return TensorSource::Pieces(key, interval);
+    const int64_t unit = UnitOf(*at->second);
+    std::vector<Interval> pieces;
+    for (int64_t begin = interval.begin; begin < interval.end;) {
+      const Interval cut = {begin, std::min(interval.end, begin + unit - begin % unit)};
+      const std::vector<Interval> more = TensorSource::Pieces(key, cut);
+      pieces.insert(pieces.end(), more.begin(), more.end());
+      begin = cut.end;
+    }
+    return pieces;
+  }
+
+  // The pieces of one row of chunks are read by one thread: the others would wait for it to decode them.
+  absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const override {
+    std::map<std::pair<int64_t, int64_t>, std::vector<TensorRead>> bands;  // by array and row
+    for (const TensorRead& read : reads) {
+      FSDP_ASSIGN_OR_RETURN(const ZarrArray* const array, Find(read.key));
+      for (const Interval& piece : Pieces(read.key, read.interval)) {
+        std::byte* const out = read.out + (piece.begin - read.interval.begin) * SizeOf(read.dtype);
+        const bool is_plain = array->metadata().codec.is_plain();
+        const int64_t row = is_plain ? piece.begin : piece.begin / UnitOf(*array);
+        bands[{array->number(), row}].push_back({read.key, piece, read.dtype, out});
+      }
+    }
+    std::vector<const std::vector<TensorRead>*> tasks;
+    tasks.reserve(bands.size());
+    for (const auto& [place, pieces] : bands) tasks.push_back(&pieces);
+    return pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
+      for (const TensorRead& piece : *tasks[i]) FSDP_RETURN_IF_ERROR(ReadPiece(piece));
+      return absl::OkStatus();
+    });
+  }
+
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const ZarrArray* const array, Find(key));
     return array->Places(DirectoryOf(*array));
   }
 
  private:
-  // An item and what is put in front of the names in it: "state.", or nothing if it is the only one.
-  struct Branch {
-    std::string name;
-    OrbaxItem item;
-  };
+  // A number of elements at whose multiples reads are cut.
+  static int64_t UnitOf(const ZarrArray& array) {
+    constexpr int64_t kPieceBytes = int64_t{4} << 20;
+    const int64_t band = array.BandNumel();
+    return band * std::max<int64_t>(1, kPieceBytes / SizeOf(*array.metadata().dtype) / band);
+  }
+
+  // Reads a piece and converts it, if another dtype is wanted.
+  absl::Status ReadPiece(const TensorRead& piece) const {
+    const DType stored = contents_.FindTensor(piece.key)->dtype;
+    if (stored == piece.dtype) return Read(piece.key, piece.interval, piece.out);
+    std::vector<std::byte> elements(piece.interval.size() * SizeOf(stored));
+    FSDP_RETURN_IF_ERROR(Read(piece.key, piece.interval, elements.data()));
+    const absl::Status status = Convert(stored, elements.data(), piece.dtype, piece.out, piece.interval.size());
+    return status.ok() ? status : Annotate(status, Describe(piece.key));
+  }
 
   absl::StatusOr<const ZarrArray*> Find(const StateKey& key) const {
     const auto at = arrays_.find(key);
@@ -98,7 +146,7 @@ class OrbaxSource final : public TensorSource {
   }
 
   const std::string& DirectoryOf(const ZarrArray& array) const {
-    for (const Branch& branch : branches_) {
+    for (const OrbaxItems::Tree& branch : items_.trees()) {
       const std::vector<ZarrArray>& arrays = branch.item.arrays();
       if (!arrays.empty() && &array >= arrays.data() && &array <= &arrays.back()) return branch.item.directory();
     }
@@ -128,98 +176,13 @@ class OrbaxSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  absl::Status AddItem(const std::string& name, const std::string& directory) {
-    int64_t first_number = 0;
-    for (const Branch& branch : branches_) first_number += std::ssize(branch.item.arrays());
-    FSDP_ASSIGN_OR_RETURN(OrbaxItem item, OrbaxItem::Open(directory, first_number, memory_));
-    branches_.push_back({name, std::move(item)});
-    return absl::OkStatus();
-  }
-
-  // The handlers of the items, by name, of _CHECKPOINT_METADATA; empty if there is no such file.
-  absl::StatusOr<std::map<std::string, std::string>> ReadHandlers() {
-    const std::string path = JoinPath(directory_, kOrbaxStepName);
-    std::map<std::string, std::string> handlers;
-    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(path));
-    if (!is_there) return handlers;
-    FSDP_ASSIGN_OR_RETURN(std::string text, ReadFile(PosixFileSystem(), path, kMaxStepMetadataBytes));
-    const absl::StatusOr<JsonView> json = ParseJsonOfPython(text);
-    if (!json.ok()) return Annotate(json.status(), path);
-    files_.push_back(path);
-    const std::optional<JsonView> items = json->Find("item_handlers");
-    if (!items || !items->is_object()) return handlers;
-    for (const auto& [name, handler] : items->members()) handlers[name] = handler.string().value_or("");
-    return handlers;
-  }
-
-  // The items of a step: every folder, and nothing that _CHECKPOINT_METADATA names may be missing.
-  absl::Status AddItems() {
-    FSDP_ASSIGN_OR_RETURN(const auto handlers, ReadHandlers());
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, DirectoriesIn(directory_));
-    for (const auto& [name, handler] : handlers) {
-      if (std::binary_search(names.begin(), names.end(), name)) continue;
-      return absl::DataLossError(
-          absl::StrCat(JoinPath(directory_, name), " is missing, but ", kOrbaxStepName, " says that it is an item"));
-    }
-    for (const std::string& name : names) {
-      const std::string directory = JoinPath(directory_, name);
-      if (IsUnfinishedOrbaxName(name)) {
-        left_out_.push_back(absl::StrCat(Quote(name), " (an unfinished item)"));
-        continue;
-      }
-      FSDP_ASSIGN_OR_RETURN(const OrbaxPath kind, OrbaxPathOf(directory));
-      if (kind == OrbaxPath::kItem) {
-        FSDP_RETURN_IF_ERROR(AddItem(name, directory));
-        continue;
-      }
-      const auto handler = handlers.find(name);
-      FSDP_RETURN_IF_ERROR(AddOther(name, directory, handler == handlers.end() ? "" : handler->second));
-    }
-    if (branches_.empty()) {
-      return absl::DataLossError(absl::StrCat(directory_, " has no item with arrays: expected ", kOrbaxTreeName,
-                                              " or an OCDBT database in a folder of it"));
-    }
-    return absl::OkStatus();
-  }
-
-  // An item that is no tree: one file of JSON is an extra value, anything else is left out.
-  absl::Status AddOther(const std::string& name, const std::string& directory, const std::string& handler) {
-    const bool is_tree = absl::StrContains(handler, "TreeCheckpointHandler") ||
-                         absl::StrContains(handler, "StandardCheckpointHandler") ||
-                         absl::StrContains(handler, "ArrayCheckpointHandler");
-    if (is_tree) {
-      return absl::DataLossError(
-          absl::StrCat(directory, " has neither ", kOrbaxTreeName, " nor manifest.ocdbt: copy all of the checkpoint"));
-    }
-    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, PosixFileSystem().List(directory));
-    names.erase(std::remove(names.begin(), names.end(), kCommitName), names.end());
-    const bool is_json = absl::StrContains(handler, "JsonCheckpointHandler");
-    if (names.size() != 1) {
-      if (is_json) return absl::DataLossError(absl::StrCat(directory, ": expected one file of JSON"));
-      left_out_.push_back(absl::StrCat(Quote(name), " (an item that is neither a tree nor one file of JSON)"));
-      return absl::OkStatus();
-    }
-    const std::string path = JoinPath(directory, names[0]);
-    absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), path, kMaxTextBytes);
-    std::string parsed = text.value_or("");
-    const absl::Status status = text.ok() ? ParseJsonOfPython(parsed).status() : text.status();
-    if (!status.ok() && is_json) return Annotate(status, path);
-    if (!status.ok()) {
-      left_out_.push_back(absl::StrCat(Quote(name), " (an item that is neither a tree nor one file of JSON)"));
-      return absl::OkStatus();
-    }
-    files_.push_back(path);
-    texts_.emplace_back(name, *std::move(text));
-    return absl::OkStatus();
-  }
-
   absl::Status NameValues() {
-    const bool is_one = branches_.size() == 1;
+    const bool is_one = items_.trees().size() == 1;
     std::vector<OrbaxArrayName> names;
     std::vector<const ZarrArray*> arrays;
     std::vector<std::string> items;
     std::vector<std::string> unreadable;
-    for (const Branch& branch : branches_) {
+    for (const OrbaxItems::Tree& branch : items_.trees()) {
       const std::string prefix = is_one ? "" : branch.name + ".";
       if (!is_one) items.push_back(branch.name);
       for (const ZarrArray& array : branch.item.arrays()) {
@@ -241,7 +204,7 @@ class OrbaxSource final : public TensorSource {
     if (!named.ok()) return Annotate(named.status(), directory_);
     layout_ = std::move(named->layout);
     for (const size_t counter : named->counters) counters_.push_back({names[counter].name, arrays[counter]});
-    for (const Branch& branch : branches_) {
+    for (const OrbaxItems::Tree& branch : items_.trees()) {
       const std::vector<std::string>& notes = branch.item.notes();
       layout_.notes.insert(layout_.notes.end(), notes.begin(), notes.end());
     }
@@ -303,11 +266,10 @@ class OrbaxSource final : public TensorSource {
   const TensorSourceOptions options_;
   std::string directory_;  // what is read: path_, or a step in it
   mutable ChunkMemory memory_;
-  std::deque<Branch> branches_;
+  OrbaxItems items_;
   std::map<StateKey, const ZarrArray*> arrays_;
   std::vector<std::pair<std::string, std::string>> texts_;  // extra values
   std::vector<std::pair<std::string, const ZarrArray*>> counters_;
-  std::vector<std::string> files_;
   StateDict contents_;
   SourceLayout layout_;
   int64_t step_ = -1;

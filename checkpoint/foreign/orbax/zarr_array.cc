@@ -91,12 +91,25 @@ absl::StatusOr<ZarrArray> ZarrArray::Open(const KeyValues& values, const std::st
   return array;
 }
 
-absl::StatusOr<int64_t> ZarrArray::CountMissing() const {
-  const std::vector<int64_t> grid = GridOf(metadata_.shape, metadata_.stored());
+absl::Status ZarrArray::CountMissing() {
   int64_t found = 0;
   FSDP_RETURN_IF_ERROR(values_->VisitKeys(
       name_, [&](std::string_view rest) { found += metadata_.IndexOfKey(rest).has_value() ? 1 : 0; }));
-  return CountOf(grid) - found;
+  missing_ = CountOf(GridOf(metadata_.shape, metadata_.stored())) - found;
+  return absl::OkStatus();
+}
+
+int64_t ZarrArray::StoredBytes() const {
+  const int64_t whole = metadata_.shape.numel() * element_bytes();
+  const int64_t stored = CountOf(GridOf(metadata_.shape, metadata_.stored())) - missing_;
+  const int64_t part = metadata_.stored().numel() * element_bytes();
+  return stored > whole / part ? whole : stored * part;
+}
+
+int64_t ZarrArray::BandNumel() const {
+  if (metadata_.shape.rank() == 0) return 1;
+  return std::min(metadata_.chunk.dim(0), std::max<int64_t>(metadata_.shape.dim(0), 1)) *
+         std::max<int64_t>(metadata_.shape.row_numel(), 1);
 }
 
 int64_t ZarrArray::NumberOf(const std::vector<int64_t>& index) const { return PlaceIn(grid_, index); }

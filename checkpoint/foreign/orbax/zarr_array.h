@@ -43,16 +43,25 @@ class ZarrArray {
                                         ChunkMemory& memory);
 
   const std::string& name() const { return name_; }
+  int64_t number() const { return number_; }
   const ZarrMetadata& metadata() const { return metadata_; }
 
-  // The number of chunks, or shards, that are not stored; 0 unless some are missing. Visits the keys of the array.
-  absl::StatusOr<int64_t> CountMissing() const;
+  // Counts the chunks, or shards, that are not stored, by the keys of the array. A part of an index that no shard has
+  // is not counted.
+  absl::Status CountMissing();
+  int64_t missing() const { return missing_; }
+
+  // The bytes of elements in the chunks that are stored, at most those of the array.
+  int64_t StoredBytes() const;
 
   // From now on a chunk that is not stored is damage: its writer stores all of them.
   void RequireAllChunks() { is_complete_ = true; }
 
   // Elements `interval`, in the dtype of the metadata and little-endian, to `out`. kDataLoss names the chunk.
   absl::Status Read(const Interval& interval, std::byte* out) const;
+
+  // The number of elements in a row of chunks, that is, of the grid: reads of whole ones decode no chunk twice.
+  int64_t BandNumel() const;
 
   // The place of the chunks, if they are not compressed and elements are in C order; kUnimplemented otherwise.
   // `directory` is that of the values.
@@ -85,6 +94,7 @@ class ZarrArray {
   ChunkMemory* memory_;
   ZarrMetadata metadata_;
   std::vector<int64_t> grid_;  // of chunks
+  int64_t missing_ = 0;        // chunks or shards
   bool is_complete_ = false;
   bool is_streamed_ = false;
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kMaxChunkBytes = int64_t{1} << 40;
 
 absl::Status Unread(const char* what, std::string_view found, const char* expected) {
-  return absl::UnimplementedError(absl::StrCat(what, " ", Printable(found), " is not read, expected ", expected));
+  return absl::UnimplementedError(absl::StrCat(what, " ", Quote(found), " is not read, expected ", expected));
 }
 
 // The text of member `name`; "" if it is not there, or no text.
@@ -99,7 +99,7 @@ absl::StatusOr<Compressor> CompressorOf(const std::string& id) {
   if (id == "zstd") return Compressor::kZstd;
   if (id == "gzip" || id == "zlib") return Compressor::kZlib;
   if (id == "blosc") return Compressor::kBlosc;
-  return Unread("compressor", Quote(id), "zstd, gzip, zlib or blosc");
+  return Unread("compressor", id, "zstd, gzip, zlib or blosc");
 }
 
 // The codecs of version 3, in the order in which a writer applies them.
@@ -134,7 +134,7 @@ class Codecs {
     array_.strides = StridesOf(array_.chunk, order_);
     const std::optional<JsonView> location = sharding->Find("index_location");
     const std::string where = location ? location->string().value_or("") : "end";
-    if (where != "start" && where != "end") return Unread("index_location", Quote(where), "start or end");
+    if (where != "start" && where != "end") return Unread("index_location", where, "start or end");
     array_.is_index_first = where == "start";
     return absl::OkStatus();
   }
@@ -185,7 +185,7 @@ class Codecs {
     const std::optional<JsonView> member = configuration.Find("endian");
     const std::string endian = member ? member->string().value_or("") : "little";
     if (endian == "little") return absl::OkStatus();
-    if (endian != "big" || is_index) return Unread("endian", Quote(endian), is_index ? "little" : "little or big");
+    if (endian != "big" || is_index) return Unread("endian", endian, is_index ? "little" : "little or big");
     const bool has_order = array_.dtype && SizeOf(PartOf(*array_.dtype)) > 1;
     if (!has_order) return absl::OkStatus();
     array_.is_swapped = true;
@@ -282,7 +282,7 @@ absl::StatusOr<ZarrMetadata> ParseZarray(std::string_view text) {
   }
   const std::optional<JsonView> separator = json.Find("dimension_separator");
   const std::string between = separator ? separator->string().value_or("") : ".";
-  if (between != "." && between != "/") return Unread("dimension_separator", Quote(between), "\".\" or \"/\"");
+  if (between != "." && between != "/") return Unread("dimension_separator", between, "\".\" or \"/\"");
   array.separator = between[0];
   FSDP_RETURN_IF_ERROR(CheckChunkBytes(array));
   return array;
@@ -300,17 +300,17 @@ absl::StatusOr<ZarrMetadata> ParseZarrJson(std::string_view text) {
   FSDP_RETURN_IF_ERROR(SetDType(dtype->string().value_or(std::string(dtype->text())), json.Find("fill_value"), array));
   const JsonView grid = MemberOrEmpty(json, "chunk_grid");
   const std::string grid_name = TextMember(grid, "name");
-  if (grid_name != "regular") return Unread("chunk_grid", Quote(grid_name), "\"regular\"");
+  if (grid_name != "regular") return Unread("chunk_grid", grid_name, "\"regular\"");
   FSDP_ASSIGN_OR_RETURN(array.chunk, PartMember(MemberOrEmpty(grid, "configuration"), "chunk_shape", array.shape));
   const JsonView encoding = MemberOrEmpty(json, "chunk_key_encoding");
   const std::string encoding_name = TextMember(encoding, "name");
   if (encoding_name != "default" && encoding_name != "v2") {
-    return Unread("chunk_key_encoding", Quote(encoding_name), "\"default\" or \"v2\"");
+    return Unread("chunk_key_encoding", encoding_name, "\"default\" or \"v2\"");
   }
   if (encoding_name == "default") array.key_prefix.push_back('c');
   const std::string usual = encoding_name == "default" ? "/" : ".";
   const std::string between = StringMember(MemberOrEmpty(encoding, "configuration"), "separator").value_or(usual);
-  if (between != "." && between != "/") return Unread("separator", Quote(between), "\".\" or \"/\"");
+  if (between != "." && between != "/") return Unread("separator", between, "\".\" or \"/\"");
   array.separator = between[0];
   const std::optional<JsonView> transformers = json.Find("storage_transformers");
   if (transformers && transformers->size() != 0) return Unread("storage_transformers", transformers->text(), "none");
