@@ -44,8 +44,17 @@ bool IsRankMetadata(const std::string& name) {
 }
 bool IsHubModel(const std::string& name) { return absl::StartsWith(name, "models--"); }
 
-bool IsDeepSpeedFile(const std::string& name) {
-  return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
+// "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"; not the one file that has a whole model.
+bool IsDeepSpeedRank(const std::string& name) {
+  return absl::StrContains(name, "zero_pp_rank_") &&
+         (absl::EndsWith(name, "_model_states.pt") || absl::EndsWith(name, "_optim_states.pt"));
+}
+
+std::string DeepSpeedRun(const Probe& probe) {
+  const std::vector<std::string> checkpoints = probe.Checkpoints();
+  if (checkpoints.empty()) return "has DeepSpeed's zero_to_fp32.py, but no checkpoint: give the directory that has one";
+  return absl::StrCat("is a run of DeepSpeed without the file `latest`: give a checkpoint of it, ",
+                      InspectIn(probe, checkpoints.back()));
 }
 
 bool IsGguf(const std::string& name) { return absl::EndsWith(name, ".gguf"); }
@@ -222,6 +231,11 @@ const std::vector<KnownPath>& KnownFiles() {
        [](const Probe& probe) {
          return absl::StrCat("is one file of a DCP directory: give the directory, ", Inspect(Directory(probe)));
        }},
+      {"file of DeepSpeed", [](const Probe& probe) { return IsDeepSpeedRank(probe.name); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one rank's part of a checkpoint of DeepSpeed: give the directory, ",
+                             Inspect(Directory(probe)));
+       }},
       {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsSafetensorsShardName(probe.name); },
        [](const Probe& probe) {
          return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter: give the directory, ",
@@ -259,13 +273,7 @@ const std::vector<KnownPath>& KnownDirectories() {
        },
        HubCache},
       {"hub's cache", [](const Probe& probe) { return AnyOf(probe.directories, IsHubModel); }, HubCaches},
-      {"DeepSpeed",
-       [](const Probe& probe) { return probe.HasFile("zero_to_fp32.py") || AnyOf(probe.files, IsDeepSpeedFile); },
-       [](const Probe&) {
-         return std::string(
-             "is a checkpoint of DeepSpeed: join it with the zero_to_fp32.py that DeepSpeed put next to it, "
-             "`python zero_to_fp32.py . OUT --safe_serialization`, and give OUT");
-       }},
+      {"DeepSpeed", [](const Probe& probe) { return probe.HasFile("zero_to_fp32.py"); }, DeepSpeedRun},
       {"rank of Megatron-Core",
        [](const Probe& probe) { return IsMegatronRank(probe.name) && probe.HasFile(kMegatronRankFile); },
        [](const Probe& probe) { return MegatronRank(Directory(probe)); }},

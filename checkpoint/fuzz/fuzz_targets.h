@@ -42,6 +42,9 @@ bool FuzzTorchArchive(std::string_view bytes);
 // An archive of NumPy's arrays, and the elements of each of them.
 bool FuzzNpz(std::string_view bytes);
 
+// A model file and an optimizer file of DeepSpeed, of one rank, and the elements of their tensors.
+bool FuzzDeepSpeed(std::string_view bytes);
+
 // A GGUF file, and the elements of each of its tensors.
 bool FuzzGguf(std::string_view bytes);
 

@@ -48,7 +48,7 @@ std::optional<int> TakeNumber(absl::string_view& text) {
 }
 
 bool IsStatesFile(absl::string_view name) {
-  return absl::EndsWith(name, kModelSuffix) || absl::EndsWith(name, kOptimSuffix);
+  return absl::EndsWith(name, kModelSuffix.substr(1)) || absl::EndsWith(name, kOptimSuffix.substr(1));
 }
 
 // nullopt for a name of another form: of a pipeline's layer, or of an expert.
@@ -207,12 +207,12 @@ absl::StatusOr<DeepSpeedFiles> ListDeepSpeedFiles(const std::string& tag) {
     const std::optional<RankName> parsed = ParseRankName(name);
     if (!parsed || parsed->model_parallel != 0 || (parsed->is_optim && !parsed->rank)) return RefuseParallel(tag, name);
     if (!parsed->is_optim) (parsed->rank ? files.is_partitioned : is_whole) = true;
+    if (is_whole && files.is_partitioned) {
+      return absl::InvalidArgumentError(absl::StrCat(tag, " has both ", kDeepSpeedModelFile,
+                                                     " and model files of ranks, of two saves: remove those of one"));
+    }
     FSDP_RETURN_IF_ERROR(
         TakeRank(tag, name, *parsed, parsed->is_optim ? optim : model, parsed->is_optim ? optim_prefix : model_prefix));
-  }
-  if (is_whole && files.is_partitioned) {
-    return absl::InvalidArgumentError(absl::StrCat(tag, " has both ", kDeepSpeedModelFile,
-                                                   " and model files of ranks, of two saves: remove those of one"));
   }
   FSDP_ASSIGN_OR_RETURN(files.model, WithoutGaps(tag, model));
   FSDP_ASSIGN_OR_RETURN(files.optim, WithoutGaps(tag, optim));

@@ -13,7 +13,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -128,16 +127,23 @@ class UniversalReader {
       return absl::NotFoundError(absl::StrCat(path, "/fp32.pt is missing: copy the whole checkpoint"));
     }
     if (states.size() == 1 && !has_model_) return absl::OkStatus();  // a buffer, or another name of a parameter
-    if (!states_) states_ = states;
-    for (const std::string& state : *states_) {
+    if (!states_) {
+      states_ = states;
+      first_ = path;
+    }
+    // Both ways: either may be the incomplete one.
+    FSDP_RETURN_IF_ERROR(CheckHas(path, states, *states_));
+    return CheckHas(first_, *states_, states);
+  }
+
+  static absl::Status CheckHas(const std::string& path, const std::vector<std::string>& states,
+                               const std::vector<std::string>& wanted) {
+    for (const std::string& state : wanted) {
       if (std::find(states.begin(), states.end(), state) != states.end()) continue;
       return absl::NotFoundError(
           absl::StrCat(path, "/", state, ".pt is missing, which other parameters have: copy the whole checkpoint"));
     }
-    if (states.size() == states_->size()) return absl::OkStatus();
-    return absl::NotFoundError(absl::StrCat(path, " has the states ", absl::StrJoin(states, ", "),
-                                            ", but another parameter only ", absl::StrJoin(*states_, ", "),
-                                            ": files are missing, so copy the whole checkpoint"));
+    return absl::OkStatus();
   }
 
   // The tensor or number in `name`. Sets an unknown `shape`; a tensor with dimensions must have it.
@@ -307,6 +313,7 @@ class UniversalReader {
   bool has_flat_ = false;                           // a parameter whose shape is that of a flat tensor
   absl::flat_hash_map<std::string, Shape> shapes_;  // by name, from the model file
   std::optional<std::vector<std::string>> states_;  // of each folder with state
+  std::string first_;                               // the folder that they are from
   std::optional<TorchNode> groups_;
   TorchNode scalars_;
 };

@@ -22,6 +22,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pt/deepspeed_part.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_files.h"
@@ -57,6 +58,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->NumberStorages(joined.files);
     source->FindViews();
     const TorchLeafTypes types(tensors.size(), [&](int i) { return TypeOf(tensors[i], source->views_[i]); });
+    absl::StatusOr<std::string> word = WordOnDeepSpeed(joined.root, types);
+    if (!word.ok()) return Annotate(word.status(), path);
     const TorchTensorReader read = [&](int tensor, const Interval& interval, std::byte* out) {
       return ReadRefs(tensors[tensor], interval, out);
     };
@@ -73,6 +76,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->files_ = std::move(joined.files);
     source->state_ = *std::move(state);
     source->state_.path = path;
+    if (!word->empty()) source->state_.left_out.push_back(*std::move(word));
     source->state_.TakeTrainerState();
     if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
       source->state_.layout.notes.push_back(AdapterNote(file));
