@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
+#include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
@@ -78,6 +79,7 @@ const std::vector<Format>& Formats() {
       {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
       {&GgufDriver(), GgufTarget()},
+      {&OrbaxDriver()},
       {&CheckpointRootDriver()},
   };
   return *formats;

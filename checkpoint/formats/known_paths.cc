@@ -38,6 +38,9 @@ std::vector<std::string> Those(const std::set<std::string>& names, bool (*are_wa
   return those;
 }
 
+bool IsOrbaxFile(const std::string& name) {
+  return name == "_METADATA" || name == "_CHECKPOINT_METADATA" || name == "manifest.ocdbt";
+}
 bool IsDcpFile(const std::string& name) { return absl::EndsWith(name, ".distcp"); }
 bool IsRankMetadata(const std::string& name) {
   return absl::StartsWith(name, "__") && absl::EndsWith(name, ".metadata");
@@ -134,8 +137,6 @@ struct Others {
 };
 
 constexpr std::array kOthers = {
-    Others{"_CHECKPOINT_METADATA", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
-    Others{"manifest.ocdbt", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
     Others{".snapshot_metadata", "torchsnapshot: restore it with torchsnapshot and save it with torch.save"},
     Others{"saved_model.pb", "TensorFlow: load it with TensorFlow and save its variables as safetensors"},
     Others{"flax_model.msgpack", "Flax: load it with transformers (from_flax=True) and save it with save_pretrained"},
@@ -235,6 +236,10 @@ const std::vector<KnownPath>& KnownFiles() {
        [](const Probe& probe) {
          return absl::StrCat("is one rank's part of a checkpoint of DeepSpeed: give the directory, ",
                              Inspect(Directory(probe)));
+       }},
+      {"file of Orbax", [](const Probe& probe) { return IsOrbaxFile(probe.name); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one file of an Orbax checkpoint: give the directory, ", Inspect(Directory(probe)));
        }},
       {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsSafetensorsShardName(probe.name); },
        [](const Probe& probe) {
