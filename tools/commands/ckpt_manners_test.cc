@@ -24,8 +24,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 const std::vector<std::string>& Names() {
-  static const auto* names =
-      new std::vector<std::string>{"inspect", "verify", "convert", "view", "diff", "prune", "repair", "push", "pull"};
+  static const auto* names = new std::vector<std::string>{"inspect", "verify", "convert", "merge", "view",
+                                                          "diff",    "prune",  "repair",  "push",  "pull"};
   return *names;
 }
 

@@ -51,6 +51,10 @@ TEST_F(CkptMergeTest, AnyFormatIsBaseOrResult) {
       MustCkpt({"merge", base_, adapter_, Path(form), "--dtype=float32"});
     }
   }
+  MustCkpt({"merge", base_, adapter_, Path("to_dcp"), "--to=dcp"});
+  MustCkpt({"diff", Path("to_dcp"), merged_});
+  MustCkpt({"merge", base_, adapter_, Path("to_hdf5"), "--to=hdf5"});
+  MustCkpt({"diff", Path("to_hdf5"), merged_});
   MustCkpt({"convert", base_, Path("ours"), "--state_dict_type=sharded", "--world_size=3"});
   MustCkpt({"convert", base_, Path("dcp"), "--to=dcp"});
   MustCkpt({"convert", base_, Path("base.pt")});

@@ -32,7 +32,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
       {{"frobnicate", model},
-       "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
+       "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, merge, view, diff, prune, repair"},
       {{"inspct", model}, "\"inspct\" is not a subcommand (did you mean inspect?)"},
       {{"inspect", model, "--tensor"},
        "ckpt inspect: unknown flag --tensor (did you mean --tensors?); ckpt inspect --help"},

@@ -9,9 +9,8 @@
 //
 // The arithmetic is PEFT's on a CPU: the product in float32, times the scale, added in float32 and rounded once to the
 // weight's dtype; in float64 if the weight or a factor is. The terms of the product are added in their order by fused
-// multiplications and additions, as torch does on a machine that has them: for such sizes as models have, float32
-// results are equal to PEFT's; small matrices torch multiplies otherwise, and the last bit may differ. Every machine
-// gives the same bits here, of float32. Thread-safe.
+// multiplications and additions (fused_sums.h), as torch does for such sizes as models have: results are then equal to
+// PEFT's, bit for bit. Small matrices torch multiplies otherwise, and the last bit of float32 may differ. Thread-safe.
 #ifndef FSDP_CHECKPOINT_FOREIGN_PEFT_LOW_RANK_H_
 #define FSDP_CHECKPOINT_FOREIGN_PEFT_LOW_RANK_H_
 
@@ -35,7 +34,7 @@ struct LowRank {
   bool is_transposed = false;
 };
 
-// Adds the elements `interval` of the change to `weight`, which has those elements in `dtype`. Uses at most about 4 MiB
+// Adds the elements `interval` of the change to `weight`, which has those elements in `dtype`. Uses at most about 8 MiB
 // of memory. Errors are of reading the adapter.
 absl::Status AddLowRank(const TensorSource& adapter, const LowRank& change, const Interval& interval, DType dtype,
                         std::byte* weight);

@@ -371,8 +371,8 @@ class Planner {
 
 absl::Status CheckCanMerge(const AdapterConfig& config) {
   if (config.obstacles.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the adapter cannot be merged: ", kAdapterConfigName, ": ",
-                                                 absl::StrJoin(config.obstacles, "; ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the adapter cannot be merged: ", kAdapterConfigName, ": ", absl::StrJoin(config.obstacles, "; ")));
 }
 
 absl::StatusOr<MergePlan> PlanMerge(const StateDict& base, const StateDict& adapter, const AdapterConfig& config) {
