@@ -127,6 +127,7 @@ absl::Status GgufPlan::MatchTemplate(const StateDict& contents) {
                      " of the model it lacks", unknown.empty() ? "" : absl::StrCat(" (", SomeOf(unknown), ")"),
                      "; names must be llama.cpp's: rename them, and leave out those that it does not have"));
   }
+  bool is_type_used = type_ == nullptr || IsF32(*type_);
   for (const GgufTensor& listed : listed_) {
     const ShardedTensor& tensor = *contents.FindTensor(StateKey::Model(listed.name));
     if (tensor.shape != listed.shape) {
@@ -136,9 +137,13 @@ absl::Status GgufPlan::MatchTemplate(const StateDict& contents) {
     }
     const bool is_replaced = type_ != nullptr && !IsF32(*listed.type) &&
                              (listed.type->is_quantized() || IsFloatingPoint(*listed.type->dtype));
+    is_type_used = is_type_used || is_replaced;
     FSDP_RETURN_IF_ERROR(Add(listed.name, tensor, is_replaced ? type_ : listed.type));
   }
-  return absl::OkStatus();
+  if (is_type_used) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("its tensors are all F32, so it does not show which of them may become ", std::string(type_->name),
+                   ": take one in F16 or quantized, or write F32"));
 }
 
 absl::Status GgufPlan::AddContents(const StateDict& contents) {
@@ -253,6 +258,13 @@ void GgufPlan::Place() {
   const int64_t begin = AlignGguf(header_bytes_, alignment_);
   for (GgufPlannedTensor& tensor : tensors_) tensor.stored.offset += begin;
   nbytes_ = begin + end;
+  const auto quantized = std::count_if(tensors_.begin(), tensors_.end(), [](const GgufPlannedTensor& tensor) {
+    return tensor.stored.type->is_quantized();
+  });
+  if (quantized > 0) {
+    notes_.push_back(absl::StrCat(quantized, quantized == 1 ? " tensor is" : " tensors are",
+                                  " written quantized; all elements take ", end, " bytes"));
+  }
   if (!kept_wider_.empty()) {
     notes_.push_back(absl::StrCat(kept_wider_.size(), kept_wider_.size() == 1 ? " tensor is" : " tensors are",
                                   " F16, because rows are no multiple of a block: ", SomeOf(kept_wider_)));

@@ -46,7 +46,8 @@ struct GgufPlannedTensor {
 class GgufPlan {
  public:
   // kInvalidArgument, before anything is written: an unknown type; contents and template that do not match, with the
-  // first names on each side; a dtype that GGUF does not have; more than 4 dimensions. Errors of opening the template.
+  // first names on each side; a dtype that GGUF does not have; more than 4 dimensions; a type to replace those of a
+  // template that has only F32, and so does not show which of its tensors must stay. Errors of opening the template.
   static absl::StatusOr<GgufPlan> Create(const GgufTarget& target, const StateDict& contents,
                                          const std::map<std::string, std::string>& metadata);
 

@@ -34,7 +34,6 @@ using absl::StatusCode;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 std::string TestData(const std::string& name) { return "checkpoint/foreign/gguf/testdata/" + name; }
 
@@ -83,7 +82,7 @@ TEST(GgufWriterTest, AFileWithATemplateIsThatOfGgufPy) {
   ASSERT_OK_AND_ASSIGN(const Written written,
                        WriteSource(TestData("writer/source.gguf"), {.template_path = TestData("writer/model.gguf")}));
   EXPECT_TRUE(written.bytes == ReadFile(TestData("writer/model.gguf")));
-  EXPECT_THAT(written.notes, IsEmpty());
+  EXPECT_THAT(written.notes, ElementsAre("2 tensors are written quantized; all elements take 5856 bytes"));
 }
 
 TEST(GgufWriterTest, ATypeReplacesAllTypesOfTheTemplateButF32) {
@@ -203,6 +202,8 @@ TEST(GgufWriterTest, WhatDoesNotMatchTheTemplateIsNamed) {
   EXPECT_THAT(error(right, {.template_path = q4_k}),
               HasSubstr("its type Q4_K is read, and not written: choose one of F32, F16, Q8_0, BF16, MXFP4"));
   EXPECT_EQ(error(right, {.template_path = q4_k, .type = "MXFP4"}), "");
+  EXPECT_THAT(error(right, {.template_path = f32, .type = "F16"}), HasSubstr("its tensors are all F32"));
+  EXPECT_EQ(error(right, {.template_path = f32, .type = "F32"}), "");
   EXPECT_THAT(error(right, {.template_path = TestData("big_endian/model.gguf")}), HasSubstr("is big-endian"));
   EXPECT_THAT(error(right, {.template_path = "missing.gguf"}), HasSubstr("missing.gguf"));
 }
