@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -26,8 +25,7 @@ namespace fs = std::filesystem;
 constexpr absl::string_view kModelSuffix = "_model_states.pt";
 constexpr absl::string_view kOptimSuffix = "_optim_states.pt";
 constexpr int64_t kMaxTagBytes = 4096;
-constexpr int kMaxTried = 64;          // directories of a ROOT
-constexpr size_t kMaxNames = 200'000;  // of a TAG
+constexpr size_t kMostTried = 1000;  // names of a ROOT
 
 // What a file's name says.
 struct RankName {
@@ -73,23 +71,21 @@ std::optional<RankName> ParseRankName(absl::string_view name) {
   return parsed;
 }
 
-// The names in a directory; empty if it is none.
-std::vector<std::string> NamesIn(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename());
-    if (names.size() == kMaxNames) break;
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+// True for a directory with the files of a checkpoint. Errors of the disk.
+absl::StatusOr<bool> IsTag(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(directory));
+  if (type != fs::file_type::directory) return false;
+  const std::string zero = JoinPath(JoinPath(directory, kDeepSpeedZero), kDeepSpeedOptimizerState);
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type universal, TypeOfTarget(zero));
+  if (universal == fs::file_type::regular) return true;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(directory));
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return IsStatesFile(name); });
 }
 
-bool IsTag(const std::string& directory) {
-  const std::vector<std::string> names = NamesIn(directory);
-  if (std::any_of(names.begin(), names.end(), [](const std::string& name) { return IsStatesFile(name); })) return true;
-  std::error_code ignored;
-  return fs::is_regular_file(fs::path(directory) / kDeepSpeedZero / kDeepSpeedOptimizerState, ignored);
+// The same for `tag` of ROOT; false for "".
+absl::StatusOr<bool> IsTagOf(const std::string& root, const std::string& tag) {
+  if (tag.empty()) return false;
+  return IsTag(JoinPath(root, tag));
 }
 
 // The TAG in the file `name` of ROOT; nullopt without such a file, "" if what it holds is no name.
@@ -152,37 +148,37 @@ absl::Status RefuseParallel(const std::string& directory, const std::string& nam
 }  // namespace
 
 absl::StatusOr<bool> IsDeepSpeedDirectory(const std::string& path) {
-  if (IsTag(path)) return true;
+  FSDP_ASSIGN_OR_RETURN(const bool is_tag, IsTag(path));
+  if (is_tag) return true;
   bool is_root = false;
   for (const char* const latest : {kDeepSpeedLatest, kDeepSpeedLatestUniversal}) {
     FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> tag, TagIn(path, latest));
-    if (tag && !tag->empty() && IsTag(JoinPath(path, *tag))) return true;
+    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsTagOf(path, tag.value_or("")));
+    if (is_there) return true;
     is_root = is_root || tag;
   }
   if (!is_root) return false;
   // A ROOT whose `latest` is wrong: Open says so.
-  int tried = 0;
-  std::error_code error;
-  for (fs::directory_iterator it(path, error), end; !error && it != end && tried < kMaxTried; it.increment(error)) {
-    std::error_code ignored;
-    if (!it->is_directory(ignored)) continue;
-    ++tried;
-    if (IsTag(it->path())) return true;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(path));
+  for (size_t i = 0; i < std::min(names.size(), kMostTried); ++i) {
+    FSDP_ASSIGN_OR_RETURN(const bool is_there, IsTagOf(path, names[i]));
+    if (is_there) return true;
   }
   return false;
 }
 
 absl::StatusOr<std::string> DeepSpeedTag(const std::string& path, std::string* note) {
   note->clear();
-  if (IsTag(path)) return path;
+  FSDP_ASSIGN_OR_RETURN(const bool is_tag, IsTag(path));
+  if (is_tag) return path;
   FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> latest, TagIn(path, kDeepSpeedLatest));
-  if (latest && !latest->empty() && IsTag(JoinPath(path, *latest))) return JoinPath(path, *latest);
+  FSDP_ASSIGN_OR_RETURN(const bool has_latest, IsTagOf(path, latest.value_or("")));
+  if (has_latest) return JoinPath(path, *latest);
   FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> universal, TagIn(path, kDeepSpeedLatestUniversal));
   if (!universal) return NotThere(path, kDeepSpeedLatest, latest.value_or(""));
-  if (universal->empty() || !IsTag(JoinPath(path, *universal))) {
-    return NotThere(path, kDeepSpeedLatestUniversal, *universal);
-  }
-  // Only the universal form of the newest TAG may stand for it: another one would be an older step, without a word.
+  FSDP_ASSIGN_OR_RETURN(const bool has_universal, IsTagOf(path, *universal));
+  if (!has_universal) return NotThere(path, kDeepSpeedLatestUniversal, *universal);
+  // Only the universal form of the newest TAG may replace it: any other one would be another step, without a word.
   if (latest && !latest->empty() && *universal != absl::StrCat(*latest, "_universal")) {
     return NotThere(path, kDeepSpeedLatest, *latest);
   }
@@ -202,7 +198,8 @@ absl::StatusOr<DeepSpeedFiles> ListDeepSpeedFiles(const std::string& tag) {
   std::optional<std::string> model_prefix;
   std::optional<std::string> optim_prefix;
   bool is_whole = false;
-  for (const std::string& name : NamesIn(tag)) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(tag));
+  for (const std::string& name : names) {
     if (!IsStatesFile(name)) continue;
     const std::optional<RankName> parsed = ParseRankName(name);
     if (!parsed || parsed->model_parallel != 0 || (parsed->is_optim && !parsed->rank)) return RefuseParallel(tag, name);

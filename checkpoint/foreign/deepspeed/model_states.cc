@@ -205,7 +205,8 @@ class Reader {
   absl::Status MissingOptim() const {
     return absl::NotFoundError(absl::StrCat(
         "the files *zero_pp_rank_0_mp_rank_00_optim_states.pt to *zero_pp_rank_", states_.world_size - 1,
-        "_mp_rank_00_optim_states.pt, which have the parameters in float32, are missing: copy the whole checkpoint"));
+        "_mp_rank_00_optim_states.pt, which have the parameters in float32, are missing: copy the whole checkpoint",
+        files_.is_partitioned ? "" : ", or give only this file, which has the model in low precision"));
   }
 
   absl::Status OtherWorld(int64_t count, const std::vector<std::string>& names) const {

@@ -90,6 +90,15 @@ std::optional<FlatRun> StoredTensors::RunOf(uint32_t file, const TorchFile& open
                  .dtype = tensor.dtype};
 }
 
+absl::StatusOr<std::string> StoredTensors::ScalarBytes(const TorchFile& opened, int index) {
+  const TorchTensor tensor = opened.archive().tree.tensors[index];
+  const int64_t size = SizeOf(tensor.dtype);
+  std::string bytes(size, '\0');
+  FSDP_RETURN_IF_ERROR(opened.payload().Read(opened.offset(index) + tensor.offset * size,
+                                             absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+  return bytes;
+}
+
 absl::Status StoredTensors::SetParameters(NamedShapes parameters, std::vector<int64_t> offsets,
                                           std::vector<std::string> states, std::vector<FlatSpace> spaces) {
   numbers_.clear();

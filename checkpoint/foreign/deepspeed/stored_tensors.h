@@ -57,6 +57,9 @@ class StoredTensors {
   // The run of a flat, contiguous tensor of `opened`; nullopt for another tensor.
   static std::optional<FlatRun> RunOf(uint32_t file, const TorchFile& opened, int index);
 
+  // The bytes of a tensor without dimensions of `opened`. Errors of the file.
+  static absl::StatusOr<std::string> ScalarBytes(const TorchFile& opened, int index);
+
   // Adds parameters: `spaces` are their states, in each of which a parameter has the same offset. kDataLoss names a
   // parameter of which a state is only in some files. Call it once, after the last view.
   absl::Status SetParameters(NamedShapes parameters, std::vector<int64_t> offsets, std::vector<std::string> states,

@@ -50,10 +50,6 @@ absl::StatusOr<TrainedStates> ReadZeroStates(const DeepSpeedFiles& files, const 
 absl::StatusOr<TrainedStates> ReadUniversalStates(const DeepSpeedFiles& files, const ModelStates& model,
                                                   const TensorSourceOptions& options, StoredTensors& tensors);
 
-// param_groups of an optimizer of which parameter i is all of `units[i]`, with names. kDataLoss if ids are not those of
-// `units`, each once.
-absl::StatusOr<TorchNode> GroupsByName(const TorchNode& groups, const std::vector<NamedShapes>& units);
-
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FOREIGN_DEEPSPEED_TRAINED_STATES_H_

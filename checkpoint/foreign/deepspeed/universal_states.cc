@@ -16,6 +16,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -246,11 +247,8 @@ class UniversalReader {
   static absl::StatusOr<std::optional<std::string>> ScalarOf(const TorchFile& file, const TorchNode& value) {
     if (value.kind() == Kind::kValue && value.value().is_number()) return std::make_optional(value.value().dump());
     if (value.kind() != Kind::kTensor) return std::optional<std::string>();
-    const TorchTensor tensor = file.archive().tree.tensors[value.tensor()];
-    if (tensor.shape.rank() > 0) return std::optional<std::string>();
-    std::string bytes(SizeOf(tensor.dtype), '\0');
-    FSDP_RETURN_IF_ERROR(file.payload().Read(file.offset(value.tensor()) + tensor.offset * SizeOf(tensor.dtype),
-                                             absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+    if (file.archive().tree.tensors.shape(value.tensor()).rank() > 0) return std::optional<std::string>();
+    FSDP_ASSIGN_OR_RETURN(std::string bytes, StoredTensors::ScalarBytes(file, value.tensor()));
     return std::make_optional(std::move(bytes));
   }
 

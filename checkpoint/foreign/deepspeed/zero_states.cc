@@ -3,8 +3,6 @@
 // A unit is what one flat tensor of a rank holds: a group of ZeRO 1 and 2, a sub-group of ZeRO 3. Every unit has its
 // place in one FlatSpace of each state, and so has every parameter; frozen parameters of ZeRO 3 come after all units.
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +11,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
@@ -161,12 +160,7 @@ class ZeroReader {
         parsed.flat_states[unit].emplace(name, *run);
         return absl::OkStatus();
       }
-      const TorchTensor tensor = stored[value.tensor()];
-      std::string bytes(SizeOf(tensor.dtype), '\0');
-      FSDP_RETURN_IF_ERROR(
-          file.payload().Read(file.offset(value.tensor()) + tensor.offset * SizeOf(tensor.dtype),
-                              absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
-      parsed.scalar_bytes[unit].emplace(name, std::move(bytes));
+      FSDP_ASSIGN_OR_RETURN(parsed.scalar_bytes[unit][name], StoredTensors::ScalarBytes(file, value.tensor()));
       if (is_first) scalars_[unit].Add(name, TorchNode::Tensor(tensors_.AddView(number, file, value.tensor())));
       return absl::OkStatus();
     }
@@ -401,38 +395,6 @@ class ZeroReader {
 absl::StatusOr<TrainedStates> ReadZeroStates(const DeepSpeedFiles& files, const ModelStates& model,
                                              const TensorSourceOptions& options, StoredTensors& tensors) {
   return ZeroReader(files, model, options, tensors).Read();
-}
-
-absl::StatusOr<TorchNode> GroupsByName(const TorchNode& groups, const std::vector<NamedShapes>& units) {
-  std::vector<bool> is_seen(units.size());
-  TorchNode named;
-  named.is_list = true;
-  const auto add = [&](TorchNode group) -> absl::Status {
-    Expand(group);
-    TorchNode* const params = group.Find("params");
-    if (params == nullptr) return absl::DataLossError("a group of the optimizer has no \"params\"");
-    FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, CountsOf(params->value(), "params"));
-    PythonJson names = PythonJson::array();
-    for (const int64_t id : ids) {
-      if (id >= static_cast<int64_t>(units.size()) || is_seen[id]) {
-        return absl::DataLossError(absl::StrCat("the optimizer's groups have the parameter ", id, ", but there are ",
-                                                units.size(), ", each in one group"));
-      }
-      is_seen[id] = true;
-      for (const auto& [name, shape] : units[id]) names.push_back(name);
-    }
-    *params = TorchNode::Value(std::move(names));
-    named.Add(absl::StrCat(named.members().size()), std::move(group));
-    return absl::OkStatus();
-  };
-  if (groups.is_branch()) {
-    for (const auto& [i, group] : groups.members()) FSDP_RETURN_IF_ERROR(add(group));
-  } else {
-    const std::optional<std::vector<PythonJson>> items = ItemsOf(groups.value());
-    if (!items) return absl::DataLossError("the optimizer's param_groups are not a list");
-    for (const PythonJson& item : *items) FSDP_RETURN_IF_ERROR(add(TorchNode::Value(item)));
-  }
-  return named;
 }
 
 }  // namespace fsdp
