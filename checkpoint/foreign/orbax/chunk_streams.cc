@@ -23,6 +23,7 @@ class ChunkStream {
   virtual ~ChunkStream() = default;
 
   const ChunkNumber& number() const { return number_; }
+  size_t nbytes() const { return input_.capacity() + DecoderBytes(); }  // of memory
   int64_t position() const { return position_; }
 
   // `offset` is not before the position.
@@ -42,6 +43,8 @@ class ChunkStream {
     size_t made = 0;  // bytes of `out`
     bool is_end = false;
   };
+
+  virtual size_t DecoderBytes() const = 0;
 
   // Decodes some bytes of `in` to `out`.
   virtual absl::StatusOr<Step> Decode(absl::Span<const std::byte> in, absl::Span<std::byte> out) = 0;
@@ -105,6 +108,9 @@ class ZstdChunkStream final : public ChunkStream {
   ~ZstdChunkStream() override { ZSTD_freeDStream(stream_); }
 
  protected:
+  // Mostly the window, whose size the frame states.
+  size_t DecoderBytes() const override { return ZSTD_sizeof_DStream(stream_); }
+
   absl::StatusOr<Step> Decode(absl::Span<const std::byte> in, absl::Span<std::byte> out) override {
     if (stream_ == nullptr) stream_ = ZSTD_createDStream();
     if (stream_ == nullptr) return absl::ResourceExhaustedError("no memory for a stream of zstd");
@@ -127,6 +133,8 @@ class ZlibChunkStream final : public ChunkStream {
   }
 
  protected:
+  size_t DecoderBytes() const override { return size_t{48} << 10; }
+
   absl::StatusOr<Step> Decode(absl::Span<const std::byte> in, absl::Span<std::byte> out) override {
     constexpr int kZlibOrGzip = 32 + MAX_WBITS;
     if (!is_open_ && inflateInit2(&stream_, kZlibOrGzip) != Z_OK) {
@@ -187,14 +195,19 @@ std::unique_ptr<ChunkStream> ChunkStreams::Take(const ChunkNumber& number, int64
   }
   if (nearest == idle_.end()) return nullptr;
   std::unique_ptr<ChunkStream> stream = std::move(*nearest);
+  idle_nbytes_ -= stream->nbytes();
   idle_.erase(nearest);
   return stream;
 }
 
 void ChunkStreams::Put(std::unique_ptr<ChunkStream> stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  idle_nbytes_ += stream->nbytes();
   idle_.push_back(std::move(stream));
-  if (idle_.size() > kMaxIdle) idle_.pop_front();
+  while (idle_nbytes_ > kMaxIdleBytes && idle_.size() > 1) {
+    idle_nbytes_ -= idle_.front()->nbytes();
+    idle_.pop_front();
+  }
 }
 
 }  // namespace fsdp

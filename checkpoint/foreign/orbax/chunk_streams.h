@@ -36,14 +36,15 @@ class ChunkStreams {
                     int64_t nbytes, int64_t offset, absl::Span<std::byte> out);
 
  private:
-  // A band of 64 chunks may be read at the same time.
-  static constexpr size_t kMaxIdle = 64;
+  // About a hundred streams of what Orbax writes.
+  static constexpr size_t kMaxIdleBytes = size_t{256} << 20;
 
   std::unique_ptr<ChunkStream> Take(const ChunkNumber& number, int64_t offset);
   void Put(std::unique_ptr<ChunkStream> stream);
 
   std::mutex mutex_;
   std::list<std::unique_ptr<ChunkStream>> idle_;  // guarded by mutex_; the oldest first
+  size_t idle_nbytes_ = 0;                        // guarded by mutex_: the memory of idle_
 };
 
 }  // namespace fsdp

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_paths.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_tree.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/stored_values.h"
@@ -57,12 +58,13 @@ class OrbaxSource final : public TensorSource, public TensorViews {
 
   std::vector<std::string> files() const override { return items_.files(); }
 
-  const TensorViews* views() const override { return this; }
+  // An array of which chunks are missing can be far larger than what is stored of it. Zeros that an optimizer begins
+  // with are no reason to doubt a checkpoint.
+  const TensorViews* views() const override { return is_moderate_ ? nullptr : this; }
 
-  // An array of which chunks are missing can be far larger than what is stored of it.
   std::optional<TensorStorage> Storage(const StateKey& key) const override {
     const auto at = arrays_.find(key);
-    if (at == arrays_.end() || at->second->missing() == 0) return std::nullopt;
+    if (at == arrays_.end()) return std::nullopt;
     const int64_t nbytes = at->second->StoredBytes();
     return TensorStorage{.id = at->second->number(), .nbytes = nbytes, .view = 0, .touched_bytes = nbytes};
   }
@@ -172,6 +174,9 @@ class OrbaxSource final : public TensorSource, public TensorViews {
     const bool is_in_step = fs::exists(fs::path(parts.directory) / kOrbaxStepName, ignored);
     const std::string name = is_in_step ? SplitPath(parts.directory).name : parts.name;
     step_ = StepOfOrbaxName(name).value_or(-1);
+    // Any name may end in a number; a manager's is a step.
+    FSDP_ASSIGN_OR_RETURN(const OrbaxPath read, OrbaxPathOf(directory_));
+    is_step_of_manager_ = kind == OrbaxPath::kRoot || is_in_step || read == OrbaxPath::kStep;
     if (step_ >= 0) step_note_ = absl::StrCat("step ", step_, " is the name of the folder ", Quote(name));
     return absl::OkStatus();
   }
@@ -222,7 +227,14 @@ class OrbaxSource final : public TensorSource, public TensorViews {
             absl::StrCat(directory_, ": two arrays have one name, the second is ", Quote(arrays[i]->name())));
       }
     }
+    int64_t whole = 0;  // of all arrays, each a quarter of its bytes, since their sum need not fit
+    int64_t stored = 0;
     for (const auto& [key, array] : arrays_) {
+      if (is_moderate_) {
+        whole += array->metadata().shape.numel() / Expansion::kModerateFactor * SizeOf(*array->metadata().dtype);
+        stored += array->StoredBytes();
+        is_moderate_ = whole <= stored + Expansion::kModerateBytes;
+      }
       ShardedTensor described;
       described.dtype = *array->metadata().dtype;
       described.shape = array->metadata().shape;
@@ -240,7 +252,7 @@ class OrbaxSource final : public TensorSource, public TensorViews {
     return absl::OkStatus();
   }
 
-  // A folder's name decides; else the best counter of the tree that is a number of steps.
+  // The name of a manager's folder decides; else the best counter of the tree that is a number of steps; else the name.
   absl::Status ReadStep() {
     for (const auto& [name, array] : counters_) {
       std::byte bytes[16] = {};
@@ -250,7 +262,7 @@ class OrbaxSource final : public TensorSource, public TensorViews {
       if (!Convert(*array->metadata().dtype, bytes, DType::kFloat64, &value, 1).ok()) continue;
       const std::optional<int64_t> counted = StepOfNumber(value);
       if (!counted) continue;
-      if (step_ < 0) {
+      if (step_ < 0 || !is_step_of_manager_) {
         step_ = *counted;
         step_note_ = absl::StrCat("step ", step_, " is ", Quote(name));
       } else if (step_ != *counted && !IsEpochCounter(name)) {
@@ -274,6 +286,8 @@ class OrbaxSource final : public TensorSource, public TensorViews {
   SourceLayout layout_;
   int64_t step_ = -1;
   std::string step_note_;
+  bool is_step_of_manager_ = false;
+  bool is_moderate_ = true;  // the arrays are not much larger than what is stored of them
   std::vector<std::string> left_out_;
   const std::map<std::string, std::string> metadata_;
 };

@@ -144,6 +144,16 @@ TEST_F(OrbaxTest, TheStepOfATreeIsItsCounter) {
   EXPECT_THAT(source->layout().text, HasSubstr("model from \"params\", optimizer from \"opt_state\""));
 }
 
+TEST_F(OrbaxTest, ANameThatEndsInANumberIsAStepOnlyIfAManagerGaveItOrNothingElseIsKnown) {
+  WriteItem("model_3", state_);
+  WriteItem("model_4", {{"params.w", {1, 2}}});
+  ASSERT_OK_AND_ASSIGN(const auto counted, Open("model_3"));
+  EXPECT_EQ(counted->step(), 12);
+  ASSERT_OK_AND_ASSIGN(const auto named, Open("model_4"));
+  EXPECT_EQ(named->step(), 4);
+  EXPECT_THAT(named->layout().notes, ElementsAre(HasSubstr("step 4 is the name of the folder \"model_4\"")));
+}
+
 TEST_F(OrbaxTest, SeveralItemsAreBranchesAndJsonIsAnExtraValue) {
   WriteItem("7/state", state_);
   WriteItem("7/ema", {{"w", {5, 6}}});
@@ -236,9 +246,20 @@ TEST_F(OrbaxTest, FoldersOfZarrWithoutOrbaxAreAModel) {
   EXPECT_EQ(source->step(), -1);
   // Nothing says that all chunks are stored, but their absence is not silent.
   EXPECT_THAT(source->layout().notes, ElementsAre(HasSubstr("\"b\": 1 of its chunks are not stored")));
-  EXPECT_EQ(StorageOf(*source, StateKey::Model("b"))->nbytes, 0);
-  EXPECT_FALSE(StorageOf(*source, StateKey::Model("w")).has_value());
+  EXPECT_FALSE(StorageOf(*source, StateKey::Model("b")).has_value());
   EXPECT_THAT(ReadWhole(*source, StateKey::Model("b")), IsOkAndHolds(std::string(4, '\0')));
+}
+
+TEST_F(OrbaxTest, AnArrayFarLargerThanWhatIsStoredOfItSaysSo) {
+  const std::string large =
+      absl::StrReplaceAll(Zarray({"", {1}}), {{R"("shape": [1])", R"("shape": [1099511627776])"}});
+  Write("arrays/w/.zarray", large);
+  Write("arrays/w/7", Bytes({"", {5}}));
+  ASSERT_OK_AND_ASSIGN(const auto source, Open("arrays"));
+  EXPECT_EQ(StorageOf(*source, StateKey::Model("w"))->nbytes, 4);
+  int32_t out[3] = {};
+  EXPECT_OK(source->Read(StateKey::Model("w"), {6, 9}, out));
+  EXPECT_THAT(out, ElementsAre(0, 5, 0));
 }
 
 TEST_F(OrbaxTest, OtherDirectoriesAreNotTaken) {

@@ -13,6 +13,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/orbax/zstd_frame.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -93,18 +94,28 @@ absl::StatusOr<ZarrArray> ZarrArray::Open(const KeyValues& values, const std::st
 
 absl::Status ZarrArray::CountMissing() {
   int64_t found = 0;
-  FSDP_RETURN_IF_ERROR(values_->VisitKeys(
-      name_, [&](std::string_view rest) { found += metadata_.IndexOfKey(rest).has_value() ? 1 : 0; }));
+  std::vector<std::string> shards;
+  FSDP_RETURN_IF_ERROR(values_->VisitKeys(name_, [&](std::string_view rest) {
+    if (!metadata_.IndexOfKey(rest)) return;
+    ++found;
+    if (metadata_.shard) shards.emplace_back(rest);
+  }));
   missing_ = CountOf(GridOf(metadata_.shape, metadata_.stored())) - found;
+  const int64_t numel = metadata_.shape.numel();
+  const int64_t part = metadata_.stored().numel();
+  stored_numel_ = found > numel / part ? numel : found * part;
+  if (!metadata_.shard) return absl::OkStatus();
+  // A shard may have few of its chunks; no chunk has more elements than its bytes can make.
+  int64_t in_shards = 0;
+  for (const std::string& rest : shards) {
+    FSDP_ASSIGN_OR_RETURN(const std::optional<ValuePlace> place, values_->Find(absl::StrCat(name_, "/", rest)));
+    if (place) in_shards += std::min(part, std::min(place->nbytes, part) * kMaxZstdRatio);
+  }
+  stored_numel_ = std::min(stored_numel_, in_shards);
   return absl::OkStatus();
 }
 
-int64_t ZarrArray::StoredBytes() const {
-  const int64_t whole = metadata_.shape.numel() * element_bytes();
-  const int64_t stored = CountOf(GridOf(metadata_.shape, metadata_.stored())) - missing_;
-  const int64_t part = metadata_.stored().numel() * element_bytes();
-  return stored > whole / part ? whole : stored * part;
-}
+int64_t ZarrArray::StoredBytes() const { return stored_numel_ * element_bytes(); }
 
 int64_t ZarrArray::BandNumel() const {
   if (metadata_.shape.rank() == 0) return 1;
@@ -294,6 +305,10 @@ absl::StatusOr<std::vector<TensorPlace>> ZarrArray::Places(const std::string& di
     FSDP_ASSIGN_OR_RETURN(const std::optional<ValuePlace> place, Find(index));
     if (!place) return absl::UnimplementedError("a chunk of it is not stored");
     if (place->file.empty()) return absl::UnimplementedError("a chunk of it is in a B+tree node");
+    // Files are told from each other by their names, and every array's first chunk has the same.
+    if (!metadata_.shard && place->file == absl::StrCat(name_, "/", metadata_.KeyOf(index))) {
+      return absl::UnimplementedError("each of its chunks is a file");
+    }
     if (place->nbytes != chunk_bytes()) return absl::UnimplementedError("a chunk of it has the wrong size");
     places.push_back({JoinPath(directory, place->file), place->offset, std::move(box)});
   }

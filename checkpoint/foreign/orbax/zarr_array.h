@@ -51,7 +51,7 @@ class ZarrArray {
   absl::Status CountMissing();
   int64_t missing() const { return missing_; }
 
-  // The bytes of elements in the chunks that are stored, at most those of the array.
+  // The bytes of elements in the chunks that are stored, at most those of the array. Known after CountMissing.
   int64_t StoredBytes() const;
 
   // From now on a chunk that is not stored is damage: its writer stores all of them.
@@ -95,6 +95,7 @@ class ZarrArray {
   ZarrMetadata metadata_;
   std::vector<int64_t> grid_;  // of chunks
   int64_t missing_ = 0;        // chunks or shards
+  int64_t stored_numel_ = 0;   // elements in those that are there
   bool is_complete_ = false;
   bool is_streamed_ = false;
 };
