@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
+#include "fsdp/checkpoint/foreign/keras/keras_driver.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
@@ -78,6 +79,7 @@ const std::vector<Format>& Formats() {
       {&TorchDriver(), TorchTarget()},
       {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
+      {&KerasDriver()},
       {&GgufDriver(), GgufTarget()},
       {&OrbaxDriver()},
       {&CheckpointRootDriver()},

@@ -101,6 +101,8 @@ std::string Hdf5TypeName(hid_t type, const std::string& named) {
       return IsHdf5Bool(type) ? "bool" : "";
     case H5T_COMPOUND:
       return ComplexTypeName(type);
+    case H5T_OPAQUE:  // as Keras writes it
+      return named == "bfloat16" && H5Tget_size(type) == 2 ? named : "";
     default:
       return "";
   }
