@@ -310,6 +310,13 @@ TEST(DeepSpeedSourceTest, ObjectsOfDeepSpeedArePlainValues) {
   EXPECT_EQ(source->contents().aliases.at("head.weight"), "embed.weight");
 }
 
+TEST(DeepSpeedSourceTest, ZeroStage0SaysWhereItsFloat32ParametersAre) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenDeepSpeedSource(std::string(kGolden) + "z0_w2_bf16"));
+  EXPECT_THAT(source->layout().notes, testing::Contains(HasSubstr("the optimizer's state \"fp32\"")));
+  EXPECT_EQ(source->contents().FindTensor(StateKey::Model("embed.weight"))->dtype, DType::kBFloat16);
+  EXPECT_EQ(source->contents().FindTensor(StateKey::OptimState("embed.weight", "fp32"))->dtype, DType::kFloat32);
+}
+
 TEST(DeepSpeedSourceTest, ParamGroupsNameTheirParameters) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenDeepSpeedSource(std::string(kGolden) + "z3_w2_subgroups/global_step3"));
   const std::string* const groups = source->contents().FindText(StateKey::ParamGroups());

@@ -154,6 +154,7 @@ class TreeBuilder {
       tree_.root.Add(kOptimizer, std::move(whole.optimizer));
     }
     for (std::string& left_out : whole.left_out) tree_.left_out.push_back(std::move(left_out));
+    if (!whole.note.empty()) tree_.notes.push_back(std::move(whole.note));
     AddOthers(whole.others);
     return absl::OkStatus();
   }

@@ -88,6 +88,8 @@ absl::StatusOr<WholeOptimizer> ReadWholeOptimizer(TorchNode node) {
   }
   if (const TorchNode* const masters = node.Find("fp32_groups"); masters != nullptr && masters->is_branch()) {
     FSDP_RETURN_IF_ERROR(AddMasters(*masters, *optimizer));
+    whole.note =
+        "the model is in low precision, as ZeRO 0 has it: its float32 parameters are the optimizer's state \"fp32\"";
   }
   whole.optimizer = std::move(*optimizer);
   FSDP_RETURN_IF_ERROR(node.Consume([&](const std::string& name, TorchNode& member) {

@@ -24,6 +24,7 @@ struct WholeOptimizer {
   TorchNode optimizer;  // {"state": ..., "param_groups": ...}, or empty
   TorchNode others;     // such as the loss scale
   std::vector<std::string> left_out;
+  std::string note;  // where the float32 parameters are; empty without them
 };
 
 // kDataLoss for float32 parameters that do not fit the groups.
