@@ -30,7 +30,9 @@ constexpr int64_t kBytesOfTensor = 600;
 
 class HeaderReader {
  public:
-  HeaderReader(const File& file, int64_t nbytes) : cursor_(file, nbytes), file_bytes_(nbytes) {}
+  HeaderReader(const File& file, int64_t nbytes, int64_t alignment) : cursor_(file, nbytes), file_bytes_(nbytes) {
+    header_.alignment = alignment;
+  }
 
   absl::StatusOr<GgufHeader> Read() {
     FSDP_RETURN_IF_ERROR(ReadPrelude());
@@ -217,9 +219,9 @@ const GgufValue* GgufHeader::Find(std::string_view key) const {
   return at == entries.end() ? nullptr : &at->value;
 }
 
-absl::StatusOr<GgufHeader> ReadGgufHeader(const File& file) {
+absl::StatusOr<GgufHeader> ReadGgufHeader(const File& file, int64_t alignment) {
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
-  return HeaderReader(file, nbytes).Read();
+  return HeaderReader(file, nbytes, alignment).Read();
 }
 
 }  // namespace fsdp

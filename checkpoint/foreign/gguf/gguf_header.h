@@ -60,9 +60,10 @@ struct GgufHeader {
   const GgufValue* Find(std::string_view key) const;
 };
 
-// Reads the header of `file`. kDataLoss states the broken rule and the key or tensor; kInvalidArgument for a version or
-// a type of elements that this release does not know. Memory is at most 4 times the header's size and 64 MiB.
-absl::StatusOr<GgufHeader> ReadGgufHeader(const File& file);
+// Reads the header of `file`, whose alignment is `alignment` without the key. kDataLoss states the broken rule and the
+// key or tensor; kInvalidArgument for a version or a type of elements that this release does not know. Memory is at
+// most 4 times the header's size and 64 MiB.
+absl::StatusOr<GgufHeader> ReadGgufHeader(const File& file, int64_t alignment = kGgufAlignment);
 
 // The next multiple of `alignment`, a power of two.
 inline int64_t AlignGguf(int64_t offset, int64_t alignment) { return (offset + alignment - 1) & -alignment; }

@@ -115,6 +115,27 @@ TEST(GgufSourceTest, APartOfAnotherModelIsFoundByTheNumberOfTensors) {
   EXPECT_THAT(OpenGgufSource(directory), StatusIs(StatusCode::kDataLoss, HasSubstr("\"a\" is in an earlier part")));
 }
 
+// gguf-py aligns every part by the key that only the first has; llama.cpp by the default.
+TEST(GgufSourceTest, PartsAreAlignedByTheKeyOfTheFirstOrByTheDefault) {
+  const auto part = [&](const std::string& directory, int number, size_t alignment) {
+    GgufBytes bytes = {
+        .keys = {GgufU16("split.no", number), GgufU16("split.count", 2), GgufI32("split.tensors.count", 3)},
+        .tensors = {{absl::StrCat("t", number), {1}, 0, "1234"}},
+        .alignment = alignment};
+    if (number == 0) bytes.keys.push_back(GgufU32("general.alignment", 64));
+    if (number == 1) bytes.tensors.push_back({"last", {2}, 0, "abcdefgh"});
+    WriteAll(directory + absl::StrCat("/m-0000", number + 1, "-of-00002.gguf"), bytes.ToString());
+  };
+  for (const size_t alignment : {32, 64}) {
+    const std::string directory = NewTestDirectory();
+    part(directory, 0, 64);
+    part(directory, 1, alignment);
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenGgufSource(directory + "/m-00002-of-00002.gguf"));
+    EXPECT_THAT(ReadWhole(*source, StateKey::Model("t1")), IsOkAndHolds(std::string("1234")));
+    EXPECT_THAT(ReadWhole(*source, StateKey::Model("last")), IsOkAndHolds(std::string("abcdefgh")));
+  }
+}
+
 TEST(GgufSourceTest, NamesOfPartsAreRecognised) {
   const std::optional<GgufPartName> name = ParseGgufPartName("a-00002-of-00013.gguf");
   ASSERT_TRUE(name.has_value());

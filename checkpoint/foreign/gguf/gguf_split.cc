@@ -53,18 +53,25 @@ absl::StatusOr<Place> PlaceOf(const GgufHeader& header) {
   return place;
 }
 
-absl::StatusOr<GgufPart> ReadPart(std::unique_ptr<File> file) {
+// gguf-py aligns all parts as general.alignment of the first says, and leaves the key out of the others; llama.cpp
+// aligns these by the default. Offsets and the size of the file fit only one of both, since the elements begin
+// elsewhere.
+absl::StatusOr<GgufPart> ReadPart(std::unique_ptr<File> file, int64_t alignment_of_first = kGgufAlignment) {
   GgufPart part;
   absl::StatusOr<GgufHeader> header = ReadGgufHeader(*file);
+  if (absl::IsDataLoss(header.status()) && alignment_of_first != kGgufAlignment) {
+    absl::StatusOr<GgufHeader> again = ReadGgufHeader(*file, alignment_of_first);
+    if (again.ok()) header = std::move(again);
+  }
   if (!header.ok()) return Annotate(header.status(), file->path());
   part.header = *std::move(header);
   part.file = std::move(file);
   return part;
 }
 
-absl::StatusOr<GgufPart> OpenPart(const std::string& path) {
+absl::StatusOr<GgufPart> OpenPart(const std::string& path, int64_t alignment_of_first = kGgufAlignment) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
-  return ReadPart(std::move(file));
+  return ReadPart(std::move(file), alignment_of_first);
 }
 
 // Compares the keys of `part` with the place in which it was found, and with those of the other parts.
@@ -149,49 +156,46 @@ absl::StatusOr<std::string> GgufFileIn(const std::string& directory) {
 }
 
 absl::StatusOr<std::vector<GgufPart>> OpenGgufParts(const std::string& given_path) {
-  FSDP_ASSIGN_OR_RETURN(const std::string path, PathOfFile(given_path));
-  FSDP_ASSIGN_OR_RETURN(GgufPart given, OpenPart(path));
-  absl::StatusOr<Place> place = PlaceOf(given.header);
-  if (!place.ok()) return Annotate(place.status(), path);
+  FSDP_ASSIGN_OR_RETURN(std::string path, PathOfFile(given_path));
   const PathParts at = SplitPath(path);
   const std::optional<GgufPartName> name = ParseGgufPartName(at.name);
-  if (place->count == 1 && (!name || name->count == 1)) {
-    std::vector<GgufPart> parts;
-    parts.push_back(std::move(given));
+  const auto open = [&](int number, int64_t alignment) {
+    const std::string file_path = JoinPath(at.directory, PartName(name->stem, number, name->count));
+    absl::StatusOr<GgufPart> part = OpenPart(file_path, alignment);
+    if (!absl::IsNotFound(part.status())) return part;
+    return absl::StatusOr<GgufPart>(absl::NotFoundError(absl::StrCat(
+        file_path, " does not exist: part ", number, " of ", name->count, " of the model is missing; get it again")));
+  };
+  const bool is_named_part = name && name->count > 1;
+  std::vector<GgufPart> parts;
+  // The first part of a split has the keys that the others need.
+  FSDP_ASSIGN_OR_RETURN(parts.emplace_back(), is_named_part ? open(1, kGgufAlignment) : OpenPart(path));
+  path = parts[0].file->path();
+  absl::StatusOr<Place> place = PlaceOf(parts[0].header);
+  if (!place.ok()) return Annotate(place.status(), path);
+  if (place->count == 1 && !is_named_part) {
     FSDP_RETURN_IF_ERROR(CheckTensors(parts, *place));
     return parts;
   }
-  if (!name) {
+  if (!is_named_part) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is part ", place->number + 1, " of ", place->count,
-                                                   ", and the others are found by their names: give it ",
-                                                   "its name back, NAME", PartName("", place->number + 1, place->count),
+                                                   ", and the others are found by their names: give it its name back, ",
+                                                   PartName("NAME", place->number + 1, place->count),
                                                    ", next to the others"));
   }
   if (place->count == 1) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has the name of part ", name->number, " of ", name->count,
-                                                   ", but no ", kGgufSplitCountKey,
+    return absl::InvalidArgumentError(absl::StrCat(path, " has the name of part 1 of ", name->count, ", but no ",
+                                                   kGgufSplitCountKey,
                                                    " that says so: if it is a whole model, rename it"));
   }
   if (place->count > kMaxGgufParts) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is one of ", place->count, " parts, expected at most ",
                                                    kMaxGgufParts, ": join them with llama-gguf-split --merge"));
   }
-  FSDP_RETURN_IF_ERROR(CheckPlace(given, name->number - 1, {.count = name->count, .tensors = place->tensors}));
-  std::vector<GgufPart> parts;
-  for (int i = 0; i < name->count; ++i) {
-    if (i == name->number - 1) {
-      parts.push_back(std::move(given));
-      continue;
-    }
-    const std::string file_path = JoinPath(at.directory, PartName(name->stem, i + 1, name->count));
-    absl::StatusOr<GgufPart> part = OpenPart(file_path);
-    if (absl::IsNotFound(part.status())) {
-      return absl::NotFoundError(absl::StrCat(file_path, " does not exist: part ", i + 1, " of ", name->count,
-                                              " of the model is missing; get it again"));
-    }
-    FSDP_RETURN_IF_ERROR(part.status());
-    FSDP_RETURN_IF_ERROR(CheckPlace(*part, i, *place));
-    parts.push_back(*std::move(part));
+  FSDP_RETURN_IF_ERROR(CheckPlace(parts[0], 0, {.number = 0, .count = name->count, .tensors = place->tensors}));
+  for (int i = 1; i < name->count; ++i) {
+    FSDP_ASSIGN_OR_RETURN(parts.emplace_back(), open(i + 1, parts[0].header.alignment));
+    FSDP_RETURN_IF_ERROR(CheckPlace(parts.back(), i, *place));
   }
   FSDP_RETURN_IF_ERROR(CheckTensors(parts, *place));
   return parts;
