@@ -125,6 +125,7 @@ absl::Status OrbaxItem::OpenArrays(int64_t first_number, ChunkMemory& memory) {
     FSDP_RETURN_IF_ERROR(CheckChunks(array));
     arrays_.push_back(std::move(array));
   }
+  end_number_ = first_number;
   return absl::OkStatus();
 }
 

@@ -30,6 +30,9 @@ class OrbaxItem {
   const std::string& directory() const { return directory_; }
   const std::vector<ZarrArray>& arrays() const { return arrays_; }
 
+  // The number after those of its arrays, which are not all in arrays().
+  int64_t end_number() const { return end_number_; }
+
   // Texts of the tree, by the name of the leaf.
   const std::vector<std::pair<std::string, std::string>>& texts() const { return texts_; }
 
@@ -57,6 +60,7 @@ class OrbaxItem {
   std::optional<OrbaxTree> tree_;  // nullopt: an OCDBT database or folders of zarr without Orbax
   std::unique_ptr<KeyValues> values_;
   std::vector<ZarrArray> arrays_;  // in the order of their names
+  int64_t end_number_ = 0;
   std::vector<std::pair<std::string, std::string>> texts_;
   std::vector<std::string> unreadable_, left_out_, notes_;
   std::vector<std::string> json_files_;

@@ -52,8 +52,7 @@ std::vector<std::string> OrbaxItems::files() const {
 }
 
 absl::Status OrbaxItems::AddTree(const std::string& name, const std::string& directory, ChunkMemory& memory) {
-  int64_t first_number = 0;
-  for (const Tree& tree : trees_) first_number += std::ssize(tree.item.arrays());
+  const int64_t first_number = trees_.empty() ? 0 : trees_.back().item.end_number();
   FSDP_ASSIGN_OR_RETURN(OrbaxItem item, OrbaxItem::Open(directory, first_number, memory));
   trees_.push_back({name, std::move(item)});
   return absl::OkStatus();

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <zlib.h>
+
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -172,6 +174,27 @@ TEST_F(OrbaxTest, SeveralItemsAreBranchesAndJsonIsAnExtraValue) {
   EXPECT_THAT(Open("7"), StatusIs(StatusCode::kInvalidArgument, HasSubstr("several items have a branch \"params\"")));
   ASSERT_OK_AND_ASSIGN(const auto item, Open("7/ema"));
   EXPECT_EQ(item->step(), 7);
+}
+
+TEST_F(OrbaxTest, ArraysOfSeveralItemsAreNotMistakenForEachOther) {
+  // Decoded chunks of all items are kept together, by the number of their array.
+  const auto write = [&](const std::string& folder, int32_t element) {
+    const TestArray array = {"", {element}};
+    uLongf nbytes = 64;
+    std::string stream(nbytes, '\0');
+    compress(reinterpret_cast<Bytef*>(stream.data()), &nbytes, reinterpret_cast<const Bytef*>(array.elements.data()),
+             4);
+    Write(folder + "/.zarray",
+          absl::StrReplaceAll(Zarray(array), {{R"("compressor": null)", R"("compressor": {"id": "zlib"})"}}));
+    Write(folder + "/0", stream.substr(0, nbytes));
+  };
+  WriteItem("7/a", {{"packed", {1}, false, "jax.Array", "int4"}}, {Leaf("w", "jax.Array")});
+  write("7/a/w", 5);
+  WriteItem("7/b", {}, {Leaf("v", "jax.Array")});
+  write("7/b/v", 6);
+  ASSERT_OK_AND_ASSIGN(const auto source, Open("7", /*skips=*/true));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("a.w")), IsOkAndHolds(Bytes({"", {5}})));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("b.v")), IsOkAndHolds(Bytes({"", {6}})));
 }
 
 TEST_F(OrbaxTest, AnItemThatIsMissingIsDamage) {

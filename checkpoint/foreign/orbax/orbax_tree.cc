@@ -65,7 +65,6 @@ absl::StatusOr<OrbaxTree> ParseOrbaxTree(std::string_view json) {
   if (!entries || !entries->is_object()) return absl::DataLossError("member \"tree_metadata\" is missing");
   OrbaxTree tree;
   tree.use_ocdbt = IsTrue(root.Find("use_ocdbt"));
-  tree.use_zarr3 = IsTrue(root.Find("use_zarr3"));
   tree.stores_every_chunk = IsTrue(root.Find("store_array_data_equal_to_fill_value"));
   absl::flat_hash_set<std::string> names;
   for (const auto& [keypath, entry] : entries->members()) {

@@ -30,7 +30,6 @@ struct OrbaxLeaf {
 struct OrbaxTree {
   std::vector<OrbaxLeaf> leaves;
   bool use_ocdbt = false;
-  bool use_zarr3 = false;
 
   // Chunks that are all fill value are stored, too: a missing one is damage. False in checkpoints of early versions,
   // which do not say.
