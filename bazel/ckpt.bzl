@@ -33,6 +33,7 @@ _FORMATS = {
     "dcp": None,
     "gguf": ".gguf",
     "hdf5": None,
+    "megatron": None,
     "npz": ".npz",
     "safetensors": ".safetensors",
     "torch": ".pt",

@@ -343,7 +343,8 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
   };
   options.to = "onnx";
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
-  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz or gguf");
+  EXPECT_STREQ(fsdp_error_message(),
+               "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz, gguf or megatron");
   options.to = nullptr;
   options.kind = 3;
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);

@@ -65,6 +65,7 @@ std::vector<FormatUnderTest> FormatsUnderTest() {
       {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
       {"Npz", "model.npz", NpzTarget(), not_in_npz},
       {"Gguf", "model.gguf", GgufTarget(), not_in_gguf},
+      {"Megatron", "megatron", MegatronTarget()},
   };
 }
 
@@ -82,7 +83,10 @@ std::map<std::string, std::string> BytesOf(const std::string& path) {
   std::map<std::string, std::string> bytes;
   if (fs::is_regular_file(path)) bytes[""] = ReadFile(path);
   if (!fs::is_directory(path)) return bytes;
-  for (const std::string& name : ListNames(path)) bytes["/" + name] = ReadFile(path + "/" + name);
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    const std::string file = entry.path();
+    if (entry.is_regular_file()) bytes[file.substr(path.size())] = ReadFile(file);
+  }
   return bytes;
 }
 

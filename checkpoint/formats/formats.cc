@@ -13,7 +13,6 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
-#include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
 #include "fsdp/checkpoint/foreign/keras/keras_driver.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
@@ -73,7 +72,7 @@ const std::vector<Format>& Formats() {
       {&CheckpointDriver(), Hdf5Target()},
       {&Hdf5FileDriver()},
       {&SafetensorsDriver(), SafetensorsTarget()},
-      {&MegatronDriver()},
+      {&MegatronDriver(), MegatronTarget()},
       {&DcpDriver(), DcpTarget()},
       {&DeepSpeedDriver()},
       {&TorchDriver(), TorchTarget()},

@@ -34,8 +34,8 @@ def convert(
     overwrite: bool = False,
     layout: SourceLayout = None,
 ) -> List[str]:
-    """Converts `source` to `destination`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp", "npz" or
-    "gguf"; the default follows the suffix. `kind` ("full", "sharded", "local") and `world_size` are for hdf5; `layout`
+    """Converts `source` to `destination`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp", "npz",
+    "gguf" or "megatron"; the default follows the suffix. `kind` ("full", "sharded", "local") and `world_size` are for hdf5; `layout`
     as of `open`. Returns a sentence for each value that the target format cannot hold, and for each guess.
 
     >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)

@@ -142,6 +142,12 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, MegatronTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "megatron"));
+  if (!flags.world_size) return absl::OkStatus();
+  return Refused("--world_size is not for --to=megatron, which one rank writes: any number of ranks reads it");
+}
+
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, GgufTarget& target) {
   FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "gguf"));
   if (flags.world_size) return Refused("--world_size is for checkpoints of many files; a GGUF file is one");

@@ -51,7 +51,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
       {{"diff", model, model, "--tensors"}, "ckpt diff has no flag --tensors"},
       {{"convert", model, dst, "--tensors"}, "ckpt convert has no flag --tensors"},
-      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp, npz or gguf"},
+      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp, npz, gguf or megatron"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
       {{"convert", model, dst, "--dtype=float31"}, "--dtype=float31, expected a floating-point dtype: float32 ("},
       {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype: float32 ("},

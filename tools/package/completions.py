@@ -5,7 +5,7 @@ import program_help
 
 # The values of flags with few of them.
 VALUES = {
-    "to": ["hdf5", "safetensors", "torch", "dcp", "npz", "gguf"],
+    "to": ["hdf5", "safetensors", "torch", "dcp", "npz", "gguf", "megatron"],
     "state_dict_type": ["full", "sharded", "local"],
     "dtype": ["float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2"],
     "outtype": ["F32", "F16", "BF16", "Q8_0", "MXFP4"],

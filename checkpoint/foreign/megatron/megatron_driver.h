@@ -4,11 +4,17 @@
 #ifndef FSDP_CHECKPOINT_FOREIGN_MEGATRON_MEGATRON_DRIVER_H_
 #define FSDP_CHECKPOINT_FOREIGN_MEGATRON_MEGATRON_DRIVER_H_
 
+#include <memory>
+
 #include "fsdp/checkpoint/source/format_driver.h"
 
 namespace fsdp {
 
+// A ROOT with one checkpoint in the torch_dist form, with the model's tensors and nothing else.
+struct MegatronTarget {};
+
 const FormatDriver& MegatronDriver();
+std::unique_ptr<FormatWriter> WriterFor(const MegatronTarget& target);
 
 }  // namespace fsdp
 

@@ -14,6 +14,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/json_document.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -43,6 +44,7 @@ absl::StatusOr<nlohmann::json> ReadMetadata(const std::string& directory) {
   const std::string path = JoinPath(directory, kMegatronMetadataName);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), path, kMaxTextBytes));
   absl::StatusOr<nlohmann::json> json = ParseJson(text);
+  if (!json.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(path));
   return json.ok() ? std::move(json) : Annotate(json.status(), path);
 }
 
@@ -122,6 +124,7 @@ absl::StatusOr<std::string> MegatronLatest(const std::string& root) {
   if (latest != kMegatronRelease) {
     const std::optional<int64_t> iteration = MegatronIteration(absl::StrCat("iter_", latest));
     if (!iteration) {
+      FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(path));
       return absl::DataLossError(
           absl::StrCat(path, " has ", Quote(latest), ", expected the number of an iteration, or \"release\""));
     }

@@ -11,6 +11,7 @@ inline const FormatTraits& MegatronTraits() {
   static const auto* traits = new FormatTraits{.name = "megatron",
                                                .headline = "a checkpoint of Megatron-Core",
                                                .in_directory = "Megatron-Core's latest_checkpointed_iteration.txt",
+                                               .model_only = true,
                                                .has_writers = true};
   return *traits;
 }

@@ -66,7 +66,7 @@ std::string StackedName::Stack(int axis) const {
   return stack.substr(0, stack.size() - 1);
 }
 
-std::string StackedKey(std::string_view name, std::vector<int64_t>& at) {
+std::string StackedKey(std::string_view name, bool layers, std::vector<int64_t>& at) {
   std::string key;
   size_t begin = 0;
   size_t from = 0;
@@ -78,7 +78,9 @@ std::string StackedKey(std::string_view name, std::vector<int64_t>& at) {
     int64_t index = 0;
     // "01" would come back as "1".
     const bool is_plain = number.size() == 1 || !absl::StartsWith(absl::string_view(number.data(), number.size()), "0");
-    if (number.empty() || !is_plain || !absl::SimpleAtoi(absl::string_view(number.data(), number.size()), &index)) {
+    const bool is_wanted = layers || stack != kStacks[0];
+    if (!is_wanted || number.empty() || !is_plain ||
+        !absl::SimpleAtoi(absl::string_view(number.data(), number.size()), &index)) {
       continue;
     }
     at.push_back(index);

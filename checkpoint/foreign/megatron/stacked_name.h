@@ -39,8 +39,9 @@ class StackedName {
   std::vector<std::string> parts_;
 };
 
-// The inverse for one name: its key, with the numbers of layers and experts taken out, which are added to `at`.
-std::string StackedKey(std::string_view name, std::vector<int64_t>& at);
+// The inverse for one name: its key, without the numbers of experts and, with `layers`, of layers, which are added to
+// `at`.
+std::string StackedKey(std::string_view name, bool layers, std::vector<int64_t>& at);
 
 }  // namespace fsdp
 

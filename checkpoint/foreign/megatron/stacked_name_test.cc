@@ -42,12 +42,15 @@ TEST(StackedNameTest, TheKeyOfANameIsTheInverse) {
     const StackedName stacked = StackedName::Of(key);
     const std::vector<int64_t> at = std::vector<int64_t>{12, 345};
     std::vector<int64_t> found;
-    EXPECT_EQ(StackedKey(stacked.At(absl::MakeConstSpan(at).first(stacked.axes())), found), key);
+    EXPECT_EQ(StackedKey(stacked.At(absl::MakeConstSpan(at).first(stacked.axes())), true, found), key);
     EXPECT_EQ(found, std::vector<int64_t>(at.begin(), at.begin() + stacked.axes()));
   }
   std::vector<int64_t> at;
-  EXPECT_EQ(StackedKey("decoder.layers.01.weight", at), "decoder.layers.01.weight");  // would come back as "1"
+  EXPECT_EQ(StackedKey("decoder.layers.01.weight", true, at), "decoder.layers.01.weight");  // would come back as "1"
   EXPECT_TRUE(at.empty());
+  EXPECT_EQ(StackedKey("decoder.layers.3.mlp.experts.experts.1.linear_fc1.weight", false, at),
+            "decoder.layers.3.mlp.experts.experts.linear_fc1.weight");
+  EXPECT_EQ(at, std::vector<int64_t>{1});
 }
 
 }  // namespace
