@@ -9,7 +9,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/orbax/open_files.h"
-#include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
 
@@ -108,7 +108,8 @@ class DirectoryValues final : public KeyValues {
     if (!is_version_3) return false;
     constexpr int64_t kMaxGroupBytes = 4096;  // an array's is refused later, if it is damaged
     const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(folder, "zarr.json"), kMaxGroupBytes);
-    return text.ok() && text->find("\"group\"") != text->npos;
+    const absl::StatusOr<JsonView> json = text.ok() ? JsonView::Parse(*text) : text.status();
+    return json.ok() && StringMember(*json, "node_type").value_or("") == "group";
   }
 
   static absl::Status VisitFolder(const std::string& folder, const std::string& prefix, int depth,

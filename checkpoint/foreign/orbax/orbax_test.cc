@@ -273,6 +273,22 @@ TEST_F(OrbaxTest, FoldersOfZarrWithoutOrbaxAreAModel) {
   EXPECT_THAT(ReadWhole(*source, StateKey::Model("b")), IsOkAndHolds(std::string(4, '\0')));
 }
 
+TEST_F(OrbaxTest, ArraysOfVersion3InGroupsAreNamedByTheirPaths) {
+  const std::string json =
+      R"({"zarr_format": 3, "node_type": "array", "shape": [1], "data_type": "int32", "fill_value": 0,)"
+      R"( "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}}, "chunk_key_encoding":)"
+      R"( {"name": "default"}, "codecs": ["bytes"], "attributes": {"kind": "group"}})";
+  Write("arrays/zarr.json", R"({"zarr_format": 3, "node_type": "group"})");
+  for (const char* name : {"a", "g/b"}) {
+    Write(absl::StrCat("arrays/", name, "/zarr.json"), json);
+    Write(absl::StrCat("arrays/", name, "/c/0"), Bytes({"", {5}}));
+  }
+  Write("arrays/g/zarr.json", R"({"zarr_format": 3, "node_type": "group"})");
+  ASSERT_OK_AND_ASSIGN(const auto source, Open("arrays"));
+  EXPECT_THAT(Names(*source), ElementsAre("model/a", "model/g/b"));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("g/b")), IsOkAndHolds(Bytes({"", {5}})));
+}
+
 TEST_F(OrbaxTest, AnArrayFarLargerThanWhatIsStoredOfItSaysSo) {
   const std::string large =
       absl::StrReplaceAll(Zarray({"", {1}}), {{R"("shape": [1])", R"("shape": [1099511627776])"}});
