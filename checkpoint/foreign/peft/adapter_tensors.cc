@@ -99,6 +99,10 @@ absl::StatusOr<AdapterTensors> SortAdapter(const StateDict& adapter) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quote(key.ToString()), " is no weight: an adapter of PEFT has only tensors of its model"));
     }
+    if (key.fqn.size() > kMaxAdapterNameBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.fqn), " has a name of ", key.fqn.size(),
+                                                     " bytes, expected at most ", kMaxAdapterNameBytes));
+    }
     std::string name = key.fqn;
     if (!absl::StartsWith(name, kPrefix)) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.fqn), ": expected names that begin with ",

@@ -5,6 +5,7 @@
 #ifndef FSDP_CHECKPOINT_FOREIGN_PEFT_ADAPTER_TENSORS_H_
 #define FSDP_CHECKPOINT_FOREIGN_PEFT_ADAPTER_TENSORS_H_
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
+
+// Longer names are refused: no model has them, and names are compared with the patterns of a config.
+inline constexpr size_t kMaxAdapterNameBytes = 4096;
 
 // LoRA's tensors of one module.
 struct LoraModule {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,18 +26,22 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kMaxRank = 65'536;
-constexpr int kMaxRegularExpressions = 64;
+constexpr size_t kMaxSavedModules = 64;
+
+// Of comparing patterns with names, in states and bytes: a second or two.
+constexpr double kMostWork = 2e9;
 
 bool CanMerge(DType dtype) {
   return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
 
-// Whether the components of `part` are components of `name`, one after the other; `at_end`: its last ones.
+// Whether the components of `part` are components of `name`, one after the other.
 bool HasComponents(const std::string& name, const std::string& part) {
-  return absl::StrContains(absl::StrCat(".", name, "."), absl::StrCat(".", part, "."));
-}
-bool EndsWithComponents(const std::string& name, const std::string& part) {
-  return absl::EndsWith(absl::StrCat(".", name), absl::StrCat(".", part));
+  for (size_t at = name.find(part); at != name.npos; at = name.find(part, at + 1)) {
+    const size_t end = at + part.size();
+    if ((at == 0 || name[at - 1] == '.') && (end == name.size() || name[end] == '.')) return true;
+  }
+  return false;
 }
 
 // rank_pattern or alpha_pattern.
@@ -44,16 +49,18 @@ class NumbersByPattern {
  public:
   static absl::StatusOr<NumbersByPattern> Create(const std::vector<std::pair<std::string, double>>& patterns) {
     NumbersByPattern numbers;
-    int expressions = 0;
     for (const auto& [text, number] : patterns) {
       FSDP_ASSIGN_OR_RETURN(NamePattern pattern, NamePattern::Create(text));
-      if (!pattern.is_plain() && ++expressions > kMaxRegularExpressions) {
-        return absl::InvalidArgumentError(absl::StrCat("adapter_config.json has more than ", kMaxRegularExpressions,
-                                                       " regular expressions in one pattern"));
-      }
       numbers.patterns_.emplace_back(std::move(pattern), number);
     }
     return numbers;
+  }
+
+  // Of matching all patterns with `names` names of `bytes` bytes in all, at most.
+  double Work(double names, double bytes) const {
+    double work = 0;
+    for (const auto& [pattern, number] : patterns_) work += 16 * names + static_cast<double>(pattern.states()) * bytes;
+    return work;
   }
 
   double Of(const std::string& module, double by_default) const {
@@ -78,12 +85,16 @@ struct NameRule {
 class Planner {
  public:
   Planner(const StateDict& base, const StateDict& adapter, const AdapterConfig& config)
-      : base_(base), adapter_(adapter), config_(config) {}
+      : base_(base),
+        adapter_(adapter),
+        config_(config),
+        targets_(config.target_modules.begin(), config.target_modules.end()) {}
 
   absl::StatusOr<MergePlan> Plan() {
     FSDP_ASSIGN_OR_RETURN(tensors_, SortAdapter(adapter_));
     FSDP_ASSIGN_OR_RETURN(ranks_, NumbersByPattern::Create(config_.rank_pattern));
     FSDP_ASSIGN_OR_RETURN(alphas_, NumbersByPattern::Create(config_.alpha_pattern));
+    FSDP_RETURN_IF_ERROR(CheckWork());
     FSDP_RETURN_IF_ERROR(CheckTargets());
     FSDP_RETURN_IF_ERROR(FindRule());
     for (const auto& [name, key] : tensors_.whole) FSDP_RETURN_IF_ERROR(AddWhole(name, key));
@@ -102,6 +113,22 @@ class Planner {
  private:
   const ShardedTensor& OfAdapter(const StateKey& key) const { return *adapter_.FindTensor(key); }
 
+  absl::Status CheckWork() const {
+    double bytes = 0;
+    for (const auto& [module, lora] : tensors_.modules) bytes += static_cast<double>(module.size());
+    const auto modules = static_cast<double>(tensors_.modules.size());
+    if (ranks_.Work(modules, bytes) + alphas_.Work(modules, bytes) > kMostWork) {
+      return absl::InvalidArgumentError(absl::StrCat("\"rank_pattern\" and \"alpha_pattern\" of ", kAdapterConfigName,
+                                                     " are too many for ", tensors_.modules.size(), " modules"));
+    }
+    if (config_.modules_to_save.size() > kMaxSavedModules) {
+      return absl::InvalidArgumentError(absl::StrCat("\"modules_to_save\" of ", kAdapterConfigName, " has ",
+                                                     config_.modules_to_save.size(), " names, expected at most ",
+                                                     kMaxSavedModules));
+    }
+    return absl::OkStatus();
+  }
+
   // Modules with LoRA weights are those that target_modules names, so that a config of another adapter is noticed.
   absl::Status CheckTargets() {
     if (tensors_.modules.empty() && tensors_.whole.empty()) {
@@ -117,8 +144,13 @@ class Planner {
   }
 
   bool IsTarget(const std::string& module) const {
-    return std::any_of(config_.target_modules.begin(), config_.target_modules.end(),
-                       [&](const std::string& target) { return EndsWithComponents(module, target); });
+    if (module.size() > kMaxAdapterNameBytes) return false;
+    for (size_t at = 0;;) {
+      if (targets_.contains(module.substr(at))) return true;
+      const size_t dot = module.find('.', at);
+      if (dot == module.npos) return false;
+      at = dot + 1;
+    }
   }
 
   bool IsInBase(const std::string& name) const { return base_.Resolve(StateKey::Model(name)).has_value(); }
@@ -162,7 +194,10 @@ class Planner {
     return absl::InvalidArgumentError(absl::StrCat(
         "the base has no tensor ", Quote(*missing), ", which the adapter changes: ",
         rules.empty() ? "is it the model that the adapter was trained on" : "several of its parts have such names",
-        config_.base_model.empty() ? "" : absl::StrCat(", ", Printable(config_.base_model)), "?"));
+        config_.base_model.empty() ? "" : absl::StrCat(", ", Printable(config_.base_model)), "?",
+        absl::EndsWith(*missing, "lm_head.weight")
+            ? " A base that ties lm_head to its embedding does not store it: store both, with tie_word_embeddings false"
+            : ""));
   }
 
   // A whole tensor takes the place of the base's, in the base's dtype; a new one is kept as it is.
@@ -355,6 +390,7 @@ class Planner {
   const StateDict& base_;
   const StateDict& adapter_;
   const AdapterConfig& config_;
+  const absl::flat_hash_set<std::string> targets_;
   AdapterTensors tensors_;
   NumbersByPattern ranks_;
   NumbersByPattern alphas_;

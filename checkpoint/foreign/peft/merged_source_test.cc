@@ -323,6 +323,18 @@ TEST_F(MadeAdapterTest, PartsThatDoNotFitAreNamed) {
           R"("target_modules" of adapter_config.json does not name)");
   refuses(base, Square("q"), R"(, "modules_to_save": ["q"])", R"(names "q", of which the base has "q.)");
   refuses(base, Square("q"), R"(, "rank_pattern": {"(": 2})", "without its partner");
+  std::string patterns = "\"a*b\": 2";
+  for (int i = 0; i < 900; ++i) {
+    absl::StrAppend(&patterns, ", \"", std::string(900, 'x'), i, "+\": 2");
+  }
+  const std::string many = absl::StrCat(R"(, "rank_pattern": {)", patterns, "}");
+  std::vector<Made> long_names = Square("q");
+  for (int i = 0; i < 40; ++i) {
+    for (const Made& made : Square(absl::StrCat(std::string(80, 'm'), i))) long_names.push_back(made);
+  }
+  refuses(base, long_names, many, "are too many for 41 modules");
+  refuses(base, Square(std::string(5000, 'q')), "", "has a name of 5031 bytes, expected at most 4096");
+  refuses({{"embed.weight", DType::kFloat32, {5, 3}}}, Square("lm_head"), "", "A base that ties lm_head");
   std::vector<Made> adapter = Square("q");
   const auto with = [&](const std::string& name, Shape shape) {
     std::vector<Made> more = adapter;

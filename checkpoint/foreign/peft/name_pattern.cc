@@ -272,7 +272,7 @@ void NamePattern::Enter(size_t state, size_t at, std::string_view name, std::vec
 }
 
 bool NamePattern::MatchesEndOf(std::string_view name) const {
-  if (is_plain()) return EndsWithPlain(name, plain_);
+  if (states_.empty()) return EndsWithPlain(name, plain_);
   std::vector<bool> active(states_.size());
   for (size_t at = 0;; ++at) {
     if (at == 0 || name[at - 1] == '.') Enter(start_, at, name, active);

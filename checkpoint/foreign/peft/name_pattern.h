@@ -27,8 +27,8 @@ class NamePattern {
   // re.match(r"(.*\.)?(PATTERN)$", name) of Python.
   bool MatchesEndOf(std::string_view name) const;
 
-  // True if a match takes only as long as a comparison of texts.
-  bool is_plain() const { return states_.empty(); }
+  // A match takes at most as many steps as these times the bytes of the name; 0: as a comparison of texts.
+  size_t states() const { return states_.size(); }
 
  private:
   friend class NamePatternParser;
