@@ -137,7 +137,7 @@ TEST_F(CApiErrorsTest, AnIntervalOutsideOfTheTensorIsRefusedWithItsName) {
 }
 
 TEST_F(CApiErrorsTest, ANumberThatIsNoDtypeIsRefused) {
-  for (const int32_t dtype : {-1, 21, 255, INT32_MAX, INT32_MIN}) {
+  for (const int32_t dtype : {-1, 22, 255, INT32_MAX, INT32_MIN}) {
     EXPECT_EQ(fsdp_dtype_size(dtype), 0);
     EXPECT_EQ(fsdp_dtype_name(dtype), nullptr);
     const fsdp_read read = {0, 0, 1, dtype, text_};
