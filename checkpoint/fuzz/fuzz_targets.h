@@ -57,6 +57,9 @@ bool FuzzZarr(std::string_view bytes);
 // The .metadata of a checkpoint of Megatron-Core, and the names and places of its tensors.
 bool FuzzMegatron(std::string_view bytes);
 
+// The adapter_config.json of PEFT, a NUL, and the names and shapes of an adapter's tensors: what a merge would do.
+bool FuzzAdapter(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 
