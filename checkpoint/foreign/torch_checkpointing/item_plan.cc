@@ -88,9 +88,18 @@ ItemFormat FormatOf(const Family& family) {
   return family.ending == ".safetensors" ? ItemFormat::kSafetensors : ItemFormat::kRaw;
 }
 
+// False for names in which the number is usually that of a checkpoint in a series: "epoch_0.pt".
+bool MayCountRanks(const std::string& item) {
+  return !RankFileNames({absl::StrCat(item, "_0.pt"), absl::StrCat(item, "_1.pt")}).empty();
+}
+
+// Looks into the first few: there may be any number of torch files.
 bool HasDTensorsOf(const std::string& directory, const std::vector<Family>& families) {
+  constexpr int kMostOpened = 16;
+  int opened = 0;
   return std::any_of(families.begin(), families.end(), [&](const Family& family) {
-    return family.is_torch() && HasDTensors(JoinPath(directory, family.names.begin()->second));
+    const bool may_be = family.is_torch() && family.names.begin()->first == 0 && MayCountRanks(family.item);
+    return may_be && opened++ < kMostOpened && HasDTensors(JoinPath(directory, family.names.begin()->second));
   });
 }
 

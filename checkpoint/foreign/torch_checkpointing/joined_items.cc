@@ -51,7 +51,8 @@ class ItemJoiner {
         metadata_(item.metadata < 0 ? nullptr : &plan.metadata.items[item.metadata]),
         meshes_(meshes),
         tensors_(item, plan, pool, meshes, budget, items),
-        items_(items) {}
+        items_(items),
+        first_tensor_(items.tensors.size()) {}
 
   absl::Status Add(int rank, std::unique_ptr<ItemFile> added) {
     rank_ = rank;
@@ -85,7 +86,11 @@ class ItemJoiner {
   absl::StatusOr<std::optional<TorchNode>> Finish() {
     FSDP_RETURN_IF_ERROR(tensors_.Finish());
     if (!has_tree_) return std::optional<TorchNode>();
-    items_.has_stages |= !has_optimizer_ && least_in_file_ < names_;
+    const bool has_parts =
+        std::any_of(items_.tensors.begin() + static_cast<int64_t>(first_tensor_), items_.tensors.end(),
+                    [](const JoinedItem& tensor) { return tensor.dtensor != nullptr; });
+    const bool is_model = !has_optimizer_ && (has_parts || item_.name == "model");
+    items_.has_stages |= is_model && least_in_file_ < names_;
     return std::optional<TorchNode>(std::move(tree_));
   }
 
@@ -258,6 +263,7 @@ class ItemJoiner {
   ItemMeshes& meshes_;
   ItemTensors tensors_;
   JoinedItems& items_;
+  const size_t first_tensor_;  // in items_.tensors
 
   int rank_ = 0;  // of the file that is being added
   ItemFile* file_ = nullptr;

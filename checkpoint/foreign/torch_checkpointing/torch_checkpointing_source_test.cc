@@ -70,6 +70,15 @@ TEST(TorchCheckpointingTest, FilesThatRanksOfFsdp2SavedThemselvesAreJoined) {
   }
 }
 
+TEST(TorchCheckpointingTest, ASeriesOfCheckpointsIsNotARun) {
+  const std::string directory = NewTestDirectory();
+  for (const int epoch : {0, 1}) {
+    fs::copy(absl::StrCat(TestData("fsdp2_w2"), "/model_", epoch, ".pt"),
+             absl::StrCat(directory, "/epoch_", epoch, ".pt"));
+  }
+  EXPECT_THAT(OpenTensorSource(directory), StatusIs(StatusCode::kInvalidArgument, HasSubstr("2 files of weights")));
+}
+
 TEST(TorchCheckpointingTest, SwappedFilesOfRanksAreNoticed) {
   const std::string copy = CopyOf("fsdp2_w2");
   fs::rename(copy + "/model_0.pt", copy + "/x");
