@@ -31,7 +31,9 @@ _TYPE = str(Label("//tools:ckpt_toolchain_type"))
 # Format -> the suffix of a file of it, or None if it is a directory.
 _FORMATS = {
     "dcp": None,
+    "gguf": ".gguf",
     "hdf5": None,
+    "megatron": None,
     "npz": ".npz",
     "safetensors": ".safetensors",
     "torch": ".pt",

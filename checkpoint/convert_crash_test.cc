@@ -77,7 +77,10 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
     fs::create_directories(root_);
     if (!GetParam().is_replaced) return;
     if (old_.count("") == 0) fs::create_directory(Destination());
-    for (const auto& [name, bytes] : old_) WriteAll(Destination() + name, bytes);
+    for (const auto& [name, bytes] : old_) {
+      fs::create_directories(fs::path(Destination() + name).parent_path());
+      WriteAll(Destination() + name, bytes);
+    }
   }
 
   // True when the conversion is there, whole; otherwise checks that the old contents are there.

@@ -64,8 +64,9 @@ Tensor MakeElements(const TestTensor& tensor, const Interval& interval) {
     const int64_t value = (element * 7 + element / 251 + seed) % 8 + 1;
     values[i] = static_cast<int8_t>(tensor.dtype == DType::kBool ? value % 2 : value);
   }
-  const absl::Status converted = Convert(tensor.dtype == DType::kBool ? DType::kBool : DType::kInt8, values.data(),
-                                         tensor.dtype, made.data(), interval.size());
+  const absl::Status converted =
+      Convert(tensor.dtype == DType::kBool ? DType::kBool : DType::kInt8, values.data(),
+              IsPacked(tensor.dtype) ? DType::kUInt8 : tensor.dtype, made.data(), interval.size());
   Check(converted.ok(), "a small integer does not convert");
   return made;
 }

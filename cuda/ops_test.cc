@@ -101,7 +101,7 @@ std::string Name(DType from, DType to, int64_t numel) {
 
 TEST_F(CudaOpsTest, ZeroClearsItsElementsAndNoOthers) {
   for (DType dtype : AllDTypes()) {
-    if (dtype == DType::kFloat8E8M0FNU) continue;  // has no zero
+    if (dtype == DType::kFloat8E8M0FNU || IsPacked(dtype)) continue;  // has no zero, or no single numbers
     const Tensor whole = Make(cuda_, dtype, std::vector<double>(301, 1.0));
     cuda_.ops().Zero(whole.Slice({7, 264}), *cuda_.stream);
     std::vector<double> want(301, 1.0);

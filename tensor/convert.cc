@@ -16,12 +16,14 @@
 #include "fsdp/tensor/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/convert_integers.h"
 #include "fsdp/tensor/float_kernels.h"
@@ -141,6 +143,10 @@ absl::Status Convert(DType from, const void* source, DType to, void* destination
   if (numel == 0) return absl::OkStatus();
   if (from == to) {
     if (source != destination) std::memcpy(destination, source, numel * SizeOf(from));
+  } else if (IsPacked(from) || IsPacked(to)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot convert ", std::string(DTypeName(from)), " to ", std::string(DTypeName(to)),
+                     ": an element of ", std::string(DTypeName(IsPacked(from) ? from : to)), " is two numbers"));
   } else if (IsComplex(from) || IsComplex(to)) {
     return ConvertComplex(from, source, to, destination, numel);
   } else if (IsFloatingPoint(from) && IsFloatingPoint(to)) {
@@ -153,6 +159,17 @@ absl::Status Convert(DType from, const void* source, DType to, void* destination
     ConvertIntegers(from, source, to, destination, numel);
   }
   return absl::OkStatus();
+}
+
+void UnpackFloats(DType packed, const void* source, double* destination, int64_t numel) {
+  Check(packed == DType::kFloat4E2M1FNx2, "no packed dtype");
+  // e2m1: a sign, two bits of exponent and one of mantissa; no infinity and no NaN.
+  constexpr std::array<double, 16> kValues = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
+  const auto* const bytes = static_cast<const uint8_t*>(source);
+  for (int64_t i = 0; i < numel; ++i) {
+    destination[2 * i] = kValues[bytes[i] & 0xF];
+    destination[2 * i + 1] = kValues[bytes[i] >> 4];
+  }
 }
 
 // The four functions below do not use the vectorised code's tricks, but the terms of the formats (sign, exponent,

@@ -20,8 +20,12 @@ namespace fsdp {
 // as PyTorch); complex to complex by parts, and real to complex with imaginary part 0. Returns kInvalidArgument, naming
 // the element, for a float that an integer dtype cannot hold (NaN, infinity, out of range; PyTorch's result is
 // undefined), and for a complex number with an imaginary part that a real dtype would lose. The contents of the
-// destination are then unspecified.
+// destination are then unspecified. A packed dtype converts only to itself, since its elements are not single numbers;
+// to and from any other is kInvalidArgument, too.
 absl::Status Convert(DType from, const void* source, DType to, void* destination, int64_t numel);
+
+// The 2 * `numel` numbers of `numel` elements of a packed dtype, in order: exact.
+void UnpackFloats(DType packed, const void* source, double* destination, int64_t numel);
 
 // Convert a single element by the same rules; for tests and small values.
 float BFloat16ToFloat(uint16_t bits);

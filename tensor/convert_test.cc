@@ -276,7 +276,7 @@ TEST(ConvertTest, InPlaceWorksForOneSize) {
   ForEachTarget([] {
     for (DType from : AllDTypes()) {
       for (DType to : AllDTypes()) {
-        if (SizeOf(from) != SizeOf(to)) continue;
+        if (SizeOf(from) != SizeOf(to) || IsPacked(from) || IsPacked(to)) continue;
         std::vector<int32_t> small(kNumel);
         for (int64_t i = 0; i < kNumel; ++i) small[i] = static_cast<int32_t>(i % 16);
         std::string source(kNumel * SizeOf(from), '\0');
@@ -296,6 +296,7 @@ TEST(ConvertTest, SmallWholeNumbersSurviveEveryPair) {
   for (DType from : AllDTypes()) {
     for (DType to : AllDTypes()) {
       if (from == DType::kFloat8E8M0FNU || to == DType::kFloat8E8M0FNU) continue;  // has only powers of two
+      if (IsPacked(from) || IsPacked(to)) continue;
       std::string a(numel * SizeOf(from), '\0');
       std::string b(numel * SizeOf(to), '\0');
       std::vector<int8_t> back(numbers.size());
@@ -397,6 +398,40 @@ TEST(ConvertTest, AnImaginaryPartIsNeverLost) {
         Convert(DType::kComplex64, parts.data(), to, out.data(), 3000),
         StatusIs(absl::StatusCode::kInvalidArgument,
                  "element 2500 of 3000: complex64 value (1.5, 0.25) does not fit in " + std::string(DTypeName(to))));
+  }
+}
+
+TEST(ConvertTest, APackedDTypeIsConvertedOnlyToItself) {
+  const std::string packed = "\x12\xF8";
+  std::string out(packed.size() * 16, '\0');
+  for (const DType other : AllDTypes()) {
+    if (IsPacked(other)) continue;
+    for (const bool is_source : {false, true}) {
+      EXPECT_THAT(
+          Convert(is_source ? DType::kFloat4E2M1FNx2 : other, packed.data(), is_source ? other : DType::kFloat4E2M1FNx2,
+                  out.data(), 1),
+          StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("of float4_e2m1fn_x2 is two numbers")));
+    }
+  }
+  ASSERT_OK(Convert(DType::kFloat4E2M1FNx2, packed.data(), DType::kFloat4E2M1FNx2, out.data(), 2));
+  EXPECT_EQ(out.substr(0, 2), packed);
+}
+
+TEST(ConvertTest, APackedElementIsItsLowHalfAndThenItsHighHalf) {
+  std::string bytes;
+  std::vector<double> expected;
+  const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};  // OCP's e2m1
+  for (int low = 0; low < 16; ++low) {
+    for (int high = 0; high < 16; ++high) {
+      bytes += static_cast<char>(high << 4 | low);
+      expected.insert(expected.end(), {values[low], values[high]});
+    }
+  }
+  std::vector<double> numbers(512);
+  UnpackFloats(DType::kFloat4E2M1FNx2, bytes.data(), numbers.data(), 256);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(numbers[i], expected[i]);
+    EXPECT_EQ(std::signbit(numbers[i]), std::signbit(expected[i]));
   }
 }
 

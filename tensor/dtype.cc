@@ -22,13 +22,18 @@ struct Row {
 };
 
 // By the value of the enumerator.
-constexpr std::array<Row, 21> kRows = {{
-    {"float64", 8, true},        {"float32", 4, true},      {"bfloat16", 2, true},        {"float16", 2, true},
-    {"float8_e4m3fn", 1, true},  {"float8_e5m2", 1, true},  {"int64", 8, false},          {"int32", 4, false},
-    {"int16", 2, false},         {"int8", 1, false},        {"uint64", 8, false},         {"uint32", 4, false},
-    {"uint16", 2, false},        {"uint8", 1, false},       {"bool", 1, false},           {"complex32", 4, false},
-    {"complex64", 8, false},     {"complex128", 16, false}, {"float8_e4m3fnuz", 1, true}, {"float8_e5m2fnuz", 1, true},
-    {"float8_e8m0fnu", 1, true},
+constexpr std::array<Row, 22> kRows = {{
+    {"float64", 8, true},         {"float32", 4, true},
+    {"bfloat16", 2, true},        {"float16", 2, true},
+    {"float8_e4m3fn", 1, true},   {"float8_e5m2", 1, true},
+    {"int64", 8, false},          {"int32", 4, false},
+    {"int16", 2, false},          {"int8", 1, false},
+    {"uint64", 8, false},         {"uint32", 4, false},
+    {"uint16", 2, false},         {"uint8", 1, false},
+    {"bool", 1, false},           {"complex32", 4, false},
+    {"complex64", 8, false},      {"complex128", 16, false},
+    {"float8_e4m3fnuz", 1, true}, {"float8_e5m2fnuz", 1, true},
+    {"float8_e8m0fnu", 1, true},  {"float4_e2m1fn_x2", 1, false},
 }};
 
 constexpr std::array<DType, kRows.size()> kAll = [] {
@@ -60,6 +65,8 @@ absl::StatusOr<DType> ParseDType(std::string_view name) {
 }
 
 bool IsFloatingPoint(DType dtype) { return RowOf(dtype).floating; }
+
+bool IsPacked(DType dtype) { return dtype == DType::kFloat4E2M1FNx2; }
 
 bool IsComplex(DType dtype) { return PartOf(dtype) != dtype; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DType: the element types that tensors hold: all of PyTorch's but the quantized ones and float4. Names are PyTorch's,
+// DType: the element types that tensors hold: all of PyTorch's but the quantized ones. Names are PyTorch's,
 // without "torch.". Kernels compute in a few of them (tensor/ops.h, nn/ops/layer_ops.h); all others are stored,
 // converted and resharded.
 #ifndef FSDP_TENSOR_DTYPE_H_
@@ -37,6 +37,10 @@ enum class DType : uint8_t {
   kFloat8E4M3FNUZ = 18,  // no infinities and no -0, whose code is the one NaN
   kFloat8E5M2FNUZ = 19,
   kFloat8E8M0FNU = 20,  // powers of two: no sign, no zero
+
+  // Packed: an element is a byte of two numbers, the first in its low half. A shape counts bytes, as PyTorch's does: a
+  // row of 32 numbers has 16 elements. Only stored and compared, never converted.
+  kFloat4E2M1FNx2 = 21,
 };
 
 // All dtypes, in the order of their values; for tables and for messages that list them. The span is always valid.
@@ -53,8 +57,12 @@ std::string_view DTypeName(DType dtype);
 // compared exactly, case included.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
-// True for the nine floating-point dtypes, float8 formats included; not for complex ones, as in PyTorch.
+// True for the nine floating-point dtypes that convert to one another, float8 formats included; not for complex ones,
+// as in PyTorch, and not for packed ones.
 bool IsFloatingPoint(DType dtype);
+
+// True for float4_e2m1fn_x2: an element is two numbers (UnpackFloats in convert.h).
+bool IsPacked(DType dtype);
 
 // True for the three complex dtypes.
 bool IsComplex(DType dtype);

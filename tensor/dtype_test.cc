@@ -15,10 +15,10 @@ namespace {
 TEST(DTypeTest, NamesAreThoseOfPyTorch) {
   std::vector<std::string> names;
   for (DType dtype : AllDTypes()) names.emplace_back(DTypeName(dtype));
-  EXPECT_THAT(names,
-              testing::ElementsAre("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64",
-                                   "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool", "complex32",
-                                   "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"));
+  EXPECT_THAT(names, testing::ElementsAre("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2",
+                                          "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
+                                          "bool", "complex32", "complex64", "complex128", "float8_e4m3fnuz",
+                                          "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"));
 }
 
 TEST(DTypeTest, NamesParseBack) {
@@ -33,7 +33,7 @@ TEST(DTypeTest, UnknownNamesListTheKnownOnes) {
                  "unknown dtype \"" + bad +
                      "\"; known: float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2, int64, "
                      "int32, int16, int8, uint64, uint32, uint16, uint8, bool, complex32, complex64, complex128, "
-                     "float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu"));
+                     "float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, float4_e2m1fn_x2"));
   }
 }
 
@@ -46,6 +46,7 @@ TEST(DTypeTest, ValuesNeverChange) {
   EXPECT_EQ(static_cast<int>(DType::kBool), 14);
   EXPECT_EQ(static_cast<int>(DType::kComplex128), 17);
   EXPECT_EQ(static_cast<int>(DType::kFloat8E8M0FNU), 20);
+  EXPECT_EQ(static_cast<int>(DType::kFloat4E2M1FNx2), 21);
   for (size_t i = 0; i < AllDTypes().size(); ++i) EXPECT_EQ(static_cast<size_t>(AllDTypes()[i]), i);
 }
 
@@ -58,7 +59,8 @@ TEST(DTypeTest, SizesMatchTheNames) {
                          : name.find("16") != std::string::npos ? 16
                                                                 : 8;
     EXPECT_EQ(SizeOf(dtype) * 8, bits) << name;
-    EXPECT_EQ(IsFloatingPoint(dtype), name.find("float") != std::string::npos) << name;
+    EXPECT_EQ(IsPacked(dtype), name.find("_x2") != std::string::npos) << name;
+    EXPECT_EQ(IsFloatingPoint(dtype), name.find("float") != std::string::npos && !IsPacked(dtype)) << name;
   }
 }
 

@@ -71,7 +71,7 @@ std::vector<double> Ramp(int64_t numel, double scale) {
 
 TEST_F(OpsTest, ZeroClearsEveryByte) {
   for (DType dtype : AllDTypes()) {
-    if (dtype == DType::kFloat8E8M0FNU) continue;  // has no zero
+    if (dtype == DType::kFloat8E8M0FNU || IsPacked(dtype)) continue;  // has no zero, or no single numbers
     const Tensor t = Make(dtype, std::vector<double>(9, 1.0));
     ops().Zero(t, *stream_);
     EXPECT_THAT(Read(t), testing::Each(0.0));

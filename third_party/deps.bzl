@@ -133,6 +133,17 @@ def system_repositories(without = []):
         targets = {"zlib": ["z"]},
         debian_package = "zlib1g-dev",
     )
+    _unless(
+        without,
+        system_library,
+        "zstd",
+        headers = [
+            "zstd.h",
+            "zstd_errors.h",
+        ],
+        targets = {"zstd": ["zstd"]},
+        debian_package = "libzstd-dev",
+    )
     _unless(without, cuda_toolkit, "local_cuda")
     _unless(without, host_compiler, "local_compiler")
     _unless(without, libtorch, "libtorch")

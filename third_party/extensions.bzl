@@ -25,6 +25,7 @@ _LIBRARIES = {
     "onednn": ("onednn", "onednn"),
     "xxhash": ("xxhash", "xxhash"),
     "zlib": ("zlib", "zlib"),
+    "zstd": ("zstd", "zstd"),
 }
 
 _NAMES = ["abseil"] + sorted(_LIBRARIES.keys())

@@ -137,7 +137,7 @@ TEST_F(CApiErrorsTest, AnIntervalOutsideOfTheTensorIsRefusedWithItsName) {
 }
 
 TEST_F(CApiErrorsTest, ANumberThatIsNoDtypeIsRefused) {
-  for (const int32_t dtype : {-1, 21, 255, INT32_MAX, INT32_MIN}) {
+  for (const int32_t dtype : {-1, 22, 255, INT32_MAX, INT32_MIN}) {
     EXPECT_EQ(fsdp_dtype_size(dtype), 0);
     EXPECT_EQ(fsdp_dtype_name(dtype), nullptr);
     const fsdp_read read = {0, 0, 1, dtype, text_};
@@ -146,6 +146,7 @@ TEST_F(CApiErrorsTest, ANumberThatIsNoDtypeIsRefused) {
     EXPECT_THAT(fsdp_error_message(), HasSubstr("is not an fsdp_dtype"));
   }
   EXPECT_STREQ(fsdp_dtype_name(FSDP_FLOAT8_E8M0FNU), "float8_e8m0fnu");
+  EXPECT_STREQ(fsdp_dtype_name(FSDP_FLOAT4_E2M1FN_X2), "float4_e2m1fn_x2");
   EXPECT_EQ(fsdp_dtype_size(FSDP_COMPLEX128), 16);
 }
 
@@ -342,7 +343,8 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
   };
   options.to = "onnx";
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
-  EXPECT_STREQ(fsdp_error_message(), "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp or npz");
+  EXPECT_STREQ(fsdp_error_message(),
+               "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz, gguf or megatron");
   options.to = nullptr;
   options.kind = 3;
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);

@@ -79,7 +79,8 @@ typedef enum fsdp_dtype {
   FSDP_COMPLEX128 = 17,
   FSDP_FLOAT8_E4M3FNUZ = 18,
   FSDP_FLOAT8_E5M2FNUZ = 19,
-  FSDP_FLOAT8_E8M0FNU = 20
+  FSDP_FLOAT8_E8M0FNU = 20,
+  FSDP_FLOAT4_E2M1FN_X2 = 21 /* an element is a byte of two numbers; converted to no other dtype */
 } fsdp_dtype;
 
 /* Bytes of one element; 0 for a number that is not an fsdp_dtype. */
@@ -243,7 +244,7 @@ void fsdp_saver_free(fsdp_saver* saver);
 
 typedef struct fsdp_convert_options {
   size_t struct_size;
-  const char* to;      /* "hdf5", "safetensors", "torch", "dcp" or "npz"; NULL: by the suffix of the destination */
+  const char* to;      /* "hdf5", "safetensors", "torch", "dcp", "npz", "gguf" or "megatron"; NULL: by its suffix */
   int32_t kind;        /* fsdp_kind of hdf5 */
   int32_t world_size;  /* of FSDP_LOCAL and FSDP_SHARDED; 0: the source's */
   int32_t parity;      /* of FSDP_LOCAL and FSDP_SHARDED */

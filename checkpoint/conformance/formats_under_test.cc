@@ -46,7 +46,13 @@ absl::Status CompareTensor(const TensorSource& source, const TestTensor& tensor)
 std::vector<FormatUnderTest> FormatsUnderTest() {
   const std::set<DType> not_in_safetensors = {DType::kComplex32, DType::kComplex128};
   const std::set<DType> not_in_npz = {DType::kComplex32,      DType::kFloat8E4M3FN,   DType::kFloat8E5M2,
-                                      DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU};
+                                      DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU,
+                                      DType::kFloat4E2M1FNx2};
+  std::set<DType> not_in_gguf(AllDTypes().begin(), AllDTypes().end());
+  for (const DType held : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt64,
+                           DType::kInt32, DType::kInt16, DType::kInt8}) {
+    not_in_gguf.erase(held);
+  }
   return {
       {"Full", "full"},
       {"ShardedParity", "sharded", Hdf5Target{StateDictType::kSharded, 3, 1}},
@@ -58,6 +64,8 @@ std::vector<FormatUnderTest> FormatsUnderTest() {
       {"TorchFile", "model.pt", TorchTarget()},
       {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
       {"Npz", "model.npz", NpzTarget(), not_in_npz},
+      {"Gguf", "model.gguf", GgufTarget(), not_in_gguf},
+      {"Megatron", "megatron", MegatronTarget()},
   };
 }
 
@@ -75,7 +83,10 @@ std::map<std::string, std::string> BytesOf(const std::string& path) {
   std::map<std::string, std::string> bytes;
   if (fs::is_regular_file(path)) bytes[""] = ReadFile(path);
   if (!fs::is_directory(path)) return bytes;
-  for (const std::string& name : ListNames(path)) bytes["/" + name] = ReadFile(path + "/" + name);
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    const std::string file = entry.path();
+    if (entry.is_regular_file()) bytes[file.substr(path.size())] = ReadFile(file);
+  }
   return bytes;
 }
 

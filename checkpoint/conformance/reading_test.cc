@@ -32,7 +32,7 @@ using testing::HasSubstr;
 
 class ReadingTest : public FormatTest {};
 
-const TestTensor kBytes = {StateKey::Model("bytes"), DType::kUInt8, {9}};
+const TestTensor kBytes = {StateKey::Model("bytes"), DType::kInt8, {9}};
 
 INSTANTIATE_TEST_SUITE_P(Formats, ReadingTest, testing::ValuesIn(FormatsUnderTest()), NameOfFormat);
 
@@ -41,6 +41,7 @@ TEST(FormatsUnderTestTest, EveryLineOfTheTableIsUnderTest) {
   for (const FormatUnderTest& format : FormatsUnderTest()) tested.insert(&format.driver());
   for (const Format& format : Formats()) {
     if (format.driver->traits().is_root) continue;  // a directory of checkpoints, which formats_test tests
+    if (!format.target) continue;                   // only read: golden_formats_test
     EXPECT_EQ(tested.count(format.driver), 1u) << format.driver->name();
   }
 }
@@ -181,6 +182,7 @@ TEST_P(ReadingTest, NothingAtThePathIsNotFound) {
 
 TEST_P(ReadingTest, ABoolOfAnotherByteIsDamageThatIsNamed) {
   if (GetParam().is_ours()) GTEST_SKIP() << "its digest says that the byte is the one that was saved";
+  if (GetParam().refused.count(DType::kBool) != 0) GTEST_SKIP() << "it holds no bools";
   const TestTensor tensor = {StateKey::Model("mask"), DType::kBool, {9}};
   StateDict state = FullState({tensor});
   state.aliases.clear();

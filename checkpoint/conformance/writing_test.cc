@@ -38,7 +38,7 @@ class WritingTest : public FormatTest {};
 INSTANTIATE_TEST_SUITE_P(Formats, WritingTest, testing::ValuesIn(WrittenFormatsUnderTest()), NameOfFormat);
 
 // A model of one tensor of `nbytes` bytes.
-StateDict Bytes(const std::string& name, int64_t nbytes, DType dtype = DType::kUInt8) {
+StateDict Bytes(const std::string& name, int64_t nbytes, DType dtype = DType::kInt8) {
   StateDict state;
   state.Set(StateKey::Model(name), ShardedTensor{dtype, Shape({nbytes / SizeOf(dtype)}), {}});
   return state;

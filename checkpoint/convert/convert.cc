@@ -293,12 +293,15 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
       destination,
       {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
-  const absl::StatusOr<std::unique_ptr<TensorSource>> opened =
+  absl::StatusOr<std::unique_ptr<TensorSource>> opened =
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
                                      .model_only = options.model_only,
                                      .skip_links = options.skip_links,
                                      .map = options.map});
   if (!opened.ok()) return NameOptions(opened.status(), "ConvertOptions");
+  if (options.transform) {
+    FSDP_ASSIGN_OR_RETURN(*opened, options.transform(*std::move(opened)));
+  }
   const std::unique_ptr<TensorSource>& source = *opened;
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));

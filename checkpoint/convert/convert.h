@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/source_layout.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/tensor/dtype.h"
@@ -41,7 +43,9 @@ struct ConvertOptions {
   std::vector<TensorRole> map = {};            // TensorSourceOptions::map; the layout becomes a note in the report
   InputPaths also_read = {};                   // read by the caller, such as flat_layout's: never the destination
   bool skip_links = false;                     // TensorSourceOptions::skip_links; each becomes a note in the report
-  bool allow_expanded = false;                 // write tensors that are larger than the source's data (expansion.h)
+  // Makes another source of the opened one, which is converted instead: the merge of an adapter (merged_source.h).
+  std::function<absl::StatusOr<std::unique_ptr<TensorSource>>(std::unique_ptr<TensorSource> source)> transform;
+  bool allow_expanded = false;  // write tensors that are larger than the source's data (expansion.h)
 
   // Performance.
   int64_t max_memory = int64_t{512} << 20;  // of the whole process, in bytes; at least kMinConvertMemory

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replacing a directory deletes its files, so `force` applies only to checkpoints: every entry must be a regular file
-// with a name that some format's writer uses. The check reads names, not contents; it guards against a mistyped path
+// with a name that some format's writer uses, or a directory with such a name and only such files in it. The check reads names, not contents; it guards against a mistyped path
 // and not against an adversary. The writers replace the destination by one rename, whatever changes in between.
 #include "fsdp/checkpoint/convert/convert_destination.h"
 
@@ -27,12 +27,16 @@ bool IsCheckpointFileName(const std::string& name) {
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });
 }
 
-absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path,
-                                           const std::map<std::string, std::string>& replaced) {
+absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path, const std::map<std::string, std::string>& replaced,
+                                           int depth = 0) {
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     if (it->is_regular_file(error) && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
+    if (depth == 0 && !it->is_symlink(error) && it->is_directory(error) && IsCheckpointFileName(name)) {
+      FSDP_RETURN_IF_ERROR(CheckHoldsCheckpointFilesOnly(it->path(), {}, depth + 1));
+      continue;
+    }
     return absl::FailedPreconditionError(
         absl::StrCat(path, " holds ", Quote(name),
                      ", which is not a file of a checkpoint, so ConvertOptions::force does not replace the ",

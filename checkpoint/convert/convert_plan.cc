@@ -129,6 +129,23 @@ class Planner {
   // RunMetadata are facts about the run that trained these values, whatever their names and dtypes are now.
   void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
 
+  // A packed tensor has no other dtype that means the same.
+  void NotePacked() {
+    if (!dtype_) return;
+    const auto is_packed = [](const StateDict::Entry& entry) {
+      const auto* const tensor = std::get_if<ShardedTensor>(&entry.second);
+      return entry.first.section == Section::kModel && tensor != nullptr && IsPacked(tensor->dtype);
+    };
+    const auto& entries = plan_.contents.entries();
+    const auto count = std::count_if(entries.begin(), entries.end(), is_packed);
+    if (count == 0) return;
+    const auto first = std::find_if(entries.begin(), entries.end(), is_packed);
+    plan_.notes.push_back(
+        absl::StrCat(count, count == 1 ? " packed tensor keeps its dtype, " : " packed tensors keep their dtype, ",
+                     std::string(DTypeName(std::get<ShardedTensor>(first->second).dtype)),
+                     count == 1 ? ": " : ", the first being ", Quote(first->first.fqn)));
+  }
+
   absl::StatusOr<ConvertPlan> Finish() && {
     // Of a source without a model, such as an optimizer's file, the filters choose optimizer state.
     const bool has_model = CountOf(Section::kModel, source_) > 0;
@@ -200,6 +217,7 @@ absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFi
   FSDP_RETURN_IF_ERROR(planner.AddAliases());
   FSDP_RETURN_IF_ERROR(planner.AddUnits());
   planner.KeepAttributes();
+  planner.NotePacked();
   return std::move(planner).Finish();
 }
 

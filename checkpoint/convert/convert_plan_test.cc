@@ -152,6 +152,18 @@ TEST(ConvertPlanTest, ADTypeAppliesToFloatingPointModelTensors) {
   EXPECT_EQ(plan.contents.FindTensor(StateKey::OptimState("net.wte.weight", "exp_avg"))->dtype, DType::kFloat32);
 }
 
+TEST(ConvertPlanTest, APackedTensorKeepsItsDTypeAndIsNamed) {
+  StateDict source;
+  source.Set(StateKey::Model("w"), TensorOf(DType::kFloat4E2M1FNx2, {4, 8}));
+  source.Set(StateKey::Model("norm"), TensorOf(DType::kFloat32, {4}));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, PlanConversion(source, NameFilter(), DType::kBFloat16, false));
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("w"))->dtype, DType::kFloat4E2M1FNx2);
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("norm"))->dtype, DType::kBFloat16);
+  EXPECT_THAT(plan.notes, ElementsAre("1 packed tensor keeps its dtype, float4_e2m1fn_x2: \"w\""));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan kept, PlanConversion(source, NameFilter(), std::nullopt, false));
+  EXPECT_THAT(kept.notes, IsEmpty());
+}
+
 TEST(ConvertPlanTest, ModelOnlyLeavesOptimizerAndExtraValuesOut) {
   ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({}, std::nullopt, true));
   EXPECT_THAT(Keys(plan.contents), ElementsAre("model/net.wte.weight", "model/net.h.0.bias", "model/net.mask"));

@@ -11,7 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/foreign/keras/keras_driver.h"
+#include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
+#include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 
@@ -68,9 +72,15 @@ const std::vector<Format>& Formats() {
       {&CheckpointDriver(), Hdf5Target()},
       {&Hdf5FileDriver()},
       {&SafetensorsDriver(), SafetensorsTarget()},
+      {&MegatronDriver(), MegatronTarget()},
       {&DcpDriver(), DcpTarget()},
+      {&DeepSpeedDriver()},
       {&TorchDriver(), TorchTarget()},
+      {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
+      {&KerasDriver()},
+      {&GgufDriver(), GgufTarget()},
+      {&OrbaxDriver()},
       {&CheckpointRootDriver()},
   };
   return *formats;

@@ -38,22 +38,42 @@ std::vector<std::string> Those(const std::set<std::string>& names, bool (*are_wa
   return those;
 }
 
+bool IsOrbaxFile(const std::string& name) {
+  return name == "_METADATA" || name == "_CHECKPOINT_METADATA" || name == "manifest.ocdbt";
+}
 bool IsDcpFile(const std::string& name) { return absl::EndsWith(name, ".distcp"); }
 bool IsRankMetadata(const std::string& name) {
   return absl::StartsWith(name, "__") && absl::EndsWith(name, ".metadata");
 }
 bool IsHubModel(const std::string& name) { return absl::StartsWith(name, "models--"); }
 
-bool IsDeepSpeedFile(const std::string& name) {
-  return absl::EndsWith(name, "model_states.pt") || absl::EndsWith(name, "optim_states.pt");
+// "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"; not the one file that has a whole model.
+bool IsDeepSpeedRank(const std::string& name) {
+  return absl::StrContains(name, "zero_pp_rank_") &&
+         (absl::EndsWith(name, "_model_states.pt") || absl::EndsWith(name, "_optim_states.pt"));
 }
+
+std::string DeepSpeedRun(const Probe& probe) {
+  const std::vector<std::string> checkpoints = probe.Checkpoints();
+  if (checkpoints.empty()) return "has DeepSpeed's zero_to_fp32.py, but no checkpoint: give the directory that has one";
+  return absl::StrCat("is a run of DeepSpeed without the file `latest`: give a checkpoint of it, ",
+                      InspectIn(probe, checkpoints.back()));
+}
+
+bool IsGguf(const std::string& name) { return absl::EndsWith(name, ".gguf"); }
 
 bool IsIndex(const std::string& name) { return absl::EndsWith(name, ".index.json"); }
 
+constexpr char kMegatronRankFile[] = "model_optim_rng.pt";
 bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp_rank_"); }
 
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
+
+std::string MegatronRank(const std::string& iteration) {
+  return absl::StrCat("is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, ",
+                      Inspect(iteration));
+}
 
 std::string MissingDcpMetadata(const Probe& probe) {
   if (AnyOf(probe.files, IsRankMetadata)) {
@@ -117,8 +137,6 @@ struct Others {
 };
 
 constexpr std::array kOthers = {
-    Others{"_CHECKPOINT_METADATA", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
-    Others{"manifest.ocdbt", "Orbax: restore it with orbax.checkpoint and save it as safetensors"},
     Others{".snapshot_metadata", "torchsnapshot: restore it with torchsnapshot and save it with torch.save"},
     Others{"saved_model.pb", "TensorFlow: load it with TensorFlow and save its variables as safetensors"},
     Others{"flax_model.msgpack", "Flax: load it with transformers (from_flax=True) and save it with save_pretrained"},
@@ -160,6 +178,13 @@ std::string SeveralFiles(const Probe& probe) {
   return absl::StrCat("holds ", weights.size(), " files of weights, ", SomeOf(weights),
                       ", and nothing says that they are parts of one checkpoint: give one of the files, ",
                       InspectIn(probe, weights.back()));
+}
+
+// One model alone is read.
+std::string SeveralGguf(const Probe& probe) {
+  const std::vector<std::string> files = Those(probe.files, IsGguf);
+  return absl::StrCat("holds several models in GGUF, ", SomeOf(files), ": give one, ", InspectIn(probe, files[0]),
+                      "; of a model in parts, any part");
 }
 
 std::string OneFile(const Probe& probe) {
@@ -207,9 +232,29 @@ const std::vector<KnownPath>& KnownFiles() {
        [](const Probe& probe) {
          return absl::StrCat("is one file of a DCP directory: give the directory, ", Inspect(Directory(probe)));
        }},
+      {"file of DeepSpeed", [](const Probe& probe) { return IsDeepSpeedRank(probe.name); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one rank's part of a checkpoint of DeepSpeed: give the directory, ",
+                             Inspect(Directory(probe)));
+       }},
+      {"file of Orbax", [](const Probe& probe) { return IsOrbaxFile(probe.name); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one file of an Orbax checkpoint: give the directory, ", Inspect(Directory(probe)));
+       }},
       {"shard of HuggingFaceStorageWriter", [](const Probe& probe) { return IsSafetensorsShardName(probe.name); },
        [](const Probe& probe) {
          return absl::StrCat("is one rank's part of a model by HuggingFaceStorageWriter: give the directory, ",
+                             Inspect(Directory(probe)));
+       }},
+      {"rank of Megatron-Core",
+       [](const Probe& probe) {
+         return probe.name == kMegatronRankFile && IsMegatronRank(SplitPath(Directory(probe)).name);
+       },
+       [](const Probe& probe) { return MegatronRank(SplitPath(Directory(probe)).directory); }},
+      {"common.pt of Megatron-Core",
+       [](const Probe& probe) { return probe.name == "common.pt" && HasEntry(Directory(probe), ".metadata"); },
+       [](const Probe& probe) {
+         return absl::StrCat("has what a checkpoint of Megatron-Core holds besides tensors: give the directory, ",
                              Inspect(Directory(probe)));
        }},
       {"JSON of a checkpoint",
@@ -233,19 +278,11 @@ const std::vector<KnownPath>& KnownDirectories() {
        },
        HubCache},
       {"hub's cache", [](const Probe& probe) { return AnyOf(probe.directories, IsHubModel); }, HubCaches},
-      {"DeepSpeed",
-       [](const Probe& probe) { return probe.HasFile("zero_to_fp32.py") || AnyOf(probe.files, IsDeepSpeedFile); },
-       [](const Probe&) {
-         return std::string(
-             "is a checkpoint of DeepSpeed: join it with the zero_to_fp32.py that DeepSpeed put next to it, "
-             "`python zero_to_fp32.py . OUT --safe_serialization`, and give OUT");
-       }},
-      {"Megatron", [](const Probe& probe) { return AnyOf(probe.directories, IsMegatronRank); },
-       [](const Probe& probe) {
-         return absl::StrCat("is a checkpoint of Megatron-LM, of whose model each of ",
-                             SomeOf(Those(probe.directories, IsMegatronRank)),
-                             " has a part: save it with --ckpt-format torch_dist, which is read");
-       }},
+      {"DeepSpeed", [](const Probe& probe) { return probe.HasFile("zero_to_fp32.py"); }, DeepSpeedRun},
+      {"rank of Megatron-Core",
+       [](const Probe& probe) { return IsMegatronRank(probe.name) && probe.HasFile(kMegatronRankFile); },
+       [](const Probe& probe) { return MegatronRank(Directory(probe)); }},
+      {"GGUF", [](const Probe& probe) { return AnyOf(probe.files, IsGguf); }, SeveralGguf},
       {"others", [](const Probe& probe) { return OthersOf(probe) != nullptr; },
        [](const Probe& probe) { return absl::StrCat("is a checkpoint of ", std::string(OthersOf(probe)->what)); }},
       {"checkpoints", [](const Probe& probe) { return !probe.Checkpoints().empty(); }, SeveralCheckpoints},

@@ -54,8 +54,11 @@ TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
   Write("model.pt", TorchTarget());
   Write("dcp", DcpTarget());
   Write("model.npz", NpzTarget());
+  Write("model.gguf", GgufTarget());
+  Write("megatron", MegatronTarget());
   Write("beside/pytorch_model.bin", TorchTarget());
-  for (const char* name : {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "beside"}) {
+  for (const char* name :
+       {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "model.gguf", "megatron", "beside"}) {
     const std::string path = root_ + "/" + name;
     SystemCallFaults::Begin(Kind::kFail, 0, GetParam());
     const int64_t values = Open(path);

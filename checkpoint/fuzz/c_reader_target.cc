@@ -141,7 +141,7 @@ Request MakeRequest(const fsdp_reader* reader, Arguments& arguments) {
   read.begin = arguments.Number(tensor.numel);
   read.end = arguments.Number(tensor.numel);
   const bool keeps_dtype = arguments.Byte() % 2 == 0;
-  read.dtype = keeps_dtype ? tensor.dtype : arguments.Number32(FSDP_FLOAT8_E8M0FNU + 1);
+  read.dtype = keeps_dtype ? tensor.dtype : arguments.Number32(FSDP_FLOAT4_E2M1FN_X2 + 1);
   const bool is_inside = is_tensor && read.begin >= 0 && read.begin <= read.end && read.end <= tensor.numel;
   if (is_inside) read.end = std::min(read.end, read.begin + kMostElements);
   const int64_t size = fsdp_dtype_size(read.dtype);
@@ -238,7 +238,7 @@ void Convert(const std::string& path, const ScratchDirectory& scratch, Arguments
   options->world_size = std::min(arguments.Number32(4), 8);
   options->parity = arguments.Number32(3);
   options->dtype_given = arguments.Byte() % 2;
-  options->dtype = arguments.Number32(FSDP_FLOAT8_E8M0FNU + 1);
+  options->dtype = arguments.Number32(FSDP_FLOAT4_E2M1FN_X2 + 1);
   options->model_only = arguments.Byte() % 2;
   options->force = arguments.Byte() % 2;
   const std::string made = scratch / kNames[arguments.Byte() % std::size(kNames)];

@@ -185,7 +185,7 @@ class Program {
   void AddTensor() {
     const char* const name = NameOf(arguments_);
     const bool is_dtype = arguments_.Mostly();
-    const int32_t dtype = is_dtype ? arguments_.Byte() % (FSDP_FLOAT8_E8M0FNU + 1) : arguments_.Number32(21);
+    const int32_t dtype = is_dtype ? arguments_.Byte() % (FSDP_FLOAT4_E2M1FN_X2 + 1) : arguments_.Number32(22);
     std::array<int64_t, 80> dims;
     dims.fill(1);
     for (size_t i = 0; i < 3; ++i) dims[i] = arguments_.Mostly() ? arguments_.Byte() % 8 : arguments_.Number(8);

@@ -25,6 +25,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
+#include "fsdp/checkpoint/foreign/gguf/gguf_source.h"
 #include "fsdp/checkpoint/foreign/hdf5/confined_hdf5.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_listing.h"
 #include "fsdp/checkpoint/foreign/npz/inflated_file.h"
@@ -239,6 +240,24 @@ bool FuzzNpz(std::string_view bytes) {
     is_read = (*source)->Read(key, first, elements.data()).ok() && is_read;
   }
   return is_read;
+}
+
+// The smallest blocks have 54 bytes for 256 elements, so that bounds every tensor by the file.
+bool FuzzGguf(std::string_view bytes) {
+  const auto source = OpenGgufFile(std::make_unique<ByteFile>(std::string(bytes)), {.skip_links = true});
+  if (!source.ok()) return false;
+  bool is_read = true;
+  for (const auto& [key, value] : (*source)->contents().entries()) {
+    const auto& tensor = std::get<ShardedTensor>(value);
+    const int64_t numel = tensor.shape.numel();
+    Check(numel >= 0 && numel / 5 <= static_cast<int64_t>(bytes.size()), "a tensor is larger than its file");
+    std::vector<char> elements(numel * SizeOf(tensor.dtype));
+    is_read = (*source)->Read(key, {0, numel}, elements.data()).ok() && is_read;
+    // From the middle of a block.
+    is_read = (*source)->Read(key, {numel / 3, numel}, elements.data()).ok() && is_read;
+  }
+  Check(is_read, "a tensor that was accepted cannot be read");
+  return true;
 }
 
 // Chunks that do not overlap and have as many elements as their tensor cover it; the unit tests cover overlap.

@@ -42,6 +42,24 @@ bool FuzzTorchArchive(std::string_view bytes);
 // An archive of NumPy's arrays, and the elements of each of them.
 bool FuzzNpz(std::string_view bytes);
 
+// A model file and an optimizer file of DeepSpeed, of one rank, and the elements of their tensors.
+bool FuzzDeepSpeed(std::string_view bytes);
+
+// A GGUF file, and the elements of each of its tensors.
+bool FuzzGguf(std::string_view bytes);
+
+// A manifest or a node of an OCDBT database, as it is and with the right CRC.
+bool FuzzOcdbt(std::string_view bytes);
+
+// The metadata of a zarr array, a NUL, and its first chunk, whose elements are read.
+bool FuzzZarr(std::string_view bytes);
+
+// The .metadata of a checkpoint of Megatron-Core, and the names and places of its tensors.
+bool FuzzMegatron(std::string_view bytes);
+
+// The adapter_config.json of PEFT, a NUL, and the names and shapes of an adapter's tensors: what a merge would do.
+bool FuzzAdapter(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 

@@ -22,11 +22,15 @@ namespace {
 // The driver's data, which H5Pset_driver copies into an access list.
 struct Descriptor {
   int fd;
+  int64_t begin;
+  int64_t nbytes;  // -1: to the end
 };
 
 struct DescriptorFile {
   H5FD_t base;  // first: the library's pointer to a file points to this
   int fd;
+  haddr_t begin;  // of the bytes that are the file
+  bool is_part;
   haddr_t end_of_addresses;
   haddr_t end_of_file;
   dev_t device;
@@ -42,10 +46,16 @@ H5FD_t* Open(const char*, unsigned flags, hid_t access, haddr_t) {
   const auto* descriptor = static_cast<const Descriptor*>(H5Pget_driver_info(access));
   struct stat info;
   if (descriptor == nullptr || fstat(descriptor->fd, &info) != 0) return nullptr;
+  const auto begin = static_cast<haddr_t>(descriptor->begin);
+  if (descriptor->nbytes >= 0) {
+    if ((flags & (H5F_ACC_TRUNC | H5F_ACC_RDWR)) != 0) return nullptr;
+    const auto nbytes = static_cast<haddr_t>(descriptor->nbytes);
+    return &(new DescriptorFile{{}, descriptor->fd, begin, true, 0, nbytes, info.st_dev, info.st_ino})->base;
+  }
   // The name is ignored. The descriptor stays the caller's: Close deletes only this object.
   if ((flags & H5F_ACC_TRUNC) != 0 && ftruncate(descriptor->fd, 0) != 0) return nullptr;
   const haddr_t size = (flags & H5F_ACC_TRUNC) != 0 ? 0 : info.st_size;
-  return &(new DescriptorFile{{}, descriptor->fd, 0, size, info.st_dev, info.st_ino})->base;
+  return &(new DescriptorFile{{}, descriptor->fd, 0, false, 0, size, info.st_dev, info.st_ino})->base;
 }
 
 herr_t Close(H5FD_t* file) {
@@ -95,6 +105,15 @@ herr_t Failed(const char* call) {
 herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* out) {
   if (!IsInside(Of(file), address, size)) return -1;
   auto* to = static_cast<char*>(out);
+  if (Of(file).is_part) {
+    // What follows the part in its archive is beyond the end of the file.
+    const haddr_t left = address < Of(file).end_of_file ? Of(file).end_of_file - address : 0;
+    if (size > left) {
+      std::memset(to + left, 0, size - left);
+      size = left;
+    }
+    address += Of(file).begin;
+  }
   while (size > 0) {
     const ssize_t n = pread(Of(file).fd, to, size, static_cast<off_t>(address));
     if (n < 0 && errno == EINTR) continue;
@@ -169,12 +188,12 @@ H5FD_class_t DriverClass() {
 
 }  // namespace
 
-bool SetDescriptor(hid_t access, int fd) {
+bool SetDescriptor(hid_t access, int fd, const std::optional<Interval>& part) {
   static const H5FD_class_t driver_class = DriverClass();
   static hid_t driver = -1;
   // A program that calls H5close also unregisters the driver.
   if (driver < 0 || H5Iget_type(driver) != H5I_VFL) driver = H5FDregister(&driver_class);
-  const Descriptor descriptor = {fd};
+  const Descriptor descriptor = {fd, part ? part->begin : 0, part ? part->size() : -1};
   return driver >= 0 && H5Pset_driver(access, driver, &descriptor) >= 0;
 }
 

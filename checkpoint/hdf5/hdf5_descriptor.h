@@ -8,12 +8,17 @@
 
 #include <hdf5.h>
 
+#include <optional>
+
+#include "fsdp/tensor/interval.h"
+
 namespace fsdp {
 
 // Makes H5Fcreate and H5Fopen with the file access list `access` use `fd` and ignore their name argument. `fd` must be
 // open until the file is closed, and is not closed by it. False when the library refuses, with its error stack set.
-// Precondition: a Hdf5LibraryCall is held.
-bool SetDescriptor(hid_t access, int fd);
+// Precondition: a Hdf5LibraryCall is held. With `part`, those bytes are the file, which then can only be read: an HDF5
+// file in an archive.
+bool SetDescriptor(hid_t access, int fd, const std::optional<Interval>& part = std::nullopt);
 
 }  // namespace fsdp
 

@@ -44,7 +44,8 @@ Handle Space(const std::vector<int64_t>& dims) {
   return {H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr), H5Sclose};
 }
 
-bool IsFloat8(DType dtype) { return IsFloatingPoint(dtype) && SizeOf(dtype) == 1; }
+// Floats of 8 and of 4 bits: HDF5 stores them as integers, with the dtype in an attribute.
+bool IsByteOfFloats(DType dtype) { return (IsFloatingPoint(dtype) || IsPacked(dtype)) && SizeOf(dtype) == 1; }
 
 // The little-endian bytes of a NaN of `dtype`, as the fill value; nullopt for types without NaN, which are filled with
 // 0. A reader of a virtual dataset whose rank file is missing then sees NaN instead of plausible zeros.
@@ -98,7 +99,7 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
 
 // Writes the attributes of an object: "dtype" if the HDF5 type does not determine the dtype, and "fqn" if there is one.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype, bool describes_all = false) {
-  if (dtype && (IsFloat8(*dtype) || describes_all)) {
+  if (dtype && (IsByteOfFloats(*dtype) || describes_all)) {
     FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
   }
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);

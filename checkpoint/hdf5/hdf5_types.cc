@@ -66,6 +66,7 @@ Hdf5Handle Hdf5TypeOf(DType dtype) {
     case DType::kFloat8E4M3FNUZ:
     case DType::kFloat8E5M2FNUZ:
     case DType::kFloat8E8M0FNU:
+    case DType::kFloat4E2M1FNx2:
     case DType::kUInt8:
       return standard(H5T_STD_U8LE);
     case DType::kInt64:

@@ -26,7 +26,7 @@ struct FormatTraits {
 
   bool is_ours = false;      // this project's own format: with manifest, kind, units and a digest of every byte
   bool is_root = false;      // a directory of checkpoints of ours, of which Open takes the newest that verifies
-  bool model_only = false;   // holds neither optimizer state nor extra values
+  bool model_only = false;   // its writer holds neither optimizer state nor extra values
   bool has_writers = false;  // TensorSource::world_size() is the number of ranks that wrote it
   bool is_hdf5 = false;      // HDF5 programs can open its files
 

@@ -112,10 +112,6 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead&) {
          return std::string("is a tar archive: unpack it first, `tar xf FILE`, and give what is in it");
        }},
-      {"GGUF", kInvalid, [](const FileHead& head) { return StartsWith(head, "GGUF") && !MayBeSafetensors(head); },
-       [](const FileHead&) {
-         return std::string("is a GGUF file of llama.cpp, which is not read: give the model that it was made from");
-       }},
       {"array", kInvalid, [](const FileHead& head) { return StartsWith(head, "\x93NUMPY"); },
        [](const FileHead&) {
          return std::string(

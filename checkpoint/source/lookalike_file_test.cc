@@ -52,7 +52,6 @@ std::vector<Example> Examples() {
       {"packed", "7z\xBC\xAF\x27\x1C", "7z x"},
       {"packed", "Rar!\x1A\x07", "unrar"},
       {"tar", tar, "`tar xf FILE`"},
-      {"GGUF", std::string("GGUF\3\0\0\0\0", 9), "is a GGUF file"},
       {"array", "\x93NUMPY\1", "np.savez(\"FILE.npz\", NAME=array)"},
       {"zeros", std::string(1000, '\0'), "begins with 512 zeros"},
   };

@@ -56,6 +56,14 @@ uint64_t RankOf(int64_t size, const std::byte* at) {
   }
 }
 
+bool IsPairOfNumbers(DType dtype) { return IsComplex(dtype) || IsPacked(dtype); }
+
+absl::Status ToPairs(const Elements& elements, int64_t index, int64_t count, double* out) {
+  if (!IsPacked(elements.dtype)) return Convert(elements.dtype, At(elements, index), DType::kComplex128, out, count);
+  UnpackFloats(elements.dtype, At(elements, index), out, count);
+  return absl::OkStatus();
+}
+
 // |a - b|, which float64 would round for large integers.
 template <typename Integer>
 double Distance(const std::byte* a, const std::byte* b) {
@@ -83,7 +91,8 @@ class Comparison {
 
   absl::Status Run(int64_t begin, int64_t numel) {
     difference_.numel += numel;
-    return IsComplex(a_.dtype) || IsComplex(b_.dtype) ? RunComplex(begin, numel) : RunReal(begin, numel);
+    const bool are_pairs = IsPairOfNumbers(a_.dtype) || IsPairOfNumbers(b_.dtype);
+    return are_pairs ? RunPairs(begin, numel) : RunReal(begin, numel);
   }
 
  private:
@@ -121,12 +130,13 @@ class Comparison {
            (rounded_x_[i] == y_[i] || rounded_y_[i] == x_[i]);
   }
 
-  // A tile holds half as many complex elements.
-  absl::Status RunComplex(int64_t begin, int64_t numel) {
+  // A tile holds half as many elements of two numbers. Those of a packed dtype are compared as those of a complex one:
+  // they differ if one of the numbers does.
+  absl::Status RunPairs(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile / 2) {
       const int64_t count = std::min(kTile / 2, numel - at);
-      FSDP_RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kComplex128, x_, count));
-      FSDP_RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kComplex128, y_, count));
+      FSDP_RETURN_IF_ERROR(ToPairs(a_, at, count, x_));
+      FSDP_RETURN_IF_ERROR(ToPairs(b_, at, count, y_));
       for (int64_t i = 0; i < count; ++i) {
         const int64_t changed = difference_.changed;
         AddComplexPair(begin + at + i, {x_[2 * i], x_[2 * i + 1]}, {y_[2 * i], y_[2 * i + 1]});

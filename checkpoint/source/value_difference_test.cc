@@ -77,6 +77,18 @@ TEST(ValueDifferenceTest, ComplexNumbersAreAsFarApartAsInThePlane) {
   EXPECT_EQ(mixed.changed, 0);
 }
 
+// A pair differs as a point in the plane does.
+TEST(ValueDifferenceTest, PackedElementsAreComparedAsTheirNumbers) {
+  // (0.5, 1), (6, -6), (0, 0) and (2, 3) against (0.5, 1), (3, -2), (-0, 0) and (2, 3)
+  const ValueDifference difference =
+      Compare<uint8_t>(DType::kFloat4E2M1FNx2, {0x21, 0xF7, 0x00, 0x54}, {0x21, 0xC5, 0x08, 0x54});
+  EXPECT_EQ(difference.numel, 4);
+  EXPECT_EQ(difference.changed, 1);
+  EXPECT_EQ(difference.first_changed, 1);
+  EXPECT_EQ(difference.max_abs, 5);
+  EXPECT_EQ(difference.ulps, std::nullopt);
+}
+
 TEST(ValueDifferenceTest, UlpsAreStepsBetweenRepresentableNumbers) {
   EXPECT_EQ(Floats({1}, {std::nextafter(1.0f, 2.0f)}).ulps, 1);
   const float tiny = std::numeric_limits<float>::denorm_min();

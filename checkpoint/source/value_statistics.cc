@@ -122,6 +122,17 @@ struct Piece {
   Interval interval;
 };
 
+// Each element as its two numbers.
+absl::Status AddPackedElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics) {
+  double tile[kTile];
+  for (int64_t at = 0; at < numel; at += kTile / 2) {
+    const int64_t count = std::min(kTile / 2, numel - at);
+    UnpackFloats(dtype, static_cast<const std::byte*>(data) + at * SizeOf(dtype), tile, count);
+    FSDP_RETURN_IF_ERROR(AddElements(DType::kFloat64, tile, 2 * count, statistics));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::optional<double> ValueStatistics::mean() const {
@@ -158,6 +169,7 @@ void ValueStatistics::Add(const ValueStatistics& other) {
 
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics) {
   if (IsComplex(dtype)) return AddElements(PartOf(dtype), data, 2 * numel, statistics);
+  if (IsPacked(dtype)) return AddPackedElements(dtype, data, numel, statistics);
   double tile[kTile];
   std::unique_ptr<FiniteSums> sums;
   if (numel >= FiniteSums::kWorthwhile) sums = std::make_unique<FiniteSums>();

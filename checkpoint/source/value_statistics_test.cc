@@ -39,6 +39,16 @@ TEST(ValueStatisticsTest, MomentsAndExtremesAreOfFiniteElements) {
   EXPECT_EQ(Of({}).rms(), std::nullopt);
 }
 
+TEST(ValueStatisticsTest, APackedElementCountsAsItsTwoNumbers) {
+  const std::vector<uint8_t> bytes(5000, 0xF2);  // 1 and -6
+  ValueStatistics statistics;
+  ASSERT_OK(AddElements(DType::kFloat4E2M1FNx2, bytes.data(), 5000, statistics));
+  EXPECT_EQ(statistics.numel, 10'000);
+  EXPECT_EQ(statistics.min, -6);
+  EXPECT_EQ(statistics.max, 1);
+  EXPECT_EQ(statistics.mean(), -2.5);
+}
+
 TEST(ValueStatisticsTest, TheHistogramCountsOctavesBySign) {
   const ValueStatistics statistics = Of({1, 1.5, -2, -3.9f, 1e-30f, -1e30f});
   const int one = -ValueStatistics::kLowestExponent;

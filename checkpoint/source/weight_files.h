@@ -25,7 +25,6 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
 // PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
 // config and the file `weights`; IsAdapterFile: that file's name is one of PEFT's.
 inline constexpr char kAdapterConfigName[] = "adapter_config.json";
-inline constexpr char kAdapterNote[] = "an adapter of PEFT, not a whole model: merge it into its base to get one";
 bool IsAdapter(const std::string& directory, std::string_view weights);
 bool IsAdapterFile(const std::string& path);
 

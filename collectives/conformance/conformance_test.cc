@@ -78,7 +78,7 @@ TEST_P(ConformanceTest, AllGatherGathersEveryDTypeInPlaceAndNot) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) {
     for (const bool in_place : {false, true}) {
       for (const DType dtype : AllDTypes()) {
-        if (dtype == DType::kFloat8E8M0FNU) continue;  // has only powers of two
+        if (dtype == DType::kFloat8E8M0FNU || IsPacked(dtype)) continue;  // not of single small integers
         FSDP_RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, dtype, kCommonCount, in_place}));
       }
       for (const int64_t n : kCounts) {

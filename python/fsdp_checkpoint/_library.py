@@ -20,7 +20,7 @@ ABI_VERSION = 1
 DTYPES = (
     "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
     "uint64", "uint32", "uint16", "uint8", "bool", "complex32", "complex64", "complex128", "float8_e4m3fnuz",
-    "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
 )  # fmt: skip
 DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 

@@ -177,7 +177,7 @@ deb() {
 # Programs linked with the archives, by the compiler and with the libraries of the root.
 builds() {
   wants "$1" "CMake and pkg-config" g++ cmake make pkg-config python3 libabsl-dev libdnnl-dev libhdf5-dev libhwy-dev \
-    libisal-dev liburing-dev libxxhash-dev zlib1g-dev nlohmann-json3-dev || return 0
+    libisal-dev liburing-dev libxxhash-dev libzstd-dev zlib1g-dev nlohmann-json3-dev || return 0
   # install_test.sh builds at the place given to an installing program: this one copies.
   check "$1" "programs by CMake, by pkg-config and in C" '
     rm -rf built && mkdir -p built tools/package

@@ -30,13 +30,23 @@ ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given")
 ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");
 ABSL_FLAG(bool, dry_run, false, "say what would be done, and change nothing");
 
-ABSL_FLAG(std::string, to, "",
-          "format of DST, hdf5, safetensors, torch, dcp or npz; by default what DST's suffix says, else hdf5");
+ABSL_FLAG(
+    std::string, to, "",
+    "format of DST, hdf5, safetensors, torch, dcp, npz, gguf or megatron; by default what DST's suffix says, else "
+    "hdf5, and of merge a Hugging Face directory");
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");
 ABSL_FLAG(std::string, dtype, "",
           "dtype of the model's floating-point tensors, such as bfloat16 (bf16); by default the source's");
+ABSL_FLAG(
+    std::string, template, "",
+    "a GGUF model whose keys (architecture, vocabulary) and list of tensors a gguf file gets: its names and shapes "
+    "must be SRC's");
+ABSL_FLAG(
+    std::string, outtype, "",
+    "type in a gguf file: F32, F16, BF16, Q8_0 or MXFP4, for all tensors but the template's F32, or, without one, "
+    "for those of two dimensions or more");
 ABSL_FLAG(int64_t, step, 0, "step of the run that an hdf5 checkpoint records; without this flag the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");

@@ -44,6 +44,10 @@ ABSL_DECLARE_FLAG(int, world_size);
 ABSL_DECLARE_FLAG(std::string, dtype);
 ABSL_DECLARE_FLAG(int64_t, step);
 
+// convert: for a gguf file.
+ABSL_DECLARE_FLAG(std::string, template);
+ABSL_DECLARE_FLAG(std::string, outtype);
+
 // convert: which tensors, and under which names. Regular expressions; each flag may be repeated.
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);

@@ -28,6 +28,7 @@
 #include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
+#include "fsdp/tools/commands/conversion.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -45,6 +46,8 @@ struct FormatFlags {
   std::optional<int> world_size;
   std::optional<int64_t> max_shard_size;
   std::optional<int> parity;
+  std::optional<std::string> template_path;
+  std::optional<std::string> outtype;
 };
 
 absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
@@ -139,11 +142,28 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, MegatronTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "megatron"));
+  if (!flags.world_size) return absl::OkStatus();
+  return Refused("--world_size is not for --to=megatron, which one rank writes: any number of ranks reads it");
+}
+
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, GgufTarget& target) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "gguf"));
+  if (flags.world_size) return Refused("--world_size is for checkpoints of many files; a GGUF file is one");
+  target.template_path = flags.template_path.value_or("");
+  if (!flags.outtype) return absl::OkStatus();
+  const absl::StatusOr<const GgmlType*> type = ParseGgufType(*flags.outtype);
+  if (!type.ok()) return Refused(absl::StrCat("--outtype=", type.status().message()));
+  target.type = *flags.outtype;
+  return absl::OkStatus();
+}
+
 // Refuses a destination with the suffix of a format that is not written here, which would become a directory of ours.
 absl::Status CheckImpliesAFormat(const std::string& destination) {
-  static constexpr const char* kOthers[] = {".gguf", ".ggml",   ".onnx", ".tflite", ".pb",  ".keras", ".msgpack",
-                                            ".npy",  ".pkl",    ".ckpt", ".zip",    ".tar", ".gz",    ".tgz",
-                                            ".zst",  ".pickle", ".json", ".txt",    ".html"};
+  static constexpr const char* kOthers[] = {".ggml", ".onnx", ".tflite", ".pb",   ".keras", ".msgpack",
+                                            ".npy",  ".pkl",  ".ckpt",   ".zip",  ".tar",   ".gz",
+                                            ".tgz",  ".zst",  ".pickle", ".json", ".txt",   ".html"};
   const std::string extension = std::filesystem::path(destination).extension().string();
   const bool is_other =
       destination == "-" || std::find(std::begin(kOthers), std::end(kOthers), extension) != std::end(kOthers);
@@ -154,8 +174,13 @@ absl::Status CheckImpliesAFormat(const std::string& destination) {
 
 // The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
 // format, so a format without one does not compile.
-absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
+absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const Conversion& conversion) {
+  const std::string& destination = conversion.destination;
   FormatTarget target = DefaultTarget(destination);
+  if (conversion.default_target && !CheckpointDriver().HasSuffix(destination) &&
+      target.index() == FormatTarget(Hdf5Target()).index()) {
+    target = *conversion.default_target;
+  }
   if (IsGiven(line, "to")) {
     const std::string name = absl::GetFlag(FLAGS_to);
     const std::optional<FormatTarget> named = FindTarget(name);
@@ -174,6 +199,12 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
   if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
   if (IsGiven(line, "max_shard_size")) flags.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
   if (IsGiven(line, "parity")) flags.parity = absl::GetFlag(FLAGS_parity);
+  if (IsGiven(line, "template")) flags.template_path = absl::GetFlag(FLAGS_template);
+  if (IsGiven(line, "outtype")) flags.outtype = absl::GetFlag(FLAGS_outtype);
+  if ((flags.template_path || flags.outtype) && !std::holds_alternative<GgufTarget>(target)) {
+    return Refused(absl::StrCat(flags.template_path ? "--template" : "--outtype", " is for --to=gguf, not for ",
+                                DriverOf(target).name()));
+  }
   FSDP_RETURN_IF_ERROR(std::visit([&](auto& options) { return SetOptions(flags, destination, options); }, target));
   return target;
 }
@@ -195,13 +226,17 @@ absl::StatusOr<std::pair<std::string, std::string>> ParseRename(const std::strin
   return std::make_pair(text.substr(0, split), text.substr(split + 1));
 }
 
-absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const std::string& destination) {
+absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const Conversion& conversion) {
   ConvertOptions options;
-  FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, destination));
+  FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, conversion));
   if (IsGiven(line, "dtype")) {
     const absl::StatusOr<DType> dtype = ParseFloatDType(absl::GetFlag(FLAGS_dtype));
     if (!dtype.ok()) return Refused(absl::StrCat("--dtype=", dtype.status().message()));
     options.dtype = *dtype;
+    const auto* const gguf = std::get_if<GgufTarget>(&*options.target);
+    if (gguf != nullptr && !gguf->template_path.empty()) {
+      return Refused("--dtype does not apply with --template, whose types the file gets: --outtype replaces them");
+    }
   }
   if (IsGiven(line, "step")) {
     options.step = absl::GetFlag(FLAGS_step);
@@ -232,25 +267,27 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   return options;
 }
 
-std::string ToJson(const std::string& source, const std::string& destination, const ConvertReport& report,
-                   absl::Duration elapsed) {
-  nlohmann::ordered_json json = {{"source", source},
-                                 {"destination", destination},
-                                 {"tensors", report.tensors},
-                                 {"bytes", report.bytes},
-                                 {"seconds", absl::ToDoubleSeconds(elapsed)},
-                                 {"notes", nlohmann::ordered_json::array()}};
+std::string ToJson(const Conversion& conversion, const ConvertReport& report, absl::Duration elapsed) {
+  nlohmann::ordered_json json = {{"source", conversion.source}};
+  if (!conversion.adapter.empty()) json["adapter"] = conversion.adapter;
+  json["destination"] = conversion.destination;
+  json["tensors"] = report.tensors;
+  json["bytes"] = report.bytes;
+  json["seconds"] = absl::ToDoubleSeconds(elapsed);
+  json["notes"] = nlohmann::ordered_json::array();
   for (const std::string& note : report.notes) json["notes"].push_back(WithFlagNames(note));
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 // Reads the files that flags name, then converts: a bad file is not an error of the command line.
-absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::string& destination,
-                                      ConvertOptions options) {
+absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptions options) {
+  const std::string& destination = conversion.destination;
+  if (conversion.prepare) FSDP_RETURN_IF_ERROR(conversion.prepare(options));
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
-  // The destination must not replace the layout either.
+  // The destination must not replace the layout or the template either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
-  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(source, destination, options));
+  if (const auto* const gguf = std::get_if<GgufTarget>(&*options.target)) options.also_read.Add(gguf->template_path);
+  FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(conversion.source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());
   if (DriverOf(*options.target).traits().is_ours && named && *named != report.step) {
@@ -263,30 +300,30 @@ absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::stri
 
 }  // namespace
 
-int RunConvert(const CommandLine& line) {
-  const std::string& source = line.operands[0];
-  const std::string& destination = line.operands[1];
-  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, destination);
-  if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
+int RunConversion(const CommandLine& line, const Conversion& conversion) {
+  const std::string program = absl::StrCat("ckpt ", conversion.command);
+  const std::string& destination = conversion.destination;
+  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, conversion);
+  if (!options.ok()) return ReportUsageError(program, options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = SteadyNow();
   Interruption interruption;
   options->file_system = &interruption.files();
   // The block ends the progress line before anything else is printed.
   {
-    Progress progress("convert");
+    Progress progress(conversion.command);
     options->progress = progress.callback();
     options->tensor_progress = progress.tensor_callback();
-    report = Convert(source, destination, *options);
+    report = Convert(conversion, *options);
   }
-  interruption.EndProgramIfInterrupted("ckpt convert", destination, report.status());
+  interruption.EndProgramIfInterrupted(program, destination, report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) Print("%s", ProblemJson(report.status()));
-    return ReportFailure("ckpt convert", report.status());
+    return ReportFailure(program, report.status());
   }
   if (json) {
-    Print("%s", ToJson(source, destination, *report, SteadyNow() - start));
+    Print("%s", ToJson(conversion, *report, SteadyNow() - start));
     return kExitDone;
   }
   if (report->tensors == 0) {
@@ -297,6 +334,10 @@ int RunConvert(const CommandLine& line) {
   }
   for (const std::string& note : report->notes) Print("note: %s\n", WithFlagNames(note));
   return kExitDone;
+}
+
+int RunConvert(const CommandLine& line) {
+  return RunConversion(line, {.command = "convert", .source = line.operands[0], .destination = line.operands[1]});
 }
 
 }  // namespace fsdp

@@ -32,7 +32,8 @@ const std::vector<Form>& Forms() {
                                                    {".pt", {}},
                                                    {"", {"--to=dcp"}},
                                                    {".safetensors", {}},
-                                                   {".npz", {}}};
+                                                   {".npz", {}},
+                                                   {".gguf", {}}};
   return *forms;
 }
 

@@ -24,8 +24,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 const std::vector<std::string>& Names() {
-  static const auto* names =
-      new std::vector<std::string>{"inspect", "verify", "convert", "view", "diff", "prune", "repair", "push", "pull"};
+  static const auto* names = new std::vector<std::string>{"inspect", "verify", "convert", "merge", "view",
+                                                          "diff",    "prune",  "repair",  "push",  "pull"};
   return *names;
 }
 
@@ -89,7 +89,7 @@ TEST_F(CkptTest, TensorsAreListedByPattern) {
 
 TEST_F(CkptTest, ASuffixOfAFormatThatIsNotWrittenIsRefused) {
   const std::string model = TestData("all_dtypes.safetensors");
-  for (const char* name : {"x.gguf", "x.onnx", "x.tar.gz", "x.ckpt"}) {
+  for (const char* name : {"x.ggml", "x.onnx", "x.tar.gz", "x.ckpt"}) {
     const Outcome outcome = Ckpt({"convert", model, Path(name)});
     EXPECT_EQ(outcome.status, 2) << name;
     EXPECT_THAT(outcome.err, HasSubstr("has the suffix of no format that is written here; expected --to=hdf5, "));

@@ -32,7 +32,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
       {{"frobnicate", model},
-       "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, view, diff, prune, repair"},
+       "\"frobnicate\" is not a subcommand; expected inspect, verify, convert, merge, view, diff, prune, repair"},
       {{"inspct", model}, "\"inspct\" is not a subcommand (did you mean inspect?)"},
       {{"inspect", model, "--tensor"},
        "ckpt inspect: unknown flag --tensor (did you mean --tensors?); ckpt inspect --help"},
@@ -51,7 +51,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
       {{"diff", model, model, "--tensors"}, "ckpt diff has no flag --tensors"},
       {{"convert", model, dst, "--tensors"}, "ckpt convert has no flag --tensors"},
-      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp or npz"},
+      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5, safetensors, torch, dcp, npz, gguf or megatron"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
       {{"convert", model, dst, "--dtype=float31"}, "--dtype=float31, expected a floating-point dtype: float32 ("},
       {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype: float32 ("},
@@ -213,7 +213,7 @@ TEST_F(CkptTest, APathWithoutACheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none", "does not exist"},
-      {"text", "is not a checkpoint: expected an HDF5 file, a safetensors file, a torch file or an .npz file"},
+      {"text", "is not a checkpoint: expected an HDF5 file, a safetensors file, a torch file, "},
       {"empty", "is not a checkpoint: expected manifest.json, model.safetensors"},
       {"ranks", "manifest.json is missing in"},
   };

@@ -125,7 +125,7 @@ TEST_F(UntrustedTextTest, NoNameInAnyFormatReachesATerminal) {
   options.metadata = {{kHostile, kHostile}};
   ASSERT_OK(WriteSafetensors(source, state, ZeroPayload(), options));
   ExpectNothingHidden(source, "safetensors");
-  for (const char* format : {"hdf5", "torch", "dcp", "npz"}) {
+  for (const char* format : {"hdf5", "torch", "dcp", "npz", "gguf"}) {
     const std::string path = Path(format);
     MustCkpt({"convert", source, path, absl::StrCat("--to=", format)});
     ExpectNothingHidden(path, format);

@@ -28,6 +28,9 @@ int RunVerify(const CommandLine& line);
 // flag that does not apply to DST's format is an error even with its default value.
 int RunConvert(const CommandLine& line);
 
+// ckpt merge BASE ADAPTER OUT: a base model with the changes of a PEFT adapter, as convert would write the base.
+int RunMerge(const CommandLine& line);
+
 // ckpt view SRC OUT.h5: a foreign checkpoint as an HDF5 file that refers to the bytes in place.
 int RunView(const CommandLine& line);
 

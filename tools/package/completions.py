@@ -5,9 +5,10 @@ import program_help
 
 # The values of flags with few of them.
 VALUES = {
-    "to": ["hdf5", "safetensors", "torch", "dcp", "npz"],
+    "to": ["hdf5", "safetensors", "torch", "dcp", "npz", "gguf", "megatron"],
     "state_dict_type": ["full", "sharded", "local"],
     "dtype": ["float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2"],
+    "outtype": ["F32", "F16", "BF16", "Q8_0", "MXFP4"],
 }
 # Flags whose value is a number or a name, not a path.
 PLAIN = {"world_size", "step", "parity", "keep_last", "keep_every", "top", "atol", "rtol", "max_memory",

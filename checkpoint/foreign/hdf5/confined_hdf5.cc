@@ -103,7 +103,7 @@ bool CloseFrom(int first) {
     const std::string text = absl::StrCat(std::string(1, kUnconfined), "cannot confine a process: ", strerror(errno));
     _exit(WriteAll(out, text.data(), text.size()) ? 0 : 1);
   }
-  const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, kFileFd);
+  const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, kFileFd, options.part);
   const std::string text = listing.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*listing))
                                         : absl::StrCat(std::string(1, kError), listing.status().message());
   _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
@@ -176,7 +176,7 @@ absl::StatusOr<Hdf5Listing> List(int file, const ConfinedHdf5Options& options) {
   if (answer.front() == kUnconfined) return absl::UnavailableError(Printable(answer.substr(1)));
   if (answer.front() != kListing) return absl::DataLossError(Printable(answer.substr(1)));
   FSDP_ASSIGN_OR_RETURN(Hdf5Listing listing, DecodeHdf5Listing(answer.substr(1)));
-  FSDP_RETURN_IF_ERROR(CheckHdf5Listing(listing.datasets, info.st_size));
+  FSDP_RETURN_IF_ERROR(CheckHdf5Listing(listing.datasets, options.part ? options.part->size() : info.st_size));
   return listing;
 }
 

@@ -12,6 +12,7 @@
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_CONFINED_HDF5_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct ConfinedHdf5Options {
   int64_t output_bytes = int64_t{256} << 20;  // of the child's answer; a longer one is refused
   int cpu_seconds = 20;
   absl::Duration timeout = absl::Seconds(30);
+  std::optional<Interval> part = {};  // bytes of the file that are the HDF5 file; offsets count from its start then
 };
 
 // Every dataset, with the guarantees of CheckHdf5Listing, and the links that are not followed; files that these links

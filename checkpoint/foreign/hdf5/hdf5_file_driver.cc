@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_source.h"
+#include "fsdp/checkpoint/foreign/hdf5/root_links.h"
 #include "fsdp/checkpoint/source/source_description.h"
 
 namespace fsdp {
@@ -16,7 +17,7 @@ class Driver final : public FormatDriver {
   Driver() : FormatDriver(Hdf5FileTraits()) {}
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
-    return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
+    return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n") && !IsKerasHdf5(probe);
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,

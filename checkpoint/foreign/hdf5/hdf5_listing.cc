@@ -229,6 +229,7 @@ class Lister {
     if (!object.ok()) return Hdf5Error("open", path);
     switch (H5Iget_type(object.get())) {
       case H5I_GROUP:
+        ListName(object.get(), path);
         return VisitGroup(object.get(), path, depth + 1);
       case H5I_DATASET:
         datasets_.insert(link.address);
@@ -240,6 +241,12 @@ class Lister {
         LeaveOut(path, "object of an unknown kind");
         return absl::OkStatus();
     }
+  }
+
+  void ListName(hid_t group, const std::string& path) {
+    if (listing_.groups.size() == kMaxHdf5NamedGroups) return;
+    const std::string name = TextAttribute(group, "name");
+    if (!name.empty() && name.size() <= kMaxHdf5LeftOutText) listing_.groups.push_back({path, name});
   }
 
   // Reads the target as text. If it cannot be read, the link is listed without a target.
@@ -304,9 +311,9 @@ class Lister {
 
 }  // namespace
 
-absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall&, int fd) {
+absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall&, int fd, const std::optional<Interval>& part) {
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  if (!SetDescriptor(access.get(), fd)) return Hdf5Error("prepare to open", kName);
+  if (!SetDescriptor(access.get(), fd, part)) return Hdf5Error("prepare to open", kName);
   const Hdf5Handle file(H5Fopen(kName, H5F_ACC_RDONLY, access.get()), H5Fclose);
   if (!file.ok()) return Hdf5Error("open", kName);
   const Hdf5Handle root(H5Gopen2(file.get(), "/", H5P_DEFAULT), H5Gclose);

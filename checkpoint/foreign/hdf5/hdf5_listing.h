@@ -8,12 +8,14 @@
 #define FSDP_CHECKPOINT_FOREIGN_HDF5_HDF5_LISTING_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/run_metadata.h"
 
 namespace fsdp {
@@ -34,6 +36,12 @@ struct Hdf5Dataset {
   // Empty when the bytes are contiguous at `offset`. Otherwise the reason why not: "virtual", "chunked", "compact",
   // "not allocated", or kHdf5InAnotherFile and the name of that file.
   std::string layout;
+};
+
+// A group with the attribute "name", by which Keras says whose variables are in it.
+struct Hdf5Group {
+  std::string path;
+  std::string name;
 };
 
 // A further hard link to a dataset, both in /model: a tied tensor.
@@ -58,6 +66,8 @@ struct Hdf5LeftOut {
 inline constexpr int64_t kMaxHdf5Attributes = 4096;
 inline constexpr size_t kMaxHdf5AttributeBytes = 1 << 20;
 
+inline constexpr size_t kMaxHdf5NamedGroups = 200'000;
+
 // A file may have millions of links: only this many are listed, with this many bytes of each text; the rest are
 // counted.
 inline constexpr int64_t kMaxHdf5LeftOut = 100;
@@ -65,6 +75,7 @@ inline constexpr size_t kMaxHdf5LeftOutText = 1024;
 
 struct Hdf5Listing {
   std::vector<Hdf5Dataset> datasets;
+  std::vector<Hdf5Group> groups;  // those with a name, at most kMaxHdf5NamedGroups
   std::vector<Hdf5Alias> aliases;
   RunMetadata attributes;             // the scalars among the attributes of the root group
   std::vector<Hdf5LeftOut> left_out;  // the first ones, in the order of the walk
@@ -77,11 +88,12 @@ std::string Describe(const Hdf5LeftOut& left_out);
 // As a parameter of ListHdf5, proves that the caller holds the lock of the library.
 class Hdf5LibraryCall;
 
-// Lists the open file `fd`. Follows only hard links, visits each object once, under the first of its paths in the order
-// of names, and descends through at most 16 levels of groups. A further hard link within /model is an alias; every
-// other link is in Hdf5Listing::left_out. An error names the operation that the library failed. Runs in this process:
-// only for confined_hdf5.cc.
-absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall& call, int fd);
+// Lists the open file `fd`, or the HDF5 file that is `part` of it. Follows only hard links, visits each object once,
+// under the first of its paths in the order of names, and descends through at most 16 levels of groups. A further hard
+// link within /model is an alias; every other link is in Hdf5Listing::left_out. An error names the operation that the
+// library failed. Runs in this process: only for confined_hdf5.cc.
+absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall& call, int fd,
+                                     const std::optional<Interval>& part = std::nullopt);
 
 // To one JSON text, and back. Names that are not UTF-8 are replaced. kDataLoss for a text that is not a listing. Pure.
 std::string EncodeHdf5Listing(const Hdf5Listing& listing);

@@ -149,17 +149,17 @@ std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
   for (const Hdf5LeftOut& other : listing.left_out) {
     left_out.push_back({{"path", other.path}, {"kind", other.kind}, {"target", other.target}, {"file", other.file}});
   }
+  Json groups = Json::array();
+  for (const Hdf5Group& group : listing.groups) groups.push_back({{"path", group.path}, {"name", group.name}});
   Json aliases = Json::array();
   for (const Hdf5Alias& alias : listing.aliases) aliases.push_back({{"path", alias.path}, {"target", alias.target}});
   Json attributes = Json::array();
   for (const auto& [name, value] : listing.attributes) {
     attributes.push_back({{"name", name}, {"value", EncodeScalar(value)}});
   }
-  const Json json = {{"datasets", std::move(datasets)},
-                     {"aliases", std::move(aliases)},
-                     {"attributes", std::move(attributes)},
-                     {"left_out", std::move(left_out)},
-                     {"left_out_count", listing.left_out_count}};
+  const Json json = {{"datasets", std::move(datasets)}, {"groups", std::move(groups)},
+                     {"aliases", std::move(aliases)},   {"attributes", std::move(attributes)},
+                     {"left_out", std::move(left_out)}, {"left_out_count", listing.left_out_count}};
   // HDF5 names need not be UTF-8. Ours always are, so replacing other bytes loses nothing.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -184,6 +184,16 @@ absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
     FSDP_ASSIGN_OR_RETURN(Hdf5Dataset dataset, DecodeDataset(item));
     FSDP_RETURN_IF_ERROR(budget.Take(MemoryOf(dataset)));
     listing.datasets.push_back(std::move(dataset));
+  }
+  if (const std::optional<JsonView> groups = json.Find("groups"); groups && groups->is_array()) {
+    for (const JsonView item : *groups) {
+      if (!item.is_object()) return absl::DataLossError("a group is not an object");
+      Hdf5Group group;
+      FSDP_ASSIGN_OR_RETURN(group.path, StringMember(item, "path"));
+      FSDP_ASSIGN_OR_RETURN(group.name, StringMember(item, "name"));
+      FSDP_RETURN_IF_ERROR(budget.Take(2 * sizeof(group) + HeapBytes(group.path) + HeapBytes(group.name)));
+      listing.groups.push_back(std::move(group));
+    }
   }
   for (const JsonView item : aliases) {
     if (!item.is_object()) return absl::DataLossError("an alias is not an object");

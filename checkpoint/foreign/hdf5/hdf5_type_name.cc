@@ -93,13 +93,16 @@ std::string Hdf5TypeName(hid_t type, const std::string& named) {
       const std::optional<DType> dtype = IntegerType(type);
       if (!dtype) return "";
       const absl::StatusOr<DType> other = ParseDType(named);
-      const bool is_float8 = *dtype == DType::kUInt8 && other.ok() && IsFloatingPoint(*other) && SizeOf(*other) == 1;
-      return is_float8 ? named : std::string(DTypeName(*dtype));
+      const bool is_float =
+          *dtype == DType::kUInt8 && other.ok() && SizeOf(*other) == 1 && (IsFloatingPoint(*other) || IsPacked(*other));
+      return is_float ? named : std::string(DTypeName(*dtype));
     }
     case H5T_ENUM:
       return IsHdf5Bool(type) ? "bool" : "";
     case H5T_COMPOUND:
       return ComplexTypeName(type);
+    case H5T_OPAQUE:  // as Keras writes it
+      return named == "bfloat16" && H5Tget_size(type) == 2 ? named : "";
     default:
       return "";
   }

@@ -18,7 +18,6 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/foreign/npz/npy_header.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
-#include "fsdp/checkpoint/foreign/torch/sha256_testutil.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -26,7 +25,6 @@
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 
 namespace fsdp {
 namespace {
@@ -37,51 +35,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string TestData(const std::string& name) { return "checkpoint/foreign/npz/testdata/" + name; }
-
-class NpzGoldenTest : public testing::TestWithParam<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(Files, NpzGoldenTest, testing::Values("stored", "deflated", "bfloat16_void"));
-
-TEST_P(NpzGoldenTest, EveryArrayHasTheBytesThatNumPyGaveIt) {
-  const nlohmann::json expected = nlohmann::json::parse(ReadFile(TestData(absl::StrCat(GetParam(), ".json"))));
-  ASSERT_OK_AND_ASSIGN(const auto source,
-                       OpenTensorSource(TestData(absl::StrCat(GetParam(), ".npz")), {.skip_links = true}));
-  EXPECT_EQ(source->format(), "npz");
-  size_t compared = 0;
-  for (const auto& [name, array] : expected["tensors"].items()) {
-    const StateKey key = StateKey::Model(name);
-    if (name == "fp8") {  // the file does not name the float8 type
-      EXPECT_EQ(source->contents().FindTensor(key), nullptr);
-      continue;
-    }
-    const ShardedTensor* const tensor = source->contents().FindTensor(key);
-    ASSERT_NE(tensor, nullptr) << name;
-    EXPECT_EQ(std::string(DTypeName(tensor->dtype)), name == "bf16" ? "bfloat16" : array["dtype"]) << name;
-    EXPECT_EQ(tensor->shape, *Shape::Create(array["shape"].get<std::vector<int64_t>>())) << name;
-    ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWhole(*source, key));
-    EXPECT_EQ(Sha256(bytes), array["sha256"]) << name;
-    ++compared;
-  }
-  EXPECT_EQ(source->contents().entries().size(), compared);
-  EXPECT_OK(VerifyRest(*source));
-  EXPECT_TRUE(source->has_checksums());
-}
-
-TEST_P(NpzGoldenTest, PartsAreThoseOfTheWhole) {
-  ASSERT_OK_AND_ASSIGN(const auto source,
-                       OpenTensorSource(TestData(absl::StrCat(GetParam(), ".npz")), {.skip_links = true}));
-  for (const auto& [key, value] : source->contents().entries()) {
-    const auto& tensor = std::get<ShardedTensor>(value);
-    ASSERT_OK_AND_ASSIGN(const std::string whole, ReadWhole(*source, key));
-    const int64_t size = SizeOf(tensor.dtype);
-    for (int64_t begin = 0; begin < tensor.shape.numel(); begin += 3) {
-      const Interval part = {begin, std::min<int64_t>(begin + 5, tensor.shape.numel())};
-      std::string bytes(part.size() * size, '\0');
-      ASSERT_OK(source->Read(key, part, bytes.data()));
-      ASSERT_EQ(bytes, whole.substr(begin * size, part.size() * size)) << key.ToString() << part.ToString();
-    }
-  }
-}
 
 TEST(NpzSourceTest, ArraysThatAreNoTensorsAreNamedAndLeftOutOnlyWhenAskedFor) {
   EXPECT_THAT(OpenTensorSource(TestData("stored.npz")),

@@ -22,6 +22,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
@@ -55,7 +56,8 @@ class Driver final : public FormatDriver {
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
-    if (absl::StartsWith(probe.head, "PK\x03\x04")) return false;
+    // As a length "GGUF" is more than the format allows, but the 9th byte of a GGUF file may well be a line end.
+    if (absl::StartsWith(probe.head, "PK\x03\x04") || absl::StartsWith(probe.head, "GGUF")) return false;
     if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;
     const bool is_pickle = probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5;
     return HasSuffix(probe.path) && !is_pickle && !absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
@@ -77,7 +79,9 @@ class Driver final : public FormatDriver {
     TrainerState trainer = ReadTrainerState(path);
     description.step = trainer.step;
     if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
-    if (IsAdapterFile(files.front()->path())) description.layout.notes.emplace_back(kAdapterNote);
+    if (const std::string& file = files.front()->path(); IsAdapterFile(file)) {
+      description.layout.notes.push_back(AdapterNote(file));
+    }
     return description;
   }
 

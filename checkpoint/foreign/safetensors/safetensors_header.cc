@@ -44,7 +44,7 @@ struct DTypeEntry {
 // The order is the reference library's, by ascending alignment; files are written in descending order.
 constexpr std::array<DTypeEntry, 22> kDTypes = {{
     {"BOOL", DType::kBool},
-    {"F4", std::nullopt},
+    {"F4", DType::kFloat4E2M1FNx2},
     {"F6_E2M3", std::nullopt},
     {"F6_E3M2", std::nullopt},
     {"U8", DType::kUInt8},
@@ -212,6 +212,7 @@ class HeaderVisitor final : public JsonVisitor {
     if (!current_.shape.is_given) return absl::DataLossError("shape is missing");
     if (!current_.data_offsets.is_given) return absl::DataLossError("data_offsets is missing");
     FSDP_ASSIGN_OR_RETURN(DType dtype, ParseSafetensorsDType(*current_.dtype));
+    if (IsPacked(dtype)) FSDP_RETURN_IF_ERROR(HalveLast(*current_.dtype, current_.shape.values));
     FSDP_ASSIGN_OR_RETURN(Shape shape, ToShape(current_.shape.values));
     const std::vector<uint64_t>& offsets = current_.data_offsets.values;
     if (offsets.size() != 2) {
@@ -232,6 +233,17 @@ class HeaderVisitor final : public JsonVisitor {
     header.entries.push_back(
         {name, dtype, std::move(shape), static_cast<int64_t>(offsets[0]), static_cast<int64_t>(offsets[1])});
     return absl::OkStatus();
+  }
+
+  // The format counts single numbers, and a packed dtype has two in an element. PyTorch has the same rule for the last
+  // dimension.
+  static absl::Status HalveLast(const std::string& name, std::vector<uint64_t>& dims) {
+    if (!dims.empty() && dims.back() % 2 == 0) {
+      dims.back() /= 2;
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat("shape [", absl::StrJoin(dims, ", "), "] of ", name,
+                                            ", whose numbers are stored in pairs: expected an even last dimension"));
   }
 
   // Dimensions are unsigned in the format, and signed here.
@@ -297,6 +309,13 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
   names.reserve(header.entries.size());
   for (const SafetensorsEntry& entry : header.entries) {
     names.push_back(entry.name);
+    if (IsPacked(entry.dtype) && entry.shape.rank() == 0) {
+      return OfTensor(
+          entry.name,
+          absl::InvalidArgumentError(absl::StrCat(
+              "a scalar of ", std::string(DTypeName(entry.dtype)),
+              " is two numbers, and safetensors has no shape for it; write another format, or leave it out")));
+    }
     if (HasSafetensorsDType(entry.dtype)) continue;
     return OfTensor(entry.name, absl::InvalidArgumentError(
                                     absl::StrCat("safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
@@ -393,8 +412,9 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& hea
     out += comma;
     FSDP_RETURN_IF_ERROR(AppendJsonString(entry.name, out));
     absl::StrAppend(&out, ":{\"dtype\":\"", std::string(SafetensorsDTypeName(entry.dtype)), "\",\"shape\":[");
-    absl::StrAppend(&out, absl::StrJoin(entry.shape.dims(), ","), "],\"data_offsets\":[", entry.begin, ",", entry.end,
-                    "]}");
+    std::vector<int64_t> dims(entry.shape.dims().begin(), entry.shape.dims().end());
+    if (IsPacked(entry.dtype)) dims.back() *= 2;  // the format counts single numbers
+    absl::StrAppend(&out, absl::StrJoin(dims, ","), "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
     comma = ",";
   }
   out += '}';

@@ -142,7 +142,7 @@ TEST(SafetensorsHeaderTest, MembersThatTheFormatDoesNotNameAreIgnored) {
 TEST(SafetensorsHeaderTest, UnknownDTypesAreRefusedByName) {
   EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"F31","shape":[1],"data_offsets":[0,4])"), 4),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("tensor \"w\": unknown dtype \"F31\"")));
-  for (const char* name : {"F4", "F6_E2M3", "F6_E3M2"}) {
+  for (const char* name : {"F6_E2M3", "F6_E3M2"}) {
     EXPECT_THAT(
         ParseSafetensorsHeader(Tensor(absl::StrCat("\"dtype\":\"", name, R"(","shape":[2],"data_offsets":[0,2])")), 2),
         StatusIs(StatusCode::kInvalidArgument,
@@ -153,11 +153,33 @@ TEST(SafetensorsHeaderTest, UnknownDTypesAreRefusedByName) {
 TEST(SafetensorsHeaderTest, EveryDTypeOfOursIsRead) {
   for (DType dtype : AllDTypes()) {
     if (dtype == DType::kComplex32 || dtype == DType::kComplex128) continue;  // the format has neither
-    const std::string json = Tensor(absl::StrCat("\"dtype\":\"", std::string(SafetensorsDTypeName(dtype)),
-                                                 "\",\"shape\":[3],\"data_offsets\":[0,", 3 * SizeOf(dtype), "]"));
+    const std::string json =
+        Tensor(absl::StrCat("\"dtype\":\"", std::string(SafetensorsDTypeName(dtype)), "\",\"shape\":[",
+                            IsPacked(dtype) ? 6 : 3, "],\"data_offsets\":[0,", 3 * SizeOf(dtype), "]"));
     ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header, ParseSafetensorsHeader(json, 3 * SizeOf(dtype)));
     EXPECT_EQ(header.entries[0].dtype, dtype);
   }
+}
+
+// The format counts numbers, of which an element has two.
+TEST(SafetensorsHeaderTest, TheLastDimensionOfF4IsTwiceOurs) {
+  const std::string json = Tensor(R"("dtype":"F4","shape":[2,3,32],"data_offsets":[0,96])");
+  ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header, ParseSafetensorsHeader(json, 96));
+  EXPECT_EQ(header.entries[0].dtype, DType::kFloat4E2M1FNx2);
+  EXPECT_EQ(header.entries[0].shape, Shape({2, 3, 16}));
+  ASSERT_OK_AND_ASSIGN(const std::string written, EncodeSafetensorsHeader(header));
+  EXPECT_THAT(written, HasSubstr(json));
+  EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"F4","shape":[2,3],"data_offsets":[0,3])"), 3),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("shape [2, 3] of F4, whose numbers are stored in pairs")));
+  EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"F4","shape":[],"data_offsets":[0,1])"), 1),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("shape [] of F4")));
+  EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"F4","shape":[4],"data_offsets":[0,4])"), 4),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("has 4 bytes, expected 2 for float4_e2m1fn_x2 [2]")));
+  SafetensorsHeader scalar;
+  scalar.entries = {{"w", DType::kFloat4E2M1FNx2, {}}};
+  PlaceSafetensorsEntries(scalar.entries);
+  EXPECT_THAT(EncodeSafetensorsHeader(scalar),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("a scalar of float4_e2m1fn_x2 is two numbers")));
 }
 
 TEST(SafetensorsHeaderTest, DTypesThatTheFormatLacksAreNotWritten) {

@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
+#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/step_counter.h"
@@ -54,7 +55,9 @@ class SafetensorsSource final : public TensorSource {
     TrainerState trainer = ReadTrainerState(path);
     source->step_ = trainer.step;
     if (!trainer.note.empty()) source->layout_.notes.push_back(std::move(trainer.note));
-    if (IsAdapterFile(source->files_.front()->path())) source->layout_.notes.emplace_back(kAdapterNote);
+    if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
+      source->layout_.notes.push_back(AdapterNote(file));
+    }
     return source;
   }
 

@@ -9,6 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
@@ -23,9 +25,13 @@ class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(DcpTraits()) {}
 
+  // Megatron-Core writes DCP's files, with names that only its driver knows.
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (!probe.is_directory) return false;
-    return IsDcpDirectory(probe.path);
+    FSDP_ASSIGN_OR_RETURN(const bool is_dcp, IsDcpDirectory(probe.path));
+    if (!is_dcp) return false;
+    FSDP_ASSIGN_OR_RETURN(const MegatronForm megatron, MegatronFormOf(probe.path));
+    return megatron == MegatronForm::kNone;
   }
 
   // Other programs have directories named .metadata.

@@ -169,6 +169,8 @@ class MetadataReader {
     FSDP_RETURN_IF_ERROR(AddEntries(root, entries));
     FSDP_RETURN_IF_ERROR(budget_.Take(root, 0, objects_.sizes().memory() + objects_.slices().memory()));
     metadata_.chunks.SetParts(objects_.TakeSizes(), objects_.TakeSlices());
+    const std::optional<PickleValue> plans = FindAttribute(root.state(), "all_local_plans");
+    if (plans && plans->is_sequence()) metadata_.plans = static_cast<int>(plans->size());
     return std::move(metadata_);
   }
 

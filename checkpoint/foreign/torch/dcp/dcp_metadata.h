@@ -79,6 +79,7 @@ struct DcpMetadata {
   std::vector<DcpEntry> entries;  // in the order of the state dict
   std::deque<DcpTensor> tensors;
   DcpChunks chunks;
+  int plans = 0;  // ranks whose plans Megatron-Core has put in, with those that wrote nothing; 0: no plans
 };
 
 // Parses the bytes of .metadata. kResourceExhausted beyond PickleMemoryLimit. kInvalidArgument names an unsupported

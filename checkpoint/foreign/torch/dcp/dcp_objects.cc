@@ -24,6 +24,11 @@ bool IsObject(PickleValue value, std::string_view class_name) {
   return value.is(PickleKind::kCall) && value.callee().global_name() == class_name;
 }
 
+// A rank's order to write one chunk or value, or a part of it: repeats what the other objects say.
+bool IsPlanItem(PickleValue value) {
+  return IsObject(value, "WriteItem") || IsObject(value, "TensorWriteData") || IsObject(value, "BytesIOWriteData");
+}
+
 absl::StatusOr<PickleValue> Attribute(PickleValue object, PickleValue state, std::string_view name) {
   if (const auto value = FindAttribute(state, name)) return *value;
   return BrokenObject(object, absl::StrCat("an object without ", Quote(name)));
@@ -100,6 +105,7 @@ std::optional<uint32_t> DcpObjects::TakeBuilt(PickleValue call, PickleValue stat
   if (IsObject(call, "TensorProperties")) return Added(Kind::kProperties, MakeProperties("", call, state), properties_);
   if (IsObject(call, "TensorStorageMetadata"))
     return Added(Kind::kTensor, MakeTensor("", call, state, nullptr), tensors_);
+  if (IsPlanItem(call)) return static_cast<uint32_t>(Kind::kPlanItem);
   if (!IsObject(call, "_StorageInfo") || slice_places_.size() >= kMaxObjects >> kKindBits) return std::nullopt;
   const absl::StatusOr<uint32_t> place = MakePlace("", call, state);
   if (!place.ok()) return std::nullopt;
@@ -121,6 +127,8 @@ int64_t DcpObjects::place(uint32_t object) const {
       return slice_places_[row];
     case Kind::kTensor:
       return tensors_[row].place;
+    case Kind::kPlanItem:
+      return 0;
   }
   return 0;
 }

@@ -2,7 +2,8 @@
 //
 // DcpObjects: the objects of a .metadata, taken while it is parsed and packed. There is a MetadataIndex, a _StorageInfo
 // and a ChunkStorageMetadata for each tensor and rank, which would take 500 bytes as values. An object that cannot be
-// taken, because the pickle uses a part of it again, stays a value: each function here reads both forms.
+// taken, because the pickle uses a part of it again, stays a value: each function here reads both forms. The items of
+// the ranks' plans, which Megatron-Core saves too, are taken and forgotten.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_OBJECTS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_DCP_OBJECTS_H_
 
@@ -93,7 +94,7 @@ class DcpObjects final : public PickleObjects {
 
  private:
   // The number of an object is its index in its table, with its kind in the last bits.
-  enum class Kind : uint8_t { kSizes, kProperties, kChunk, kKey, kPlace, kTensor };
+  enum class Kind : uint8_t { kSizes, kProperties, kChunk, kKey, kPlace, kTensor, kPlanItem };
   static constexpr int kKindBits = 3;
 
   // A TensorProperties.

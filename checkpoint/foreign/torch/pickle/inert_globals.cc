@@ -134,7 +134,9 @@ std::string_view AdviceOnGlobal(std::string_view name) {
 }
 
 PickleOptions TorchPickleOptions() {
-  const auto is_allowed = [](std::string_view name) { return IsTorchGlobal(name) || IsNumpyGlobal(name); };
+  const auto is_allowed = [](std::string_view name) {
+    return IsTorchGlobal(name) || IsNumpyGlobal(name) || IsDTensorGlobal(name) || IsPlainObject(name);
+  };
   return {.is_allowed = is_allowed, .is_inert = IsInertGlobal, .advice = AdviceOnGlobal};
 }
 

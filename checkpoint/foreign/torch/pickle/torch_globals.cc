@@ -44,6 +44,7 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.float8_e4m3fnuz", DType::kFloat8E4M3FNUZ},
     NamedDType{"torch.float8_e5m2fnuz", DType::kFloat8E5M2FNUZ},
     NamedDType{"torch.float8_e8m0fnu", DType::kFloat8E8M0FNU},
+    NamedDType{"torch.float4_e2m1fn_x2", DType::kFloat4E2M1FNx2},
     NamedDType{"torch.complex32", DType::kComplex32},
     NamedDType{"torch.complex64", DType::kComplex64},
     NamedDType{"torch.complex128", DType::kComplex128},
@@ -60,7 +61,6 @@ constexpr std::array kDTypes = {
 
 // Dtypes that torch has and this project does not: kept as values, and named in the error about a tensor of one.
 constexpr std::array kOtherDTypes = {
-    "torch.float4_e2m1fn_x2"sv,
     "torch.int1"sv,
     "torch.int2"sv,
     "torch.int3"sv,
@@ -83,7 +83,7 @@ constexpr std::array kOtherDTypes = {
 };
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=
-// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor) have no place in a
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors) have no place in a
 // StateDict, and AdviceOnGlobal says how to save such values. It lacks frozenset and bytes, so it cannot load b"".
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
@@ -114,6 +114,41 @@ constexpr std::array kTorchGlobals = {
     "torch.storage.UntypedStorage"sv,
 };
 
+// A DTensor, the part of one rank, and what describes it (state/dtensor_reader.h). Their modules have moved between
+// versions of torch.
+constexpr std::array kDTensorGlobals = {
+    "torch._utils._rebuild_wrapper_subclass"sv,
+    "torch.distributed._mesh_layout._FlatLayout"sv,
+    "torch.distributed._mesh_layout._MeshLayout"sv,
+    "torch.distributed._tensor._dtensor_spec.DTensorSpec"sv,
+    "torch.distributed._tensor._dtensor_spec.TensorMeta"sv,
+    "torch.distributed._tensor.api.DTensor"sv,
+    "torch.distributed._tensor.placement_types.DTensorSpec"sv,
+    "torch.distributed._tensor.placement_types.Replicate"sv,
+    "torch.distributed._tensor.placement_types.Shard"sv,
+    "torch.distributed._tensor.placement_types.TensorMeta"sv,
+    "torch.distributed._tensor.placement_types._Partial"sv,
+    "torch.distributed._tensor.placement_types._StridedShard"sv,
+    "torch.distributed.device_mesh.DeviceMesh"sv,
+    "torch.distributed.tensor.DTensor"sv,
+    "torch.distributed.tensor._api.DTensor"sv,
+    "torch.distributed.tensor._dtensor_spec.DTensorSpec"sv,
+    "torch.distributed.tensor._dtensor_spec.ShardOrderEntry"sv,
+    "torch.distributed.tensor._dtensor_spec.TensorMeta"sv,
+    "torch.distributed.tensor.placement_types.Partial"sv,
+    "torch.distributed.tensor.placement_types.Replicate"sv,
+    "torch.distributed.tensor.placement_types.Shard"sv,
+    "torch.distributed.tensor.placement_types._StridedShard"sv,
+};
+
+// DeepSpeed's objects whose attributes are plain values, and its enum.
+constexpr std::array kPlainObjects = {
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler"sv,
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler"sv,
+    "deepspeed.runtime.zero.config.ZeroStageEnum"sv,
+    "deepspeed.utils.tensor_fragment.fragment_address"sv,
+};
+
 // Their calls are numbers and arrays, if numpy_value.h knows their arguments.
 constexpr std::array kNumpyGlobals = {
     "numpy._core.multiarray._reconstruct"sv,
@@ -142,6 +177,13 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata.TensorProperties"sv,
     "torch.distributed.checkpoint.metadata.TensorStorageMetadata"sv,
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
+    // The ranks' plans, which Megatron-Core puts into .metadata too; nothing in them is read.
+    "megatron.core.dist_checkpointing.strategies.torch.MCoreSavePlan"sv,
+    "torch.distributed.checkpoint.planner.BytesIOWriteData"sv,
+    "torch.distributed.checkpoint.planner.SavePlan"sv,
+    "torch.distributed.checkpoint.planner.TensorWriteData"sv,
+    "torch.distributed.checkpoint.planner.WriteItem"sv,
+    "torch.distributed.checkpoint.planner.WriteItemType"sv,
 };
 
 template <typename List>
@@ -163,6 +205,10 @@ bool IsTorchGlobal(std::string_view name) {
 }
 
 bool IsNumpyGlobal(std::string_view name) { return Contains(kNumpyGlobals, name); }
+
+bool IsDTensorGlobal(std::string_view name) { return Contains(kDTensorGlobals, name); }
+
+bool IsPlainObject(std::string_view name) { return Contains(kPlainObjects, name); }
 
 bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
 

@@ -19,11 +19,18 @@ bool IsTorchGlobal(std::string_view name);
 // True for the functions and classes in the pickles of numpy's numbers and arrays.
 bool IsNumpyGlobal(std::string_view name);
 
+// True for the functions and classes in the pickle of a DTensor.
+bool IsDTensorGlobal(std::string_view name);
+
+// True for the classes of programs whose objects are read as the plain values in them: the attributes of an object, as a
+// dict, or the value of an enum.
+bool IsPlainObject(std::string_view name);
+
 // True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.
 bool IsDcpGlobal(std::string_view name);
 
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
-// torch dtype that this project does not support, such as float4_e2m1fn_x2.
+// torch dtype that this project does not support, such as qint8.
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
 
 // "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes without their own storage class.

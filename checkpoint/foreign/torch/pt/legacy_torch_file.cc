@@ -159,6 +159,10 @@ class LegacyReader {
 
 }  // namespace
 
-absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice) { return LegacyReader(slice).Read(); }
+absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice, TorchShards shards) {
+  FSDP_ASSIGN_OR_RETURN(TorchArchive archive, LegacyReader(slice).Read());
+  if (shards == TorchShards::kRefused) FSDP_RETURN_IF_ERROR(CheckHoldsNoShards(archive.tree));
+  return archive;
+}
 
 }  // namespace fsdp

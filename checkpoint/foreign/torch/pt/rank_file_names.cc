@@ -102,6 +102,11 @@ std::vector<std::string> RankFileNames(const std::vector<std::string>& names) {
 
 absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, PosixFileSystem().List(directory));
+  // DeepSpeed's, which are neither copies nor shards of one dict (foreign/deepspeed).
+  const auto is_deepspeeds = [](const std::string& name) {
+    return absl::EndsWith(name, "_model_states.pt") || absl::EndsWith(name, "_optim_states.pt");
+  };
+  if (std::any_of(names.begin(), names.end(), is_deepspeeds)) return std::vector<std::string>();
   names.erase(std::remove_if(names.begin(), names.end(),
                              [](const std::string& name) {
                                return !absl::EndsWith(name, ".pt") && !absl::EndsWith(name, ".pth") &&

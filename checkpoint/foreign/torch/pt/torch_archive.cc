@@ -47,6 +47,7 @@ class ArchiveReader {
     // pieces of a large pickle would stay in memory in addition to them.
     if (archive.tree.tensors.size() > kManyTensors) malloc_trim(0);
     archive.entry_prefix = "data/";
+    archive.folder = folder_;
     for (uint32_t storage = 0; storage < archive.tree.tensors.storage_count(); ++storage) {
       FSDP_RETURN_IF_ERROR(PlaceStorage(storage, archive.tree.tensors));
     }
@@ -124,8 +125,11 @@ class ArchiveReader {
 
 }  // namespace
 
-absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options) {
-  return ArchiveReader(slice, options).Read();
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options,
+                                              TorchShards shards) {
+  FSDP_ASSIGN_OR_RETURN(TorchArchive archive, ArchiveReader(slice, options).Read());
+  if (shards == TorchShards::kRefused) FSDP_RETURN_IF_ERROR(CheckHoldsNoShards(archive.tree));
+  return archive;
 }
 
 }  // namespace fsdp

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4",
-// and belongs to NumPy if its first entry is a .npy file (npz_driver.cc); a pickle of torch starts with 0x80 and its
-// protocol, 2 to 5. A safetensors file can start with the same two bytes, since its first eight are a length, but then
-// its byte 8 opens JSON: see safetensors_driver.cc.
+// and belongs to NumPy if its first entry is a .npy file (npz_driver.cc), to Keras if it is metadata.json; a pickle of
+// torch starts with 0x80 and its protocol, 2 to 5. A safetensors file can start with the same two bytes, since its
+// first eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
@@ -19,13 +19,18 @@
 namespace fsdp {
 namespace {
 
+// Archives of NumPy and of Keras begin with other entries.
+bool IsTorchZip(std::string_view head) {
+  return !FirstZipEntryEndsWith(head, ".npy") && !FirstZipEntryEndsWith(head, "metadata.json");
+}
+
 class Driver final : public FormatDriver {
  public:
   Driver() : FormatDriver(TorchTraits()) {}
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsTorchDirectory(probe.path);
-    if (absl::StartsWith(probe.head, "PK\x03\x04")) return !FirstZipEntryEndsWith(probe.head, ".npy");
+    if (absl::StartsWith(probe.head, "PK\x03\x04")) return IsTorchZip(probe.head);
     const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);
     return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
   }

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/nearby_reads.h"
@@ -32,6 +34,29 @@ StoragePlace TorchArchive::place(uint32_t storage) const {
   const TorchTensors& tensors = tree.tensors;
   return {tensors.storage_offset(storage), tensors.storage_bytes(storage), tensors.storage_crc(storage),
           absl::StrCat(entry_prefix, std::string(tensors.storage_key(storage)))};
+}
+
+bool HasDTensors(const std::string& path) {
+  const auto search = [](const File& file) -> absl::StatusOr<bool> {
+    constexpr int64_t kSearchedBytes = int64_t{1} << 20;
+    FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(file));
+    FSDP_ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
+    FileSlice pickle = slice;
+    if (head.size() == 4 && ZipInteger(head, 0, 4) == kZipLocalSignature) {
+      FSDP_ASSIGN_OR_RETURN(const ZipDirectory entries, ZipDirectory::Read(slice));
+      pickle.nbytes = 0;
+      for (size_t i = 0; i < entries.size(); ++i) {
+        const std::string_view name = entries.name(i);
+        if (!absl::EndsWith(absl::string_view(name.data(), name.size()), "/data.pkl")) continue;
+        const ZipEntry entry = entries[i];
+        pickle = {&file, entry.payload_offset, entry.nbytes};
+      }
+    }
+    FSDP_ASSIGN_OR_RETURN(const std::string text, pickle.ReadText(0, std::min(pickle.nbytes, kSearchedBytes)));
+    return absl::StrContains(text, "_rebuild_wrapper_subclass") && absl::StrContains(text, "DTensor");
+  };
+  const absl::StatusOr<std::unique_ptr<File>> file = PosixFileSystem().Open(path);
+  return file.ok() && search(**file).value_or(false);
 }
 
 absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path,

@@ -35,14 +35,19 @@ struct StoragePlace {
 struct TorchArchive {
   TorchTree tree;            // each storage of TorchTree::tensors has its offset
   std::string entry_prefix;  // of StoragePlace::entry, before the key of a storage
+  std::string folder;        // of the entries: the stem of the name under which it was saved, or "archive"; may be empty
 
   // The place of a storage, by its number in TorchTree::tensors.
   StoragePlace place(uint32_t storage) const;
 };
 
+// What becomes of a file with one rank's parts of DTensors: only a reader that joins them with the others may have it.
+enum class TorchShards : uint8_t { kRefused, kAllowed };
+
 // Reads the metadata of an archive. kInvalidArgument names an unsupported feature (a global, a compressed or encrypted
 // entry, a big-endian file, TorchScript); kDataLoss the damage. With options.verify, compares the CRC of the pickle.
-absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options = {});
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options = {},
+                                              TorchShards shards = TorchShards::kRefused);
 
 // Adds the CRC and the range of each storage of `archive` that has a CRC to `checksums`.
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums);
@@ -64,7 +69,10 @@ class StorageTable final : public EntryTable {
 
 // Reads the metadata of a file of the form before 1.6: at most its first 256 MiB, and the length before each storage.
 // Such a file has no CRCs. Errors as ReadTorchArchive.
-absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
+absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice, TorchShards shards = TorchShards::kRefused);
+
+// True if the torch file `path` has DTensors, as far as its first bytes show; false for a file that cannot be read.
+bool HasDTensors(const std::string& path);
 
 // Immutable after Open, so any number of threads may read it.
 class TorchFile {

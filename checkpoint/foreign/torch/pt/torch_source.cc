@@ -22,6 +22,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pt/deepspeed_part.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_files.h"
@@ -30,6 +31,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
 #include "fsdp/checkpoint/foreign/torch/state/flat_state.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
+#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/strided_read.h"
@@ -56,6 +58,8 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->NumberStorages(joined.files);
     source->FindViews();
     const TorchLeafTypes types(tensors.size(), [&](int i) { return TypeOf(tensors[i], source->views_[i]); });
+    absl::StatusOr<std::string> word = WordOnDeepSpeed(joined.root, types);
+    if (!word.ok()) return Annotate(word.status(), path);
     const TorchTensorReader read = [&](int tensor, const Interval& interval, std::byte* out) {
       return ReadRefs(tensors[tensor], interval, out);
     };
@@ -72,8 +76,11 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->files_ = std::move(joined.files);
     source->state_ = *std::move(state);
     source->state_.path = path;
+    if (!word->empty()) source->state_.left_out.push_back(*std::move(word));
     source->state_.TakeTrainerState();
-    if (IsAdapterFile(source->files_.front()->path())) source->state_.layout.notes.emplace_back(kAdapterNote);
+    if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
+      source->state_.layout.notes.push_back(AdapterNote(file));
+    }
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
       const absl::Status fits = source->FitState(joined.ranks, options);
@@ -351,7 +358,8 @@ absl::StatusOr<bool> IsTorchDirectory(const std::string& directory) {
     if (exists) return true;
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankFilesIn(directory));
-  return !ranks.empty();
+  // The parts of DTensors are joined by another reader.
+  return !ranks.empty() && !HasDTensors(JoinPath(directory, ranks[0]));
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,

@@ -252,6 +252,7 @@ class Converter {
 
   absl::StatusOr<PythonJson> Call(PickleValue value, int depth) {
     if (IsNumpyGlobal(value.callee().name())) return Numpy(value);
+    if (IsPlainObject(value.callee().name())) return PlainObject(value, depth);
     if (!IsTorchGlobal(value.callee().name())) return Named(kObjectTag, value, ClassOf(value));
     // JSON has no place for the state, and a value without it would be a different one.
     if (value.has_state()) return Refused(value, absl::StrCat(Quote(value.callee().name()), " with a state"));
@@ -264,6 +265,13 @@ class Converter {
     json["name"] = value.callee().name();
     FSDP_ASSIGN_OR_RETURN(json["items"], Items(value.arguments(), depth));
     return json;
+  }
+
+  // The attributes of an object, or the value of an enum.
+  absl::StatusOr<PythonJson> PlainObject(PickleValue value, int depth) {
+    if (value.has_state()) return Convert(value.state(), depth + 1);
+    if (value.arguments().size() == 1) return Convert(value.arguments().at(0), depth + 1);
+    return Named(kObjectTag, value, value.callee());
   }
 
   // copyreg._reconstructor(class, base, state) creates an object of the class, as protocols 0 and 1 write it.

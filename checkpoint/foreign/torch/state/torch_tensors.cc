@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/strided_read.h"
@@ -17,6 +18,7 @@ namespace fsdp {
 namespace {
 
 constexpr size_t kKeyBlockBytes = size_t{16} << 10;
+constexpr int64_t kDTensorBytes = sizeof(DTensor) + 32;  // and its place in a table
 
 bool IsRowMajor(const TorchTensor& tensor) {
   const std::vector<int64_t> strides = RowMajorStrides(tensor.shape);
@@ -39,6 +41,11 @@ std::string_view TorchTensors::storage_key(uint32_t storage) const {
   uint16_t length = 0;
   std::memcpy(&length, key, sizeof(length));
   return {key + sizeof(length), length};
+}
+
+const DTensor* TorchTensors::dtensor(size_t i) const {
+  const auto at = dtensors_.find(static_cast<uint32_t>(i));
+  return at == dtensors_.end() ? nullptr : at->second.get();
 }
 
 // Without storage.dtype, which only parsing needs: the size in bytes is known by now.
@@ -69,12 +76,13 @@ int64_t TorchTensors::memory() const {
   return static_cast<int64_t>(tensors_.size() * sizeof(Tensor) + storages_.size() * sizeof(Storage) +
                               sizes_.size() * sizeof(int64_t)) *
              17 / 16 +
-         static_cast<int64_t>(keys_.size() * kKeyBlockBytes);
+         static_cast<int64_t>(keys_.size() * kKeyBlockBytes) +
+         static_cast<int64_t>(dtensors_.capacity()) * kDTensorBytes;
 }
 
 // A call that cannot be read stays a value; TreeBuilder then calls Add and returns its error.
 std::optional<uint32_t> TorchTensorTaker::Take(PickleValue call) {
-  if (!IsTorchTensor(call)) return std::nullopt;
+  if (!IsTorchTensor(call) || IsDTensor(UnwrapTorchTensor(call))) return std::nullopt;
   const absl::StatusOr<uint32_t> taken = Add(call);
   return taken.ok() ? std::make_optional(*taken) : std::nullopt;
 }
@@ -87,6 +95,7 @@ absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   const PickleValue made = UnwrapTorchTensor(value);
   // A parameter around a tensor that was already taken adds nothing of its own.
   if (made.is(PickleKind::kObject)) return made.object();
+  if (IsDTensor(made)) return AddDTensor(made);
   FSDP_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(value));
   FSDP_ASSIGN_OR_RETURN(const uint32_t storage, StorageOf(tensor.storage, value));
   const bool is_row_major = IsRowMajor(tensor);
@@ -94,6 +103,39 @@ absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
                                static_cast<uint8_t>(tensor.shape.rank()), is_row_major,
                                static_cast<uint32_t>(value.place())});
   return static_cast<uint32_t>(tensors_.size() - 1);
+}
+
+absl::StatusOr<uint32_t> TorchTensorTaker::AddDTensor(PickleValue value) {
+  const auto shape_of = [this](PickleValue tensor) -> absl::StatusOr<Shape> {
+    if (!IsTensor(tensor)) return absl::DataLossError("a mesh that is no tensor");
+    FSDP_ASSIGN_OR_RETURN(const uint32_t number, Add(tensor));
+    return tensors_.shape(number);
+  };
+  FSDP_ASSIGN_OR_RETURN(DTensorValue read, dtensors_.Read(value, shape_of));
+  FSDP_ASSIGN_OR_RETURN(const uint32_t number, Add(read.local));
+  const Shape part = tensors_.shape(number);
+  const DTensor& whole = read.tensor;
+  bool fits = tensors_.dtype(number) == whole.dtype;
+  if (whole.mesh->place >= 0) {
+    fits &= part.dims() == absl::MakeConstSpan(BoxOf(whole, whole.mesh->place).count);
+  } else {
+    fits &= part.numel() == 0;  // the rank is not in the mesh
+  }
+  const DTensor* const known = tensors_.dtensor(number);
+  if (known != nullptr) {
+    fits &=
+        known->shape == whole.shape && known->placements == whole.placements && known->mesh->ranks == whole.mesh->ranks;
+  }
+  if (!fits) {
+    return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: a local tensor ",
+                                            std::string(DTypeName(tensors_.dtype(number))), " ", part.ToString(),
+                                            " is not its rank's part of ", std::string(DTypeName(whole.dtype)), " ",
+                                            whole.shape.ToString(), " as ", whole.ToString()));
+  }
+  if (known == nullptr) {
+    tensors_.dtensors_.emplace(number, std::make_unique<const DTensor>(std::move(read.tensor)));
+  }
+  return number;
 }
 
 absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage, PickleValue value) {
@@ -144,6 +186,7 @@ TorchTensors TorchTensorTaker::Finish() {
   storages_.clear();
   key_block_left_ = 0;
   last_of_rank_ = {};
+  dtensors_ = DTensorReader();
   return std::exchange(tensors_, TorchTensors());
 }
 

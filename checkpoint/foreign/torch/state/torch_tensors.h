@@ -16,9 +16,12 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/foreign/torch/state/dtensor.h"
+#include "fsdp/checkpoint/foreign/torch/state/dtensor_reader.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
 
 namespace fsdp {
@@ -44,6 +47,14 @@ class TorchTensors {
   void Place(uint32_t storage, int64_t offset, uint32_t crc);
   int64_t storage_offset(uint32_t storage) const { return storages_[storage].offset; }
   uint32_t storage_crc(uint32_t storage) const { return storages_[storage].crc; }
+
+  // The DTensor of which tensor `i` is the part of one rank; null for a tensor that is no DTensor's. Its shape and
+  // dtype above are those of the part. Valid until DropDTensors.
+  const DTensor* dtensor(size_t i) const;
+  bool has_dtensors() const { return !dtensors_.empty(); }
+
+  // Frees them, once the parts are joined: they have a mesh of all ranks.
+  void DropDTensors() { dtensors_ = {}; }
 
   // Bytes of memory.
   int64_t memory() const;
@@ -74,6 +85,7 @@ class TorchTensors {
   std::deque<int64_t> sizes_;
   // Consecutive keys in blocks, none split between two blocks: two bytes of length and the text.
   std::deque<std::unique_ptr<char[]>> keys_;
+  absl::flat_hash_map<uint32_t, std::unique_ptr<const DTensor>> dtensors_;  // by the number of the part
 };
 
 // For one pickle and one thread.
@@ -89,8 +101,9 @@ class TorchTensorTaker final : public PickleObjects {
   int64_t place(uint32_t object) const override { return tensors_.tensors_[object].place; }
   int64_t memory() const override;
 
-  // The number of the tensor that `value` is or creates. Precondition: IsTensor(value). Errors as ReadTorchTensor;
-  // kDataLoss also for a storage to which two tensors assign different sizes.
+  // The number of the tensor that `value` is or creates; of a DTensor, that of its local tensor. Precondition:
+  // IsTensor(value). Errors as ReadTorchTensor and DTensorReader; kDataLoss also for a storage to which two tensors
+  // assign different sizes, and for a local tensor that is not the part that its DTensor says.
   absl::StatusOr<uint32_t> Add(PickleValue value);
 
   // True for a tensor that was taken, and for the calls that create one.
@@ -114,6 +127,10 @@ class TorchTensorTaker final : public PickleObjects {
     bool operator()(std::string_view key, uint32_t storage) const { return tensors->storage_key(storage) == key; }
   };
 
+  // The number of the local tensor of a DTensor. Never taken while the pickle is parsed: its mesh is a value that
+  // others refer to.
+  absl::StatusOr<uint32_t> AddDTensor(PickleValue value);
+
   // The number of a storage, which is added if its key is new.
   absl::StatusOr<uint32_t> StorageOf(const TorchStorage& storage, PickleValue value);
   // The index in sizes_ of the sizes of `tensor`; shared with the last tensor of its rank if they are equal.
@@ -122,6 +139,7 @@ class TorchTensorTaker final : public PickleObjects {
   TorchTensors tensors_;
   absl::flat_hash_set<uint32_t, Hash, Equal> storages_{0, Hash{&tensors_}, Equal{&tensors_}};  // by key
   size_t key_block_left_ = 0;  // unused bytes of the last block
+  DTensorReader dtensors_;
   std::array<std::optional<uint32_t>, kMaxTorchRank + 1> last_of_rank_ = {};
 };
 

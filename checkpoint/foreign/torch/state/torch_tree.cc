@@ -59,7 +59,9 @@ class TreeBuilder {
     const bool is_taken = value.is(Kind::kObject);
     FSDP_RETURN_IF_ERROR(
         budget_.Take(value, is_taken ? 0 : kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
+    const int64_t before = is_taken ? 0 : tensors_.memory();
     FSDP_ASSIGN_OR_RETURN(const uint32_t tensor, tensors_.Add(value));
+    if (!is_taken) FSDP_RETURN_IF_ERROR(budget_.Take(value, std::max<int64_t>(tensors_.memory() - before, 0), 0));
     return TorchNode::Tensor(static_cast<int>(tensor));
   }
 
@@ -139,6 +141,22 @@ class TreeBuilder {
   int64_t path_bytes_ = 0;           // of the full name of the value that is being built
   std::vector<Holds> holds_tensor_;  // by Pickle::NodeIndex
 };
+
+// CheckHoldsNoShards of the nodes from `node` on. The depth of a tree is bounded.
+absl::Status CheckNode(const std::string& name, const TorchNode& node, const TorchTensors& tensors) {
+  for (const auto& [key, member] : node.members()) {
+    FSDP_RETURN_IF_ERROR(CheckNode(name.empty() ? key : absl::StrCat(name, ".", key), member, tensors));
+  }
+  if (node.kind() != TorchNode::Kind::kTensor) return absl::OkStatus();
+  const DTensor* const whole = tensors.dtensor(node.tensor());
+  if (whole == nullptr || whole->is_whole()) return absl::OkStatus();
+  const int64_t place = whole->mesh->place;
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quote(name), " is the part ", tensors.shape(node.tensor()).ToString(), " of a tensor ", whole->shape.ToString(),
+      ", ", whole->ToString(), place < 0 ? "" : absl::StrCat(", that rank ", whole->mesh->ranks[place], " has"),
+      ": put the files of all these ranks into one directory, as NAME_RANK.pt (model_0.pt, model_1.pt, ...), and give "
+      "the directory"));
+}
 
 }  // namespace
 
@@ -323,6 +341,11 @@ bool TorchNode::IsPlainDict() const {
 const char* TorchNode::Tag() const {
   if (is_list) return is_tuple ? "tuple" : nullptr;
   return is_ordered ? "OrderedDict" : IsPlainDict() ? nullptr : "dict";
+}
+
+absl::Status CheckHoldsNoShards(const TorchTree& tree) {
+  if (!tree.tensors.has_dtensors()) return absl::OkStatus();
+  return CheckNode("", tree.root, tree.tensors);
 }
 
 absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken) {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/conformance/golden_formats.h"
+
+namespace fsdp {
+
+std::vector<std::string> GoldenFormats() {
+  return {
+      "checkpoint/foreign/deepspeed/testdata/universal_z2_w2.json",
+      "checkpoint/foreign/deepspeed/testdata/universal_z3_w2.json",
+      "checkpoint/foreign/deepspeed/testdata/z0_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w2_bf16_optimizer.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w2_fp32.json",
+      "checkpoint/foreign/deepspeed/testdata/z1_w3_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w2_aligned.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w3_fp32_frozen.json",
+      "checkpoint/foreign/deepspeed/testdata/z2_w3_round_robin.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w2_bf16.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w2_subgroups.json",
+      "checkpoint/foreign/deepspeed/testdata/z3_w3_fp32_frozen.json",
+      "checkpoint/foreign/gguf/testdata/all_types.json",
+      "checkpoint/foreign/gguf/testdata/big_endian.json",
+      "checkpoint/foreign/gguf/testdata/random_blocks.json",
+      "checkpoint/foreign/gguf/testdata/split.json",
+      "checkpoint/foreign/megatron/testdata/gpt_distrib_optim.json",
+      "checkpoint/foreign/megatron/testdata/gpt_distrib_optim_dp_reshardable.json",
+      "checkpoint/foreign/megatron/testdata/gpt_tp1_w1.json",
+      "checkpoint/foreign/megatron/testdata/gpt_tp2_dp2.json",
+      "checkpoint/foreign/megatron/testdata/gpt_tp2_pp2.json",
+      "checkpoint/foreign/megatron/testdata/legacy_tp2.json",
+      "checkpoint/foreign/megatron/testdata/legacy_tp2_pp2.json",
+      "checkpoint/foreign/megatron/testdata/moe_ep2.json",
+      "checkpoint/foreign/keras/testdata/functional_adamw_h5.json",
+      "checkpoint/foreign/keras/testdata/functional_adamw_keras.json",
+      "checkpoint/foreign/keras/testdata/functional_bfloat16_keras.json",
+      "checkpoint/foreign/keras/testdata/sequential_conv_h5.json",
+      "checkpoint/foreign/keras/testdata/sequential_conv_keras.json",
+      "checkpoint/foreign/npz/testdata/bfloat16_void.json",
+      "checkpoint/foreign/npz/testdata/stored.json",
+      "checkpoint/foreign/npz/testdata/deflated.json",
+      "checkpoint/foreign/orbax/testdata/manager_step7.json",
+      "checkpoint/foreign/orbax/testdata/pytree_ocdbt_chunks.json",
+      "checkpoint/foreign/orbax/testdata/pytree_ocdbt_indirect_w2.json",
+      "checkpoint/foreign/orbax/testdata/pytree_ocdbt_sharded_w4.json",
+      "checkpoint/foreign/orbax/testdata/pytree_ocdbt_zarr3_w2.json",
+      "checkpoint/foreign/orbax/testdata/pytree_zarr_files_w2.json",
+      "checkpoint/foreign/orbax/testdata/standard_ocdbt.json",
+      "checkpoint/foreign/orbax/testdata/tensorstore_ocdbt_tree.json",
+      "checkpoint/foreign/safetensors/testdata/all_dtypes_f4_f8.json",
+      "checkpoint/foreign/safetensors/testdata/mxfp4_like.json",
+      "checkpoint/foreign/torch/testdata/float4.json",
+      "checkpoint/foreign/torch/testdata/float4_dcp.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_tp_w4_strided.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2_safetensors.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w3_named_bf16.json",
+      "checkpoint/foreign/torch_checkpointing/testdata/no_resharder_w2.json",
+  };
+}
+
+}  // namespace fsdp

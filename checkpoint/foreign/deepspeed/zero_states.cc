@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A unit is what one flat tensor of a rank holds: a group of ZeRO 1 and 2, a sub-group of ZeRO 3. Every unit has its
+// place in one FlatSpace of each state, and so has every parameter; frozen parameters of ZeRO 3 come after all units.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
+#include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = TorchNode::Kind;
+
+constexpr char kFp32[] = "fp32";
+constexpr int64_t kMaxTotal = int64_t{1} << 58;  // elements of all units together
+
+// Entries of an optimizer's file that say how it is stored, or repeat the model's file.
+bool IsStructure(const std::string& name) {
+  static constexpr const char* kNames[] = {"base_optimizer_state",
+                                           "optimizer_state_dict",
+                                           "single_partition_of_fp32_groups",
+                                           "fp32_flat_groups",
+                                           "zero_stage",
+                                           "partition_count",
+                                           "group_paddings",
+                                           "param_alignment_paddings",
+                                           "param_slice_mappings",
+                                           "ds_version",
+                                           "universal_checkpoint_info"};
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
+}
+
+// The flat tensors and the scalars of one rank's file.
+struct RankFile {
+  std::string name;
+  std::vector<FlatRun> fp32;                                     // by unit
+  std::vector<std::map<std::string, FlatRun>> flat_states;       // by unit
+  std::vector<std::map<std::string, std::string>> scalar_bytes;  // by unit: bytes or text, to be compared
+};
+
+class ZeroReader {
+ public:
+  ZeroReader(const DeepSpeedFiles& files, const ModelStates& model, const TensorSourceOptions& options,
+             StoredTensors& tensors)
+      : files_(files), model_(model), options_(options), tensors_(tensors), spaces_{FlatSpace(ListCount())} {}
+
+  absl::StatusOr<TrainedStates> Read() {
+    for (size_t rank = 0; rank < files_.optim.size(); ++rank) FSDP_RETURN_IF_ERROR(ReadRank(rank));
+    FSDP_RETURN_IF_ERROR(PlaceParameters());
+    FSDP_RETURN_IF_ERROR(tensors_.SetParameters(names_, offsets_, states_, std::move(spaces_)));
+    FSDP_RETURN_IF_ERROR(Describe());
+    return std::move(result_);
+  }
+
+ private:
+  bool is_partitioned() const { return files_.is_partitioned; }
+  int ListCount() const { return files_.is_partitioned ? static_cast<int>(files_.optim.size()) : 1; }
+  int64_t world() const { return static_cast<int64_t>(files_.optim.size()); }
+
+  absl::Status ReadRank(size_t rank) {
+    uint32_t number = 0;
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TorchFile> file,
+                          tensors_.OpenFile(files_.optim[rank], options_, &number));
+    TorchNode root = file->TakeRoot();
+    const auto read = [&]() -> absl::Status {
+      TorchNode* const zero = root.Find("optimizer_state_dict");
+      if (zero == nullptr || !zero->is_branch()) {
+        return absl::DataLossError("it has no \"optimizer_state_dict\" with tensors");
+      }
+      RankFile parsed;
+      parsed.name = files_.optim[rank];
+      FSDP_RETURN_IF_ERROR(Parse(number, *file, *zero, rank == 0, parsed));
+      if (rank == 0) FSDP_RETURN_IF_ERROR(PlaceUnits(parsed, *zero));
+      FSDP_RETURN_IF_ERROR(AddRuns(static_cast<int64_t>(rank), parsed, *zero));
+      return rank == 0 ? TakeOthers(number, *file, *zero) : absl::OkStatus();
+    };
+    return Annotate(read(), file->path());
+  }
+
+  // Finds the flat tensors. Elastic checkpoints of old releases have a list for each group instead of a dict.
+  absl::Status Parse(uint32_t number, const TorchFile& file, TorchNode& zero, bool is_first, RankFile& parsed) {
+    FSDP_ASSIGN_OR_RETURN(const auto counts, FindCounts(zero, "partition_count"));
+    for (const int64_t count : counts.value_or(std::vector<int64_t>())) {
+      if (count == world()) continue;
+      return absl::DataLossError(
+          absl::StrCat("its partition_count is ", count, ", but the checkpoint is of ", world(), " ranks"));
+    }
+    const char* const key = is_partitioned() ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
+    const TorchNode* const groups = zero.Find(key);
+    const bool is_list = groups != nullptr && groups->is_branch() && groups->is_list;
+    if (!is_list || groups->members().size() != model_.groups.size()) {
+      return absl::DataLossError(absl::StrCat(
+          "its ", Quote(key), is_list ? absl::StrCat(" has ", groups->members().size(), " groups") : " is not a list",
+          ", but param_shapes has ", model_.groups.size(), " groups"));
+    }
+    for (const auto& [i, group] : groups->members()) {
+      const std::optional<FlatRun> run =
+          group.kind() == Kind::kTensor ? StoredTensors::RunOf(number, file, group.tensor()) : std::nullopt;
+      if (!run) return absl::DataLossError(absl::StrCat(Quote(absl::StrCat(key, ".", i)), " is not a flat tensor"));
+      parsed.fp32.push_back(*run);
+    }
+    if (options_.model_only) return absl::OkStatus();
+    TorchNode* const optimizer = zero.Find(is_partitioned() ? "optimizer_state_dict" : "base_optimizer_state");
+    if (optimizer == nullptr) return absl::DataLossError("it has no state of the optimizer");
+    if (optimizer->is_branch() && optimizer->is_list) {
+      return absl::InvalidArgumentError(
+          "its base_optimizer_state is that of an elastic checkpoint, which is not read: load it in DeepSpeed and save "
+          "it again, or read only the model");
+    }
+    Expand(*optimizer);
+    return ParseOptimizer(number, file, *optimizer, is_first, parsed);
+  }
+
+  absl::Status ParseOptimizer(uint32_t number, const TorchFile& file, TorchNode& optimizer, bool is_first,
+                              RankFile& parsed) {
+    TorchNode* const states = optimizer.Find("state");
+    TorchNode* const groups = optimizer.Find("param_groups");
+    if (states == nullptr || groups == nullptr) {
+      return absl::DataLossError("its optimizer has no \"state\" and \"param_groups\"");
+    }
+    Expand(*states);
+    parsed.flat_states.resize(model_.groups.size());
+    parsed.scalar_bytes.resize(model_.groups.size());
+    if (is_first) scalars_.resize(model_.groups.size());
+    for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
+      TorchNode* const state = states->Find(absl::StrCat(unit));
+      if (state == nullptr) continue;  // saved before the first step
+      Expand(*state);
+      for (const auto& [name, value] : state->members()) {
+        FSDP_RETURN_IF_ERROR(ParseState(number, file, unit, name, value, is_first, parsed));
+      }
+    }
+    if (is_first) groups_ = tensors_.Import(number, file, *groups);
+    return absl::OkStatus();
+  }
+
+  // A state is a flat tensor, or a scalar that all parameters of the unit have.
+  absl::Status ParseState(uint32_t number, const TorchFile& file, size_t unit, const std::string& name,
+                          const TorchNode& value, bool is_first, RankFile& parsed) {
+    const std::string what = absl::StrCat("state ", Quote(name), " of group ", unit);
+    if (value.kind() == Kind::kTensor) {
+      const TorchTensors& stored = file.archive().tree.tensors;
+      const Shape shape = stored.shape(value.tensor());
+      if (shape.rank() > 0) {
+        const std::optional<FlatRun> run = StoredTensors::RunOf(number, file, value.tensor());
+        if (!run || shape.numel() < parsed.fp32[unit].numel) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(what, " has the shape ", shape.ToString(), ", which is not one element for each of the ",
+                           parsed.fp32[unit].numel, " in the rank's part: it is not read; read only the model"));
+        }
+        parsed.flat_states[unit].emplace(name, *run);
+        return absl::OkStatus();
+      }
+      FSDP_ASSIGN_OR_RETURN(parsed.scalar_bytes[unit][name], StoredTensors::ScalarBytes(file, value.tensor()));
+      if (is_first) scalars_[unit].Add(name, TorchNode::Tensor(tensors_.AddView(number, file, value.tensor())));
+      return absl::OkStatus();
+    }
+    if (value.is_branch()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, " is a dict or list of tensors, which is not read; read only the model"));
+    }
+    parsed.scalar_bytes[unit].emplace(name, value.value().dump(-1, ' ', false, PythonJson::error_handler_t::replace));
+    if (is_first) scalars_[unit].Add(name, value);
+    return absl::OkStatus();
+  }
+
+  // Sets unit_begin_ and unit_part_ from rank 0's file, and the padding after each parameter.
+  absl::Status PlaceUnits(const RankFile& first, const TorchNode& zero) {
+    FSDP_RETURN_IF_ERROR(ReadAlignment(zero));
+    int64_t begin = 0;
+    for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
+      int64_t part = first.fp32[unit].numel;
+      if (!first.flat_states.empty()) {
+        for (const auto& [name, run] : first.flat_states[unit]) part = std::max(part, run.numel);
+      }
+      const int64_t count = is_partitioned() ? 1 : world();
+      FSDP_ASSIGN_OR_RETURN(const int64_t numel, NumelOf(unit));
+      // A rank that has all elements and no state does not show its padding, and nothing is behind it.
+      if (part > (kMaxTotal - begin) / count || numel > kMaxTotal - begin) {
+        return absl::DataLossError("its flat tensors have more elements than a checkpoint can have");
+      }
+      unit_begin_.push_back(begin);
+      unit_part_.push_back(part);
+      unit_numel_.push_back(numel);
+      begin += part * count;
+      // Padded to a multiple of twice the ranks.
+      const int64_t align = 2 * world();
+      const int64_t most = (numel + align - 1) / align * align;
+      if (!is_partitioned() && (part * world() < numel || part * world() > most)) {
+        return absl::DataLossError(absl::StrCat("group ", unit, " has ", part, " elements on each of ", world(),
+                                                " ranks, but its parameters have ", numel,
+                                                " together: it is of another save"));
+      }
+    }
+    frozen_begin_ = begin;
+    if (!is_partitioned()) return absl::OkStatus();
+    // A parameter may lie in two sub-groups, so only the sum has to be equal.
+    int64_t wanted = 0;
+    for (const int64_t numel : unit_numel_) wanted += numel;
+    if (wanted == begin) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("its flat tensors have ", begin,
+                                            " elements, but the parts of the parameters ", wanted,
+                                            " together: it is of another save"));
+  }
+
+  // Elements of a unit: ZeRO 1 and 2, with alignment paddings; ZeRO 3, of a rank's pieces.
+  absl::StatusOr<int64_t> NumelOf(size_t unit) const {
+    int64_t numel = 0;
+    for (size_t i = 0; i < model_.groups[unit].size(); ++i) {
+      const int64_t own = model_.groups[unit][i].second.numel();
+      const int64_t padding = alignment_.empty() ? 0 : alignment_[unit][i];
+      numel += is_partitioned() ? own / world() + (own % world() != 0 ? 1 : 0) : own + padding;
+      if (numel > kMaxTotal) return absl::DataLossError("param_shapes has more elements than a checkpoint can have");
+    }
+    return numel;
+  }
+
+  absl::Status ReadAlignment(const TorchNode& zero) {
+    const TorchNode* const node = FindValue(zero, "param_alignment_paddings");
+    if (node == nullptr || is_partitioned()) return absl::OkStatus();
+    const std::optional<std::vector<PythonJson>> groups = ItemsOf(node->value());
+    bool fits = groups && groups->size() == model_.groups.size();
+    for (size_t unit = 0; fits && unit < groups->size(); ++unit) {
+      FSDP_ASSIGN_OR_RETURN(alignment_.emplace_back(), CountsOf((*groups)[unit], "param_alignment_paddings"));
+      fits = alignment_[unit].size() == model_.groups[unit].size();
+    }
+    return fits ? absl::OkStatus()
+                : absl::DataLossError("its param_alignment_paddings do not have an entry for each of param_shapes");
+  }
+
+  absl::Status AddRuns(int64_t rank, RankFile& file, const TorchNode& zero) {
+    if (rank > 0) {
+      const TorchNode* const paddings = FindValue(zero, "param_alignment_paddings");
+      const PythonJson own = paddings == nullptr ? PythonJson() : paddings->value();
+      if (own != alignment_json_) return Differs(file, "param_alignment_paddings");
+      if (file.scalar_bytes != scalar_bytes_) return Differs(file, "step, or another number of the optimizer,");
+    } else {
+      if (const TorchNode* const paddings = FindValue(zero, "param_alignment_paddings")) {
+        alignment_json_ = paddings->value();
+      }
+      scalar_bytes_ = file.scalar_bytes;
+      state_names_ = NamesOf(file);
+    }
+    if (NamesOf(file) != state_names_) return Differs(file, "names of the optimizer's states");
+    for (size_t unit = 0; unit < unit_part_.size(); ++unit) {
+      FSDP_RETURN_IF_ERROR(AddRun(rank, unit, "its flat tensor", 0, file.fp32[unit]));
+      if (file.flat_states.empty()) continue;
+      for (const auto& [name, run] : file.flat_states[unit]) {
+        FSDP_RETURN_IF_ERROR(AddRun(rank, unit, Quote(name), SpaceOf(name), run));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Differs(const RankFile& file, const std::string& what) const {
+    return absl::DataLossError(absl::StrCat("its ", what, " differs from that of ", Quote(files_.optim[0]), ": ",
+                                            Quote(file.name), " is of another save"));
+  }
+
+  static std::vector<std::vector<std::string>> NamesOf(const RankFile& file) {
+    std::vector<std::vector<std::string>> names;
+    for (const auto& states : file.flat_states) {
+      std::vector<std::string>& own = names.emplace_back();
+      for (const auto& [name, run] : states) own.push_back(name);
+    }
+    return names;
+  }
+
+  size_t SpaceOf(const std::string& name) {
+    const auto at = std::find(states_.begin() + 1, states_.end(), name);
+    if (at != states_.end()) return static_cast<size_t>(at - states_.begin());
+    states_.push_back(name);
+    spaces_.emplace_back(ListCount());
+    return states_.size() - 1;
+  }
+
+  // Part `rank` of a unit. Padding is at the end of the unit, and a part may lack it.
+  absl::Status AddRun(int64_t rank, size_t unit, const std::string& what, size_t space, FlatRun run) {
+    const int64_t part = unit_part_[unit];
+    const int64_t before = is_partitioned() ? 0 : rank * part;
+    const int64_t least = is_partitioned() ? part : std::clamp<int64_t>(unit_numel_[unit] - before, 0, part);
+    if (run.numel < least || run.numel > part) {
+      return absl::DataLossError(absl::StrCat(what, " of group ", unit, " has ", run.numel, " elements, expected ",
+                                              least, least == part ? "" : absl::StrCat(" to ", part),
+                                              ": it is of another rank or of another save"));
+    }
+    run.begin = unit_begin_[unit] + before;
+    spaces_[space].Add(is_partitioned() ? static_cast<int>(rank) : 0, run);
+    return absl::OkStatus();
+  }
+
+  absl::Status PlaceParameters() {
+    for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
+      int64_t offset = is_partitioned() && unit > 0 ? next_ : unit_begin_[unit];
+      for (size_t i = 0; i < model_.groups[unit].size(); ++i) {
+        const auto& [name, shape] = model_.groups[unit][i];
+        names_.emplace_back(name, shape);
+        offsets_.push_back(offset);
+        units_.push_back(unit);
+        const int64_t numel = shape.numel();
+        offset += is_partitioned() ? numel / world() + (numel % world() != 0 ? 1 : 0)
+                                   : numel + (alignment_.empty() ? 0 : alignment_[unit][i]);
+      }
+      next_ = offset;
+    }
+    trained_ = names_.size();
+    if (!is_partitioned()) return absl::OkStatus();
+    int64_t offset = frozen_begin_;
+    for (size_t i = 0; i < model_.frozen.size(); ++i) {
+      names_.push_back(model_.frozen[i]);
+      offsets_.push_back(offset);
+      for (size_t rank = 0; rank < model_.frozen_runs.size(); ++rank) {
+        FlatRun run = model_.frozen_runs[rank][i];
+        run.begin = offset;
+        spaces_[0].Add(static_cast<int>(rank), run);
+      }
+      offset += model_.frozen_runs.empty() ? 0 : model_.frozen_runs[0][i].numel;
+      if (offset > kMaxTotal) return absl::DataLossError("frozen_param_shapes has too many elements");
+    }
+    return absl::OkStatus();
+  }
+
+  // The result, by name.
+  absl::Status Describe() {
+    TorchNode state;
+    state.Reserve(static_cast<int64_t>(trained_));
+    for (size_t p = 0; p < names_.size(); ++p) {
+      const std::string& name = names_[p].first;
+      const std::optional<int> fp32 = tensors_.StateOf(p, 0);
+      if (!fp32) return absl::DataLossError(absl::StrCat(files_.directory, ": ", Quote(name), " is in no file"));
+      if (!result_.parameters.emplace(name, *fp32).second) {
+        return absl::DataLossError(absl::StrCat(files_.directory, ": param_shapes has ", Quote(name), " twice"));
+      }
+      result_.order.push_back(name);
+      if (p >= trained_ || options_.model_only) continue;
+      TorchNode own;
+      for (const auto& [scalar, value] : scalars_[units_[p]].members()) own.Add(scalar, value);
+      for (size_t s = 1; s < states_.size(); ++s) {
+        const bool is_wanted = names_[p].second.numel() > 0;  // without elements it has every state
+        const std::optional<int> number = is_wanted ? tensors_.StateOf(p, s) : std::nullopt;
+        if (number) own.Add(states_[s], TorchNode::Tensor(*number));
+      }
+      if (!own.members().empty()) state.Add(name, std::move(own));
+    }
+    if (options_.model_only) return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(TorchNode groups, GroupsByName(groups_, model_.groups));
+    result_.optimizer.Add("state", std::move(state));
+    result_.optimizer.Add("param_groups", std::move(groups));
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeOthers(uint32_t number, const TorchFile& file, TorchNode& zero) {
+    return zero.Consume([&](const std::string& name, TorchNode& member) {
+      if (!IsStructure(name)) result_.others.Add(name, tensors_.Import(number, file, member));
+      return absl::OkStatus();
+    });
+  }
+
+  const DeepSpeedFiles& files_;
+  const ModelStates& model_;
+  const TensorSourceOptions& options_;
+  StoredTensors& tensors_;
+  TrainedStates result_;
+
+  std::vector<std::vector<int64_t>> alignment_;  // elements after a parameter, by unit; empty: none
+  PythonJson alignment_json_;
+  std::vector<int64_t> unit_begin_;  // in a FlatSpace
+  std::vector<int64_t> unit_part_;   // elements of each rank
+  std::vector<int64_t> unit_numel_;  // without the padding at its end
+  int64_t frozen_begin_ = 0;
+  int64_t next_ = 0;
+  std::vector<std::string> states_ = {kFp32};
+  std::vector<FlatSpace> spaces_;                      // by states_
+  std::vector<std::vector<std::string>> state_names_;  // of rank 0, by unit
+  std::vector<std::map<std::string, std::string>> scalar_bytes_;
+  std::vector<TorchNode> scalars_;  // by unit: states that are no flat tensors, of rank 0
+  TorchNode groups_;
+  NamedShapes names_;
+  std::vector<int64_t> offsets_;
+  std::vector<size_t> units_;
+  size_t trained_ = 0;  // of names_; frozen parameters follow
+};
+
+}  // namespace
+
+absl::StatusOr<TrainedStates> ReadZeroStates(const DeepSpeedFiles& files, const ModelStates& model,
+                                             const TensorSourceOptions& options, StoredTensors& tensors) {
+  return ZeroReader(files, model, options, tensors).Read();
+}
+
+}  // namespace fsdp

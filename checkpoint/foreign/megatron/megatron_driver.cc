@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
+
+#include <string>
+#include <vector>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_source.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_traits.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_writer.h"
+#include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+#include "fsdp/checkpoint/source/model_only.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver() : FormatDriver(MegatronTraits()) {}
+
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    if (!probe.is_directory) return false;
+    FSDP_ASSIGN_OR_RETURN(const MegatronForm form, MegatronFormOf(probe.path));
+    return form != MegatronForm::kNone;
+  }
+
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return MegatronFormOf(directory).value_or(MegatronForm::kNone) != MegatronForm::kNone;
+  }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenMegatronSource(path, options);
+  }
+
+  absl::StatusOr<std::string> Resolve(const std::string& path) const override { return ResolveMegatron(path); }
+
+  // Of a ROOT and of an iteration in it, whose other files have DCP's names.
+  bool OwnsFileName(const std::string& name) const override {
+    return name == kMegatronLatestName || name == kMegatronRelease || name == kMegatronMetadataName ||
+           name == kMegatronCommonName || MegatronIteration(name).has_value();
+  }
+};
+
+class Writer final : public FormatWriter {
+ public:
+  bool MakesDirectory(const std::string&) const override { return true; }
+
+  // Every archive is laid out before the first is written.
+  FormatMemory Memory(const FormatContents&, int) const override { return {.rank_files = 1}; }
+
+  absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> notes, FitModelOnly(MegatronTraits(), contents));
+    if (contents.step < 0)
+      notes.emplace_back("the step is not known: written as a release, which starts at iteration 0");
+    return notes;
+  }
+
+  absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
+                     const FormatWriteOptions& options) const override {
+    return WriteMegatron(destination, contents.state, contents.step, read, TorchOptionsOf(options));
+  }
+};
+
+}  // namespace
+
+const FormatDriver& MegatronDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+std::unique_ptr<FormatWriter> WriterFor(const MegatronTarget&) { return std::make_unique<Writer>(); }
+
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
+
+#include <memory>
+#include <string>
+
+#include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
+#include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_source.h"
+
+namespace fsdp {
+namespace {
+
+class Driver final : public FormatDriver {
+ public:
+  Driver() : FormatDriver(TorchCheckpointingTraits()) {}
+
+  absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    if (!probe.is_directory) return false;
+    return IsItemDirectory(probe.path);
+  }
+
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return HasEntry(directory, kItemsMetadataName) && IsItemDirectory(directory).value_or(false);
+  }
+
+  bool ReadsFileName(const std::string& name) const override { return name == kItemsMetadataName; }
+
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
+                                                     const TensorSourceOptions& options) const override {
+    return OpenTorchCheckpointingSource(path, options);
+  }
+};
+
+}  // namespace
+
+const FormatDriver& TorchCheckpointingDriver() {
+  static const auto* driver = new Driver;
+  return *driver;
+}
+
+}  // namespace fsdp
