@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replacing a directory deletes its files, so `force` applies only to checkpoints: every entry must be a regular file
-// with a name that some format's writer uses, or a directory with such a name and only such files in it. The check reads names, not contents; it guards against a mistyped path
-// and not against an adversary. The writers replace the destination by one rename, whatever changes in between.
+// with a name that some format's writer uses, or a directory with such a name and only such files in it. The check
+// reads names, not contents; it guards against a mistyped path and not against an adversary. The writers replace the
+// destination by one rename, whatever changes in between.
 #include "fsdp/checkpoint/convert/convert_destination.h"
 
 #include <algorithm>

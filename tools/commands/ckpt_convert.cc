@@ -153,8 +153,8 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   if (flags.world_size) return Refused("--world_size is for checkpoints of many files; a GGUF file is one");
   target.template_path = flags.template_path.value_or("");
   if (!flags.outtype) return absl::OkStatus();
-  const absl::StatusOr<const GgmlType*> type = ParseGgufType(*flags.outtype);
-  if (!type.ok()) return Refused(absl::StrCat("--outtype=", type.status().message()));
+  const absl::Status is_type = CheckGgufType(*flags.outtype);
+  if (!is_type.ok()) return Refused(absl::StrCat("--outtype=", is_type.message()));
   target.type = *flags.outtype;
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/gguf/gguf_plan.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_source.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_split.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_writer.h"
@@ -59,7 +60,7 @@ class Driver final : public FormatDriver {
 
 class Writer final : public FormatWriter {
  public:
-  explicit Writer(const GgufTarget& target) : target_(target) {}
+  explicit Writer(const GgufTarget& target) : options_{target.template_path, target.type} {}
 
   bool MakesDirectory(const std::string&) const override { return false; }
 
@@ -69,19 +70,19 @@ class Writer final : public FormatWriter {
     // What a file of PyTorch's tensors has without any metadata says nothing.
     if (contents.metadata == std::map<std::string, std::string>{{"format", "pt"}}) contents.metadata.clear();
     FSDP_ASSIGN_OR_RETURN(std::vector<std::string> notes, FitModelOnly(GgufTraits(), contents));
-    FSDP_ASSIGN_OR_RETURN(const GgufPlan plan, GgufPlan::Create(target_, contents.state, contents.metadata));
+    FSDP_ASSIGN_OR_RETURN(const GgufPlan plan, GgufPlan::Create(options_, contents.state, contents.metadata));
     notes.insert(notes.end(), plan.notes().begin(), plan.notes().end());
     return notes;
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,
                      const FormatWriteOptions& options) const override {
-    FSDP_ASSIGN_OR_RETURN(const GgufPlan plan, GgufPlan::Create(target_, contents.state, contents.metadata));
+    FSDP_ASSIGN_OR_RETURN(const GgufPlan plan, GgufPlan::Create(options_, contents.state, contents.metadata));
     return WriteGguf(destination, plan, read, options);
   }
 
  private:
-  const GgufTarget target_;
+  const GgufPlanOptions options_;
 };
 
 }  // namespace
@@ -90,6 +91,8 @@ const FormatDriver& GgufDriver() {
   static const auto* driver = new Driver;
   return *driver;
 }
+
+absl::Status CheckGgufType(std::string_view name) { return ParseGgufType(name).status(); }
 
 std::unique_ptr<FormatWriter> WriterFor(const GgufTarget& target) { return std::make_unique<Writer>(target); }
 

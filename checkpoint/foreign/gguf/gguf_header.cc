@@ -116,7 +116,9 @@ class HeaderReader {
   absl::Status ReadTensor() {
     GgufTensor tensor;
     FSDP_ASSIGN_OR_RETURN(tensor.name, cursor_.Text(kMaxTensorNameBytes));
-    FSDP_RETURN_IF_ERROR(CheckTensorName(tensor.name));
+    if (const absl::Status named = CheckTensorName(tensor.name); !named.ok()) {
+      return absl::DataLossError(absl::StrCat("tensor ", header_.tensors.size(), ": ", named.message()));
+    }
     if (!names_.insert(tensor.name).second) {
       return absl::DataLossError(absl::StrCat("tensor ", Quote(tensor.name), " is there twice"));
     }

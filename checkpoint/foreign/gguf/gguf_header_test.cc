@@ -118,6 +118,7 @@ TEST(GgufHeaderTest, EveryBrokenRuleIsNamed) {
       {"alignment 0", {.keys = {GgufU32("general.alignment", 0)}}, "general.alignment is \"0\""},
       {"alignment u16", {.keys = {GgufU16("general.alignment", 64)}}, "as uint32"},
       {"name twice", {.tensors = {kTwo, kTwo}}, "tensor \"two\" is there twice"},
+      {"no name", {.tensors = {{"", {1}, 0, "1234"}}}, "tensor 0: name \"\" cannot be stored"},
       {"rank", {.tensors = {{"t", {1, 1, 1, 1, 1}, 0, "1234"}}}, "tensor \"t\": it has 5 dimensions"},
       {"shape", {.tensors = {{"t", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, "1234"}}}, "tensor \"t\""},
       {"negative", {.tensors = {{"t", {~uint64_t{0}}, 0, "1234"}}}, "tensor \"t\""},

@@ -71,31 +71,31 @@ absl::StatusOr<const GgmlType*> ParseGgufType(std::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(Quote(name), ", expected ", TargetTypes()));
 }
 
-absl::StatusOr<GgufPlan> GgufPlan::Create(const GgufTarget& target, const StateDict& contents,
+absl::StatusOr<GgufPlan> GgufPlan::Create(const GgufPlanOptions& options, const StateDict& contents,
                                           const std::map<std::string, std::string>& metadata) {
   GgufPlan plan;
-  if (!target.type.empty()) {
-    const absl::StatusOr<const GgmlType*> type = ParseGgufType(target.type);
+  if (!options.type.empty()) {
+    const absl::StatusOr<const GgmlType*> type = ParseGgufType(options.type);
     if (!type.ok()) return Annotate(type.status(), "type to write");
     plan.type_ = *type;
   }
-  if (target.template_path.empty()) {
+  if (options.template_path.empty()) {
     FSDP_RETURN_IF_ERROR(plan.AddContents(contents));
   } else {
-    FSDP_RETURN_IF_ERROR(plan.ReadTemplate(target));
+    FSDP_RETURN_IF_ERROR(plan.ReadTemplate(options.template_path));
     const absl::Status matched = plan.MatchTemplate(contents);
-    if (!matched.ok()) return Annotate(matched, absl::StrCat("template ", target.template_path));
+    if (!matched.ok()) return Annotate(matched, absl::StrCat("template ", options.template_path));
   }
   plan.AddKeys(metadata);
   plan.Place();
   return plan;
 }
 
-absl::Status GgufPlan::ReadTemplate(const GgufTarget& target) {
-  FSDP_ASSIGN_OR_RETURN(std::vector<GgufPart> parts, OpenGgufParts(target.template_path));
+absl::Status GgufPlan::ReadTemplate(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(std::vector<GgufPart> parts, OpenGgufParts(path));
   if (parts[0].header.is_big_endian) {
     return absl::InvalidArgumentError(
-        absl::StrCat("template ", target.template_path, " is big-endian, and only little-endian files are written"));
+        absl::StrCat("template ", path, " is big-endian, and only little-endian files are written"));
   }
   alignment_ = parts[0].header.alignment;
   entries_ = std::move(parts[0].header.entries);

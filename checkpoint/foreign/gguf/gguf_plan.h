@@ -28,13 +28,13 @@
 
 namespace fsdp {
 
-// One file, with the model's tensors.
-struct GgufTarget {
+// GgufTarget's fields.
+struct GgufPlanOptions {
   std::string template_path = {};  // a GGUF model whose keys and list of tensors the file gets; empty: none
   std::string type = {};  // ggml's name of a type that is written: "Q8_0"; empty: the template's, or the dtypes
 };
 
-// The type that GgufTarget::type names. kInvalidArgument for any other name lists those that are written.
+// The type that GgufPlanOptions::type names. kInvalidArgument for any other name lists those that are written.
 absl::StatusOr<const GgmlType*> ParseGgufType(std::string_view name);
 
 struct GgufPlannedTensor {
@@ -48,7 +48,7 @@ class GgufPlan {
   // kInvalidArgument, before anything is written: an unknown type; contents and template that do not match, with the
   // first names on each side; a dtype that GGUF does not have; more than 4 dimensions; a type to replace those of a
   // template that has only F32, and so does not show which of its tensors must stay. Errors of opening the template.
-  static absl::StatusOr<GgufPlan> Create(const GgufTarget& target, const StateDict& contents,
+  static absl::StatusOr<GgufPlan> Create(const GgufPlanOptions& options, const StateDict& contents,
                                          const std::map<std::string, std::string>& metadata);
 
   const std::vector<GgufPlannedTensor>& tensors() const { return tensors_; }
@@ -67,7 +67,7 @@ class GgufPlan {
     int64_t nbytes() const { return range.nbytes > 0 ? range.nbytes : static_cast<int64_t>(text.size()); }
   };
 
-  absl::Status ReadTemplate(const GgufTarget& target);
+  absl::Status ReadTemplate(const std::string& path);
   absl::Status MatchTemplate(const StateDict& contents);
   absl::Status AddContents(const StateDict& contents);
   absl::Status Add(const std::string& name, const ShardedTensor& tensor, const GgmlType* type);
@@ -76,7 +76,7 @@ class GgufPlan {
   void AddKey(const std::string& key, uint32_t type, const std::string& value);
   void Place();
 
-  const GgmlType* type_ = nullptr;  // of GgufTarget::type
+  const GgmlType* type_ = nullptr;  // of GgufPlanOptions::type
   std::shared_ptr<File> template_;  // its first part
   std::vector<GgufEntry> entries_;  // of the template
   std::vector<GgufTensor> listed_;  // of the template, all parts

@@ -27,7 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kIterationPrefix = "iter_";
 constexpr absl::string_view kRankPrefix = "mp_rank_";
-constexpr char kDcpMetadata[] = ".metadata";
 constexpr int64_t kMaxTextBytes = 64 * 1024;
 
 bool IsDigits(absl::string_view text, size_t max) {
@@ -46,18 +45,6 @@ absl::StatusOr<nlohmann::json> ReadMetadata(const std::string& directory) {
   absl::StatusOr<nlohmann::json> json = ParseJson(text);
   if (!json.ok()) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(path));
   return json.ok() ? std::move(json) : Annotate(json.status(), path);
-}
-
-// A DCP directory of another program may have a metadata.json of its own; Megatron's has common.pt as well, and names
-// its backend.
-absl::StatusOr<bool> IsDist(const std::string& directory) {
-  FSDP_ASSIGN_OR_RETURN(const bool has_metadata, IsFile(directory, kMegatronMetadataName));
-  FSDP_ASSIGN_OR_RETURN(const bool has_common, IsFile(directory, kMegatronCommonName));
-  FSDP_ASSIGN_OR_RETURN(const bool has_dcp, IsFile(directory, kDcpMetadata));
-  if (has_common && (has_metadata || has_dcp)) return true;
-  if (!has_metadata) return false;
-  const absl::StatusOr<nlohmann::json> json = ReadMetadata(directory);
-  return json.ok() && json->contains("sharded_backend");
 }
 
 }  // namespace
@@ -110,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> MegatronRankDirectories(const std::stri
 absl::StatusOr<MegatronForm> MegatronFormOf(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const bool is_root, IsFile(directory, kMegatronLatestName));
   if (is_root) return MegatronForm::kRoot;
-  FSDP_ASSIGN_OR_RETURN(const bool is_dist, IsDist(directory));
+  FSDP_ASSIGN_OR_RETURN(const bool is_dist, IsMegatronDist(directory));
   if (is_dist) return MegatronForm::kDist;
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, MegatronRankDirectories(directory));
   return ranks.empty() ? MegatronForm::kNone : MegatronForm::kRanks;

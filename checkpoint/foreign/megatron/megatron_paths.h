@@ -16,12 +16,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/megatron_sign.h"
 
 namespace fsdp {
 
 inline constexpr char kMegatronLatestName[] = "latest_checkpointed_iteration.txt";
-inline constexpr char kMegatronMetadataName[] = "metadata.json";
-inline constexpr char kMegatronCommonName[] = "common.pt";
 inline constexpr char kMegatronRankFileName[] = "model_optim_rng.pt";
 inline constexpr char kMegatronRelease[] = "release";
 

@@ -60,6 +60,30 @@ void Flatten(const std::string& path, const TorchNode& node, std::vector<std::pa
   }
 }
 
+// What the tensors show of ranks whose directories are all missing, which no number can tell. For SourceLayout::notes.
+std::vector<std::string> MissingRankNotes(const std::vector<JoinedRankTensor>& tensors, const RankGrid& grid) {
+  std::vector<std::string> notes;
+  const auto has = [&](absl::string_view part) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const JoinedRankTensor& tensor) { return absl::StrContains(tensor.name, part); });
+  };
+  if (!has("final_layernorm.") && !has("final_norm.")) {
+    notes.emplace_back("no final norm is in it: if the model has one, the last pipeline stages are missing");
+  }
+  for (const JoinedRankTensor& tensor : tensors) {
+    if (!absl::EndsWith(tensor.name, "self_attention.linear_proj.weight") || tensor.shape.rank() != 2) continue;
+    const int64_t rows = tensor.shape.dim(0);
+    const int64_t columns = tensor.shape.dim(1);
+    if (columns > 0 && columns < rows && rows % columns == 0) {
+      notes.push_back(absl::StrCat(Quote(tensor.name), " is ", tensor.shape.ToString(), ", so it may be the part of ",
+                                   grid.tensor, " of ", grid.tensor * (rows / columns),
+                                   " tensor parallel ranks: then the directories of the others are missing"));
+    }
+    break;
+  }
+  return notes;
+}
+
 class RankSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   explicit RankSource(std::string path) : path_(std::move(path)) {}
@@ -217,6 +241,7 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
     copies_ = std::move(joined_.copies);
     layout_.notes.push_back(absl::StrCat("joined from ", grid.tensor, " tensor, ", grid.pipeline, " pipeline and ",
                                          grid.expert, " expert parallel ranks"));
+    for (std::string& note : MissingRankNotes(joined_.tensors, grid)) layout_.notes.push_back(std::move(note));
     return absl::OkStatus();
   }
 

@@ -332,6 +332,23 @@ TEST_F(RankSourceTest, MissingRanksAreNamed) {
   EXPECT_THAT(Status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("mp_rank_00_001")));
 }
 
+// Without the directories of the last ranks, the numbers of the others have no gap.
+TEST_F(RankSourceTest, WhereAllDirectoriesOfLaterRanksAreMissingTheTensorsShowIt) {
+  const Grid grid = {.tensor = 4, .pipeline = 2};
+  WriteRanks(grid);
+  for (int p = 0; p < grid.pipeline; ++p) {
+    for (int t = 1; t < grid.tensor; ++t) fs::remove_all(fs::path(PathOf(grid, t, p, 0)).parent_path());
+  }
+  ASSERT_OK_AND_ASSIGN(const auto part, OpenMegatronRanks(directory_));
+  EXPECT_THAT(part->layout().notes, testing::Contains(HasSubstr("may be the part of 1 of 4 tensor parallel ranks")));
+  fs::remove_all(fs::path(PathOf(grid, 0, 1, 0)).parent_path());
+  ASSERT_OK_AND_ASSIGN(const auto stage, OpenMegatronRanks(directory_));
+  EXPECT_THAT(stage->layout().notes, testing::Contains(HasSubstr("the last pipeline stages are missing")));
+  WriteRanks(grid);
+  ASSERT_OK_AND_ASSIGN(const auto whole, OpenMegatronRanks(directory_));
+  EXPECT_THAT(whole->layout().notes, testing::Not(testing::Contains(HasSubstr("missing"))));
+}
+
 TEST_F(RankSourceTest, FilesOfOtherStagesAndIterationsAreRefused) {
   const Grid grid = {.tensor = 2, .pipeline = 2};
   WriteRanks(grid);

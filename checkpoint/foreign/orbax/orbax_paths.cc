@@ -51,6 +51,8 @@ absl::StatusOr<bool> HoldsItems(const std::string& directory) {
   for (size_t i = 0; i < names.size() && i < kMostTried; ++i) {
     for (const char* name : {kOrbaxTreeName, kOcdbtManifestName}) {
       if (IsUnfinishedOrbaxName(names[i]) || absl::StartsWith(names[i], "ocdbt.process_")) continue;
+      // A checkpointer without a manager has steps that are items.
+      if (StepOfOrbaxName(names[i])) continue;
       const absl::StatusOr<bool> is_there = IsThere(JoinPath(JoinPath(directory, names[i]), name));
       // Any directory may have folders of others, such as lost+found.
       if (absl::IsPermissionDenied(is_there.status())) continue;

@@ -126,6 +126,15 @@ TEST_F(OrbaxTest, ARootOpensItsNewestCompleteStep) {
   for (const std::string& file : source->files()) EXPECT_TRUE(fs::is_regular_file(file)) << file;
 }
 
+TEST_F(OrbaxTest, StepsMayBeItemsThemselves) {
+  WriteItem("3", state_);
+  WriteItem("4", state_);
+  EXPECT_THAT(OrbaxPathOf(root_), IsOkAndHolds(OrbaxPath::kRoot));
+  ASSERT_OK_AND_ASSIGN(const auto source, Open(""));
+  EXPECT_EQ(source->step(), 4);
+  EXPECT_EQ(source->contents().entries().size(), 4u);
+}
+
 TEST_F(OrbaxTest, StepsWithoutOneOrderAreRefused) {
   WriteItem("run_9/default", state_);
   WriteItem("best_10/default", state_);

@@ -10,10 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/megatron_sign.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -30,8 +30,8 @@ class Driver final : public FormatDriver {
     if (!probe.is_directory) return false;
     FSDP_ASSIGN_OR_RETURN(const bool is_dcp, IsDcpDirectory(probe.path));
     if (!is_dcp) return false;
-    FSDP_ASSIGN_OR_RETURN(const MegatronForm megatron, MegatronFormOf(probe.path));
-    return megatron == MegatronForm::kNone;
+    FSDP_ASSIGN_OR_RETURN(const bool is_megatron, IsMegatronDist(probe.path));
+    return !is_megatron;
   }
 
   // Other programs have directories named .metadata.
