@@ -65,7 +65,7 @@ modules() {
   # There must be one Abseil, the module graph's: in the libraries linked, in the symbols, and in the libraries loaded.
   libraries >"$ROOT/libraries"
   grep -q abseil-cpp "$ROOT/libraries"
-  if grep -E 'lib(absl_|hdf5|isal|hwy|xxhash|z)[^/]*$' "$ROOT/libraries" | grep system_deps; then
+  if grep -E 'lib(absl_[^/]*|hdf5[^/]*|isal|hwy|xxhash|z)\.[^/]*$' "$ROOT/libraries" | grep system_deps; then
     echo "modules: an installed library is linked in place of a module" >&2
     exit 1
   fi
