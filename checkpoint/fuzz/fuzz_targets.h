@@ -60,6 +60,12 @@ bool FuzzMegatron(std::string_view bytes);
 // The adapter_config.json of PEFT, a NUL, and the names and shapes of an adapter's tensors: what a merge would do.
 bool FuzzAdapter(std::string_view bytes);
 
+// metadata.pkl of torch_checkpointing and the model's files of two ranks, and the elements of the tensors.
+bool FuzzTorchCheckpointing(std::string_view bytes);
+
+// The listing of an HDF5 file of Keras, and the config of its model: the names of its variables.
+bool FuzzKeras(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 

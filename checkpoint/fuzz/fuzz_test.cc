@@ -59,10 +59,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Target{"hugging_face_index", FuzzHuggingFaceIndex, 2'000}, Target{"hdf5_file", FuzzHdf5File, 500},
                     Target{"hdf5_listing", FuzzHdf5Listing, 2'000}, Target{"pickle", FuzzPickle, 3'000},
                     Target{"torch_archive", FuzzTorchArchive, 2'000}, Target{"dcp_metadata", FuzzDcpMetadata, 1'000},
-                    Target{"deepspeed", FuzzDeepSpeed, 2'000}, Target{"npz", FuzzNpz, 2'000},
-                    Target{"adapter", FuzzAdapter, 10'000}, Target{"gguf", FuzzGguf, 5'000},
+                    Target{"npz", FuzzNpz, 2'000}, Target{"adapter", FuzzAdapter, 10'000},
+                    Target{"deepspeed", FuzzDeepSpeed, 2'000}, Target{"gguf", FuzzGguf, 5'000},
                     Target{"ocdbt", FuzzOcdbt, 5'000}, Target{"zarr", FuzzZarr, 3'000},
                     Target{"megatron", FuzzMegatron, 1'000}, Target{"s3_reply", FuzzS3Reply, 5'000},
+                    Target{"torch_checkpointing", FuzzTorchCheckpointing, 2'000}, Target{"keras", FuzzKeras, 5'000},
                     Target{"c_api", FuzzCApi, 1'000}, Target{"c_api_save", FuzzCApiSave, 1'000}),
     [](const auto& info) { return info.param.name; });
 

@@ -112,16 +112,17 @@ class Namer {
  private:
   void Add(size_t i) {
     const std::string& path = listing_.datasets[i].path;
-    const std::vector<std::string> elements = absl::StrSplit(path.substr(1), '/');
+    const std::vector<std::string> elements = absl::StrSplit(KerasPath(listing_.datasets[i]), '/');
     if (absl::StartsWith(path, "/model_weights/")) return AddLegacy(i, elements, 1);
-    if (absl::StartsWith(path, "/optimizer_weights/") || elements.size() < 2) return result_.others.push_back(i);
+    const bool is_optimizers = elements[0] == "optimizer" || elements[0] == "optimizer_weights";
+    if (elements.size() < 2 || (is_optimizers && elements[1] != "vars")) return result_.others.push_back(i);
     int number = -1;
     const bool has_number =
         absl::SimpleAtoi(elements.back(), &number) && number >= 0 && absl::StrCat(number) == elements.back();
     if (elements[elements.size() - 2] != "vars") return AddLegacy(i, elements, 0);
     if (path == absl::StrCat("/optimizer/vars/", number)) {
-      optimizer_[number] = i;
-    } else if (elements[0] == "optimizer" || !has_number) {
+      if (!optimizer_.emplace(number, i).second) result_.others.push_back(i);
+    } else if (is_optimizers || !has_number) {
       result_.others.push_back(i);
     } else {
       AddVariable(i, {elements.begin(), elements.end() - 2}, number);
@@ -138,7 +139,7 @@ class Namer {
   }
 
   void AddVariable(size_t i, const std::vector<std::string>& owner, int number) {
-    KerasVariable variable = {.dataset = i, .name = listing_.datasets[i].path.substr(1), .number = number};
+    KerasVariable variable = {.dataset = i, .name = KerasPath(listing_.datasets[i]), .number = number};
     std::vector<std::string> names;
     bool has_names = true;
     std::string prefix;
@@ -181,7 +182,7 @@ class Namer {
     absl::flat_hash_map<std::string, int> uses;
     for (const KerasVariable& variable : result_.model) ++uses[variable.name];
     for (KerasVariable& variable : result_.model) {
-      if (uses[variable.name] > 1) variable.name = listing_.datasets[variable.dataset].path.substr(1);
+      if (uses[variable.name] > 1) variable.name = KerasPath(listing_.datasets[variable.dataset]);
     }
   }
 
@@ -194,6 +195,8 @@ class Namer {
 };
 
 }  // namespace
+
+std::string KerasPath(const Hdf5Dataset& dataset) { return std::string(absl::StripPrefix(dataset.path, "/")); }
 
 KerasNames NamesOfKeras(const Hdf5Listing& listing) { return Namer(listing).Names(); }
 

@@ -40,6 +40,9 @@ struct KerasNames {
   std::string optimizer_name;     // "adam_w"; empty if unknown
 };
 
+// The path of a dataset without the slash that it begins with.
+std::string KerasPath(const Hdf5Dataset& dataset);
+
 // `listing` is of a weights file or of a legacy file of Keras.
 KerasNames NamesOfKeras(const Hdf5Listing& listing);
 

@@ -89,7 +89,8 @@ absl::StatusOr<std::vector<const KerasVariable*>> TrainedOf(const JsonView& laye
   for (const KerasVariable& variable : names.model) by_layer[variable.layer].push_back(&variable);
   std::vector<const KerasVariable*> trained;
   for (const JsonView layer : layers) {
-    const std::optional<JsonView> config = layer.is_object() ? layer.Find("config") : std::nullopt;
+    const std::optional<JsonView> config = layer.Find("config");
+    if (!config) continue;
     const std::string name = TextOf(config, "name");
     const auto found = by_layer.find(name);
     if (found == by_layer.end()) continue;
@@ -116,6 +117,7 @@ absl::StatusOr<std::vector<KerasSlot>> SlotsOfKeras(std::string_view config, con
   if (!options) return Unknown("the config does not have the optimizer");
   FSDP_ASSIGN_OR_RETURN(const Slots slots, SlotsOfClass(TextOf(optimizer, "class_name"), options));
   FSDP_ASSIGN_OR_RETURN(const std::vector<const KerasVariable*> trained, TrainedOf(*layers, names));
+  if (names.optimizer.size() < kFirstSlot) return Unknown("the optimizer has no iteration and no learning rate");
   std::vector<KerasSlot> result;
   size_t next = kFirstSlot;
   for (const std::vector<std::string>& together : slots) {

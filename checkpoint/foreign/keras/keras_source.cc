@@ -2,12 +2,10 @@
 #include "fsdp/checkpoint/foreign/keras/keras_source.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -156,7 +154,7 @@ class KerasSource final : public TensorSource, public CoveringChecksums {
     others.insert(others.end(), names.optimizer.begin(), names.optimizer.end());
     for (const size_t dataset : others) {
       if (is_added[dataset]) continue;
-      FSDP_RETURN_IF_ERROR(Add(StateKey::Extra(files_.listing.datasets[dataset].path.substr(1)), dataset));
+      FSDP_RETURN_IF_ERROR(Add(StateKey::Extra(KerasPath(files_.listing.datasets[dataset])), dataset));
     }
     return absl::OkStatus();
   }

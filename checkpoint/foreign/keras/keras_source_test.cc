@@ -204,6 +204,9 @@ TEST(KerasOptimizerTest, AnOrderThatIsNotKnownIsNotGuessed) {
   Trained unknown;
   unknown.listing.datasets[1].path = "/layers/dense/vars/2";
   EXPECT_THAT(unknown.Slots(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("layer \"up\" is not known")));
+  Trained without;
+  without.listing.datasets.resize(4);
+  EXPECT_THAT(without.Slots(), StatusIs(StatusCode::kInvalidArgument, HasSubstr("has no iteration")));
   Trained broken;
   broken.config = "{";
   EXPECT_THAT(broken.Slots(), StatusIs(StatusCode::kDataLoss, HasSubstr("")));
