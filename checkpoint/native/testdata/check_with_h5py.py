@@ -24,7 +24,7 @@ def expected_values(item):
     if item["dtype"] == "bfloat16":  # the upper half of a float32
         halves = numpy.frombuffer(raw, "<u2").astype("<u4")
         return (halves << 16).view("<f4").reshape(item["shape"])
-    name = "uint8" if item["dtype"].startswith("float8") else item["dtype"]
+    name = "uint8" if item["dtype"].startswith(("float8", "float4")) else item["dtype"]
     dtype = numpy.dtype(SHOWN_AS.get(name, name))
     return numpy.frombuffer(raw, dtype).reshape(item["shape"])
 
@@ -35,7 +35,7 @@ def check_tensor(file, item):
     assert dataset.shape == tuple(item["shape"]), (item["path"], dataset.shape)
     assert dataset.dtype == expected.dtype, (item["path"], dataset.dtype)
     assert numpy.array_equal(dataset[()], expected), item["path"]
-    if item["dtype"].startswith("float8"):
+    if item["dtype"].startswith(("float8", "float4")):
         assert dataset.attrs["dtype"] == item["dtype"], item["path"]
     if "fqn" in item:
         assert dataset.attrs["fqn"] == item["fqn"], (item["path"], dataset.attrs["fqn"])
