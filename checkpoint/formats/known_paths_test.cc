@@ -101,7 +101,8 @@ std::vector<Example> DirectoryExamples() {
       {"rank of Megatron-Core",
        {"iter_3/mp_rank_00/model_optim_rng.pt", "iter_3/mp_rank_01/model_optim_rng.pt"},
        "iter_3/mp_rank_01",
-       "is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, `ckpt inspect DIR/iter_3`"},
+       "is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, `ckpt inspect "
+       "DIR/iter_3`"},
       {"others", {"o/.snapshot_metadata"}, "o", "torchsnapshot"},
       {"checkpoints",
        {"run/checkpoint-500/model.safetensors", "run/checkpoint-1000/model.safetensors"},

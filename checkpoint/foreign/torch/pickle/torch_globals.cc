@@ -61,25 +61,10 @@ constexpr std::array kDTypes = {
 
 // Dtypes that torch has and this project does not: kept as values, and named in the error about a tensor of one.
 constexpr std::array kOtherDTypes = {
-    "torch.int1"sv,
-    "torch.int2"sv,
-    "torch.int3"sv,
-    "torch.int4"sv,
-    "torch.int5"sv,
-    "torch.int6"sv,
-    "torch.int7"sv,
-    "torch.qint32"sv,
-    "torch.qint8"sv,
-    "torch.quint2x4"sv,
-    "torch.quint4x2"sv,
-    "torch.quint8"sv,
-    "torch.uint1"sv,
-    "torch.uint2"sv,
-    "torch.uint3"sv,
-    "torch.uint4"sv,
-    "torch.uint5"sv,
-    "torch.uint6"sv,
-    "torch.uint7"sv,
+    "torch.int1"sv,     "torch.int2"sv,   "torch.int3"sv,   "torch.int4"sv,  "torch.int5"sv,
+    "torch.int6"sv,     "torch.int7"sv,   "torch.qint32"sv, "torch.qint8"sv, "torch.quint2x4"sv,
+    "torch.quint4x2"sv, "torch.quint8"sv, "torch.uint1"sv,  "torch.uint2"sv, "torch.uint3"sv,
+    "torch.uint4"sv,    "torch.uint5"sv,  "torch.uint6"sv,  "torch.uint7"sv,
 };
 
 // In Python, these have no effect beyond creating a tensor, a container or a plain value. torch.load(weights_only=

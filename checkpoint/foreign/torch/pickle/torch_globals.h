@@ -22,8 +22,8 @@ bool IsNumpyGlobal(std::string_view name);
 // True for the functions and classes in the pickle of a DTensor.
 bool IsDTensorGlobal(std::string_view name);
 
-// True for the classes of programs whose objects are read as the plain values in them: the attributes of an object, as a
-// dict, or the value of an enum.
+// True for the classes of programs whose objects are read as the plain values in them: the attributes of an object, as
+// a dict, or the value of an enum.
 bool IsPlainObject(std::string_view name);
 
 // True for IsTorchGlobal, and for the classes of a DCP directory's .metadata.

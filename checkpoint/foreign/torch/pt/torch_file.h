@@ -35,7 +35,7 @@ struct StoragePlace {
 struct TorchArchive {
   TorchTree tree;            // each storage of TorchTree::tensors has its offset
   std::string entry_prefix;  // of StoragePlace::entry, before the key of a storage
-  std::string folder;        // of the entries: the stem of the name under which it was saved, or "archive"; may be empty
+  std::string folder;  // of the entries: the stem of the name under which it was saved, or "archive"; may be empty
 
   // The place of a storage, by its number in TorchTree::tensors.
   StoragePlace place(uint32_t storage) const;
