@@ -111,7 +111,7 @@ TEST(MergedSourceTest, AnyIntervalIsThatOfTheWhole) {
       for (int64_t size : {0, 1, 3, 50}) {
         const Interval interval = {begin, std::min(begin + size, numel)};
         const std::vector<std::byte> part = BytesOf(*merged, key, interval);
-        ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin * 4, part.size()), 0) << key.ToString();
+        ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin * 4)) << key.ToString();
       }
     }
     EXPECT_THAT(merged->Read(key, {0, numel + 1}, nullptr), StatusIs(StatusCode::kInvalidArgument));
