@@ -20,7 +20,6 @@
 #include "fsdp/train/event_file.h"
 
 #include <fcntl.h>
-#include <isa-l/crc.h>
 #include <unistd.h>
 
 #include <bit>
@@ -33,6 +32,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -98,12 +98,6 @@ std::string HostName() {
 }
 
 }  // namespace
-
-uint32_t Crc32c(std::string_view bytes) {
-  // ISA-L does not write to its input, although the parameter is not const; it leaves both inversions to its caller.
-  auto* begin = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
-  return ~crc32_iscsi(begin, static_cast<int>(bytes.size()), ~0U);
-}
 
 // A new name each time: an existing file belongs to an earlier run, perhaps of the same second.
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& directory, int64_t start_step) {

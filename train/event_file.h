@@ -27,9 +27,6 @@ struct EventScalar {
   float value = 0;
 };
 
-// CRC-32C (Castagnoli) of `bytes`, fewer than 2 GiB. The records of the format carry it in a masked form.
-uint32_t Crc32c(std::string_view bytes);
-
 // Used by one thread at a time.
 class EventFile {
  public:

@@ -22,12 +22,6 @@ using testing::HasSubstr;
 
 std::string PathOf(const std::string& name) { return testing::TempDir() + "/events/" + name; }
 
-TEST(EventFileTest, TheChecksumIsCrc32c) {
-  EXPECT_EQ(Crc32c("123456789"), 0xe3069283);           // the check value of the catalogue of CRCs
-  EXPECT_EQ(Crc32c(std::string(32, 0)), 0x8a9136aa);    // RFC 3720, B.4
-  EXPECT_EQ(Crc32c(std::string(32, -1)), 0x62a8ab43u);  // RFC 3720, B.4
-}
-
 TEST(EventFileTest, ScalarsAndTextReadBackWithTheirStepsAsSoonAsTheyAreWritten) {
   ASSERT_OK_AND_ASSIGN(const auto file, EventFile::Create(PathOf("deep/er"), 7));
   ASSERT_OK(file->WriteScalars(7, {{"train/loss", 2.5f}, {"train/lr", NAN}}));

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fsdp/base/check.h"
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/checkpoint/foreign/orbax/directory_values.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_format.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_tree.h"

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/orbax/blosc_chunk.h"
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
 #include "fsdp/checkpoint/foreign/orbax/zlib_stream.h"
 #include "fsdp/checkpoint/foreign/orbax/zstd_frame.h"
 

@@ -12,10 +12,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/orbax/blosc_chunk.h"
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
 #include "fsdp/checkpoint/foreign/orbax/lz4_block.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_testutil.h"
 #include "fsdp/checkpoint/foreign/orbax/zstd_frame.h"

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_format.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_testutil.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_values.h"
@@ -23,12 +23,6 @@ using absl::StatusCode;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-TEST(Crc32cTest, IsThatOfCastagnoli) {
-  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
-  EXPECT_EQ(Crc32c(""), 0u);
-  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);
-}
 
 TEST(OcdbtFormatTest, AFrameIsComparedWithItsLengthAndItsCrc) {
   const std::string frame = OcdbtLeaf({{"a", "1"}});

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
+#include "fsdp/base/crc32c.h"
 
 namespace fsdp {
 

@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/crc32c.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/foreign/orbax/crc32c.h"
 #include "fsdp/checkpoint/foreign/orbax/directory_values.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_testutil.h"
 #include "fsdp/checkpoint/foreign/orbax/zarr_array.h"
